@@ -13,7 +13,7 @@ from importlib import import_module
 from itertools import pairwise, takewhile
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 import matrix.commands
 from builders.cache import cache_root
@@ -216,13 +216,11 @@ def _fail(error: MatrixError, arguments: Sequence[str], console: Console) -> int
         console.error(error.message, error.hint)
         console.show_log()
         return error.exit_code
-    document: dict[str, Any] = {
-        "id": error.id,
-        "message": error.message,
-        "hint": error.hint,
-    }
+    from matrix.json_document import ErrorDocument
+
+    document = ErrorDocument(id=error.id, message=error.message, hint=error.hint, **error.details)
     try:
-        console.document(document | dict(error.details), "error")
+        console.document(document)
         console.flush()
     except OutputError as failure:
         console.error(error.message, error.hint)

@@ -15,8 +15,10 @@ from resolver.errors import EnvironmentLacksError
 from resolver.reporter import Reporter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from typing import Unpack
+
+    import msgspec
 
     from matrix.progress import Display, Mode
     from matrix.screen import Color, Screen
@@ -106,9 +108,13 @@ class Console(Reporter):
         """Return whether stdout shows every character of a text."""
         return not uses_ascii(sys.stdout, text)
 
-    def document(self, value: Mapping[str, object], status: str = "ok") -> None:
-        """Print a result as one JSON document, with its schema number and its status unless it has them."""
-        value = {"schema": 1, "status": status, **value}
+    def document(self, document: msgspec.Struct) -> None:
+        """Print a result as one JSON document."""
+        import msgspec
+
+        from resolver.lock import encode
+
+        value = msgspec.to_builtins(document, enc_hook=encode)
         text = json.dumps(value, indent=2, ensure_ascii=False)
         self._print(f"{text if can_encode(sys.stdout, text) else json.dumps(value, indent=2)}\n")
 

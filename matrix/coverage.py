@@ -21,6 +21,7 @@ from builders.scheduling.estimates import estimates
 from builders.scheduling.local import machine
 from matrix.api import package_indexes, write_lock
 from matrix.context import Context
+from matrix.json_document import JsonDocument
 from matrix.planning import limits_of, why_to_build
 from matrix.render import duration
 from matrix.resolution_text import title_of
@@ -78,10 +79,9 @@ class CoveredCell(msgspec.Struct, frozen=True, kw_only=True):
     """The expected time of the tasks whose wheels the index lacks."""
 
 
-class CoverageResult(msgspec.Struct, frozen=True, kw_only=True):
+class CoverageResult(JsonDocument, kw_only=True):
     """The part of the JSON output of ``matrix build-wheels --table`` that is about cells."""
 
-    schema: int = 1
     index: str
     target: Target
     counts: dict[State, int]
@@ -209,6 +209,7 @@ class Coverage:
         cells = tuple(self._covered(cell, wheels) for cell in self.cells)
         counts = Counter(cell.state for cell in cells)
         return CoverageResult(
+            status="ok",
             index=str(self.index.root),
             target=self.target,
             counts={state: counts[state] for state in _STATES},

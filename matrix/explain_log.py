@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-import msgspec
 from packaging.utils import canonicalize_name
+
+from builders.findings import Finding
+from matrix.json_document import JsonDocument
 
 if TYPE_CHECKING:
     import argparse
 
     from matrix.console import Console
+
+
+class DiagnosisDocument(JsonDocument, kw_only=True):
+    """The known failures in a log."""
+
+    status: Literal["ok", "unrecognized"]
+    log: str
+    diagnosis: list[Finding]
 
 
 def explain_log(args: argparse.Namespace, console: Console) -> int:
@@ -25,8 +35,8 @@ def explain_log(args: argparse.Namespace, console: Console) -> int:
     else:
         findings = diagnose(Path(args.logfile), context)
     if args.format == "json":
-        document = {"log": args.logfile, "diagnosis": msgspec.to_builtins(findings)}
-        console.document(document, "ok" if findings else "unrecognized")
+        status: Literal["ok", "unrecognized"] = "ok" if findings else "unrecognized"
+        console.document(DiagnosisDocument(status=status, log=args.logfile, diagnosis=findings))
     elif findings:
         console.data(diagnosis_text(findings, sources=True))
     else:

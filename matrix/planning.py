@@ -19,9 +19,9 @@ from builders.scheduling.local import machine
 from builders.scheduling.scheduler import remaining_paths
 from builders.task import Limits
 from matrix.context import Context
+from matrix.json_document import JsonDocument
 from matrix.locking import overlays_of
 from resolver.errors import EnvironmentLacksError
-from resolver.model import SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -68,10 +68,9 @@ class PlannedTask(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it may fetch what the cache lacks, before anything is compiled."""
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class Plan(JsonDocument, kw_only=True):
     """The JSON output of ``matrix plan``."""
 
-    schema: int = SCHEMA
     status: Literal["ok"] = "ok"
     index: str
     directory: str

@@ -1,12 +1,11 @@
-"""Resolutions and conflicts as text and JSON, and the last conflict, saved for ``matrix explain``."""
+"""Resolutions and conflicts as text, and the last conflict, saved for ``matrix explain``."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 import msgspec
@@ -14,8 +13,9 @@ import msgspec
 from builders.cache import cache_root
 from builders.files import write_atomic
 from matrix.build_times import time_text
+from matrix.resolution_json import ConflictDocument, conflict_document
 from matrix.screen import PLAIN, Cell, Screen
-from resolver.lock import encode
+from resolver.lock import decode, encode
 from resolver.model import PLATFORM, STATUS_RANK
 
 if TYPE_CHECKING:
@@ -24,28 +24,6 @@ if TYPE_CHECKING:
     from matrix.build_times import BuildTime
     from matrix.console import Console
     from resolver.model import Conflict, CoreItem, Distribution, Fact, Resolution, Target
-
-
-def resolution_json(resolution: Resolution) -> dict[str, Any]:
-    """Return a resolution as JSON data."""
-    document: dict[str, Any] = msgspec.to_builtins(resolution, enc_hook=encode)
-    preinstalled = resolution.request.preinstalled
-    if preinstalled:
-        picks = {pick.name: pick.version for pick in resolution.picks if pick.origin == "preinstalled"}
-        ignored = sorted(preinstalled.installed.keys() - picks.keys() - {"python", "rocm"})
-        document["target"]["kept"] = document["request"]["preinstalled"] | {
-            "picks": picks,
-            "ignored": ignored,
-        }
-    return document
-
-
-def conflict_json(conflict: Conflict) -> dict[str, Any]:
-    """Return a conflict as JSON data."""
-    document: dict[str, Any] = msgspec.to_builtins(conflict, enc_hook=encode)
-    if conflict.request.preinstalled:
-        document["target"]["kept"] = document["request"]["preinstalled"]
-    return document
 
 
 def resolution_text(
@@ -245,7 +223,7 @@ def title_of(target: Target) -> str:
 
 def show_conflict(conflict: Conflict, console: Console, *, as_json: bool) -> None:
     """Print a conflict as the result of a command, and save it for ``matrix explain``."""
-    document = conflict_json(conflict)
+    document = conflict_document(conflict)
     _save_conflict(document)
     if as_json:
         console.document(document)
@@ -256,13 +234,19 @@ def show_conflict(conflict: Conflict, console: Console, *, as_json: bool) -> Non
         console.info("\nAll sources of these facts: matrix explain")
 
 
-def _save_conflict(document: dict[str, Any]) -> None:
+class _SavedConflict(msgspec.Struct):
+    directory: str
+    conflict: ConflictDocument
+
+
+def _save_conflict(document: ConflictDocument) -> None:
     """Save the conflict for the working directory. This is a convenience, so errors are ignored."""
     path = _conflict_path()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, json.dumps({"directory": str(Path.cwd()), "conflict": document}))
-    except OSError:
+        saved = _SavedConflict(str(Path.cwd()), document)
+        write_atomic(path, msgspec.json.encode(saved, enc_hook=encode))
+    except (OSError, ValueError):  # a directory may have a name that is not UTF-8
         return
 
 
@@ -274,14 +258,13 @@ def forget_conflict() -> None:
         return
 
 
-def last_conflict() -> dict[str, Any] | None:
+def last_conflict() -> ConflictDocument | None:
     """Return the conflict in which the last ``matrix resolve`` of the working directory ended, if any."""
     try:
-        saved = json.loads(_conflict_path().read_bytes())
-        conflict: dict[str, Any] = saved["conflict"]
-        return conflict if saved["directory"] == str(Path.cwd()) else None
-    except (OSError, ValueError, KeyError, TypeError):
+        saved = msgspec.json.decode(_conflict_path().read_bytes(), type=_SavedConflict, dec_hook=decode)
+    except (OSError, ValueError):
         return None
+    return saved.conflict if saved.directory == str(Path.cwd()) else None
 
 
 def _conflict_path() -> Path:

@@ -11,16 +11,20 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
+from matrix.json_document import JsonDocument
 from matrix.resolution_text import title_of
-from resolver.model import SCHEMA
+from resolver.facts.schema import Status
+from resolver.model import CoreItem, Origin, Target
 
 if TYPE_CHECKING:
     from matrix.screen import Screen
-    from resolver.model import CoreItem, Distribution
+    from resolver.model import Distribution
     from resolver.table import Cell, Column, Row, Table
 
     Core = Callable[[Row, Column | None], list[CoreItem]]
@@ -34,6 +38,41 @@ _GAP = "  "
 _REFUSAL = re.compile(r"(?<= )-( [^\s,]+(, [^\s,]+)*)?(?= |$)")
 _NO_IMAGE = ", no base image works: published wheels only"
 _REFUSED_ROWS = "Runs nowhere at this site"
+
+
+class CellDocument(msgspec.Struct, kw_only=True):
+    """A cell: a version, those of the packages of a combination, or why there is none."""
+
+    version: str | UnsetType = UNSET
+    variant: str | UnsetType = UNSET
+    origin: Origin | UnsetType = UNSET
+    support: Status | UnsetType = UNSET
+    picks: dict[str, CellDocument] | UnsetType = UNSET
+    refused: str | UnsetType = UNSET
+    core: list[CoreItem] | UnsetType = UNSET
+
+
+class RowDocument(msgspec.Struct, kw_only=True):
+    """What works with a base image, a torch and a Python."""
+
+    base_image: str
+    rocm: str
+    torch: str
+    python: str
+    verdict: Literal["supported", "at-own-risk", "refused"]
+    cells: dict[str, CellDocument] | UnsetType = UNSET
+    refused: str | UnsetType = UNSET
+    core: list[CoreItem] | UnsetType = UNSET
+
+
+class TableDocument(JsonDocument, kw_only=True):
+    """Everything that works together at a site."""
+
+    status: Literal["ok"] = "ok"
+    target: Target
+    limits: list[str]
+    columns: list[str]
+    rows: list[RowDocument]
 
 
 def to_text(table: Table, rows: Iterable[Row], screen: Screen) -> Iterator[str]:
@@ -171,59 +210,47 @@ def to_json(table: Table, rows: Iterable[Row], core: Core | None = None) -> Iter
     core
         Returns the whole reason for a refusal; without it, JSON only names the components.
     """
-    head = {
-        "schema": SCHEMA,
-        "status": "ok",
-        "target": msgspec.to_builtins(table.request.target),
-        "limits": [requirement.text for requirement in table.limits],
-        "columns": [column.name for column in table.columns],
-    }
-    yield json.dumps(head)[:-1] + ', "rows": [\n'
+    document = TableDocument(
+        target=table.request.target,
+        limits=[requirement.text for requirement in table.limits],
+        columns=[column.name for column in table.columns],
+        rows=[],
+    )
+    yield _json(document).removesuffix("]}") + "\n"
     separator = ""
     for row in rows:
-        document = _row_document(table, row, core)
+        row_document = _row_document(table, row, core)
         for image in row.images or ("",):
-            yield separator + json.dumps({"base_image": image, **document})
+            yield separator + _json(replace(row_document, base_image=image))
             separator = ",\n"
     yield "\n]}\n"
 
 
-def _row_document(table: Table, row: Row, core: Core | None) -> dict[str, Any]:
-    document: dict[str, Any] = {
-        "rocm": row.rocm,
-        "torch": row.torch,
-        "python": row.python,
-        "verdict": row.verdict or "refused",
-    }
+def _json(document: msgspec.Struct) -> str:
+    return json.dumps(msgspec.to_builtins(document))
+
+
+def _row_document(table: Table, row: Row, core: Core | None) -> RowDocument:
+    document = RowDocument(
+        base_image="", rocm=row.rocm, torch=row.torch, python=row.python, verdict=row.verdict or "refused"
+    )
     if row.verdict is None:
-        return document | _refusal_document(row.refused, core(row, None) if core else None)
-    cells = {}
+        document.refused = row.refused
+        document.core = core(row, None) if core else UNSET
+        return document
+    document.cells = {}
     for column in table.columns:
         cell = row.cells[column.name]
-        if cell.picks:
-            cells[column.name] = _cell_document(cell, column)
+        if not cell.picks:
+            reasons = core(row, column) if core else UNSET
+            document.cells[column.name] = CellDocument(refused=cell.refused, core=reasons)
+        elif len(column.packages) == 1:
+            document.cells[column.name] = _pick_document(cell.picks[0])
         else:
-            cells[column.name] = _refusal_document(cell.refused, core(row, column) if core else None)
-    return document | {"cells": cells}
-
-
-def _cell_document(cell: Cell, column: Column) -> dict[str, Any]:
-    if len(column.packages) == 1:
-        return _pick_document(cell.picks[0])
-    return {"picks": {pick.name: _pick_document(pick) for pick in cell.picks}}
-
-
-def _pick_document(pick: Distribution) -> dict[str, str]:
-    return {
-        "version": pick.version,
-        "variant": pick.variant,
-        "origin": pick.origin,
-        "support": pick.support,
-    }
-
-
-def _refusal_document(reason: str, core: list[CoreItem] | None) -> dict[str, Any]:
-    document: dict[str, Any] = {"refused": reason}
-    if core is not None:
-        document["core"] = msgspec.to_builtins(core)
+            picks = {pick.name: _pick_document(pick) for pick in cell.picks}
+            document.cells[column.name] = CellDocument(picks=picks)
     return document
+
+
+def _pick_document(pick: Distribution) -> CellDocument:
+    return CellDocument(version=pick.version, variant=pick.variant, origin=pick.origin, support=pick.support)

@@ -45,7 +45,8 @@ def encode(value: object) -> str:
     raise NotImplementedError
 
 
-def _decode(kind: type, value: object) -> Requirement:
+def decode(kind: type, value: object) -> Requirement:
+    """Return the `Requirement` that a text encodes. For msgspec's `dec_hook`."""
     if kind is not Requirement:
         raise NotImplementedError
     if not isinstance(value, str):
@@ -114,7 +115,7 @@ def read_lock(path: Path) -> Resolution:
         msg = f"{path} does not match its digest. It was changed after matrix wrote it."
         raise LockError(msg, hint=f"Change the request instead. {_AGAIN}")
     try:
-        return msgspec.convert(data, Resolution, dec_hook=_decode)
+        return msgspec.convert(data, Resolution, dec_hook=decode)
     except msgspec.ValidationError as error:
         msg = f"{path} is not a lock that this version of matrix can read: {error}."
         raise LockError(msg, hint=_AGAIN) from None

@@ -10,7 +10,7 @@ import json
 import re
 from difflib import SequenceMatcher
 from io import StringIO
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 from ruamel.yaml import YAML
@@ -20,7 +20,7 @@ from ruamel.yaml.error import MarkedYAMLError
 from ruamel.yaml.reader import ReaderError
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
-from matrix.checking.document import HINT, LARGEST, Document, Entry
+from matrix.checking.document import HINT, LARGEST, Document, Entry, Kind
 from matrix.checking.pip_line import ISOLATION_VARIABLE
 from matrix.checking.rules import finding_at
 from resolver.errors import UsageError
@@ -47,7 +47,7 @@ _LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")  # YAML's
 class CondaDocument(Document, kw_only=True):
     """A conda environment file."""
 
-    kind = "conda"
+    kind: ClassVar[Kind] = "conda"
     yaml: YAML
     tree: CommentedMap
     has_pip_section: bool = False

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import msgspec
 
@@ -33,6 +33,9 @@ _CONDA_PIN = re.compile(r"(?:\S+::)?python(?:\s*={1,2}\s*|\s+)(\d+\.\d+)(\.[\d*]
 _COMMENT = re.compile(r"(^|\s+)#.*$")
 _STRUCTURAL = {"several-pip-sections", "pip-not-listed"}
 """Findings whose correction changes more than one entry."""
+
+
+Kind = Literal["conda", "requirements"]
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -93,7 +96,7 @@ def finding(
 class Document(msgspec.Struct, kw_only=True):
     """A requirements file. `CondaDocument` is the other kind."""
 
-    kind = "requirements"
+    kind: ClassVar[Kind] = "requirements"
     name: str
     lines: list[str]
     """The lines with their line breaks."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import msgspec
+from typing import TYPE_CHECKING, Literal
 
 from builders.audit import Expected, audit_wheel, image_provider, read_torch
 from builders.audit.runtime_libraries import read_conda, read_image_facts
+from builders.audit.wheel_audit import Report
 from builders.learning.stored import remember_audit
+from matrix.json_document import JsonDocument
 from matrix.options import add_format
 from matrix.render import findings_text, printable
 from resolver.errors import UsageError, did_you_mean
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import argparse
 
     from builders.audit import Provider
-    from builders.audit.wheel_audit import Report
     from matrix.context import Context
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Recipe
@@ -30,6 +29,13 @@ _VERSIONS = {
 }
 SUMMARY = "check the contents of wheels"
 EXAMPLE = "matrix audit --gfx90a index/simple/apex/*.whl"
+
+
+class AuditDocument(JsonDocument, kw_only=True):
+    """What is in wheels."""
+
+    status: Literal["ok", "errors"]
+    wheels: list[Report]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -83,7 +89,7 @@ def execute(context: Context) -> int:
         reports.append(audit.report())
     defective = any(report.verdict == "defective" for report in reports)
     if args.format == "json":
-        console.document({"wheels": msgspec.to_builtins(reports)}, "errors" if defective else "ok")
+        console.document(AuditDocument(status="errors" if defective else "ok", wheels=reports))
     else:
         console.data("\n\n".join(_text(report, context) for report in reports))
     return int(defective)

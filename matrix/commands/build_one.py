@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
-
-import msgspec
+from typing import TYPE_CHECKING, Literal
 
 from builders.index import Index
 from matrix.api import check_build_hosts
+from matrix.json_document import JsonDocument
 from matrix.options import (
     add_base_image,
     add_catalog,
@@ -35,17 +34,23 @@ SUMMARY = "execute a task of a plan: build, check and publish its wheel, or reco
 EXAMPLE = "matrix build-one 3f1c9a52 --lock matrix.lock --index index"
 
 
-class TaskResult(msgspec.Struct):
-    """The JSON output of the command; `tasks` has those of several keys."""
+class TaskResult(JsonDocument, kw_only=True):
+    """The JSON output of the command for one key."""
 
-    schema: int
+    status: Literal["ok"] = "ok"
     key: str
     name: str
     version: str
-    state: str
-    """`up to date` or `built`."""
+    state: Literal["up to date", "built"]
     wheel: str
     """Path in the index."""
+
+
+class TaskResults(JsonDocument, kw_only=True):
+    """The JSON output of the command for several keys."""
+
+    status: Literal["ok"] = "ok"
+    tasks: list[TaskResult]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -121,8 +126,14 @@ def _task(prefix: str, tasks: Mapping[str, Task], locks: str) -> Task:
     raise UsageError(msg, hint=hint)
 
 
-def _result(task: Task, state: str, wheel: Path | None) -> TaskResult:
-    return TaskResult(1, task.build_key, task.pick.name, task.pick.pinned, state, str(wheel))
+def _result(task: Task, state: Literal["up to date", "built"], wheel: Path | None) -> TaskResult:
+    return TaskResult(
+        key=task.build_key,
+        name=task.pick.name,
+        version=task.pick.pinned,
+        state=state,
+        wheel=str(wheel),
+    )
 
 
 def _print(results: Sequence[TaskResult], context: Context) -> None:
@@ -131,5 +142,4 @@ def _print(results: Sequence[TaskResult], context: Context) -> None:
         for result in results:
             console.text(f"{result.name} {result.version}  {result.state}: {result.wheel}")
     elif results:
-        documents = msgspec.to_builtins(list(results))
-        console.document({"tasks": documents} if len(context.args.keys) > 1 else documents[0])
+        console.document(TaskResults(tasks=list(results)) if len(context.args.keys) > 1 else results[0])

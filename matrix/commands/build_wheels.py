@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
+from msgspec.structs import asdict
 
 from builders import host
 from builders.containers.image import with_cached_digest
@@ -37,6 +38,7 @@ from matrix.coverage import (
     cover,
     coverage_text,
 )
+from matrix.json_document import JsonDocument
 from matrix.locking import same_target
 from matrix.options import (
     add_format,
@@ -112,17 +114,18 @@ class WheelResult(msgspec.Struct, omit_defaults=True):
     """Where that is from."""
 
 
-class BuildResult(msgspec.Struct):
+class BuildResult(JsonDocument, kw_only=True):
     """The JSON output of the command."""
 
-    schema: int
+    status: Literal["ok", "failed"]
     index: str
     wheels: list[WheelResult]
 
 
-class TableBuildResult(CoverageResult, frozen=True, kw_only=True):
+class TableBuildResult(CoverageResult, kw_only=True):
     """The JSON output of the command with ``--table``."""
 
+    status: Literal["ok", "failed"]
     wheels: list[WheelResult]
 
 
@@ -158,7 +161,7 @@ def execute(context: Context) -> int:
     else:
         missing = {task.build_key: task for task in tasks if task.wheel is None}
         exit_code = _build(Builds(missing, index, _limits(context), context.console), wheels, context)
-    _print(BuildResult(1, str(index.root), wheels), index, context)
+    _print(wheels, index, context)
     return exit_code
 
 
@@ -327,9 +330,9 @@ def _print_cells(coverage: Coverage, wheels: list[WheelResult], context: Context
             coverage.why_not[key] = wheel.why
     result = coverage.result({wheel.build_key for wheel in wheels if wheel.wheel})
     if context.args.format == "json":
-        fields = {name: getattr(result, name) for name in result.__struct_fields__}
-        document = msgspec.to_builtins(TableBuildResult(**fields, wheels=wheels))
-        context.console.document(document, "failed" if exit_code else "ok")
+        status: Literal["ok", "failed"] = "failed" if exit_code else "ok"
+        document = TableBuildResult(**{**asdict(result), "status": status}, wheels=wheels)
+        context.console.document(document)
     else:
         context.console.data(coverage_text(result, context.console.out))
         context.console.data(f"Index: {index.simple.as_uri()}")
@@ -355,7 +358,7 @@ def _earlier_jobs(context: Context) -> int:
         for task in finished.tasks
     ]
     exit_code = _record(finished, wheels, index, context)
-    _print(BuildResult(1, str(index.root), wheels), index, context)
+    _print(wheels, index, context)
     return exit_code
 
 
@@ -435,14 +438,15 @@ def _time(wheels: Sequence[WheelResult]) -> str:
     return time_text((BuildTime(wheel.seconds, wheel.seconds_from, cores) for wheel in wheels), cores=True)
 
 
-def _print(result: BuildResult, index: Index, context: Context) -> None:
+def _print(wheels: list[WheelResult], index: Index, context: Context) -> None:
     console = context.console
     if context.args.format == "json":
-        failed = any(wheel.state == "failed" for wheel in result.wheels)
-        console.document(msgspec.to_builtins(result), "failed" if failed else "ok")
+        failed = any(wheel.state == "failed" for wheel in wheels)
+        status: Literal["ok", "failed"] = "failed" if failed else "ok"
+        console.document(BuildResult(status=status, index=str(index.root), wheels=wheels))
         return
-    console.text(console.out.styled("bold", _answer(result.wheels)))
-    for wheel in result.wheels:
+    console.text(console.out.styled("bold", _answer(wheels)))
+    for wheel in wheels:
         why = f": {wheel.why}" if wheel.state in {"up to date", "to build", "skipped"} else ""
         console.text(f"  {wheel.name} {wheel.version}  {wheel.state}{why}")
     console.data(f"Index: {index.simple.as_uri()}")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
-
-import msgspec
+from typing import TYPE_CHECKING, Literal
 
 from builders.index import Index
 from builders.records import BuildRecord, build_records
+from matrix.json_document import JsonDocument
 from matrix.options import add_format, add_index, add_names
 from matrix.render import duration, printable
 from matrix.request import check_names
@@ -26,10 +25,10 @@ SUMMARY = "list past and running builds: state, node, time, memory, log, and why
 EXAMPLE = "matrix builds apex --index index --format json"
 
 
-class BuildList(msgspec.Struct, frozen=True):
+class BuildList(JsonDocument, kw_only=True):
     """The JSON output of the command."""
 
-    schema: int
+    status: Literal["ok"] = "ok"
     index: str
     builds: list[BuildRecord]
     """Those that started first come first."""
@@ -49,9 +48,9 @@ def execute(context: Context) -> int:
     if not index.state.is_dir() and not index.simple.is_dir():
         msg = f"{index.root} is not an index."
         raise UsageError(msg, hint="`matrix build-wheels` creates one; name its path with --index.")
-    result = BuildList(1, str(index.root), build_records(index, check_names(args.names)))
+    result = BuildList(index=str(index.root), builds=build_records(index, check_names(args.names)))
     if args.format == "json":
-        console.document(msgspec.to_builtins(result))
+        console.document(result)
     else:
         console.data(_text(result.builds, index.state / "logs", console.out))
     return 0

@@ -5,25 +5,25 @@ from __future__ import annotations
 import argparse
 from codecs import BOM_UTF8
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from builders.constants import INDEX_DIRECTORY, LOCK_FILE, MOUNTED_INDEX
 from builders.files import write_atomic
+from builders.findings import Finding
 from matrix.checking.check import check, difference, fixed, summary
-from matrix.checking.document import read_document, read_file
-from matrix.checking.preflight import SKIPPED, preflight
-from matrix.checking.target import CONSUMERS, expect_lock, expect_request
+from matrix.checking.document import Kind, read_document, read_file
+from matrix.checking.preflight import SKIPPED, Preflight, preflight
+from matrix.checking.target import CONSUMERS, Consumer, expect_lock, expect_request
+from matrix.json_document import JsonDocument
 from matrix.options import add_format, add_site_options
 from matrix.render import findings_text
 from resolver.errors import UsageError
 from resolver.versions import shorten
 
 if TYPE_CHECKING:
-    from builders.findings import Finding
-    from matrix.checking.preflight import Preflight
-    from matrix.checking.target import Consumer, Expected
+    from matrix.checking.target import Expected
     from matrix.console import Console
     from matrix.context import Context
 
@@ -31,6 +31,19 @@ SUMMARY = "check an environment file for what pip or conda will reject, ignore o
 EXAMPLE = "matrix check env.yml --site lumi-g --fix"
 _SECONDS = 120.0
 _TARGET_OPTIONS = ("site", "date", "backend", "driver", "base_image", "gfx")
+
+
+class CheckDocument(JsonDocument, kw_only=True):
+    """What pip or conda will reject, ignore or get wrong."""
+
+    status: Literal["ok", "errors"]
+    file: str
+    kind: Kind
+    consumer: Consumer = msgspec.field(name="for")
+    against: str
+    findings: list[Finding]
+    preflight: Preflight
+    diff: str
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -105,16 +118,16 @@ def execute(context: Context) -> int:
     failed = rejected or any(finding.severity == "error" for finding in findings)
     if args.format == "json":
         console.document(
-            {
-                "file": document.name,
-                "kind": document.kind,
-                "for": consumer,
-                "against": expected.against,
-                "findings": msgspec.to_builtins(findings),
-                "preflight": msgspec.to_builtins(answer),
-                "diff": diff,
-            },
-            "errors" if failed else "ok",
+            CheckDocument(
+                status="errors" if failed else "ok",
+                file=document.name,
+                kind=document.kind,
+                consumer=consumer,
+                against=expected.against,
+                findings=findings,
+                preflight=answer,
+                diff=diff,
+            )
         )
     else:
         _show(findings, answer, diff, console)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import msgspec
 from msgspec.structs import replace
 
 from builders.constants import INDEX_DIRECTORY, LOCK_FILE
 from builders.containers.inspection import with_inspected_image
+from matrix.consequences_json import DiffDocument, SideDocument
 from matrix.consequences_text import consequences_text
 from matrix.inputs import Inputs
 from matrix.locking import catalog_with_image_of, overlays_of
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from matrix.context import Context
     from matrix.settings import Settings
     from resolver.consequences import Consequence
-    from resolver.model import Request, Resolution
+    from resolver.model import Resolution
 
 SUMMARY = "show what a new driver, day, base image or catalog makes possible or impossible, and why"
 EXAMPLE = "matrix diff --site lumi-g --driver 30.10"
@@ -116,8 +116,14 @@ def execute(context: Context) -> int:
                 remark = "Both sides are the same. Name a change, such as --driver, --catalog or --from-date."
     breaks = any(one.effect == "breaks" for one in found)
     if args.format == "json":
-        document = _document(before.request, after.request, found, args.from_shipped)
-        console.document(document, "breaks" if breaks else "ok")
+        console.document(
+            DiffDocument(
+                status="breaks" if breaks else "ok",
+                before=SideDocument.of(before.request, args.from_shipped),
+                after=SideDocument.of(after.request),
+                consequences=found,
+            )
+        )
     else:
         console.text(f"{title}\n{consequences_text(found, sources=console.verbosity > 0)}")
         console.info(f"\n{remark}".rstrip())
@@ -250,17 +256,3 @@ def _title(before: Side, after: Side, shipped: Path | None) -> str:
 def _driver(side: Side) -> str:
     window = window_of(side.catalog, side.request)
     return side.request.target.driver or (window.driver if window else "unknown")
-
-
-def _document(
-    before: Request, after: Request, found: Sequence[Consequence], shipped: Path | None
-) -> dict[str, Any]:
-    sides = {
-        name: {
-            "target": msgspec.to_builtins(request.target),
-            "shipped": str(facts or ""),
-            "catalogs": list(request.catalogs),
-        }
-        for name, request, facts in (("before", before, shipped), ("after", after, None))
-    }
-    return {**sides, "consequences": msgspec.to_builtins(found)}

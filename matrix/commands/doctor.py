@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
-import msgspec
+from msgspec import UNSET, UnsetType
+from msgspec.structs import asdict
 
 from builders.containers.engines import choose_runtime
 from builders.containers.image import find_image, image_name
-from builders.containers.inspection import inspect_image
+from builders.containers.inspection import ImageFacts, inspect_image
 from builders.doctor import check_machine
-from builders.findings import SEVERITIES
+from builders.findings import SEVERITIES, Finding
 from builders.sources import index_url
 from builders.urls import mirrored
+from matrix.json_document import JsonDocument
 from matrix.options import add_catalog, add_format, add_index
 from matrix.render import count_text, findings_text
 from resolver.errors import EnvironmentLacksError, UsageError, did_you_mean
@@ -24,12 +26,26 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
 
-    from builders.containers.inspection import ImageFacts
     from matrix.context import Context
     from resolver.facts.catalog import Catalog
 
 SUMMARY = "check what this machine and a base image have, and what is missing"
 EXAMPLE = "matrix doctor --base-image /appl/local/containers/lumi-rocm.sif"
+
+
+class ImageDocument(ImageFacts, frozen=True, kw_only=True):
+    """The content of a base image, and what it lacks to build wheels."""
+
+    missing: list[str]
+    can_build: bool
+
+
+class DoctorDocument(JsonDocument, kw_only=True):
+    """What a machine and a base image have, and what is missing."""
+
+    status: Literal["ok", "errors"]
+    host: list[Finding]
+    image: ImageDocument | UnsetType = UNSET
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,14 +75,9 @@ def execute(context: Context) -> int:
     findings = list(check_machine(catalog, args.index, servers(catalog, settings.mirrors)))
     missing = facts.missing_tools() if facts else []
     if args.format == "json":
-        document: dict[str, object] = {"host": msgspec.to_builtins(findings)}
-        if facts:
-            document["image"] = {
-                **msgspec.to_builtins(facts),
-                "missing": missing,
-                "can_build": not missing,
-            }
-        console.document(document, "errors" if missing else "ok")
+        status: Literal["ok", "errors"] = "errors" if missing else "ok"
+        image = ImageDocument(**asdict(facts), missing=missing, can_build=not missing) if facts else UNSET
+        console.document(DoctorDocument(status=status, host=findings, image=image))
     else:
         console.data(f"{count_text(findings)}\n".capitalize())
         findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from builders.constants import LOCK_FILE
 from matrix.api import package_indexes
 from matrix.explain_log import explain_log
+from matrix.json_document import JsonDocument
 from matrix.options import add_format, add_lock
 from matrix.resolution_text import facts_text, first_source, last_conflict, names_of_others, others_text
 from resolver.errors import MatrixError, UsageError, did_you_mean
+from resolver.model import CoreItem, Distribution
 from resolver.requirements import parse_requirement
 from resolver.versions import shorten, sort_key
 
@@ -21,10 +24,36 @@ if TYPE_CHECKING:
 
     from matrix.context import Context
     from resolver.explain import RejectedVersion
-    from resolver.model import Requirement
+    from resolver.model import Conflict, Requirement
 
 SUMMARY = "show why a version was chosen, by which facts, from which sources"
 EXAMPLE = "matrix explain torch"
+
+
+class InsteadDocument(msgspec.Struct):
+    """What a version would change."""
+
+    component: str
+    now: str
+    then: str
+
+
+class RejectedDocument(msgspec.Struct, kw_only=True):
+    """A version that was not chosen, and why."""
+
+    version: str
+    core: tuple[CoreItem, ...]
+    instead: InsteadDocument | UnsetType = UNSET
+    preferred: str | UnsetType = UNSET
+
+
+class ExplainDocument(JsonDocument, kw_only=True):
+    """Why versions were chosen."""
+
+    status: Literal["ok"] = "ok"
+    picks: list[Distribution]
+    rejected: list[RejectedDocument]
+    rejected_more: int
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,9 +100,8 @@ def execute(context: Context) -> int:
     has_choice = requirement and not picks[0].alias_of  # torch decides the version of an alias
     rejected, more = _rejected(context, requirement) if requirement and has_choice else ([], 0)
     if args.format == "json":
-        document: dict[str, Any] = {"picks": [msgspec.to_builtins(pick) for pick in picks]}
-        document |= {"rejected": [_rejected_document(version) for version in rejected], "rejected_more": more}
-        console.document(document)
+        versions = [_rejected_document(version) for version in rejected]
+        console.document(ExplainDocument(picks=picks, rejected=versions, rejected_more=more))
     else:
         others = names_of_others(lock) if requirement is None and console.verbosity <= 0 else frozenset()
         texts = [facts_text(pick, lock, console.out) for pick in picks if pick.name not in others]
@@ -157,24 +185,24 @@ def _rejected_text(rejected: RejectedVersion) -> str:
     )
 
 
-def _rejected_document(rejected: RejectedVersion) -> dict[str, Any]:
-    document: dict[str, Any] = {"version": rejected.key, "core": msgspec.to_builtins(rejected.core)}
-    if rejected.instead:
-        document["instead"] = dict(zip(("component", "now", "then"), rejected.instead, strict=True))
-    if rejected.preferred:
-        document["preferred"] = rejected.preferred
-    return document
+def _rejected_document(rejected: RejectedVersion) -> RejectedDocument:
+    return RejectedDocument(
+        version=rejected.key,
+        core=rejected.core,
+        instead=InsteadDocument(*rejected.instead) if rejected.instead else UNSET,
+        preferred=rejected.preferred or UNSET,
+    )
 
 
-def _conflict_text(conflict: dict[str, Any]) -> str:
+def _conflict_text(conflict: Conflict) -> str:
     """Return a conflict with all sources of each fact, one on each line."""
-    target = conflict["target"]
-    lines = [f"The last request in this directory has no solution ({target['site']}, {target['date']}).", ""]
-    for item in conflict["core"]:
-        lines.append(f"  - {item['text']}")
-        if item["kind"] == "fact":
-            lines += [f"      {source}" for source in item["source"].split(" ; ")]
+    target = conflict.target
+    lines = [f"The last request in this directory has no solution ({target.site}, {target.date}).", ""]
+    for item in conflict.core:
+        lines.append(f"  - {item.text}")
+        if item.kind == "fact":
+            lines += [f"      {source}" for source in item.source.split(" ; ")]
     lines += ["", "These constraints conflict. Removing any one of them resolves the conflict."]
-    for suggestion in conflict["suggestions"]:
-        lines += ["", f"{suggestion['change']}:", f"  matrix resolve {shlex.join(suggestion['request'])}"]
+    for suggestion in conflict.suggestions:
+        lines += ["", f"{suggestion.change}:", f"  matrix resolve {shlex.join(suggestion.request)}"]
     return "\n".join(lines)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -24,6 +24,7 @@ from builders.sources import (
 from builders.wheel_requirements import unmet_requirements
 from matrix.api import package_indexes
 from matrix.build_requirements import fetch_build_requirements
+from matrix.json_document import JsonDocument
 from matrix.locking import same_image
 from matrix.options import add_build_host_options, add_format, add_index, add_lock, add_names
 from matrix.render import sdists_text, shortened
@@ -45,6 +46,27 @@ _MOST_ERRORS = 10
 _STEP = 1024
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _BUILD_WHEELS = "wheels of torch and the build requirements"
+
+
+class MissingDocument(msgspec.Struct, kw_only=True):
+    """What could not be fetched."""
+
+    name: str
+    version: str
+    origin: str
+    id: str
+    message: str
+    hint: str
+
+
+class FetchDocument(JsonDocument, kw_only=True):
+    """What is in the cache, and what could not be fetched."""
+
+    status: Literal["ok", "missing"]
+    cache: str
+    sources: list[FetchedItem]
+    missing: list[MissingDocument]
+    bytes_fetched: int
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -139,7 +161,7 @@ def _report(result: FetchResult, args: argparse.Namespace, console: Console) -> 
     if len(result.missing) > _MOST_ERRORS:
         console.error(f"{len(result.missing) - _MOST_ERRORS} more are missing; `--format json` lists them.")
     if args.format == "json":
-        console.document(_document(result), "missing" if result.missing else "ok")
+        console.document(_document(result))
     else:
         console.text(_text(result, every=console.verbosity > 0))
         if args.wheelhouse is not None:
@@ -241,16 +263,14 @@ def _fetch_wheels(
             )
 
 
-def _document(result: FetchResult) -> dict[str, object]:
-    missing = [msgspec.to_builtins(item) for item in result.missing]
-    for item in missing:
-        del item["exit_code"]
-    return {
-        "cache": str(cache_root()),
-        "sources": msgspec.to_builtins(result.sources),
-        "missing": missing,
-        "bytes_fetched": result.bytes_fetched,
-    }
+def _document(result: FetchResult) -> FetchDocument:
+    return FetchDocument(
+        status="missing" if result.missing else "ok",
+        cache=str(cache_root()),
+        sources=result.sources,
+        missing=msgspec.convert(result.missing, list[MissingDocument], from_attributes=True),
+        bytes_fetched=result.bytes_fetched,
+    )
 
 
 def _text(result: FetchResult, *, every: bool) -> str:

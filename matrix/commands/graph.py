@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
+from msgspec.structs import asdict
 
+from matrix.json_document import JsonDocument
 from matrix.locking import names_target, same_target
 from matrix.options import add_lock, add_names, add_target_options
 from matrix.resolution_text import names_of_others, others_text, show_conflict, title_of
 from matrix.screen import PLAIN
 from resolver.errors import UsageError, did_you_mean
-from resolver.model import SCHEMA, Conflict
+from resolver.facts.schema import Backend
+from resolver.model import Conflict, Edge
 from resolver.requirements import parse_requirement
 from resolver.versions import allows, shorten
 
@@ -30,6 +34,41 @@ if TYPE_CHECKING:
 SUMMARY = "show the build graph: what each distribution requires to run and to build"
 EXAMPLE = "matrix graph --format svg -o graph.svg"
 FORMATS = ("text", "dot", "mermaid", "svg", "json")
+
+
+class GraphTarget(msgspec.Struct, kw_only=True):
+    """What the graph was resolved for."""
+
+    site: str
+    date: date
+    backend: Backend
+    gfx: tuple[str, ...]
+
+
+class GraphNode(msgspec.Struct, kw_only=True):
+    """A distribution of the graph."""
+
+    name: str
+    version: str
+    """Empty if pip chooses it."""
+    wheel_version: str
+    origin: str
+    generation: int
+
+
+class GraphEdge(Edge, frozen=True, omit_defaults=False):
+    """An edge of the graph, which always has its requirement."""
+
+
+class GraphDocument(JsonDocument, kw_only=True):
+    """The build graph."""
+
+    status: Literal["ok"] = "ok"
+    target: GraphTarget
+    requirements: list[str]
+    nodes: list[GraphNode]
+    edges: list[GraphEdge]
+    generations: list[list[str]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,11 +113,11 @@ def execute(context: Context) -> int:
     title = _title(lock)
     match args.format:
         case "json":
-            document = graph_json(graph, lock, requirements)
+            document = graph_document(graph, lock, requirements)
             if args.output is None:
                 console.document(document)
                 return 0
-            text = json.dumps(document, indent=2, ensure_ascii=False)
+            text = json.dumps(msgspec.to_builtins(document), indent=2, ensure_ascii=False)
         case "dot":
             text = draw_dot(graph, title)
         case "mermaid":
@@ -146,8 +185,8 @@ def _required_names(graph: DiGraph[str], lock: Resolution, context: Context) -> 
     return names
 
 
-def graph_json(graph: DiGraph[str], lock: Resolution, requirements: Sequence[str]) -> dict[str, Any]:
-    """Return a build graph as JSON data."""
+def graph_document(graph: DiGraph[str], lock: Resolution, requirements: Sequence[str]) -> GraphDocument:
+    """Return the JSON document of a build graph."""
     from matrix.drawing import origin_in
     from resolver.graph import edges_of_graph, generations, pick_in
 
@@ -157,24 +196,22 @@ def graph_json(graph: DiGraph[str], lock: Resolution, requirements: Sequence[str
     for name in sorted(graph):
         pick = pick_in(graph, name)
         nodes.append(
-            {
-                "name": name,
-                "version": pick.version if pick else "",
-                "wheel_version": pick.wheel_version if pick else "",
-                "origin": origin_in(graph, name),
-                "generation": generation[name],
-            }
+            GraphNode(
+                name=name,
+                version=pick.version if pick else "",
+                wheel_version=pick.wheel_version if pick else "",
+                origin=origin_in(graph, name),
+                generation=generation[name],
+            )
         )
-    target = msgspec.to_builtins(lock.target)
-    return {
-        "schema": SCHEMA,
-        "status": "ok",
-        "target": {key: target[key] for key in ("site", "date", "backend", "gfx")},
-        "requirements": list(requirements),
-        "nodes": nodes,
-        "edges": [{"requirement": "", **msgspec.to_builtins(edge)} for edge in edges_of_graph(graph)],
-        "generations": [list(group) for group in groups],
-    }
+    target = lock.target
+    return GraphDocument(
+        target=GraphTarget(site=target.site, date=target.date, backend=target.backend, gfx=target.gfx),
+        requirements=list(requirements),
+        nodes=nodes,
+        edges=[GraphEdge(**asdict(edge)) for edge in edges_of_graph(graph)],
+        generations=[list(group) for group in groups],
+    )
 
 
 def _title(lock: Resolution) -> str:

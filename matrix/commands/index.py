@@ -7,13 +7,14 @@ import math
 import signal
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from builders.findings import Finding
 from builders.index import Index
 from builders.index.repository import build_key_of
+from matrix.json_document import JsonDocument
 from matrix.options import add_action, add_format, add_index, add_names
 from matrix.render import findings_text
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
@@ -38,6 +39,68 @@ EXAMPLES = {
     "pack": "matrix index pack -o index.squashfs",
 }
 _MIB = 2**20
+
+
+class IndexedWheel(msgspec.Struct, kw_only=True):
+    """A wheel of an index. Values that no page has are empty."""
+
+    project: str
+    file: str
+    version: str
+    size: int
+    sha256: str
+    upload_time: str
+    yanked: bool | str
+    """Whether it is yanked, or the reason."""
+    listed: bool
+    recorded: bool
+    """Whether it has a provenance."""
+    build_key: str
+
+
+class ListDocument(JsonDocument, kw_only=True):
+    """The wheels of an index."""
+
+    status: Literal["ok"] = "ok"
+    index: str
+    wheels: list[IndexedWheel]
+
+
+class AddDocument(JsonDocument, kw_only=True):
+    """Wheels that were added to an index, and those that were rejected."""
+
+    status: Literal["ok", "errors"]
+    index: str
+    added: list[str]
+    rejected: dict[str, list[Finding]]
+
+
+class IndexCheckDocument(JsonDocument, kw_only=True):
+    """The damage in an index."""
+
+    status: Literal["ok", "errors"]
+    index: str
+    sound: bool
+    findings: list[Finding]
+
+
+class RefreshDocument(JsonDocument, kw_only=True):
+    """The projects whose pages were rebuilt, and wheels that pages cannot list."""
+
+    status: Literal["ok", "errors"]
+    index: str
+    rebuilt: list[str]
+    findings: list[Finding]
+
+
+class RemoveDocument(JsonDocument, kw_only=True):
+    """What was removed from an index."""
+
+    status: Literal["ok"] = "ok"
+    index: str
+    removed: list[str]
+    bytes: int
+    dry_run: bool
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -157,47 +220,51 @@ def execute(context: Context) -> int:
     return run(index, args, console)
 
 
+def _status_of(*, errors: bool) -> Literal["ok", "errors"]:
+    return "errors" if errors else "ok"
+
+
 def _list(index: Index, args: argparse.Namespace, console: Console) -> int:
     from builders.index.maintenance import project_named
 
     projects = {project_named(index, name) for name in args.projects} or index.projects()
     rows = [row for project in sorted(projects) for row in _rows(index, project)]
     if args.format == "json":
-        console.document({"index": str(index.root), "wheels": rows})
+        console.document(ListDocument(index=str(index.root), wheels=rows))
         return 0
-    shown = [[row["file"], f"{row['size'] / _MIB:.1f} MiB", row["upload_time"], _state(row)] for row in rows]
+    shown = [[row.file, f"{row.size / _MIB:.1f} MiB", row.upload_time, _state(row)] for row in rows]
     console.data(console.out.table(shown, indent="") if shown else "The index has no wheels.")
     return 0
 
 
-def _rows(index: Index, project: str) -> list[dict[str, Any]]:
+def _rows(index: Index, project: str) -> list[IndexedWheel]:
     entries = index.entries(project)
     rows = []
     for path in index.wheels(project):
         entry, record = entries.get(path.name), index.provenance_of(path)
         rows.append(
-            {
-                "project": project,
-                "file": path.name,
-                "version": entry.version if entry else "",
-                "size": path.lstat().st_size,
-                "sha256": entry.hashes.sha256 if entry else "",
-                "upload_time": entry.upload_time if entry else "",
-                "yanked": entry.yanked if entry else False,
-                "listed": entry is not None,
-                "recorded": bool(record),
-                "build_key": build_key_of(record),
-            }
+            IndexedWheel(
+                project=project,
+                file=path.name,
+                version=entry.version if entry else "",
+                size=path.lstat().st_size,
+                sha256=entry.hashes.sha256 if entry else "",
+                upload_time=entry.upload_time if entry else "",
+                yanked=entry.yanked if entry else False,
+                listed=entry is not None,
+                recorded=bool(record),
+                build_key=build_key_of(record),
+            )
         )
     return rows
 
 
-def _state(row: dict[str, Any]) -> str:
-    if not row["listed"]:
-        return f"not on its page: run `matrix index {'refresh' if row['recorded'] else 'add'}`"
-    if row["yanked"] is False:
+def _state(row: IndexedWheel) -> str:
+    if not row.listed:
+        return f"not on its page: run `matrix index {'refresh' if row.recorded else 'add'}`"
+    if row.yanked is False:
         return ""
-    return f"yanked: {row['yanked']}" if isinstance(row["yanked"], str) else "yanked"
+    return f"yanked: {row.yanked}" if isinstance(row.yanked, str) else "yanked"
 
 
 def _add(index: Index, args: argparse.Namespace, console: Console) -> int:
@@ -223,9 +290,8 @@ def _add(index: Index, args: argparse.Namespace, console: Console) -> int:
             console.data(f"added {path.name}")
             console.info(findings_text(audit.findings, quiet=True, indent="  ", screen=console.err))
     if args.format == "json":
-        findings = {name: msgspec.to_builtins(errors) for name, errors in rejected.items()}
-        document = {"index": str(index.root), "added": added, "rejected": findings}
-        console.document(document, "errors" if rejected else "ok")
+        status = _status_of(errors=bool(rejected))
+        console.document(AddDocument(status=status, index=str(index.root), added=added, rejected=rejected))
         return int(bool(rejected))
     for name, errors in rejected.items():
         console.data(f"not added: {name}")
@@ -240,9 +306,8 @@ def _check(index: Index, args: argparse.Namespace, console: Console) -> int:
         findings = check(index, repair=args.repair)
     damaged = any(not finding.evidence["repaired"] for finding in findings)
     if args.format == "json":
-        document = {"index": str(index.root), "sound": not damaged}
-        document |= {"findings": msgspec.to_builtins(findings)}
-        console.document(document, "errors" if damaged else "ok")
+        status, root = _status_of(errors=damaged), str(index.root)
+        console.document(IndexCheckDocument(status=status, index=root, sound=not damaged, findings=findings))
         return int(damaged)
     _print_damage(findings, console)
     if not findings:
@@ -268,8 +333,8 @@ def _refresh(index: Index, args: argparse.Namespace, console: Console) -> int:
         changed = index.refresh_all()
         findings = [*misplaced(index), *replaced(index), *unlisted(index)]
     if args.format == "json":
-        document = {"index": str(index.root), "rebuilt": changed, "findings": msgspec.to_builtins(findings)}
-        console.document(document, "errors" if findings else "ok")
+        status, root = _status_of(errors=bool(findings)), str(index.root)
+        console.document(RefreshDocument(status=status, index=root, rebuilt=changed, findings=findings))
         return int(bool(findings))
     _print_damage(findings, console)
     if findings:
@@ -341,7 +406,8 @@ def _show_removed(
     index: Index, names: list[str], size: int, args: argparse.Namespace, console: Console
 ) -> int:
     if args.format == "json":
-        console.document({"index": str(index.root), "removed": names, "bytes": size, "dry_run": args.dry_run})
+        root = str(index.root)
+        console.document(RemoveDocument(index=root, removed=names, bytes=size, dry_run=args.dry_run))
         return 0
     for name in names:
         console.data(f"{'would remove' if args.dry_run else 'removed'} {name}")

@@ -9,6 +9,7 @@ import msgspec
 
 from builders.findings import Finding
 from builders.learning.source import SourceFacts
+from matrix.json_document import JsonDocument
 from matrix.options import add_action, add_catalog, add_format, add_index, add_index_access, nonempty
 from matrix.render import findings_text, printable
 from matrix.resolution_text import conflict_text
@@ -45,10 +46,10 @@ class Trial(msgspec.Struct):
     exit_code: int = 0
 
 
-class DraftResult(msgspec.Struct):
+class DraftResult(JsonDocument, kw_only=True):
     """The JSON output of ``matrix recipe draft``."""
 
-    schema: int
+    status: Literal["ok", "failed"]
     file: str
     origin: str
     note: str
@@ -126,9 +127,17 @@ def execute(context: Context) -> int:
         if trial.state == "built":
             built = f"Built, imported and audited on {context.today}: {Path(trial.wheel).name}."
             _write(file, [_as_built(row, built) for row in rows], gaps, origin, context)
-    result = DraftResult(1, str(file), origin.title, origin.note, facts, gaps, trial)
+    result = DraftResult(
+        status="failed" if trial.state == "failed" else "ok",
+        file=str(file),
+        origin=origin.title,
+        note=origin.note,
+        facts=facts,
+        gaps=gaps,
+        trial=trial,
+    )
     if args.format == "json":
-        console.document(msgspec.to_builtins(result), "failed" if trial.state == "failed" else "ok")
+        console.document(result)
     else:
         console.text(_text(result, context))
     return trial.exit_code

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from builders.files import write_atomic
 from builders.index import Index
 from builders.records import BuildRecord, build_records
+from matrix.consequences_json import DiffDocument
 from matrix.consequences_text import HEADINGS, summary
 from matrix.locking import names_target
 from matrix.options import add_index, add_lock, add_names, add_target_options
@@ -20,9 +21,10 @@ from matrix.report.graph_data import graph_data
 from matrix.report.index_data import timeline, wheels
 from matrix.report.page import Report, render_page
 from matrix.report.table_data import TableData, subtitle_of, wheels_of
-from matrix.resolution_text import conflict_json, last_conflict
-from resolver.consequences import Consequence
+from matrix.resolution_json import ConflictDocument
+from matrix.resolution_text import last_conflict
 from resolver.errors import UsageError
+from resolver.lock import decode
 from resolver.model import Conflict
 from resolver.resolve import resolve
 from resolver.table import ROW_COMPONENTS, Table
@@ -93,7 +95,7 @@ def execute(context: Context) -> int:
         published = wheels_of(index) if has_index else {}
         data = TableData(table, core, published).collect(chain([first], rows))
     elif isinstance(answer := resolve(catalog, table.request_of_rows()), Conflict):
-        conflicts.append(conflict_json(answer))
+        conflicts.append(answer)
     last = last_conflict()
     conflicts += [last] if last else []
     builds = build_records(index) if has_index or index.state.is_dir() else []
@@ -144,7 +146,7 @@ def _absent(*, has_lock: bool, has_index: bool, has_changes: bool) -> list[tuple
     return absent
 
 
-def _included(paths: Sequence[Path]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _included(paths: Sequence[Path]) -> tuple[list[Conflict], list[dict[str, Any]]]:
     """Return the conflicts and the changes in files.
 
     Raises
@@ -152,14 +154,15 @@ def _included(paths: Sequence[Path]) -> tuple[list[dict[str, Any]], list[dict[st
     UsageError
         A file cannot be read, or is something else.
     """
-    conflicts, changes = [], []
+    conflicts: list[Conflict] = []
+    changes = []
     for path in paths:
         try:
             document = json.loads(path.read_bytes())
             if "consequences" in document:
-                changes.append(_change(document))
+                changes.append(_change(msgspec.convert(document, DiffDocument)))
             else:
-                conflicts.append(msgspec.to_builtins(msgspec.convert(document, _Conflict)))
+                conflicts.append(msgspec.convert(document, ConflictDocument, dec_hook=decode))
         except OSError as error:
             raise UsageError(f"Cannot read {path}: {error.strerror}.") from None
         except (ValueError, TypeError, RecursionError):
@@ -168,52 +171,7 @@ def _included(paths: Sequence[Path]) -> tuple[list[dict[str, Any]], list[dict[st
     return conflicts, changes
 
 
-class _Item(msgspec.Struct):
-    text: str
-    kind: str
-    source: str
-
-
-class _Suggestion(msgspec.Struct):
-    change: str
-    request: list[str]
-
-
-class _Request(msgspec.Struct):
-    requirements: list[str] = []
-
-
-class _Target(msgspec.Struct):
-    site: str
-    date: str = ""
-    driver: str | None = None
-    base_image: str | None = None
-
-
-class _Conflict(msgspec.Struct):
-    """The part of a conflict's JSON that the page shows."""
-
-    request: _Request
-    target: _Target
-    core: list[_Item]
-    suggestions: list[_Suggestion]
-
-
-class _Side(msgspec.Struct):
-    target: _Target
-    catalogs: list[str] = []
-
-
-class _Diff(msgspec.Struct):
-    """The JSON output of `matrix diff`."""
-
-    before: _Side
-    after: _Side
-    consequences: list[Consequence]
-
-
-def _change(document: object) -> dict[str, Any]:
-    diff = msgspec.convert(document, _Diff)
+def _change(diff: DiffDocument) -> dict[str, Any]:
     sides = diff.before.target, diff.after.target
     pairs = [
         ("date", *(side.date for side in sides)),
@@ -226,7 +184,7 @@ def _change(document: object) -> dict[str, Any]:
         "title": "; ".join([sides[1].site, *changed]),
         "summary": summary(diff.consequences),
         "effects": [
-            (effect, heading, msgspec.to_builtins(found))
+            (effect, heading, found)
             for effect, heading in HEADINGS.items()
             if (found := [one for one in diff.consequences if one.effect == effect])
         ],

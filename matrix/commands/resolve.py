@@ -19,10 +19,10 @@ from matrix.options import (
     normalized_name,
 )
 from matrix.render import sdists_text
+from matrix.resolution_json import resolution_document
 from matrix.resolution_text import (
     forget_conflict,
     reasons_text,
-    resolution_json,
     resolution_text,
     show_conflict,
 )
@@ -110,7 +110,7 @@ def execute(context: Context) -> int:
     if not args.no_lock and not is_valid:  # before printing, because a closed pipe ends the program
         write_lock(answer, args.output)
     if args.format == "json":
-        console.document(resolution_json(answer))
+        console.document(resolution_document(answer))
         return 0
     _print(answer, context)
     if is_valid:

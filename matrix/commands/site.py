@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from builders.learning.machine import learn_machine, site_name
+from matrix.json_document import JsonDocument
 from matrix.options import add_action, add_catalog, add_format
 from matrix.refresh.update import Draft
 from matrix.settings import overlays
@@ -20,6 +21,17 @@ SUMMARY = "write a site file for this machine"
 EXAMPLE = "matrix site init -o cirrus.toml"
 _HEADER = "# Facts about {name}, read on this machine. Correct and complete them, and check the file:\n"
 _HEADER += "# matrix catalog check {path}\n"
+
+
+class SiteDocument(JsonDocument, kw_only=True):
+    """The site file of a machine."""
+
+    status: Literal["ok"] = "ok"
+    site: str
+    written: str
+    """Path of the file."""
+    rows: int
+    remarks: list[str]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,8 +61,8 @@ def execute(context: Context) -> int:
     draft.append(learned.rows)
     draft.write()
     if args.format == "json":
-        document = {"site": name, "written": str(path), "rows": len(learned.rows)}
-        console.document(document | {"remarks": learned.remarks})
+        rows, remarks = len(learned.rows), learned.remarks
+        console.document(SiteDocument(site=name, written=str(path), rows=rows, remarks=remarks))
         return 0
     for remark in learned.remarks:
         console.warning(remark)

@@ -8,9 +8,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import TYPE_CHECKING, Literal
 
 from builders.cache import cache_root
 from builders.constants import LOCK_FILE
@@ -27,6 +25,7 @@ from builders.temporary import TemporaryDirectory
 from builders.wheel import DamagedError, WheelReader, record_rows
 from builders.wheel_requirements import environment_of
 from matrix.container_variables import site_changes
+from matrix.json_document import JsonDocument
 from matrix.options import add_catalog, add_format, add_index
 from matrix.render import findings_text
 from resolver.errors import UsageError
@@ -56,6 +55,24 @@ _MODULES = {
     "torchvision": "torchvision", "triton-rocm": "triton",
 }  # fmt: skip
 """Module of each distribution that is not a package of the catalog."""
+
+
+Verdict = Literal["sound", "defective"]
+
+
+class VerifyDocument(JsonDocument, kw_only=True):
+    """Whether an environment matches the lock."""
+
+    status: Literal["ok", "errors"]
+    image: str
+    """Empty for the Python of this machine."""
+    python: dict[str, str]
+    distributions: dict[str, str]
+    libraries: list[str]
+    gpus: list[dict[str, str]]
+    findings: list[Finding]
+    not_judged: int
+    verdict: Verdict
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -122,10 +139,9 @@ def execute(context: Context) -> int:
     variables = context.site_variables() if lock else []
     with console.task("verify"):
         reply, findings = _verify(args, lock, catalog, variables)
-    verdict = "defective" if any(finding.severity == "error" for finding in findings) else "sound"
+    verdict: Verdict = "defective" if any(finding.severity == "error" for finding in findings) else "sound"
     if args.format == "json":
-        status = "errors" if verdict == "defective" else "ok"
-        console.document(_document(args.image, reply, findings, verdict), status)
+        console.document(_document(args.image, reply, findings, verdict))
     else:
         _show(args.image, reply, findings, console)
     return int(verdict == "defective")
@@ -284,18 +300,19 @@ def _command(args: argparse.Namespace) -> list[str]:
 
 
 def _document(
-    image: Path | None, reply: EnvironmentReply, findings: Sequence[Finding], verdict: str
-) -> dict[str, Any]:
-    return {
-        "image": str(image.resolve()) if image else "",
-        "python": {"version": reply.python, "path": reply.executable},
-        "distributions": {dist.name: dist.version for dist in reversed(reply.distributions)},
-        "libraries": reply.libraries.objects,
-        "gpus": [{"name": gpu.name, "target": gpu.arch} for gpu in reply.torch.gpus],
-        "findings": msgspec.to_builtins(findings),
-        "not_judged": _count_not_judged(findings),
-        "verdict": verdict,
-    }
+    image: Path | None, reply: EnvironmentReply, findings: list[Finding], verdict: Verdict
+) -> VerifyDocument:
+    return VerifyDocument(
+        status="errors" if verdict == "defective" else "ok",
+        image=str(image.resolve()) if image else "",
+        python={"version": reply.python, "path": reply.executable},
+        distributions={dist.name: dist.version for dist in reversed(reply.distributions)},
+        libraries=reply.libraries.objects,
+        gpus=[{"name": gpu.name, "target": gpu.arch} for gpu in reply.torch.gpus],
+        findings=findings,
+        not_judged=_count_not_judged(findings),
+        verdict=verdict,
+    )
 
 
 def _show(image: Path | None, reply: EnvironmentReply, findings: Sequence[Finding], console: Console) -> None:

@@ -16,6 +16,8 @@ from resolver.errors import EnvironmentLacksError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from resolver.model import Conflict
+
 _FOLDER = Path(__file__).parent
 _TEMPLATES = _FOLDER / "templates"
 VENDORED = _FOLDER / "vendored"
@@ -39,8 +41,7 @@ class Report:
     """From `matrix.report.index_data.timeline`."""
     wheels: Sequence[dict[str, Any]] = ()
     """From `matrix.report.index_data.wheels`."""
-    conflicts: Sequence[dict[str, Any]] = ()
-    """As in the output of `matrix resolve --format json`."""
+    conflicts: Sequence[Conflict] = ()
     changes: Sequence[dict[str, Any]] = ()
     """Output of `matrix diff`, with its consequences by effect."""
     absent: Sequence[tuple[str, str]] = field(default=())

@@ -9,11 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 
+from builders.findings import Finding
 from builders.index import Index
 from matrix.cli import main
+from resolver.errors import BuildError
 from tests.builders.bundles import code_object
 from tests.support.records import record_of
 
@@ -22,6 +25,7 @@ SCHEMAS = PROJECT / "docs" / "reference" / "schemas"
 Capture = pytest.CaptureFixture[str]
 DAY = ("--date", "2026-02-01")
 CPU = ("deepspeed", "torch==2.13.0", "--backend", "cpu")
+KEPT = ("--keep-installed", "list.txt", "--site", "lumi-g")
 LIMITS = ("--jobs", "8", "--memory", "8", "--cpu", "znver3")
 
 
@@ -86,6 +90,12 @@ def test_documents_of_resolving(printed: Callable[..., Any]) -> None:
     assert printed("conflict", *conflict, code=1)["suggestions"]
     printed("conflict", "explain")
     printed("error", "resolve", "apx", code=2)
+    Path("list.txt").write_text("torch==2.7.1+rocm6.2.4\nrequests==2.32.3\n")
+    kept = printed("resolve", "resolve", "torch", *KEPT, "--date", "2025-06-01")
+    assert kept["target"]["kept"]["ignored"] == ["requests"]
+    refused = printed("conflict", "resolve", "torch", *KEPT, "--date", "2026-02-01", "rocm==7.0.*", code=1)
+    assert refused["target"]["kept"]["installed"]["requests"] == "2.32.3"
+    printed("conflict", "explain")
     assert printed("resolve", "resolve", "apex", "flash-attn[triton]", "--site", "lumi-g", *DAY)["edges"]
     printed("explain", "explain")
     assert printed("explain", "explain", "apex")["rejected"]
@@ -104,6 +114,13 @@ def test_documents_of_resolving(printed: Callable[..., Any]) -> None:
     assert printed("check", "check", "env.yml", "--no-preflight", code=1)["findings"]
 
 
+def _fail(*_: object, **__: object) -> None:
+    error = BuildError("The build failed.")
+    finding = Finding("no-python-header", "error", "Python.h is missing.")
+    error.details = {"diagnosis": msgspec.to_builtins([finding]), "measured": {"jobs": 2, "memory_gib": 0.5}}
+    raise error
+
+
 @pytest.mark.slow
 def test_documents_of_building(
     printed: Callable[..., Any], make_wheel: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
@@ -117,6 +134,10 @@ def test_documents_of_building(
     wheel = make_wheel(name="deepspeed", version=task["version"])
     monkeypatch.setattr("builders.scheduling.local.build_wheel", lambda *_, **__: wheel)
     printed("build-one", "build-one", task["key"], *LIMITS)
+    results = printed("build-one", "build-one", task["key"], task["key"][:16], *LIMITS)["tasks"]
+    assert results[0]["state"] == "built"
+    monkeypatch.setattr("builders.scheduling.local.build_wheel", _fail)
+    assert printed("error", "build-one", task["key"], *LIMITS, code=1)["diagnosis"]
     Index("index").publish(wheel, record_of(task["key"]))
     printed("builds", "builds")
     printed("doctor", "doctor")

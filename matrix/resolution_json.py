@@ -1,0 +1,62 @@
+"""Resolutions and conflicts as JSON documents."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import UNSET, UnsetType
+from msgspec.structs import asdict
+
+from resolver.model import Conflict, Preinstalled, Resolution, Target
+
+if TYPE_CHECKING:
+    from resolver.model import Request
+
+
+class Kept(Preinstalled, frozen=True):
+    """What ``--keep-installed`` keeps, and in a resolution what became of it."""
+
+    picks: dict[str, str] | UnsetType = UNSET
+    """The distributions that the resolution contains."""
+    ignored: list[str] | UnsetType = UNSET
+    """Those that the catalog does not know or nothing requires."""
+
+
+class TargetDocument(Target, frozen=True, kw_only=True):
+    """The target of a request, and what is kept there."""
+
+    kept: Kept | UnsetType = UNSET
+
+
+class ResolutionDocument(Resolution, frozen=True, kw_only=True):
+    """A resolution."""
+
+    target: TargetDocument
+
+
+class ConflictDocument(Conflict, frozen=True, kw_only=True):
+    """Why there is no resolution."""
+
+    target: TargetDocument
+
+
+def resolution_document(resolution: Resolution) -> ResolutionDocument:
+    """Return the JSON document of a resolution."""
+    kept = _kept(resolution.request)
+    if kept:
+        picks = {pick.name: pick.version for pick in resolution.picks if pick.origin == "preinstalled"}
+        ignored = sorted(kept.installed.keys() - picks.keys() - {"python", "rocm"})
+        kept = Kept(kept.source, kept.installed, picks, ignored)
+    target = TargetDocument(**asdict(resolution.target), kept=kept or UNSET)
+    return ResolutionDocument(**{**asdict(resolution), "target": target})
+
+
+def conflict_document(conflict: Conflict) -> ConflictDocument:
+    """Return the JSON document of a conflict."""
+    target = TargetDocument(**asdict(conflict.target), kept=_kept(conflict.request) or UNSET)
+    return ConflictDocument(**{**asdict(conflict), "target": target})
+
+
+def _kept(request: Request) -> Kept | None:
+    preinstalled = request.preinstalled
+    return Kept(preinstalled.source, preinstalled.installed) if preinstalled else None
