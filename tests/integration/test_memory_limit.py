@@ -20,9 +20,13 @@ from tests.support.projects import write_catalog
 pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(3600)]
 
 EXTENSIONS = 3
-PARTS = 5
-JOBS = 2
-LIMIT = 3 << 29  # 1.5 GiB
+PARTS = 60
+HEADER = "ATen/core/Tensor.h"
+"""Compiling it takes 0.27 GiB; the recipe says 0.5."""
+JOBS = 4
+LIMIT = 5 << 28  # 1.25 GiB
+PERMITTED = 2
+"""Jobs for which the memory is enough."""
 LEAST_USED = 0.9
 _VERSIONS = {"memory.max": "/sys/fs/cgroup", "memory.limit_in_bytes": "/sys/fs/cgroup/memory"}
 """File with the limit, and where the groups are, in versions 2 and 1 of control groups."""
@@ -33,6 +37,8 @@ def group() -> Iterator[Path]:
     """Create a control group with the limit, below that of this process."""
     for file, root in _VERSIONS.items():
         directory = Path(root, f"matrix-test-{os.getpid()}")
+        if not Path(root, "cgroup.procs").exists():
+            continue
         with suppress(OSError):
             directory.mkdir()
             try:
@@ -60,11 +66,11 @@ def memory(group: Path) -> int:
 
 
 def compilers(group: Path) -> int:
-    """Return how many compilers run in a group."""
+    """Return how many compile jobs run in a group; each is one of these programs after another."""
     count = 0
     for pid in (group / "cgroup.procs").read_text().split():
         with suppress(OSError):
-            count += Path("/proc", pid, "comm").read_text() == "cc1plus\n"
+            count += Path("/proc", pid, "comm").read_text().strip() in {"cc1plus", "as", "ld"}
     return count
 
 
@@ -72,7 +78,7 @@ def test_memory_limit_is_kept_and_used(tmp_path: Path, group: Path) -> None:
     names = [f"limited{number}" for number in range(EXTENSIONS)]
     write_catalog(
         tmp_path / "facts" / "extensions.toml",
-        [write_extension(name, cache_root(), parts=PARTS) for name in names],
+        [write_extension(name, cache_root(), parts=PARTS, header=HEADER) for name in names],
     )
     wanted = [*names, f"torch=={TORCH}", "--backend", "cpu", "--catalog", "facts"]
     resolved = matrix(tmp_path, "resolve", *wanted)
@@ -100,10 +106,10 @@ def test_memory_limit_is_kept_and_used(tmp_path: Path, group: Path) -> None:
     assert process.returncode == 0, (tmp_path / "output").read_text()
     busy = [number for number, count in enumerate(samples) if count]
     compiling = samples[busy[0] : busy[-1] + 1]
-    used = sum(min(count, JOBS) for count in compiling) / (JOBS * len(compiling))
-    sys.stdout.write(
-        f"peak {peak / 2**30:.2f} GiB; {used:.1%} of {JOBS} jobs for {len(compiling) / 10:.0f} s\n"
-    )
+    used = sum(min(count, PERMITTED) for count in compiling) / (PERMITTED * len(compiling))
+    shown = f"peak {peak / 2**30:.2f} GiB; {used:.1%} of {PERMITTED} jobs, most {max(samples)}"
+    sys.stdout.write(f"{shown}, for {len(compiling) / 10:.0f} s\n")
     assert kills(group) == 0
     assert peak < LIMIT
+    assert max(samples) == PERMITTED
     assert used > LEAST_USED

@@ -63,6 +63,7 @@ AccountingStorageHost=127.0.0.1
 AccountingStoragePort={port}
 AccountingStoragePass={root}/munge.socket
 AccountingStorageEnforce=associations,limits,qos
+MinJobAge=30
 """
 _DATABASE = """\
 AuthType=auth/munge
