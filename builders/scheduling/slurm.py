@@ -283,7 +283,9 @@ class Slurm(Executor):
         growth = 2 ** max(self._count(key, "OUT_OF_MEMORY") for key in keys)
         cores = max(task.cores for task in group)
         memory = math.ceil(growth * max(task.memory_gib for task in group))
-        minutes = run.minutes or math.ceil(sum(task.time_limit for task in group) / 60)
+        # One of them may need all of its time; if another does as well, the next job continues it.
+        seconds = max(task.time_limit - task.seconds for task in group) + _expected(group)
+        minutes = run.minutes or math.ceil(seconds / 60)
         more = f"+{len(group) - 1}" if len(group) > 1 else ""
         options = {
             "cpus-per-task": str(cores),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from builders.build_directory import path_of
@@ -205,6 +206,12 @@ def test_jobs_are_submitted_held_in_order_and_released(cluster: Cluster, follow:
     assert cluster.option(2, "kill-on-invalid-dep") == "yes"
     script = (cluster.root / "1.sh").read_text()
     assert "build-one base --lock matrix.lock --index /work/index --jobs 2 --memory 4 --offline" in script
+
+
+def test_job_of_light_tasks_has_time_for_one_that_takes_longest(cluster: Cluster, follow: Follow) -> None:
+    light = [msgspec.structs.replace(task(name, seconds=30), time_limit=7200) for name in "abc"]
+    follow(run_of(*light), {1: "COMPLETED"})
+    assert cluster.option(1, "time") == "121"
 
 
 def test_never_more_jobs_than_site_admits(cluster: Cluster, follow: Follow) -> None:
