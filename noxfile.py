@@ -110,7 +110,7 @@ def examples(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def bench(session: nox.Session) -> None:
-    """Time commands, index, environments, and the search against other resolvers; prints JSON. Half an hour.
+    """Time commands, index, environments, builds and the search against other tools; prints JSON. Two hours.
 
     Arguments after -- go to the search, such as ``--sizes 12x12 --timeout 10``.
     """
@@ -123,6 +123,7 @@ def bench(session: nox.Session) -> None:
     session.run("python", "-m", "benchmarks.audit")
     session.run("python", "-m", "benchmarks.audit", "--packed")
     session.run("python", "benchmarks/environments.py")
+    session.run("python", "-m", "benchmarks.four_packages")
     session.run("python", "-m", "benchmarks.resolving", *session.posargs)
 
 
