@@ -1,6 +1,13 @@
-"""A conda environment file and requirements for tykky (``conda-containerize new``).
+"""A conda environment file and requirements for tykky, and the script that builds the environment with them.
 
-tykky sees the file systems of the machine, so the index is named by its real path.
+tykky sees the file systems of the machine, so the index is named by its real path. Observed with tykky at
+CSCfi/hpc-container-wrapper@b0956d9:
+
+- pip takes packages of ``~/.local`` and ``PYTHONPATH`` for installed, so they are missing in the environment,
+  and tykky succeeds. Its programs then prefer packages of ``~/.local``.
+- ``update`` keeps neither the variables of ``--environ`` nor a copy of the old environment, and never changes
+  the Python.
+- An environment works under another name, so it can be built next to the old one.
 """
 
 from __future__ import annotations
@@ -9,32 +16,76 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from matrix.consumers import Consumer
+from matrix.consumers.shared.files import MARK, File
 from matrix.consumers.shared.requirements import (
     environment_file,
     reject_preinstalled,
     requirement_lines,
     requirements_file,
 )
-from matrix.consumers.shared.shell import environment_of_jobs
+from matrix.consumers.shared.shell import (
+    ENVIRONMENT,
+    fill,
+    head,
+    installed_check,
+    site_environment,
+    source_checks,
+)
+from matrix.container_variables import DISTURBING
 
 if TYPE_CHECKING:
-    from matrix.consumers.shared.files import File, Layout
+    from matrix.consumers.shared.files import Layout
     from matrix.consumers.shared.installation import Installation
 
 _REQUIREMENTS = "req.txt"
+_SCRIPT = "build.sh"
 
 
 def _emit(installation: Installation, layout: Layout) -> list[File]:
     reject_preinstalled(installation, "conda environments")
-    variables = "".join(f"{name}={value} " for name, value in installation.pip_variables.items())
-    notes = [f"{variables}conda-containerize new --prefix DIR {quote(layout.main)} -r {_REQUIREMENTS}"]
     lines = requirement_lines(installation, layout.local)
-    about = ["Read by conda-containerize -r."]
-    return [
-        environment_file(layout.main, installation, notes, "tykky"),
-        requirements_file(_REQUIREMENTS, installation, lines, about, "tykky"),
-        *environment_of_jobs(installation, "tykky"),
+    about = [f"{_SCRIPT} passes it to conda-containerize -r."]
+    variables = [
+        f"# {installation.heading}; {MARK} --for tykky`.",
+        "# The programs of the environment set these variables.",
+        "# Packages of ~/.local would be used instead of those of the environment.",
+        "export PYTHONNOUSERSITE=1",
+        site_environment(installation),
     ]
+    return [
+        environment_file(layout.main, installation, [f"Build with: bash {_SCRIPT} DIR"], "tykky"),
+        requirements_file(_REQUIREMENTS, installation, lines, about, "tykky"),
+        File(_SCRIPT, _build_script(installation, layout), executable=True),
+        File(ENVIRONMENT, "\n".join(variables).rstrip() + "\n"),
+    ]
+
+
+def _build_script(installation: Installation, layout: Layout) -> str:
+    notes = [
+        f"Usage: bash {_SCRIPT} [--update] [DIR [more options of conda-containerize]]",
+        "With --update, pip replaces what has changed in an existing environment.",
+        "tykky builds in /tmp, which may be memory; CW_BUILD_TMPDIR=DIR chooses another directory.",
+        f"Set {layout.variable} if the {layout.what} has moved.",
+    ]
+    source = source_checks(installation, layout)
+    option = 'PIP_FIND_LINKS="file://${index// /%20}"'
+    if layout.wheelhouse is None:
+        option = 'PIP_EXTRA_INDEX_URL="${PIP_EXTRA_INDEX_URL:-} file://${index// /%20}/simple"'
+    moved = [source, f'[ -z "${{{layout.variable}:-}}" ] || export {option}'] if source else []
+    exports = [f"export {name}={value}" for name, value in installation.pip_variables.items()]
+    text = fill(
+        "build_with_tykky.sh",
+        head=head(installation, "tykky", _SCRIPT, notes),
+        main=quote(layout.main),
+        unset=" ".join(DISTURBING),
+        load=", on LUMI: module load LUMI lumi-container-wrapper"
+        if installation.lock.target.site.startswith("lumi")
+        else "",
+        python=installation.python,
+        checks="\n".join([*moved, *exports]),
+        check=installed_check(installation.installed, nothing_else=installation.is_complete),
+    )
+    return f"{text}\n"
 
 
 CONSUMER = Consumer(file="env.yml", emit=_emit, supports_hashes=True)

@@ -1,25 +1,26 @@
 #!/bin/bash
-# A STAND-IN for Miniforge's installer and for conda, which cannot be had where the tests run. cotainr calls it
-# as it calls the real one: bash conda_installer.sh -b -s -p PREFIX, inside the container that it makes.
+# A STAND-IN for Miniforge's installer and for conda, which cannot be had where the tests run. cotainr and tykky
+# call it as they call the real one: bash INSTALLER -b [-s] -p PREFIX, inside the container that they make.
 #
-# What it shows: that cotainr, the container runtime, the index and pip work together. Its `conda env create`
+# What it shows: that these tools, the container runtime, the index and pip work together. Its `conda env create`
 # runs exactly conda's pip command on exactly the lines of the pip section: joined by newlines into a file beside
 # the environment file, `python -m pip install -U -r FILE --exists-action=b` from that directory.
-# What it does not show: anything of conda packages. The environment is a venv of the image's own Python of the
-# version that `python=` names; all other conda dependencies are passed over, and it says so.
+# What it does not show: anything of conda packages. The environment has the Python that STANDIN_PYTHON names, a
+# directory to copy, or else is a venv of the image's own Python of the version that `python=` names; all other
+# conda dependencies are passed over, and it says so.
 set -euo pipefail
 
 while getopts bsp: option; do
     case $option in p) prefix=$OPTARG ;; *) ;; esac
 done
-mkdir -p "$prefix/condabin" "$prefix/etc/profile.d" "$prefix/envs" "$prefix/conda-meta"
+mkdir -p "$prefix/bin" "$prefix/condabin" "$prefix/etc/profile.d" "$prefix/envs" "$prefix/conda-meta"
 
 cat >"$prefix/etc/profile.d/conda.sh" <<END
 PATH=$prefix/condabin:\$PATH
 export PATH
 conda() {
     case \$1 in
-        activate) PATH=$prefix/envs/\$2/bin:\$PATH && export PATH ;;
+        activate) PATH=$prefix/envs/\$2/bin:\$PATH CONDA_DEFAULT_ENV=\$2 && export PATH CONDA_DEFAULT_ENV ;;
         *) command conda "\$@" ;;
     esac
 }
@@ -30,16 +31,30 @@ cat >"$prefix/condabin/conda" <<'END'
 set -euo pipefail
 prefix=$(cd "$(dirname "$0")/.." && pwd)
 
-create() { # conda env create -f FILE -n NAME [-q]
+copy_python() { # Debian's Python in a prefix of its own, with Debian's pip
+    local wheel
+    cp -r "$STANDIN_PYTHON" "$1"
+    mkdir -p "$1/lib/python3.11/site-packages"
+    ln -s site-packages "$1/lib/python3.11/dist-packages"
+    wheel=$(echo "$1"/share/python-wheels/pip-*.whl)
+    "$1/bin/python" -I "$wheel/pip" install -q --no-index "$wheel"
+}
+
+create() { # conda env create -f FILE {-n|--name} NAME [-q] [-y]
     local file name requirements python
     while [ $# -gt 0 ]; do
-        case $1 in -f) file=$2 && shift ;; -n) name=$2 && shift ;; *) ;; esac
+        case $1 in -f) file=$2 && shift ;; -n | --name) name=$2 && shift ;; *) ;; esac
         shift
     done
     python=$(sed -n 's/^ *- *"\{0,1\}python *=*= *\([0-9]*\.[0-9]*\).*/\1/p' "$file")
     sed -n '/^  - [a-z]/p' "$file" | grep -v -e '- python' -e '- pip' |
         sed 's/^/stand-in for conda, not installed: /' || :
-    "python$python" -m venv "$prefix/envs/$name"
+    if [ -n "${STANDIN_PYTHON-}" ]; then
+        copy_python "$prefix/envs/$name"
+    else
+        "python$python" -m venv "$prefix/envs/$name"
+    fi
+    if ! grep -q '^ *- *pip: *$' "$file"; then return; fi
     requirements=$(mktemp "$(dirname "$file")/condaenv.XXXXXXXX.requirements.txt")
     # The pip section: what is indented below "- pip:", without the quotes of YAML.
     sed -n '/^ *- *pip: *$/,$p' "$file" | sed -n "s/^    *- *//p" | sed "s/^\(['\"]\)\(.*\)\1\$/\2/" |
@@ -52,8 +67,11 @@ create() { # conda env create -f FILE -n NAME [-q]
 case "$1 ${2-}" in
     "info --base") echo "$prefix" ;;
     "env create") shift 2 && create "$@" ;;
+    "shell.bash hook") cat "$prefix/etc/profile.d/conda.sh" ;;
+    "list ") ls "$prefix/envs/$CONDA_DEFAULT_ENV/lib/"python*/site-packages ;;
     "update "* | "clean "*) ;;
     *) echo "stand-in for conda: it cannot do: $*" >&2 && exit 1 ;;
 esac
 END
 chmod +x "$prefix/condabin/conda"
+ln -s ../condabin/conda "$prefix/bin/conda"

@@ -1,0 +1,216 @@
+"""A lock becomes an environment of tykky, whose programs run, and which another lock updates.
+
+tykky cannot be had in CI: ``tests/rig/standin_tykky.sh`` stands in for it, unless ROCM_MATRIX_TYKKY names the
+directory of the real one, with PyYAML for its Python. conda is always a stand-in, and the wheels are tiny.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from builders.index import Index
+from resolver.indexes import File
+from resolver.lock import dumps
+from resolver.model import Distribution
+from tests.rig.rig import HERE as RIG
+from tests.rig.rig import Rig
+from tests.support.locks import local_file, lock_of, locked_pick
+from tests.support.tiny import tiny_index, tiny_wheel
+
+pytestmark = pytest.mark.integration
+REAL = os.environ.get("ROCM_MATRIX_TYKKY", "")
+TORCH = "2.13.0+cpu"
+SHADOW = 'VERSION = "of the user"\n'
+PROGRAMS = ("bash", "cat", "cp", "find", "ls", "sh", "test")
+"""What tykky needs in its base container; everything else comes from the machine."""
+VERSIONS = "import fused, torch, sys; print(fused.VERSION, torch.VERSION, torch.__file__.startswith(sys.prefix))"
+
+
+@dataclass(frozen=True)
+class User:
+    """A user's directory, with tykky on PATH and variables that disturb installations."""
+
+    rig: Rig
+    work: Path
+    tool: Path
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def run(self, *command: str, **env: str) -> subprocess.CompletedProcess[str]:
+        path = f"{self.tool / 'bin'}:/usr/local/bin:/usr/bin:/bin"
+        return self.rig.run_as_user(command, self.work, {**self.env, "PATH": path, **env})
+
+    def lock(self, *versions: tuple[str, str]) -> None:
+        """Publish wheels, lock them, and write the files for tykky."""
+        index = Index(self.work / "index")
+        wheels = self.work / "torch" / "simple" / "torch"
+        torch = local_file(wheels / f"torch-{TORCH}-py3-none-any.whl", index=wheels.parent.as_uri())
+        picks = [locked_pick("torch", TORCH, torch, index=torch.index)]
+        for name, version in versions:
+            made = tiny_wheel(self.work / "made", name, version)
+            if not (index.simple / name / made.name).exists():
+                index.publish(made, {"build_key": made.name})
+            picks.append(built(name, version, local_file(made)))
+        lock = lock_of(*picks)
+        target = replace(lock.target, python="3.11")
+        (self.work / "matrix.lock").write_text(dumps(replace(lock, target=target)))
+        self.own()
+        done = self.rig.matrix("env", "--for", "tykky", "-o", ".", cwd=self.work)
+        assert done.returncode == 0, done.stderr
+
+    def own(self) -> None:
+        """Give all files to the user."""
+        subprocess.run(["chown", "-R", "--reference", str(self.work), str(self.work)], check=True)
+
+    def versions(self, prefix: str = "env") -> list[str]:
+        """Return the versions that the environment's Python imports, and whether torch is its own."""
+        done = self.run(f"{prefix}/bin/python", "-c", VERSIONS)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.split()
+
+
+def built(name: str, version: str, file: File) -> Distribution:
+    pick = locked_pick(name, version, file)
+    return replace(pick, origin="build", version=version.partition("+")[0], wheel_version=version)
+
+
+@pytest.fixture(scope="module")
+def tool(rig: Rig) -> Path:
+    """Return a directory with conda-containerize, a Python for the stand-in of conda, and a base container."""
+    folder = rig.work()
+    (folder / "bin").mkdir()
+    for name in ("standin_miniforge.sh", "standin_tykky.sh"):
+        shutil.copy(RIG / name, folder)
+    unpack = f"apptainer -s exec --containall {rig.image} tar -C /opt -c python3.11 | tar -x"
+    done = rig.run_as_user(["bash", "-c", f"set -o pipefail; {unpack}"], folder)
+    assert done.returncode == 0, done.stderr
+    make_container(folder)
+    if REAL:
+        configure_real(folder)
+    else:
+        (folder / "bin" / "conda-containerize").symlink_to("../standin_tykky.sh")
+    subprocess.run(["chmod", "-R", "a+rX", str(folder)], check=True)
+    return folder
+
+
+def make_container(folder: Path) -> None:
+    """Pack a few of this machine's programs with their libraries."""
+    root = folder / "root"
+    for name in ("dev", "etc", "home", "opt", "proc", "root", "sys", "tmp", "usr/bin", "var/tmp"):
+        (root / name).mkdir(parents=True)
+    for name in ("bin", "lib", "lib64"):
+        (root / "usr" / name).mkdir(exist_ok=True)
+        (root / name).symlink_to(f"usr/{name}")
+    programs = [f"/usr/bin/{name}" for name in PROGRAMS]
+    listed = subprocess.run(["ldd", *programs], capture_output=True, text=True, check=True).stdout
+    libraries = {word for word in listed.split() if word.startswith("/") and not word.endswith(":")}
+    copy = ["cp", "-L", "--parents", *programs, *sorted(libraries), str(root)]
+    subprocess.run(copy, check=True)
+    command = ["mksquashfs", str(root), str(folder / "small.sif"), "-all-root", "-quiet", "-no-progress"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    (folder / "small.sif").chmod(0o644)
+    shutil.rmtree(root)
+
+
+def configure_real(folder: Path) -> None:
+    """Put the real tykky on PATH, with LUMI's settings, and a download that gets the stand-in of Miniforge."""
+    lumi = (Path(REAL) / "configs" / "lumi.yaml").read_text()
+    settings = {
+        "container_src: auto": f"container_src: {folder}/small.sif",
+        "conda_version: latest": "conda_version: stand-in",
+        "/usr/bin/singularity": f"{folder}/bin/singularity",
+    }
+    for old, new in settings.items():
+        assert old in lumi
+        lumi = lumi.replace(old, new)
+    (folder / "conf.yaml").write_text(lumi)
+    (folder / "bin" / "conda-containerize").symlink_to(Path(REAL) / "bin" / "conda-containerize")
+    (folder / "bin" / "singularity").symlink_to(shutil.which("apptainer") or "apptainer")
+    download = folder / "bin" / "curl"
+    download.write_text(
+        f'#!/bin/bash\n[ "$3" = --output ] && exec cp {folder}/standin_miniforge.sh "$4"\nexit 1\n'
+    )
+    download.chmod(0o755)
+
+
+@pytest.fixture(scope="module")
+def user(rig: Rig, tool: Path) -> User:
+    """A user whose own packages would be taken for installed, and used instead."""
+    work = rig.work()
+    tiny_index(work / "torch", {"torch": [(TORCH, [])]})
+    own = work / "own"
+    packages = own / "lib" / "python3.11" / "site-packages"
+    packages.mkdir(parents=True)
+    for folder in (packages, work / "path"):
+        info = folder / f"torch-{TORCH}.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {TORCH}\n")
+    for name in ("torch", "fused"):
+        (packages / f"{name}.py").write_text(SHADOW)
+    env = {
+        "CW_BUILD_TMPDIR": str(work / "tmp"),
+        "CW_GLOBAL_YAML": str(tool / "conf.yaml"),
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_FIND_LINKS": "",
+        "PIP_INDEX_URL": (work / "none").as_uri(),
+        "PYTHONUSERBASE": str(own),
+        "STANDIN_IMAGE": str(tool / "small.sif"),
+        "STANDIN_PYTHON": str(tool / "python3.11"),
+        "USER": "hpc",
+    }
+    (work / "tmp").mkdir()
+    return User(rig, work, tool, env)
+
+
+@pytest.fixture(scope="module")
+def environment(user: User) -> User:
+    """Build the environment of the first lock."""
+    user.lock(("fused", "1.0+cpu.torch2.13.0"), ("extra", "1.0+cpu.torch2.13.0"))
+    done = user.run("bash", "build.sh", "env", PYTHONPATH=str(user.work / "path"), PIP_USER="1")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
+    assert "3 distributions match the lock." in done.stdout
+    return user
+
+
+def test_programs_use_packages_of_the_lock(environment: User) -> None:
+    assert environment.versions() == ["1.0+cpu.torch2.13.0", TORCH, "True"]
+    assert environment.run("env/bin/pip", "--version").stdout.startswith("pip ")
+    done = environment.rig.matrix(
+        "verify", "--python", "env/bin/python", "--format", "json", cwd=environment.work, env=environment.env
+    )
+    answer = json.loads(done.stdout)
+    assert (done.returncode, answer["verdict"]) == (0, "sound"), answer["findings"]
+
+
+def test_failed_build_keeps_environment(environment: User) -> None:
+    (environment.work / "req.txt").write_text("--no-index\nabsent==1.0\n")
+    before = sorted(path.name for path in environment.work.iterdir())
+    done = environment.run("bash", "build.sh", "env")
+    assert done.returncode == 1
+    assert "No matching distribution found for absent==1.0" in done.stdout + done.stderr
+    assert sorted(path.name for path in environment.work.iterdir()) == before
+    assert environment.versions() == ["1.0+cpu.torch2.13.0", TORCH, "True"]
+
+
+def test_update_replaces_what_has_changed(environment: User) -> None:
+    """Without what the new lock lacks, an update would leave it; so the old environment stays."""
+    environment.lock(("fused", "2.0+cpu.torch2.13.0"))
+    done = environment.run("bash", "build.sh", "--update", "env")
+    assert done.returncode == 3
+    assert "extra 1.0+cpu.torch2.13.0 is not in the lock" in done.stderr
+    assert "build anew, without --update" in done.stderr
+    assert environment.versions() == ["1.0+cpu.torch2.13.0", TORCH, "True"]
+    environment.lock(("fused", "2.0+cpu.torch2.13.0"), ("extra", "1.0+cpu.torch2.13.0"))
+    done = environment.run("bash", "build.sh", "--update", "env")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
+    assert f"Requirement already satisfied: torch=={TORCH}" in done.stdout
+    assert environment.versions() == ["2.0+cpu.torch2.13.0", TORCH, "True"]
+    assert {path.name for path in environment.work.glob("env*")} == {"env", "env.yml", "environment.sh"}
