@@ -219,10 +219,10 @@ def test_cotainr_section_is_plain_text_and_pip_resolves_nothing(work: Path) -> N
     assert '"mpmath": "1.3.0"' in script
 
 
-def test_tykky_command_sets_variable(work: Path) -> None:
+def test_tykky_script_sets_variable(work: Path) -> None:
     del work
     assert main(["env", "--for", "tykky", "-o", "env.yml"]) == 0
-    assert "# PIP_NO_DEPS=1 conda-containerize new" in Path("env.yml").read_text()
+    assert "\nexport PIP_NO_DEPS=1\n" in Path("build.sh").read_text()
 
 
 def test_sdist_is_not_limited_to_wheels(work: Path) -> None:

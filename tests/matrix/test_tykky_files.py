@@ -1,0 +1,154 @@
+"""``matrix env`` for tykky: the script with a fake conda-containerize, and what goes wrong."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from builders.host import running_python
+from builders.index import Index
+from matrix.cli import main
+from resolver.lock import dumps
+from tests.support.locks import built_pick, lock_of
+from tests.support.tiny import tiny_wheel
+
+FAKE = """#!/bin/bash
+printf '%s\\n' "$*" "PYTHONNOUSERSITE=$PYTHONNOUSERSITE" "PYTHONPATH=${PYTHONPATH-}" \\
+    "PIP_EXTRA_INDEX_URL=${PIP_EXTRA_INDEX_URL-}" >said.txt
+if [ "$1" = new ]; then prefix=$3; else for prefix; do :; done; fi
+mkdir -p "$prefix"
+if [ -n "${WAIT-}" ]; then touch waits && exec sleep 60; fi
+if [ -n "${FAILS-}" ]; then echo "[ ERROR ] Installation failed" && exit 1; fi
+mkdir -p "$prefix/bin" "$prefix/share"
+echo "$$" >"$prefix/share/conf.yaml"
+cat >"$prefix/bin/python" <<'PYTHON'
+#!/bin/bash
+if [ "$1" = -c ]; then echo "${INSTALLED_PYTHON-@PYTHON@}"; else cat >/dev/null; exit "${DIFFERS-0}"; fi
+PYTHON
+chmod +x "$prefix/bin/python"
+"""
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with the files for a lock, and a fake tykky."""
+    monkeypatch.chdir(tmp_path)
+    version = "1.0+cpu"
+    Index(tmp_path / "index").publish(tiny_wheel(tmp_path / "made", "fused", version), {"build_key": "x"})
+    lock = lock_of(built_pick("fused", wheel_version=version), requested=("fused==1.0",))
+    Path("matrix.lock").write_text(dumps(lock))
+    assert main(["env", "--for", "tykky", "-o", "."]) == 0
+    (tmp_path / "tool").mkdir()
+    fake = tmp_path / "tool" / "conda-containerize"
+    fake.write_text(FAKE.replace("@PYTHON@", running_python()))
+    fake.chmod(0o755)
+    return tmp_path
+
+
+def run(work: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    path = f"{work / 'tool'}:/usr/bin:/bin"
+    command = ["bash", "build.sh", *arguments]
+    return subprocess.run(
+        command, cwd=work, env={"PATH": path, **env}, capture_output=True, text=True, check=False
+    )
+
+
+def installed(work: Path) -> str:
+    return (work / "env" / "share" / "conf.yaml").read_text()
+
+
+def leftovers(work: Path) -> list[str]:
+    return sorted(path.name for path in work.glob("env.*-*"))
+
+
+def test_script_builds_environment_without_packages_of_user(work: Path) -> None:
+    done = run(work, PYTHONPATH="/elsewhere", PIP_USER="1")
+    assert done.returncode == 0, done.stderr
+    assert f'export PATH="{work}/env/bin:$PATH"' in done.stdout
+    said = (work / "said.txt").read_text()
+    assert f"--environ {work}/environment.sh -r {work}/req.txt {work}/env.yml" in said
+    assert "PYTHONNOUSERSITE=1\nPYTHONPATH=\nPIP_EXTRA_INDEX_URL=\n" in said
+    assert "\nexport PYTHONNOUSERSITE=1\n" in (work / "environment.sh").read_text()
+    assert leftovers(work) == []
+
+
+def test_existing_environment_is_replaced_after_success(work: Path) -> None:
+    assert run(work).returncode == 0
+    old = installed(work)
+    done = run(work, FAILS="1")
+    assert done.returncode == 1
+    assert "Installation failed" in done.stdout
+    done = run(work, DIFFERS="1")
+    assert done.returncode == 3
+    assert "the new environment differs from the lock and was removed\n" in done.stderr
+    assert installed(work) == old
+    assert run(work).returncode == 0
+    assert installed(work) != old
+    assert leftovers(work) == []
+
+
+def test_interrupted_build_leaves_nothing(work: Path) -> None:
+    assert run(work).returncode == 0
+    old = installed(work)
+    env = {"PATH": f"{work / 'tool'}:/usr/bin:/bin", "WAIT": "1"}
+    started = subprocess.Popen(["bash", "build.sh"], cwd=work, env=env, start_new_session=True)
+    while not (work / "waits").exists():
+        time.sleep(0.05)
+    os.killpg(started.pid, signal.SIGINT)
+    assert started.wait() != 0
+    assert installed(work) == old
+    assert leftovers(work) == []
+
+
+def test_update_changes_a_copy(work: Path) -> None:
+    assert run(work).returncode == 0
+    old = installed(work)
+    done = run(work, "--update", "env", DIFFERS="1")
+    assert done.returncode == 3
+    assert "build anew, without --update" in done.stderr
+    assert installed(work) == old
+    assert run(work, "--update", "env").returncode == 0
+    assert (work / "said.txt").read_text().startswith(f"update --environ {work}/environment.sh")
+    assert installed(work) != old
+    assert leftovers(work) == []
+
+
+def test_update_rejects_another_python(work: Path) -> None:
+    assert run(work).returncode == 0
+    done = run(work, "--update", "env", INSTALLED_PYTHON="2.7")
+    assert done.returncode == 3
+    assert f"has Python 2.7, and the lock has {running_python()}; build it anew, without --update" in done.stderr
+
+
+def test_moved_index_is_added_to_those_of_pip(work: Path) -> None:
+    (work / "index").rename(work / "moved")
+    done = run(work)
+    assert done.returncode == 3
+    assert f"there is no index at {work}/index; set MATRIX_INDEX=DIR if it has moved" in done.stderr
+    assert run(work, MATRIX_INDEX="moved").returncode == 0
+    assert f"PIP_EXTRA_INDEX_URL= file://{work}/moved/simple\n" in (work / "said.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "arguments", "message"),
+    [
+        ("rm tool/conda-containerize", "", "conda-containerize is not on PATH"),
+        ("rm req.txt", "", "there is no {work}/req.txt"),
+        ("rm index/simple/fused/*.whl", "", "has no fused 1.0+cpu; build it with: matrix build-wheels"),
+        ("mkdir env", "", "{work}/env is not an environment of tykky"),
+        ("true", "--update", "{work}/env is not an environment of tykky"),
+        ("true", "a,b", "tykky cannot use a path with spaces, : or ,"),
+    ],
+)
+def test_bad_input_stops_before_tykky(work: Path, spoil: str, arguments: str, message: str) -> None:
+    subprocess.run(["bash", "-c", spoil], cwd=work, check=True)
+    done = run(work, *arguments.split())
+    assert done.returncode == 3
+    assert done.stderr.startswith("build.sh: ")
+    assert message.format(work=work) in done.stderr
+    assert not (work / "said.txt").exists()
