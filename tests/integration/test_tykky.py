@@ -32,7 +32,9 @@ TORCH = "2.13.0+cpu"
 SHADOW = 'VERSION = "of the user"\n'
 PROGRAMS = ("bash", "cat", "cp", "find", "ls", "sh", "test")
 """What tykky needs in its base container; everything else comes from the machine."""
-VERSIONS = "import fused, torch, sys; print(fused.VERSION, torch.VERSION, torch.__file__.startswith(sys.prefix))"
+VERSIONS = (
+    "import fused, torch, sys; print(fused.VERSION, torch.VERSION, torch.__file__.startswith(sys.prefix))"
+)
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ def built(name: str, version: str, file: File) -> Distribution:
 
 @pytest.fixture(scope="module")
 def tool(rig: Rig) -> Path:
-    """Return a directory with conda-containerize, a Python for the stand-in of conda, and a base container."""
+    """Return a directory with conda-containerize, a Python for the fake conda, and a base container."""
     folder = rig.work()
     (folder / "bin").mkdir()
     for name in ("standin_miniforge.sh", "standin_tykky.sh"):
@@ -121,7 +123,7 @@ def make_container(folder: Path) -> None:
 
 
 def configure_real(folder: Path) -> None:
-    """Put the real tykky on PATH, with LUMI's settings, and a download that gets the stand-in of Miniforge."""
+    """Put the real tykky on PATH, with LUMI's settings; it downloads the stand-in of Miniforge."""
     lumi = (Path(REAL) / "configs" / "lumi.yaml").read_text()
     settings = {
         "container_src: auto": f"container_src: {folder}/small.sif",

@@ -32,7 +32,11 @@ if [ -n "$update" ]; then
     cp -a -- "$target" "$new"
     conda-containerize update "${options[@]}" "$new"
 else
-    conda-containerize new --prefix "$new" "${options[@]}" "$environment"
+    conda-containerize new --prefix "$new" "${options[@]}" "$environment" || {
+        status=$?
+        echo "build.sh: conda-containerize failed; if it gives no reason, it could not download Miniforge" >&2
+        exit "$status"
+    }
 fi
 "$new/bin/python" - <<'CHECK' || differs=1
 @CHECK@
