@@ -139,14 +139,12 @@ def execute(context: Context) -> int:
     names = check_names(args.names)
     if args.attach or args.cancel:
         return _earlier_jobs(context)
+    index, limits = Index(args.index), _limits(context)
+    executor = _batch_system(index, context)
     lock, catalog = _lock(context, names)
     if lock is None:
         return 1
-    index = Index(args.index)
-    executor = None if args.executor == "local" or args.dry_run else executor_of(index, context)
     if not args.dry_run:
-        if executor:
-            executor.check()
         _fetch_prebuilt(lock, catalog, names, context)
     tasks = tasks_of(lock, catalog, index, args, names)
     refresh_published(tasks, index)
@@ -160,9 +158,24 @@ def execute(context: Context) -> int:
         exit_code = _build_in_jobs([(context, lacks)], wheels, catalog, executor, context)
     else:
         missing = {task.build_key: task for task in tasks if task.wheel is None}
-        exit_code = _build(Builds(missing, index, _limits(context), context.console), wheels, context)
+        exit_code = _build(Builds(missing, index, limits, context.console), wheels, context)
     _print(wheels, index, context)
     return exit_code
+
+
+def _batch_system(index: Index, context: Context) -> Executor | None:
+    """Return the batch system that is to build, None if it is this machine or nothing.
+
+    Raises
+    ------
+    EnvironmentLacksError, UsageError
+        It does not answer, or an earlier run is not finished.
+    """
+    if context.args.executor == "local" or context.args.dry_run:
+        return None
+    executor = executor_of(index, context)
+    executor.check()
+    return executor
 
 
 def _lock(context: Context, names: Sequence[str]) -> tuple[Resolution | None, Catalog]:
@@ -268,6 +281,7 @@ def _build_table(context: Context) -> int:
     args = context.args
     args.keep_going = True
     index = Index(args.index)
+    executor = _batch_system(index, context)
     coverage = cover(context, index)
     if isinstance(coverage, Conflict):
         show_conflict(coverage, context.console, as_json=args.format == "json")
@@ -279,7 +293,7 @@ def _build_table(context: Context) -> int:
     if args.dry_run:
         return _print_cells(coverage, wheels, context, _warn(_of(wheels, keys), context))
     try:
-        exit_code = _build_cells(coverage, keys, wheels, context)
+        exit_code = _build_cells(coverage, keys, wheels, executor, context)
     except StoppedError as error:
         for wheel in wheels:
             published = index.find(wheel.name, wheel.build_key)
@@ -298,14 +312,16 @@ def _of(wheels: Iterable[WheelResult], keys: Collection[str]) -> list[WheelResul
 
 
 def _build_cells(
-    coverage: Coverage, keys: Sequence[str], wheels: Sequence[WheelResult], context: Context
+    coverage: Coverage,
+    keys: Sequence[str],
+    wheels: Sequence[WheelResult],
+    executor: Executor | None,
+    context: Context,
 ) -> int:
     """Build some tasks of a selection, record the results, and return the exit code."""
     args, index = context.args, coverage.index
     refresh_published(coverage.tasks.values(), index)
-    if args.executor != "local":
-        executor = executor_of(index, context)
-        executor.check()
+    if executor:
         return _build_in_jobs(coverage.tasks_of_locks(keys), wheels, context.catalog, executor, context)
     chosen = {key: coverage.tasks[key] for key in keys}
     limits, rank = _limits(context), coverage.rank

@@ -36,6 +36,16 @@ def test_build_without_container_exits_3(capsys: Capture, tmp_path: Path) -> Non
     assert left_behind(tmp_path / "cache") == []
 
 
+@pytest.mark.parametrize("selection", [[], ["--table", "apex gfx=gfx90a"]])
+def test_absent_batch_system_is_reported_before_resolving(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, selection: list[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["build-wheels", *selection, "--executor", "hq"]) == 3
+    assert "is not on PATH" in capsys.readouterr().err
+    assert left_behind(tmp_path) == []
+
+
 def test_published_rocm_lock_needs_no_container(capsys: Capture) -> None:
     assert main(["resolve", "torch", "bitsandbytes", "--date", "2026-03-01", "-q"]) == 0
     capsys.readouterr()
