@@ -112,7 +112,7 @@ backend = "cpu"
 declared = []
 undeclared = {tools}
 environment = {{ {variables} }}
-imports = {imports}
+{checks}
 status = "observed"
 source = "setup.py"
 """
@@ -334,12 +334,16 @@ TOOLS: dict[str, type[Tool]] = {"matrix": Matrix, "pip": PipWheel, "uv": UvSync,
 def write_catalog(*, changed: bool) -> str:
     """Return the rows that the shipped catalog does not have."""
     text = CATALOG
-    for name, imports in (("flash-attn", []), (CHANGED, ["torch_scatter"])):
+    checks = {
+        "flash-attn": "imports = []",
+        CHANGED: 'imports = ["torch_scatter"]\nmust-contain = ["torch_scatter/_scatter_cpu*.so"]',
+    }
+    for name, lines in checks.items():
         text += RECIPE.format(
             name=name,
             tools=json.dumps(["torch", *PACKAGES[name].tools]),
             variables=write_table(variables_of(name, changed=changed)),
-            imports=json.dumps(imports),
+            checks=lines,
         )
     return text
 
