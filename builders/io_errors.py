@@ -220,3 +220,9 @@ def _free_bytes(directory: Path) -> int:
         return shutil.disk_usage(directory).free
     except OSError:
         return _LEAST_FREE
+
+
+def not_an_index(path: Path) -> UsageError:
+    """Return the error for a directory that a user named as an index."""
+    message = f"{path} is not an index: it has no directory simple/."
+    return UsageError(message, hint="`matrix build-wheels` creates one; name its path with --index.")

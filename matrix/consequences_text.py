@@ -42,7 +42,7 @@ _PATCH_RELEASE = re.compile(r"(\d+\.\d+)\.\d+")
 
 
 def consequences_text(found: Sequence[Consequence], *, sources: bool = False) -> str:
-    """Return consequences as text.
+    """Return consequences as text, without their `summary`.
 
     Things that change in the same way for the same reason share a paragraph. Below it are the minimal
     conflict of the first of them, and what changed, marked with an asterisk.
@@ -54,14 +54,14 @@ def consequences_text(found: Sequence[Consequence], *, sources: bool = False) ->
     sources
         Add the source of each fact.
     """
-    lines = [summary(found)]
+    lines: list[str] = []
     for effect, heading in HEADINGS.items():
         groups: dict[tuple[object, ...], list[Consequence]] = {}
         for one in sorted(found, key=lambda one: [*_NOUNS].index(one.kind)):
             if one.effect == effect:
                 groups.setdefault(_alike(one), []).append(one)
         if groups:
-            lines += ["", heading]
+            lines += ["", heading] if lines else [heading]
         for group in groups.values():
             lines += [f"  {line}" for line in _subject(group)]
             lines += [f"    {line}" for line in _reason(group[0], sources=sources)]

@@ -75,6 +75,18 @@ class TableDocument(JsonDocument, kw_only=True):
     rows: list[RowDocument]
 
 
+def answer_of(table: Table, rows: Iterable[Row]) -> str:
+    """Return how many torch versions work, and how many of them with every package, in one sentence."""
+    columns = [column for column in table.columns if not table.refused_everywhere(column)]
+    working = [row for row in rows if row.verdict]
+    complete = [row for row in working if all(row.cells[column.name].picks for column in columns)]
+    torches, full = ({row.torch for row in group} for group in (working, complete))
+    plural = "s work" if len(torches) > 1 else " works"
+    answer = f"{len(torches)} torch version{plural} at {table.request.target.site}"
+    what = columns[0].name if len(columns) == 1 else "every package below"
+    return f"{answer}, {len(full)} with {what}." if columns else f"{answer}."
+
+
 def to_text(table: Table, rows: Iterable[Row], screen: Screen) -> Iterator[str]:
     """Yield the table in lines.
 

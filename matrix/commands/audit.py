@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -16,8 +17,10 @@ from resolver.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
     from builders.audit import Provider
+    from matrix.console import Console
     from matrix.context import Context
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Recipe
@@ -91,7 +94,8 @@ def execute(context: Context) -> int:
     if args.format == "json":
         console.document(AuditDocument(status="errors" if defective else "ok", wheels=reports))
     else:
-        console.data("\n\n".join(_text(report, context) for report in reports))
+        texts = [_text(report, context) for report in reports]
+        console.data("\n\n".join([*_answer(reports, console), *texts]))
     return int(defective)
 
 
@@ -131,6 +135,15 @@ def _recipe(package: str, path: Path, catalog: Catalog) -> Recipe:
     msg = f"The catalog has no recipe for {package} {version.public} on {backend}."
     known = list(dict.fromkeys(release.version for release in releases))
     raise UsageError(msg, hint=did_you_mean(version.public, known))
+
+
+def _answer(reports: Sequence[Report], console: Console) -> list[str]:
+    """Return how many wheels have which verdict; nothing for one wheel, whose text begins with it."""
+    if len(reports) == 1:
+        return []
+    counts = Counter(report.verdict for report in reports)
+    parts = (f"{counts[verdict]} {verdict}" for verdict in ("defective", "sound") if counts[verdict])
+    return [console.out.styled("bold", f"{len(reports)} wheels: {', '.join(parts)}")]
 
 
 def _text(report: Report, context: Context) -> str:

@@ -6,12 +6,12 @@ from collections import Counter
 from typing import TYPE_CHECKING, Literal
 
 from builders.index import Index
+from builders.io_errors import not_an_index
 from builders.records import BuildRecord, build_records
 from matrix.json_document import JsonDocument
 from matrix.options import add_format, add_index, add_names
 from matrix.render import duration, printable
 from matrix.request import check_names
-from resolver.errors import UsageError
 
 if TYPE_CHECKING:
     import argparse
@@ -46,8 +46,7 @@ def execute(context: Context) -> int:
     args, console = context.args, context.console
     index = Index(args.index)
     if not index.state.is_dir() and not index.simple.is_dir():
-        msg = f"{index.root} is not an index."
-        raise UsageError(msg, hint="`matrix build-wheels` creates one; name its path with --index.")
+        raise not_an_index(index.root)
     result = BuildList(index=str(index.root), builds=build_records(index, check_names(args.names)))
     if args.format == "json":
         console.document(result)

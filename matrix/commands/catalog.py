@@ -345,9 +345,9 @@ def _update(context: Context) -> int:
         )
     else:
         if found:
-            from matrix.consequences_text import consequences_text
+            from matrix.consequences_text import consequences_text, summary
 
-            console.data(f"\nConsequences: {consequences_text(found)}")
+            console.data(f"\nConsequences: {summary(found)}\n\n{consequences_text(found)}")
         reached = "The sources that were reached have nothing new."
         nothing = reached if update.unreachable else "The catalog is up to date."
         _report_end(args, len(update.rows), nothing, console, written=written)

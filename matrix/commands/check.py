@@ -130,8 +130,8 @@ def execute(context: Context) -> int:
             )
         )
     else:
+        console.text(console.out.styled("bold", summary(findings, expected.against, rejected=rejected)))
         _show(findings, answer, diff, console)
-        console.info(summary(findings, expected.against, rejected=rejected))
     return 1 if failed else 0
 
 
@@ -163,7 +163,7 @@ def _show(findings: list[Finding], answer: Preflight, diff: str, console: Consol
     output = "\n".join(f"    {line}" for line in answer.output.splitlines())
     parts = [diff, findings_text(shown), f"Output of pip:\n{output}" if output else ""]
     if any(parts):
-        console.data("\n\n".join(filter(None, parts)))
+        console.data("\n" + "\n\n".join(filter(None, parts)))
     if answer is not SKIPPED:
         report = console.info if answer.outcome == "passed" else console.warning
         report(str(answer))

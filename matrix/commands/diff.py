@@ -11,8 +11,9 @@ from msgspec.structs import replace
 
 from builders.constants import INDEX_DIRECTORY, LOCK_FILE
 from builders.containers.inspection import with_inspected_image
+from builders.io_errors import not_an_index
 from matrix.consequences_json import DiffDocument, SideDocument
-from matrix.consequences_text import consequences_text
+from matrix.consequences_text import consequences_text, summary
 from matrix.inputs import Inputs
 from matrix.locking import catalog_with_image_of, overlays_of
 from matrix.options import add_format, add_index, add_names, add_target_options, date, nonempty
@@ -30,7 +31,6 @@ from resolver.consequences import (
     consequences,
     wheels,
 )
-from resolver.errors import UsageError
 from resolver.label import built_for
 from resolver.lock import read_lock
 from resolver.table import ROW_COMPONENTS
@@ -125,7 +125,9 @@ def execute(context: Context) -> int:
             )
         )
     else:
-        console.text(f"{title}\n{consequences_text(found, sources=console.verbosity > 0)}")
+        console.text(f"{console.out.styled('bold', summary(found))}\n{title}")
+        if found:
+            console.text(f"\n{consequences_text(found, sources=console.verbosity > 0)}")
         console.info(f"\n{remark}".rstrip())
         if found:
             console.info("*: a fact that changed. Sources: -v. Every row of the table: --format json")
@@ -209,8 +211,7 @@ def _records(args: argparse.Namespace, side: Side) -> Iterator[WheelRecord]:
     """Yield the wheels of the index that were built for the backend and the GPU architectures."""
     if not (args.index / "simple").is_dir():
         if args.index is not INDEX_DIRECTORY:
-            msg = f"{args.index} is not an index: it has no directory simple/."
-            raise UsageError(msg, hint="`matrix build-wheels` creates one.")
+            raise not_an_index(args.index)
         return
     from packaging.utils import parse_wheel_filename
 

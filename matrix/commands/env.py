@@ -93,19 +93,20 @@ def execute(context: Context) -> int:
     if args.hashes:
         installation = replace(installation, hashes=_hashes(installation, wheels, index))
     files = consumer.emit(installation, layout)
+    findings = list(consumer.check(installation, layout))
+    _write(files, args.output, folder, console)
     for pick in installation.built:
         if not wheels[pick.name]:
             console.warning(
                 f"{pick.name} {pick.pinned} is not in {index.root} yet. Build it with `matrix build-wheels`."
             )
-    for finding in consumer.check(installation, layout):
+    for finding in findings:
         console.warning(str(finding))
     if not installation.is_complete:
         message, hint = left_to_pip(installation)
         console.info(f"{message} {hint}")
     elif wheelhouse and (warning := sdists_text(installation.sdists)):
         console.warning(warning)
-    _write(files, args.output, folder, console)
     return 0
 
 

@@ -14,6 +14,7 @@ import msgspec
 from builders.findings import Finding
 from builders.index import Index
 from builders.index.repository import build_key_of
+from builders.io_errors import not_an_index
 from matrix.json_document import JsonDocument
 from matrix.options import add_action, add_format, add_index, add_names
 from matrix.render import findings_text
@@ -21,6 +22,8 @@ from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
 from resolver.lock import read_lock
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from matrix.console import Console
     from matrix.context import Context
 
@@ -203,8 +206,7 @@ def execute(context: Context) -> int:
     index = Index(args.index, console)
     can_be_empty = args.action == "add" or (args.action == "prune" and args.builds and index.state.is_dir())
     if not index.simple.is_dir() and not can_be_empty:
-        msg = f"{index.root} is not an index: it has no directory simple/."
-        raise UsageError(msg, hint="`matrix build-wheels` creates one; name its path with --index.")
+        raise not_an_index(index.root)
     run = {
         "list": _list,
         "add": _add,
@@ -233,8 +235,22 @@ def _list(index: Index, args: argparse.Namespace, console: Console) -> int:
         console.document(ListDocument(index=str(index.root), wheels=rows))
         return 0
     shown = [[row.file, f"{row.size / _MIB:.1f} MiB", row.upload_time, _state(row)] for row in rows]
-    console.data(console.out.table(shown, indent="") if shown else "The index has no wheels.")
+    if not shown:
+        console.data("The index has no wheels.")
+        return 0
+    size = sum(row.size for row in rows) / _MIB
+    what = f"{_count(len(rows), 'wheel')} of {_count(len({row.project for row in rows}), 'project')}"
+    _answer(f"{what}, {size:.1f} MiB", console)
+    console.data(f"\n{console.out.table(shown, indent='')}")
     return 0
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _answer(text: str, console: Console) -> None:
+    console.text(console.out.styled("bold", text))
 
 
 def _rows(index: Index, project: str) -> list[IndexedWheel]:
@@ -271,7 +287,7 @@ def _add(index: Index, args: argparse.Namespace, console: Console) -> int:
     from builders.audit import audit_wheel
     from builders.index.maintenance import adopt
 
-    added: list[str] = []
+    added: dict[str, Sequence[Finding]] = {}
     rejected: dict[str, list[Finding]] = {}
     for path in args.wheels:
         try:
@@ -280,23 +296,37 @@ def _add(index: Index, args: argparse.Namespace, console: Console) -> int:
                 if audit.errors:
                     rejected[str(path)] = audit.errors
                     continue
-                added.append(adopt(index, path, audit).name)
+                added[adopt(index, path, audit).name] = audit.findings
         except EnvironmentLacksError:
+            _print_added(added, rejected, args, console)
             raise
         except MatrixError as error:
             rejected[str(path)] = [Finding(error.id, "error", error.message, error.hint)]
-            continue
-        if args.format == "text":
-            console.data(f"added {path.name}")
-            console.info(findings_text(audit.findings, quiet=True, indent="  ", screen=console.err))
+    _print_added(added, rejected, args, console)
     if args.format == "json":
         status = _status_of(errors=bool(rejected))
-        console.document(AddDocument(status=status, index=str(index.root), added=added, rejected=rejected))
-        return int(bool(rejected))
+        console.document(
+            AddDocument(status=status, index=str(index.root), added=list(added), rejected=rejected)
+        )
+    return int(bool(rejected))
+
+
+def _print_added(
+    added: Mapping[str, Sequence[Finding]],
+    rejected: Mapping[str, Sequence[Finding]],
+    args: argparse.Namespace,
+    console: Console,
+) -> None:
+    if args.format == "json" or not (added or rejected):
+        return
+    _answer(", ".join([f"{len(added)} added", *([f"{len(rejected)} rejected"] if rejected else [])]), console)
     for name, errors in rejected.items():
         console.data(f"not added: {name}")
         console.data(findings_text(errors, indent="  ", screen=console.out))
-    return int(bool(rejected))
+    for name, findings in added.items():
+        console.data(f"added {name}")
+        if text := findings_text(findings, quiet=True, indent="  ", screen=console.out):
+            console.data(text)
 
 
 def _check(index: Index, args: argparse.Namespace, console: Console) -> int:
@@ -309,11 +339,14 @@ def _check(index: Index, args: argparse.Namespace, console: Console) -> int:
         status, root = _status_of(errors=damaged), str(index.root)
         console.document(IndexCheckDocument(status=status, index=root, sound=not damaged, findings=findings))
         return int(damaged)
+    projects = index.projects()
+    wheels = sum(len(index.wheels(project)) for project in projects)
+    what = f"{_count(wheels, 'wheel')} of {_count(len(projects), 'project')}"
+    repaired = sum(bool(finding.evidence["repaired"]) for finding in findings)
+    found = f"{_count(len(findings), 'finding')} in {what}, {repaired} repaired."
+    _answer(found if findings else f"No damage in {what}.", console)
     _print_damage(findings, console)
-    if not findings:
-        wheels = sum(len(index.wheels(project)) for project in index.projects())
-        console.data(f"No damage in {wheels} wheels of {len(index.projects())} projects.")
-    elif damaged:
+    if damaged:
         console.info("Repair it with: matrix index check --repair")
     return int(damaged)
 
@@ -336,13 +369,13 @@ def _refresh(index: Index, args: argparse.Namespace, console: Console) -> int:
         status, root = _status_of(errors=bool(findings)), str(index.root)
         console.document(RefreshDocument(status=status, index=root, rebuilt=changed, findings=findings))
         return int(bool(findings))
+    if changed:
+        _answer(f"Rebuilt the pages of {', '.join(changed)}.", console)
+    else:
+        _answer("No page was rebuilt." if findings else "All pages agree with the files.", console)
     _print_damage(findings, console)
     if findings:
         console.info("A published wheel is never replaced. Repair with: matrix index check --repair")
-    if changed:
-        console.data(f"Rebuilt the pages of {', '.join(changed)}.")
-    elif not findings:
-        console.data("All pages agree with the files.")
     return int(bool(findings))
 
 
@@ -409,9 +442,13 @@ def _show_removed(
         root = str(index.root)
         console.document(RemoveDocument(index=root, removed=names, bytes=size, dry_run=args.dry_run))
         return 0
+    if not names:
+        console.data("Nothing to remove.")
+        return 0
+    done = "Would remove" if args.dry_run else "Removed"
+    _answer(f"{done} {len(names)}, {size / _MIB:.1f} MiB:", console)
     for name in names:
-        console.data(f"{'would remove' if args.dry_run else 'removed'} {name}")
-    console.data(f"{size / _MIB:.1f} MiB." if names else "Nothing to remove.")
+        console.data(f"  {name}")
     return 0
 
 

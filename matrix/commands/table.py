@@ -11,7 +11,7 @@ from builders.files import atomic_path
 from matrix.options import add_names, add_target_options
 from matrix.resolution_text import show_conflict
 from matrix.screen import PLAIN
-from matrix.table_formats import to_csv, to_json, to_text
+from matrix.table_formats import answer_of, to_csv, to_json, to_text
 from resolver.errors import UsageError
 from resolver.model import Conflict
 from resolver.resolve import resolve
@@ -101,9 +101,10 @@ def _pieces(table: Table, rows: Iterable[Row], args: argparse.Namespace, console
         from matrix.report.table_data import table_report
 
         return iter([render_page(table_report(table, rows, core))])
-    if args.output is not None:
-        return to_text(table, rows, PLAIN)
-    return to_text(table, rows, console.out)
+    screen = console.out if args.output is None else PLAIN
+    rows = list(rows)
+    answer = screen.styled("bold", screen.wrapped(answer_of(table, rows)))
+    return chain([f"{answer}\n"], to_text(table, rows, screen))
 
 
 def _print(pieces: Iterable[str], device: Path | None, console: Console) -> None:

@@ -69,7 +69,7 @@ def test_running_and_interrupted_builds_are_listed(index: Index, capsys: Capture
 
 def test_index_without_builds(index: Index, capsys: Capture) -> None:
     assert main(["builds"]) == 2
-    assert f"{index.root} is not an index." in capsys.readouterr().err
+    assert f"{index.root} is not an index: it has no directory simple/." in capsys.readouterr().err
     index.simple.mkdir(parents=True)
     assert main(["builds", "apex"]) == 0
     assert capsys.readouterr().out == "There are no builds.\n"

@@ -53,7 +53,8 @@ def test_index_list_json_and_text(capsys: Capture) -> None:
     main(["index", "yank", "tiny==1.0", "--reason", "too old"])
     capsys.readouterr()
     assert main(["index", "list", "tiny"]) == 0
-    first, second = capsys.readouterr().out.splitlines()
+    answer_line, _, first, second = capsys.readouterr().out.splitlines()
+    assert answer_line.startswith("2 wheels of 1 project, ")
     assert "tiny-1.0" in first
     assert "yanked: too old" in first
     assert "yanked" not in second
@@ -66,10 +67,13 @@ def test_index_check_reports_and_repairs(index: Index, capsys: Capture) -> None:
     document = answer(capsys, "check", code=1)
     assert document["sound"] is False
     assert main(["index", "check"]) == 1
-    assert "simple/tiny/index.html does not agree with the files." in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert output.startswith("1 finding in 2 wheels of 1 project, 0 repaired.\n")
+    assert "simple/tiny/index.html does not agree with the files." in output
     assert main(["index", "check", "--repair"]) == 0
+    assert capsys.readouterr().out.startswith("1 finding in 2 wheels of 1 project, 1 repaired.\n")
     assert main(["index", "check"]) == 0
-    assert "No damage in 2 wheels of 1 projects." in capsys.readouterr().out
+    assert "No damage in 2 wheels of 1 project." in capsys.readouterr().out
 
 
 def test_index_remove_dry_run_then_remove(index: Index, capsys: Capture) -> None:
@@ -90,9 +94,9 @@ def test_index_prune_removes_directories_of_unfinished_builds(index: Index, caps
     assert document["removed"] == [".matrix/builds/old"]
     assert document["bytes"] == 2**20
     assert main(["index", "prune", "--builds", "--larger-than", "0.001"]) == 0
-    assert "removed .matrix/builds/old\n1.0 MiB." in capsys.readouterr().out
+    assert capsys.readouterr().out == "Removed 1, 1.0 MiB:\n  .matrix/builds/old\n"
     assert main(["index", "prune", "--builds"]) == 0
-    assert "removed .matrix/builds/new" in capsys.readouterr().out
+    assert ".matrix/builds/new" in capsys.readouterr().out
     assert len(index.wheels("tiny")) == 2
 
 
@@ -169,6 +173,7 @@ def test_index_add_publishes_wheels_without_errors(
     assert set(index.entries("good")) == {good.name, other.name}
     assert main(["index", "add", str(broken), str(good)]) == 1
     output = capsys.readouterr().out
+    assert output.startswith("1 added, 1 rejected\n")
     assert f"added {good.name}" in output
     assert f"not added: {broken}" in output
 
