@@ -54,9 +54,9 @@ def test_no_change_is_empty(capsys: Capture) -> None:
 
 def test_driver_is_that_of_after(capsys: Capture) -> None:
     text = run(capsys, "diff", *SITE, "--driver", "30.10")
-    title, summary, *rest = text.splitlines()
+    answer, title, *rest = text.splitlines()
     assert title.endswith("kernel driver 6.3 -> 30.10")
-    assert re.search(r"Becomes possible: \d+ torch versions\.", summary)
+    assert re.search(r"Becomes possible: \d+ torch versions\.", answer)
     assert "    * lumi-g has kernel driver 6.3 on 2026-06-01 (since 2026-01-01)" in rest
     assert "    * now: the kernel driver is 30.10" in rest
 
