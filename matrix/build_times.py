@@ -81,7 +81,7 @@ def time_text(times: Iterable[BuildTime], *, cores: bool = False) -> str:
     >>> unknown = BuildTime(120, "guess", 16)
     >>> time_text([measured]), time_text([measured, unknown]), time_text([unknown])
     ('about 45 min', 'at least 45 min', 'time unknown')
-    >>> time_text([BuildTime(10800, "recipe", 2), unknown], cores=True)
+    >>> time_text([BuildTime(120, "guess", 1), BuildTime(10800, "recipe", 2)], cores=True)
     'at least 3.0 h with 2 cores'
     """
     rows = list(times)
@@ -90,5 +90,5 @@ def time_text(times: Iterable[BuildTime], *, cores: bool = False) -> str:
         return "time unknown"
     sources = {row.source for row in rows}
     text = f"{'about' if sources == {'record'} else 'at least'} {duration(known)}"
-    number = rows[0].cores
-    return f"{text} with {number} core{'' if number == 1 else 's'}" if cores and "recipe" in sources else text
+    number = next((row.cores for row in rows if row.source == "recipe"), 0)
+    return f"{text} with {number} core{'' if number == 1 else 's'}" if cores and number else text

@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 from matrix.progress import Board, Display, JsonLines, Mode, Plain, Tasks, display
-from tests.support.terminal import COMPILE, Clock, Terminal, three_builds
+from tests.support.progress import COMPILE, Clock, Terminal, three_builds
 
 HEARTBEAT = (
     "torch-scatter 2.1.2 (compile with 2 jobs, 21/40, 1:05 of 4 min), deepspeed 0.19.8 (prepare the build "

@@ -15,7 +15,7 @@ import pytest
 
 from matrix.cli import main
 from matrix.progress import Board, Display, Plain, Tasks
-from tests.support.terminal import COMPILE, Clock, Terminal, three_builds
+from tests.support.progress import COMPILE, Clock, Terminal, three_builds
 
 FOLDER = Path(__file__).with_name("sessions")
 COMMANDS = {

@@ -1,81 +1,101 @@
-"""An emulated terminal, a simulated clock, and what builds report."""
+"""Run a program on an emulated terminal, and keep what the terminal showed."""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterator
+import fcntl
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import termios
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pyte
 
-from matrix.progress import Display
-
-COMPILE = "compile with 2 jobs; log: /index/.matrix/logs/torch-scatter-12ab.log"
-
 
 @dataclass
-class Clock:
-    """The time, which passes when a test says so."""
+class Session:
+    """What a program wrote to a terminal."""
 
-    now: float = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@dataclass
-class Terminal(io.StringIO):
-    """Emulates a terminal of some size; counts what is written to it."""
-
-    columns: int = 80
-    lines: int = 24
-    encoding: str = "utf-8"
-    writes: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        super().__init__()
-        self.screen = pyte.HistoryScreen(self.columns, self.lines, history=1000)
-        self.stream = pyte.Stream(self.screen)
-
-    def isatty(self) -> bool:
-        return True
-
-    def write(self, text: str) -> int:
-        text.encode(self.encoding)
-        self.writes.append(text)
-        self.stream.feed(text.replace("\n", "\r\n"))
-        return len(text)
+    screen: pyte.HistoryScreen
+    code: int = 0
+    """Exit code."""
+    frames: list[str] = field(default_factory=list)
+    """The screen whenever it had changed, at most ten times a second."""
+    output: bytes = b""
 
     @property
-    def shown(self) -> list[str]:
-        """The lines on the screen."""
-        lines = [line.rstrip() for line in self.screen.display]
-        while lines and not lines[-1]:
-            lines.pop()
-        return lines
+    def text(self) -> str:
+        """All lines at the end, those that were scrolled off the screen included."""
+        top = ["".join(line[column].data for column in sorted(line)) for line in self.screen.history.top]
+        return _text([*top, *self.screen.display])
 
 
-def three_builds(shown: Display, clock: Clock) -> Iterator[None]:
-    """Report a build of three packages; yield at moments that are worth a look."""
-    shown.progress("torch-scatter 2.1.2", state="waiting", expected=240, share=0.5)
-    shown.progress("deepspeed 0.19.8", state="waiting", expected=120, share=0.5)
-    shown.progress("apex 1.9.0", state="waiting", after=["torch-scatter 2.1.2"], share=0.5)
-    shown.progress("torch-scatter 2.1.2", state="running")
-    shown.step("fetch torch_scatter-2.1.2.tar.gz", "torch-scatter 2.1.2")
-    shown.progress("deepspeed 0.19.8", state="running")
-    shown.step("prepare the build environment", "deepspeed 0.19.8")
-    clock.now = 5
-    shown.step(COMPILE, "torch-scatter 2.1.2")
-    yield
-    for second in range(6, 66):
-        clock.now = second
-        shown.progress("torch-scatter 2.1.2", memory=1.84, done=second // 3, total=40)
-        shown.progress("deepspeed 0.19.8", memory=0.2)
-    yield
-    clock.now = 80
-    shown.progress("deepspeed 0.19.8", state="done")
-    yield
-    clock.now = 120
-    shown.progress("torch-scatter 2.1.2", state="failed")
-    shown.progress("apex 1.9.0", state="skipped")
-    yield
+def run_on_terminal(
+    command: Sequence[str],
+    *,
+    columns: int = 80,
+    lines: int = 24,
+    cwd: Path,
+    env: Mapping[str, str],
+    interrupt_when: Callable[[str], bool] | None = None,
+    timeout: float = 120.0,
+) -> Session:
+    """Run a program on a terminal of some size; press Ctrl-C once when the screen has what is looked for.
+
+    Raises
+    ------
+    TimeoutError
+        It does not end.
+    """
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+    process = subprocess.Popen(
+        command,
+        cwd=cwd,
+        env={name: value for name, value in env.items() if name not in {"COLUMNS", "LINES"}},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509  so that Ctrl-C works
+    )
+    os.close(theirs)
+    session = Session(pyte.HistoryScreen(columns, lines, history=10_000, ratio=0.001))
+    stream = pyte.ByteStream(session.screen)
+    end, looked = time.monotonic() + timeout, 0.0
+    try:
+        while True:
+            if time.monotonic() > end:
+                raise TimeoutError("\n".join(session.screen.display))
+            if select.select([ours], [], [], 0.1)[0]:
+                try:
+                    data = os.read(ours, 1 << 16)
+                except OSError:  # the program has ended (pty(7))
+                    break
+                session.output += data
+                stream.feed(data)
+            if time.monotonic() - looked >= 0.1:
+                looked = time.monotonic()
+                frame = _text(session.screen.display)
+                if session.frames[-1:] != [frame]:
+                    session.frames.append(frame)
+                if interrupt_when is not None and interrupt_when(frame):
+                    os.write(ours, b"\x03")
+                    interrupt_when = None
+        session.code = process.wait()
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            process.wait()
+        os.close(ours)
+    return session
+
+
+def _text(lines: Sequence[str]) -> str:
+    return "\n".join(line.rstrip() for line in lines).rstrip()

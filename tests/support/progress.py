@@ -1,0 +1,81 @@
+"""An emulated terminal, a simulated clock, and what builds report."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pyte
+
+from matrix.progress import Display
+
+COMPILE = "compile with 2 jobs; log: /index/.matrix/logs/torch-scatter-12ab.log"
+
+
+@dataclass
+class Clock:
+    """The time, which passes when a test says so."""
+
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Terminal(io.StringIO):
+    """Emulates a terminal of some size; counts what is written to it."""
+
+    columns: int = 80
+    lines: int = 24
+    encoding: str = "utf-8"
+    writes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+        self.screen = pyte.HistoryScreen(self.columns, self.lines, history=1000)
+        self.stream = pyte.Stream(self.screen)
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        text.encode(self.encoding)
+        self.writes.append(text)
+        self.stream.feed(text.replace("\n", "\r\n"))
+        return len(text)
+
+    @property
+    def shown(self) -> list[str]:
+        """The lines on the screen."""
+        lines = [line.rstrip() for line in self.screen.display]
+        while lines and not lines[-1]:
+            lines.pop()
+        return lines
+
+
+def three_builds(shown: Display, clock: Clock) -> Iterator[None]:
+    """Report a build of three packages; yield at moments that are worth a look."""
+    shown.progress("torch-scatter 2.1.2", state="waiting", expected=240, share=0.5)
+    shown.progress("deepspeed 0.19.8", state="waiting", expected=120, share=0.5)
+    shown.progress("apex 1.9.0", state="waiting", after=["torch-scatter 2.1.2"], share=0.5)
+    shown.progress("torch-scatter 2.1.2", state="running")
+    shown.step("fetch torch_scatter-2.1.2.tar.gz", "torch-scatter 2.1.2")
+    shown.progress("deepspeed 0.19.8", state="running")
+    shown.step("prepare the build environment", "deepspeed 0.19.8")
+    clock.now = 5
+    shown.step(COMPILE, "torch-scatter 2.1.2")
+    yield
+    for second in range(6, 66):
+        clock.now = second
+        shown.progress("torch-scatter 2.1.2", memory=1.84, done=second // 3, total=40)
+        shown.progress("deepspeed 0.19.8", memory=0.2)
+    yield
+    clock.now = 80
+    shown.progress("deepspeed 0.19.8", state="done")
+    yield
+    clock.now = 120
+    shown.progress("torch-scatter 2.1.2", state="failed")
+    shown.progress("apex 1.9.0", state="skipped")
+    yield
