@@ -19,7 +19,7 @@ import msgspec
 from builders.containers.runtime import Bind, Runtime, View, output_in, run_in
 from builders.probe.payload import MARK
 from builders.process import log_size, read_since
-from resolver.errors import MatrixError, ProbeError, UsageError
+from resolver.errors import CommandError, MatrixError, ProbeError, UsageError
 from resolver.facts.schema import Recipe
 from resolver.requirements import normalize_name
 
@@ -27,9 +27,7 @@ _PYTHON = 'exec "$(command -v python || command -v python3)" "$@"'
 _ALONE = ("-I", "-S")  # nothing that is installed runs in this process
 _SCRIPT = "main.py"  # which the processes that it starts can see
 _DEVICES = ("/dev/kfd", "/dev/dri")
-_NO_PYTHON = (
-    "Name the Python with --python: its path in the image, or without an image its path or command here."
-)
+_NO_PYTHON = "Name the Python with --python: its path in the image; without an image, its path or a command."
 _HINT = "Read the log; the environment's Python may be broken."
 _LONGEST = 200  # characters of the output that are shown
 
@@ -149,6 +147,8 @@ class UserSite(msgspec.Struct, frozen=True):
     minor: str
     ignored: str = ""
     """Why it ignores them; empty if it does not."""
+    path: str = ""
+    """Their directory on its search path; empty in a container, where the probe switches them off."""
 
 
 class Libraries(Outcome, frozen=True):
@@ -239,7 +239,7 @@ class Probe:
         }
         try:
             return self._ask(question, {}, EnvironmentReply)
-        except MatrixError:
+        except MatrixError as error:
             if self._prints(self._start, self._view):
                 raise
             connected = replace(self._view, network=True)
@@ -247,7 +247,8 @@ class Probe:
                 self._view = connected  # no setuid program, such as a container runtime, starts without it
                 return self._ask(question, {}, EnvironmentReply)
             if self._python and self._prints(["/bin/sh"], self._view):
-                msg = f"{self._python} is not a working Python."
+                reason = f": {error.lines[-1]}" if isinstance(error, CommandError) and error.lines else "."
+                msg = f"`{self._python}` does not start a working Python{reason}"
                 raise UsageError(msg, hint=_NO_PYTHON) from None
             raise
 

@@ -62,8 +62,8 @@ def judge_environment(
         *_files(reply, lock, installed, in_index, rebuild),
         *_cuda(reply, lock, installed, rebuild),
         *_duplicates(reply),
-        *_pip_check(reply, lock),
-        *_user_site(reply, installed, user_packages),
+        *_pip_check(reply, lock, rebuild),
+        *_user_site(reply, user_packages),
         *_libraries(reply),
         *_libstdcxx(reply),
         *_gpus(reply, lock, need_gpu=need_gpu),
@@ -129,7 +129,7 @@ def _files(
         if pick.origin == "preinstalled" or not _is_same(installed.get(name, ""), pick.pinned):
             continue
         dist = first[name]
-        metadata = {file.metadata_sha256 for file in pick.files}
+        metadata = {file.metadata_sha256 for file in pick.files} if pick.origin == "published" else set()
         if dist.differing:
             shown = ", ".join(dist.differing[:_MOST_SHOWN])
             more = len(dist.differing) - _MOST_SHOWN
@@ -139,7 +139,7 @@ def _files(
                 f"{than}: {shown}{f' and {more} more' if more > 0 else ''}."
             )
             yield Finding("verify-files-differ", "error", message, rebuild)
-        elif metadata and "" not in metadata and dist.metadata_sha256 not in metadata:
+        elif metadata and not {"", dist.metadata_sha256} & metadata:
             message = f"{pick.name} {pick.pinned} is not the locked wheel: its METADATA has another hash."
             yield Finding("verify-wheel-differs", "error", message, rebuild)
         elif pick.origin == "build" and name not in in_index:
@@ -181,7 +181,7 @@ def _duplicates(reply: EnvironmentReply) -> Iterator[Finding]:
             yield Finding("verify-twice", "warning", message)
 
 
-def _pip_check(reply: EnvironmentReply, lock: Resolution | None) -> Iterator[Finding]:
+def _pip_check(reply: EnvironmentReply, lock: Resolution | None, rebuild: str) -> Iterator[Finding]:
     check = reply.pip_check
     if check.code is None:
         message = "Requirements are not judged: pip is not installed, or did not answer."
@@ -195,16 +195,15 @@ def _pip_check(reply: EnvironmentReply, lock: Resolution | None) -> Iterator[Fin
             message = f"pip check: {line} The request overrides this requirement."
             yield Finding("verify-pip-check-overridden", "info", message)
         elif name in locked:
-            yield Finding("verify-pip-check-broken", "error", f"pip check: {line}")
+            fix = f"{rebuild} If the lock lacks it, resolve with network access."
+            yield Finding("verify-pip-check-broken", "error", f"pip check: {line}", fix)
         elif name:
             yield Finding("verify-pip-check-others", "warning", f"pip check: {line}")
     if not check.code:
         yield Finding("verify-pip-check", "info", "pip check: no broken requirements")
 
 
-def _user_site(
-    reply: EnvironmentReply, installed: Mapping[str, str], user_packages: Mapping[str, str]
-) -> Iterator[Finding]:
+def _user_site(reply: EnvironmentReply, user_packages: Mapping[str, str]) -> Iterator[Finding]:
     site = reply.user_site
     if not user_packages:
         return
@@ -213,12 +212,19 @@ def _user_site(
         yield Finding("verify-user-site-shut", "info", message)
         return
     fix = "Set PYTHONNOUSERSITE=1 in every job, or remove them: they take precedence over what is installed."
-    shadowing = sorted(f"{name} {version}" for name, version in user_packages.items() if name in installed)
+    first = {normalize_name(dist.name): dist.path for dist in reversed(reply.distributions)}
+    others = {normalize_name(dist.name) for dist in reply.distributions if dist.path != site.path}
+    added = sorted(user_packages.keys() - others)
+    shadowing = sorted(
+        f"{name} {version}"
+        for name, version in user_packages.items()
+        if name in others and (not site.path or first[name] == site.path)  # it follows a virtual environment
+    )
     if shadowing:
         message = f"~/.local shadows what is installed for Python {site.minor}: {', '.join(shadowing)}."
         yield Finding("verify-user-site", "error", message, fix)
-    else:
-        message = f"~/.local adds packages to Python {site.minor}: {', '.join(sorted(user_packages))}."
+    elif added:
+        message = f"~/.local adds packages to Python {site.minor}: {', '.join(added)}."
         yield Finding("verify-user-site-adds", "warning", message, fix)
 
 

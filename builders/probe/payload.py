@@ -292,7 +292,7 @@ def start_part(_: None) -> dict[str, Any]:
     return {
         "path": sys.path[1:],
         "prefixes": [sys.prefix, sys.base_prefix],
-        "user_site": bool(site.ENABLE_USER_SITE),
+        "user_site": site.getusersitepackages() if site.ENABLE_USER_SITE else "",
     }
 
 
@@ -319,7 +319,11 @@ def wheel_reply(question: dict[str, Any]) -> dict[str, Any]:
     attributes = {module: [what for owner, _, what in names if owner == module] for module in modules}
     extensions = {module: extension_file(module) for module in modules}
     paths = {
-        pattern: [file for name, file in sorted(files.items()) if fnmatch.fnmatchcase(name, pattern)]
+        pattern: [
+            file
+            for name, file in sorted(files.items())
+            if fnmatch.fnmatchcase(name, pattern) and os.path.exists(file)
+        ]
         for pattern in question["objects"]
     }
     torch = "torch", {"lent": lent, "gpus": False}
@@ -632,7 +636,11 @@ def user_site(*, is_image: bool) -> dict[str, Any]:
     for script in sorted(glob.glob("/.singularity.d/env/*.sh")) if is_image else ():
         if re.search(r"(?m)^[^#\n]*PYTHONNOUSERSITE=[\"']?\w", Path(script).read_text(errors="replace")):
             ignored = "the image sets PYTHONNOUSERSITE"
-    return {"ignored": ignored, "minor": f"{sys.version_info[0]}.{sys.version_info[1]}"}
+    return {
+        "ignored": ignored,
+        "minor": f"{sys.version_info[0]}.{sys.version_info[1]}",
+        "path": start()["user_site"],
+    }
 
 
 def system_library(name: str) -> str:

@@ -277,6 +277,16 @@ def test_user_packages_that_shadow_are_errors() -> None:
     assert "PYTHONNOUSERSITE=1" in findings["verify-user-site"].fix
     adds = findings_of(reply(), own={"six": "1.16"})
     assert (errors(adds), adds["verify-user-site-adds"].severity) == (set(), "warning")
+    own = "/home/me/.local/lib/python3.11/site-packages"
+    copy = InstalledDist("torch", "1.0", own)
+    on_path = UserSite("3.11", path=own)
+    first = reply(user_site=on_path, distributions=[copy, *reply().distributions])
+    assert {"verify-user-site", "verify-pin-differs"} == errors(findings_of(first, own={"torch": "1.0"}))
+    six = InstalledDist("six", "1.16", own)
+    alone = reply(user_site=on_path, distributions=[*reply().distributions, six])
+    assert "verify-user-site-adds" in findings_of(alone, own={"six": "1.16"})
+    last = reply(user_site=on_path, distributions=[*reply().distributions, copy])
+    assert not errors(findings_of(last, own={"torch": "1.0"}))
     shut = findings_of(reply(user_site=UserSite("3.11", "it is a virtual environment")), own={"torch": "1.0"})
     assert (errors(shut), shut["verify-user-site-shut"].severity) == (set(), "info")
 
@@ -444,7 +454,7 @@ def test_crash_of_torch_loses_only_its_own_reply(tmp_path: Path, environment: Pa
 
 
 def test_missing_python_and_damaged_reply(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is not a working Python") as caught:
+    with pytest.raises(UsageError, match="does not start a working Python") as caught:
         probe(tmp_path, tmp_path / "none").ask_environment([])
     assert "--python" in caught.value.hint
     with pytest.raises(ProbeError, match="Its last output was: hello"):

@@ -97,8 +97,11 @@ def test_verify_script_without_slurm_is_kept(capsys: Capture, tmp_path: Path, mo
         (["--account", "p"], 2, "--account requires --gpu"),
         (["--time", "01:00:00"], 2, "--time requires --gpu"),
         (["-o", "other.sbatch"], 2, "--output requires --gpu"),
-        (["--python", "/none"], 2, "/none is not a working Python.\n  Name the Python with --python"),
-        (["--python", "/bin/true"], 2, "/bin/true is not a working Python"),
+        (["--python", "/none"], 2, "`/none` does not start a working Python"),
+        (["--python", "/none"], 2, "/none: No such file or directory"),
+        (["--python", "sh no-such.sh"], 2, "no-such.sh"),
+        (["--python", "sh 'x"], 2, "no closing quotation"),
+        (["--python", "/bin/true"], 2, "`/bin/true` does not start a working Python"),
         (["--in", "podman", "--python", sys.executable], 2, "Name it with --image PATH"),
     ],
 )
