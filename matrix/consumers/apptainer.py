@@ -45,6 +45,7 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
         f"{installation.heading}; {MARK} --for apptainer`.",
         f"Build with: singularity build container.sif {quote(layout.main)} (or apptainer build)",
         "On LUMI: module load LUMI PRoot, and unset SINGULARITY_BIND SINGULARITY_BINDPATH first.",
+        *_digest_note(installation),
         *preinstalled_note(installation),
     ]
     text = [
@@ -80,6 +81,15 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
         f"{_PREFIX}/bin/python -m pip --version",
     ]
     return [File(layout.main, "\n".join(text) + "\n")]
+
+
+def _digest_note(installation: Installation) -> list[str]:
+    """Return how to check the base image, which nothing in a definition file can do without root."""
+    image = installation.lock.image
+    digest = image.digest.removeprefix("sha256:") if image else ""
+    if not image or not digest or not image.path.endswith(".sif"):
+        return []
+    return [f"Check the base image first: echo '{digest}  {image.path}' | sha256sum -c"]
 
 
 def _sources(installation: Installation, layout: Layout) -> tuple[list[tuple[str, str]], list[str]]:

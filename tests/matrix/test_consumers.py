@@ -287,6 +287,16 @@ def test_definition_with_wheelhouse_downloads_nothing(work: Path, capsys: Captur
     assert f"    {work}/wheels /opt/matrix-files/wheels\n" in text
 
 
+def test_definition_says_how_to_check_base_image(work: Path) -> None:
+    image = BaseImage(name="base", path="/images/base.sif", digest="sha256:12ab")
+    (work / "digest.lock").write_text(dumps(with_image(read_lock(work / "bare.lock"), image)))
+    assert env("apptainer", "-o", "container.def", lock="digest.lock") == 0
+    assert (
+        "# Check the base image first: echo '12ab  /images/base.sif' | sha256sum -c\n"
+        in Path("container.def").read_text()
+    )
+
+
 def test_definition_rejects_path_with_spaces(work: Path, capsys: Capture) -> None:
     assert env("apptainer", "--index", "an index", "-o", "container.def") == 2
     assert "an index/simple/apex" in capsys.readouterr().err

@@ -221,7 +221,7 @@ def test_run_uses_newer_environment(work: Path) -> None:
     assert bash(work, "create_squashfs.sh").returncode == 0
     write_tools(work, apptainer=RUN)
     packed = bash(work, "run.sh", "python").stdout
-    assert packed == f"{work}/matrix-venv.sqsh:/user-software:image-src=/\n"
+    assert packed == f"{work}/matrix-venv.sqsh:/user-software:image-src=/,ro\n"
     write_tools(work, apptainer=APPTAINER)
     create(work, STEPS="2")
     write_tools(work, apptainer=RUN)

@@ -7,7 +7,7 @@ venv=${MATRIX_VENV:-$here/matrix-venv}
 if [ -f "$venv/pyvenv.cfg" ]; then
     bind=$venv:/user-software
 elif [ -f "$venv.sqsh" ]; then
-    bind=$venv.sqsh:/user-software:image-src=/
+    bind=$venv.sqsh:/user-software:image-src=/,ro
 else
     fail "there is neither $venv.sqsh nor $venv; create it with: bash create_venv.sh"
 fi

@@ -1,0 +1,228 @@
+"""An image with torch is extended by a virtual environment, and by a definition file, as an ordinary user.
+
+The image is that of `tests.support.laif`, which says what differs from a real one. The extension is real code
+for gfx90a, compiled in its base image; nothing runs on a GPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders.index import Index
+from builders.index.server import serving
+from resolver.lock import read_lock
+from tests.rig.rig import Rig
+from tests.support.laif import NUMPY, make_laif_image, wheel_of
+
+pytestmark = pytest.mark.integration
+TORCH = "2.13.0+rocm7.2"
+LABEL = "+rocm7.2.torch2.13.0.gfx90a"
+FACTS = """
+[[package]]
+name = "{name}"
+title = "a small extension"
+import-name = "{name}"
+status = "observed"
+source = "tests"
+[[recipe]]
+package = "{name}"
+backend = "rocm"
+undeclared = ["setuptools", "torch"]
+imports = ["{name}"]
+status = "observed"
+source = "tests"
+"""
+RELEASE = """
+[[release]]
+package = "{name}"
+version = "{version}"
+git = {{ url = "https://example.org/{name}.git", commit = "{commit}" }}
+backend = ["rocm"]
+status = "observed"
+source = "tests"
+"""
+SOURCE = """
+#define Py_LIMITED_API 0x030b0000
+#include <Python.h>
+#include <hip/hip_runtime.h>
+__global__ void twice(float *x) { x[threadIdx.x] *= 2; }
+static PyModuleDef module = {PyModuleDef_HEAD_INIT, "tinyext", 0, -1, 0, 0, 0, 0, 0};
+PyMODINIT_FUNC PyInit_tinyext(void) { return PyModule_Create(&module); }
+"""
+COMPILE = """
+cd /work && hipcc -x hip --offload-arch=gfx90a -O1 -shared -fPIC -I/opt/python3.11/include/python3.11 \
+    tinyext.hip -o tinyext.abi3.so
+"""
+PUBLISH = """
+import sys
+from pathlib import Path
+from builders.index import Index
+for wheel in sys.argv[2:]:
+    Index(Path(sys.argv[1])).publish(Path(wheel), {})
+"""
+PROGRAM = """
+import json, sys
+from importlib import metadata
+import einops, numpy, tinyext, tinyother, torch
+modules = (einops, numpy, tinyext, tinyother, torch)
+print(json.dumps({
+    "prefix": sys.prefix,
+    "files": {module.__name__: module.__file__ for module in modules},
+    "versions": {dist.metadata["Name"].lower(): dist.version for dist in metadata.distributions()},
+}))
+"""
+
+
+@dataclass(frozen=True)
+class User:
+    """A user's directory with lock, index and scripts, and the image."""
+
+    rig: Rig
+    work: Path
+    image: Path
+
+    def matrix(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return self.rig.matrix(*arguments, cwd=self.work)
+
+    def run(self, *command: str, **env: str) -> subprocess.CompletedProcess[str]:
+        return self.rig.run_as_user(command, cwd=self.work, env=env)
+
+    def bash(self, script: str, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+        return self.run("bash", script, *arguments, **env)
+
+    def resolve(self, *requirements: str) -> None:
+        target = ["--site", "local", "--backend", "rocm", "--gfx90a", "--driver", "30.30"]
+        kept = ["--base-image", str(self.image), "--keep-installed", "image"]
+        good(self.matrix("resolve", *requirements, "torch", *target, *kept))
+
+    def seen(self) -> Any:
+        """Return what a program in the environment sees."""
+        done = self.bash("run.sh", "python", "-c", PROGRAM)
+        good(done)
+        return json.loads(done.stdout)
+
+
+def good(done: subprocess.CompletedProcess[str]) -> None:
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def laif(rig: Rig) -> Path:
+    """The image with torch."""
+    return make_laif_image(rig)
+
+
+@pytest.fixture(scope="module")
+def user(rig: Rig, laif: Path) -> User:
+    """Resolve for the image, compile the extension in its base image, and publish the wheels."""
+    one = User(rig, rig.work(), laif)
+    (one.work / "facts").mkdir()
+    for name, versions in {"tinyext": ("1.0", "1.1"), "tinyother": ("1.0",)}.items():
+        commits = {version: hashlib.sha1(version.encode()).hexdigest() for version in versions}
+        releases = "".join(
+            RELEASE.format(name=name, version=version, commit=commit) for version, commit in commits.items()
+        )
+        (one.work / "facts" / f"{name}.toml").write_text(f"schema = 1\n{FACTS.format(name=name)}{releases}")
+    (one.work / "matrix.toml").write_text('catalog = ["facts"]\n')
+    made = one.work / "made"
+    made.mkdir()
+    (made / "tinyext.hip").write_text(SOURCE)
+    subprocess.run(["chown", "-R", "--reference", str(one.work), str(one.work)], check=True)
+    inside = ["apptainer", "--silent", "exec", "--containall", "--bind", f"{made}:/work", str(rig.image)]
+    good(one.run(*inside, "sh", "-c", COMPILE))
+    compiled = {"tinyext.abi3.so": (made / "tinyext.abi3.so").read_bytes()}
+    needs = (f"torch=={TORCH}", "numpy", "einops")
+    for version in ("1.0", "1.1"):
+        tag = "cp311-abi3-linux_x86_64"
+        wheel_of(made, "tinyext", f"{version}{LABEL}", compiled, requires=needs, tag=tag)
+    wheel_of(made, "tinyother", f"1.0{LABEL}", {"tinyother.py": b"VALUE = 1\n"})
+    wheels = sorted(map(str, made.glob("*.whl")))
+    good(rig.run_python("-c", PUBLISH, "index", *wheels, cwd=one.work))
+    one.resolve("tinyext==1.0", "tinyother", "einops", "numpy")
+    good(one.matrix("env", "--for", "venv", "-o", "."))
+    return one
+
+
+def test_image_with_torch_is_kept_as_it_is(user: User) -> None:
+    lock = read_lock(user.work / "matrix.lock")
+    kept = {pick.name: pick.version for pick in lock.distributions if pick.origin == "preinstalled"}
+    assert kept["torch"] == TORCH
+    assert kept["numpy"] == NUMPY
+    assert {pick.name for pick in lock.distributions if pick.origin == "build"} == {"tinyext", "tinyother"}
+    assert {pick.name for pick in lock.distributions if pick.origin == "published"} == {"einops"}
+
+
+def test_environment_on_image_is_created_packed_verified_and_updated(user: User) -> None:
+    created = user.bash("create_venv.sh")
+    good(created)
+    (packages,) = (user.work / "matrix-venv").glob("lib/python3.*/site-packages")
+    found = {path.name.split("-")[0] for path in packages.glob("*.dist-info")}
+    assert found - {"pip", "setuptools"} == {"einops", "tinyext", "tinyother"}
+    good(user.bash("create_squashfs.sh"))
+    assert not (user.work / "matrix-venv").exists()
+    seen = user.seen()
+    assert seen["prefix"] == "/user-software"
+    files = seen["files"]
+    assert all(files[name].startswith("/opt/venv/lib/") for name in ("numpy", "torch"))
+    assert all(files[name].startswith("/user-software/lib/") for name in ("einops", "tinyext", "tinyother"))
+    verified = user.matrix("verify", "--python", "bash run.sh python", "--format", "json")
+    answer = json.loads(verified.stdout)
+    assert (verified.returncode, answer["verdict"]) == (0, "sound"), answer["findings"]
+    assert not any(finding["id"] == "verify-twice" for finding in answer["findings"])
+
+    user.resolve("tinyext==1.1", "tinyother", "einops", "numpy")
+    good(user.matrix("env", "--for", "venv", "-o", "."))
+    failed = user.bash("create_venv.sh", PIP_INDEX_URL="http://127.0.0.1:9/simple", PIP_RETRIES="0")
+    assert failed.returncode == 3
+    assert "what existed before has not changed" in failed.stderr
+    assert user.seen() == seen
+    good(user.bash("create_venv.sh"))
+    updated = user.seen()
+    assert updated["versions"] == seen["versions"] | {"tinyext": f"1.1{LABEL}"}
+    good(user.bash("create_squashfs.sh"))
+    assert user.seen() == updated
+    assert sorted(path.name for path in user.work.glob("matrix-venv*")) == ["matrix-venv.sqsh"]
+
+
+@pytest.mark.parametrize("source", ["index", "wheelhouse"])
+def test_definition_extends_image(user: User, source: str) -> None:
+    """The wheels of the index are read from a server, and others from the machine's own index."""
+    env = {
+        f"APPTAINERENV_{name}": os.environ[name]
+        for name in ("PIP_CERT", "PIP_INDEX_URL")
+        if name in os.environ
+    }
+    definition, unpacked = f"{source}.def", f"{source}-image"
+    with contextlib.ExitStack() as stack:
+        if source == "index":
+            url = stack.enter_context(serving(Index(user.work / "index")))
+            good(user.matrix("env", "--for", "apptainer", "--index-url", url, "-o", definition))
+            bound = [option for path in env.values() if Path(path).is_file() for option in ("--bind", path)]
+        else:
+            good(user.matrix("fetch", "--wheelhouse", "wheels"))
+            good(user.matrix("env", "--for", "apptainer", "--wheelhouse", "wheels", "-o", definition))
+            env, bound = {"APPTAINERENV_PIP_INDEX_URL": "http://127.0.0.1:9/simple"}, []
+        done = user.run("apptainer", "build", *bound, "--sandbox", unpacked, definition, **env)
+        good(done)
+    assert "distributions match the lock." in done.stdout + done.stderr
+    assert not (user.work / unpacked / "opt" / "matrix-files").exists()
+    inside = user.run("apptainer", "exec", unpacked, "python", "-c", PROGRAM)
+    good(inside)
+    seen = json.loads(inside.stdout)
+    assert seen["prefix"] == "/opt/matrix"
+    assert seen["files"]["torch"].startswith("/opt/venv/lib/")
+    assert seen["files"]["numpy"].startswith("/opt/venv/lib/")
+    verified = user.matrix("verify", "--image", unpacked, "--format", "json")
+    answer = json.loads(verified.stdout)
+    assert (verified.returncode, answer["verdict"]) == (0, "sound"), answer["findings"]
+    shutil.rmtree(user.work / unpacked)

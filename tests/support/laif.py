@@ -1,0 +1,99 @@
+"""An image of the layout of the LUMI AI Factory's, made from the rig's base image.
+
+As in the real one, torch is preinstalled in the virtual environment /opt/venv, which is first on PATH and
+does not see the packages of the Python that it was made from. Different: Debian instead of Ubuntu, Python
+3.11 in /opt/python3.11 instead of 3.12 in /usr, neither MPICH nor libfabric, and torch and triton are
+STAND-INS, with which nothing runs on a GPU.
+
+Source: lumi-ai-factory/laifs-container-recipes@fdf7153e8f99:containerfiles/torch/Venv_Torch.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from wheel.wheelfile import WheelFile
+
+from tests.rig.rig import Rig
+
+NUMPY = "2.1.0"
+"""An older numpy than the newest, as images have."""
+TRITON = "3.7.1"
+_TOOLS = ("setuptools", "wheel")
+_DEFINITION = """\
+Bootstrap: localimage
+From: {base}
+%files
+    {wheels} /wheels
+%post
+    python3.11 -m venv /opt/venv
+    /opt/venv/bin/pip install -q --no-cache-dir --no-index --find-links /wheels {names}
+    # Like Ubuntu's python3-packaging: the environment does not see it.
+    /opt/venv/bin/pip install -q --no-index --no-deps --find-links /wheels \\
+        --target /opt/python3.11/lib/python3.11/site-packages packaging==23.0
+    rm -rf /wheels
+%environment
+    export PATH=/opt/venv/bin:$PATH
+"""
+
+
+def make_laif_image(rig: Rig) -> Path:
+    """Build the image as the ordinary user, and return its path."""
+    folder = rig.work()
+    wheels = folder / "wheels"
+    wheels.mkdir()
+    names = [f"torch=={rig.torch.name.split('-')[1]}", f"triton-rocm=={TRITON}", f"numpy=={NUMPY}", *_TOOLS]
+    (wheels / rig.torch.name).hardlink_to(rig.torch)
+    wheel_of(wheels, "triton-rocm", TRITON, {"triton.py": b'"""A stand-in for triton."""\n'})
+    line = [sys.executable, "-m", "pip", "download", "-q", "--only-binary=:all:", "--python-version", "3.11"]
+    line += [
+        "--platform",
+        "manylinux_2_28_x86_64",
+        "--platform",
+        "manylinux2014_x86_64",
+        "-d",
+        str(wheels),
+        "--find-links",
+        str(wheels),
+    ]
+    for more in (names, ["--no-deps", "packaging==23.0"]):
+        subprocess.run([*line, *more], check=True)
+    subprocess.run(["chmod", "-R", "a+rX", str(wheels)], check=True)
+    definition = folder / "laif.def"
+    definition.write_text(_DEFINITION.format(base=rig.image, wheels=wheels, names=" ".join(names)))
+    image = folder / "laif.sif"
+    fast = ["--mksquashfs-args", "-comp zstd -Xcompression-level 1"]
+    done = rig.run_as_user(["apptainer", "build", *fast, str(image), str(definition)], folder)
+    assert done.returncode == 0, done.stderr
+    return image
+
+
+def wheel_of(
+    folder: Path,
+    name: str,
+    version: str,
+    files: dict[str, bytes],
+    *,
+    requires: tuple[str, ...] = (),
+    tag: str = "py3-none-any",
+) -> Path:
+    """Write a wheel of some files."""
+    stem = f"{name.replace('-', '_')}-{version}"
+    needs = "".join(f"Requires-Dist: {requirement}\n" for requirement in requires)
+    about = (
+        f"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: {str('any' in tag).lower()}\nTag: {tag}\n"
+    )
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}"
+    members = {
+        **files,
+        f"{stem}.dist-info/METADATA": metadata.encode(),
+        f"{stem}.dist-info/WHEEL": about.encode(),
+    }
+    path = folder / f"{stem}-{tag}.whl"
+    with WheelFile(str(path), "w") as sink:
+        for member, data in members.items():
+            sink.writestr(member, data)
+    path.chmod(0o644)
+    return path
