@@ -441,8 +441,8 @@ def run_all(work: Path, tools: list[str], names: list[str], index: str) -> dict[
         for name, tool in places.items():
             runs[phase][name] = run = tool.run(changed=phase == "changed")
             print(name, phase, run, file=sys.stderr, flush=True)
-    again = [name for name, run in runs["changed"].items() if CHANGED not in run.built]
-    runs["told"] = {name: places[name].run(changed=True, forget=True) for name in again}
+    kept = [name for name, run in runs["changed"].items() if CHANGED in {*names} - {*run.built}]
+    runs["told"] = {name: places[name].run(changed=True, forget=True) for name in kept}
     for name in tools:
         remove_tree(work / name)
     return runs
