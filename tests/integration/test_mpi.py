@@ -1,0 +1,100 @@
+"""mpi4py is compiled against MPICH and Open MPI of Debian, in one case by a Slurm job, and runs two ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.rig.slurm import Slurm, one_node
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
+
+RANKS = """
+import array
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+total = array.array("d", [0.0])
+world.Allreduce(array.array("d", [world.rank + 1.0]), total)
+every = world.gather((world.rank, total[0]))
+if world.rank == 0:
+    print(every, MPI.Get_library_version())
+"""
+_AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+_ON_ONE_CORE = {"OMPI_MCA_rmaps_base_oversubscribe": "1"}
+
+
+class Mpi(NamedTuple):
+    """An MPI that is first on PATH, as a module of a site puts it there, and a directory to build in."""
+
+    launcher: str
+    work: Path
+    env: dict[str, str]
+
+    def matrix(self, *arguments: str) -> Any:
+        """Run `matrix` and return the JSON that it prints."""
+        done = self.run(sys.executable, "-m", "matrix", *arguments, "--format", "json")
+        return json.loads(done.stdout)
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            command, cwd=self.work, env=self.env, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done
+
+    def run_ranks(self, wheel: str) -> str:
+        """Install a wheel without its dependencies, run two ranks, and return the output of the first."""
+        site = self.work / "site"
+        self.run(sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(site), wheel)
+        ranks = self._replace(env={**self.env, "PYTHONPATH": str(site)})
+        return ranks.run(self.launcher, "-n", "2", sys.executable, "-c", RANKS).stdout
+
+
+def make_mpi(name: str, tmp_path: Path) -> Mpi:
+    folder = tmp_path / name / "bin"
+    folder.mkdir(parents=True)
+    programs = {program: shutil.which(f"{program}.{name}") for program in ("mpicc", "mpicxx", "mpiexec")}
+    for program, path in programs.items():
+        if path is None:
+            pytest.skip(f"no {program}.{name}: apt-get install mpich libmpich-dev openmpi-bin libopenmpi-dev")
+        (folder / program).symlink_to(path)
+    path = f"{folder}{os.pathsep}{os.environ['PATH']}"
+    launcher = str(programs["mpiexec"])
+    return Mpi(launcher, tmp_path, {**os.environ, **_AS_ROOT, **_ON_ONE_CORE, "PATH": path})
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> Iterator[Slurm]:
+    (tmp_path / "slurm").mkdir()
+    with one_node(tmp_path / "slurm") as made:
+        yield made
+
+
+def test_mpi4py_runs_with_mpich_and_is_not_taken_for_open_mpi(tmp_path: Path) -> None:
+    mpich, open_mpi = make_mpi("mpich", tmp_path), make_mpi("openmpi", tmp_path)
+    mpich.matrix("resolve", "mpi4py==4.1.2", "torch==2.13.0", "--backend", "cpu")
+    (built,) = mpich.matrix("build-wheels")["wheels"]
+    output = mpich.run_ranks(built["wheel"])
+    assert "[(0, 3.0), (1, 3.0)] MPICH" in output
+
+    (same,), (other,) = (mpi.matrix("plan")["tasks"] for mpi in (mpich, open_mpi))
+    assert same["state"] == "up to date"
+    assert other["state"] == "to build"
+    assert other["why"].endswith("mpi")
+
+
+def test_mpi4py_from_slurm_job_runs_with_open_mpi(tmp_path: Path, slurm: Slurm) -> None:
+    mpi = make_mpi("openmpi", tmp_path)
+    mpi.env.update(slurm.env)
+    mpi.matrix("resolve", "mpi4py==3.1.6", "torch==2.13.0", "--backend", "cpu")
+    (built,) = mpi.matrix("build-wheels", "--executor", "slurm", "--jobs", "1", "--time", "30")["wheels"]
+    assert list((tmp_path / "index" / ".matrix" / "logs").glob("slurm-*.log"))
+    assert "[(0, 3.0), (1, 3.0)] Open MPI" in mpi.run_ranks(built["wheel"])
