@@ -8,6 +8,7 @@ the image is a stand-in, an empty wheel.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,15 +22,20 @@ from builders.index import Index
 from matrix.cli import main
 from resolver.lock import dumps, read_lock
 from resolver.model import BaseImage
-from tests.rig.rig import USER, Rig
+from tests.rig.rig import Rig
 from tests.support.locks import with_image, with_kept
 from tests.support.tiny import tiny_wheel
 
-pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(600)]
-EASYBUILD = ["easybuild-framework==5.4.1", "easybuild-easyblocks==5.4.1"]
 MODULES = "/usr/lib/x86_64-linux-gnu/modulecmd.tcl"
 """Of Debian's package environment-modules."""
-LABELLED = "0.19.8+cpu.torch2.13.0"
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(not Path(MODULES).exists(), reason="needs Debian's package environment-modules"),
+]
+EASYBUILD = ["easybuild-framework==5.4.1", "easybuild-easyblocks==5.4.1"]
+VERSION, NEWER = "0.18.9", "0.19.8"
+LABEL = "+cpu.torch2.13.0"
 USED = (".singularity.d", "bin", "environment", "etc", "lib", "lib64", "opt", "singularity", "usr")
 UNUSED = (
     "usr/include",
@@ -90,7 +96,8 @@ class Site:
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         path = f"{self.tools / 'bin'}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
-        return self.rig.run_as_user(command, self.work, {"PATH": path, "MODULES_CMD": MODULES})
+        env = {"PATH": path, "MODULES_CMD": MODULES, "PIP_INDEX_URL": "file:///nowhere", "PIP_FIND_LINKS": ""}
+        return self.rig.run_as_user(command, self.work, env)
 
     def eb(self, *options: str) -> subprocess.CompletedProcess[str]:
         return self.run(
@@ -102,6 +109,31 @@ class Site:
             "--module-syntax=Tcl",
             *options,
         )
+
+    def write_easyconfig(self, version: str, image: Path) -> None:
+        """Resolve on top of the image, and put the lines of `matrix env` into an easyconfig."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(self.work)
+            patch.setenv("PIP_NO_INDEX", "1")
+            patch.setenv("PIP_CONFIG_FILE", os.devnull)
+            patch.setenv("PIP_FIND_LINKS", "")
+            request = [f"deepspeed=={version}", "torch==2.13.0", "--backend", "cpu", "--python", "3.11"]
+            assert main(["resolve", *request, "-q"]) == 0
+            lock = with_image(read_lock(Path("matrix.lock")), BaseImage(name="image", path=str(image)))
+            Path("matrix.lock").write_text(dumps(with_kept(lock, "torch")))
+            assert main(["env", "--for", "easybuild", "-o", "lines.py"]) == 0
+        (self.work / "PyTorch.eb").write_text(HEAD + (self.work / "lines.py").read_text() + TAIL)
+        self.own()
+
+    def publish(self, version: str) -> None:
+        """Put the wheel into the index."""
+        wheel = tiny_wheel(self.work / "wheels", "deepspeed", f"{version}{LABEL}", requires=["torch"])
+        Index(self.work / "index").publish(wheel, {"build_key": version})
+        self.own()
+
+    def own(self) -> None:
+        """Give all files to the user."""
+        subprocess.run(["chown", "-R", "--reference", str(self.work), str(self.work)], check=True)
 
     def in_module(self, program: str) -> subprocess.CompletedProcess[str]:
         """Load the module and start Python by its command."""
@@ -145,36 +177,56 @@ def tools(rig: Rig) -> Path:
 
 @pytest.fixture(scope="module")
 def site(rig: Rig, image: Path, tools: Path) -> Site:
-    """Resolve on top of the image, publish a wheel, and put the lines of `matrix env` into an easyconfig."""
+    """Write an easyconfig with the lines for a lock whose wheel is not in the index yet."""
     work = rig.work()
-    index = Index(work / "index")
-    index.publish(tiny_wheel(work / "wheels", "deepspeed", LABELLED, requires=["torch"]), {"build_key": "x"})
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(work)
-        patch.setenv("PIP_NO_INDEX", "1")
-        patch.setenv("PIP_CONFIG_FILE", os.devnull)
-        patch.setenv("PIP_FIND_LINKS", "")
-        request = ["deepspeed==0.19.8", "torch==2.13.0", "--backend", "cpu", "--python", "3.11"]
-        assert main(["resolve", *request, "-q"]) == 0
-        lock = with_image(read_lock(Path("matrix.lock")), BaseImage(name="image", path=str(image)))
-        Path("matrix.lock").write_text(dumps(with_kept(lock, "torch")))
-        assert main(["env", "--for", "easybuild", "-o", "lines.py"]) == 0
     shutil.copy(image, work)
-    (work / "PyTorch.eb").write_text(HEAD + (work / "lines.py").read_text() + TAIL)
-    for path in (work, *work.rglob("*")):
-        if os.geteuid() == 0:
-            shutil.chown(path, USER, USER)
-    return Site(rig, work, tools)
+    one = Site(rig, work, tools)
+    one.publish(NEWER)
+    one.write_easyconfig(VERSION, image)
+    return one
 
 
-def test_module_is_installed_and_its_command_runs(site: Site) -> None:
+VERSIONS = "import deepspeed, torch, sys; print(deepspeed.VERSION, torch.__file__, sys.prefix)"
+
+
+def versions(site: Site) -> list[str]:
+    """Return the versions that the module's command imports, and from where."""
+    done = site.in_module(VERSIONS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.split()
+
+
+def expected(version: str) -> list[str]:
+    torch = "/opt/python3.11/lib/python3.11/site-packages/torch.py"
+    return [f"{version}{LABEL}", torch, "/user-software/venv/pytorch"]
+
+
+def assert_pip_failed(done: subprocess.CompletedProcess[str], version: str) -> None:
+    """Check that `eb` failed, and that the output that it names tells why."""
+    assert done.returncode != 0, done.stdout
+    output = re.search(r"\S+/out\.txt", done.stderr)
+    assert output, done.stderr
+    text = Path(output[0]).read_text()
+    assert f"No matching distribution found for deepspeed=={version}{LABEL}" in text
+
+
+def test_module_is_installed_only_if_pip_succeeds(site: Site) -> None:
+    assert_pip_failed(site.eb(), VERSION)
+    assert not list((site.work / "software" / "modules").rglob("PyTorch/*"))
+    site.publish(VERSION)
     done = site.eb()
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
-    done = site.in_module(
-        "import deepspeed, torch, sys; print(deepspeed.VERSION, torch.__file__, sys.prefix)"
-    )
-    assert done.stdout.split() == [
-        LABELLED,
-        "/opt/python3.11/lib/python3.11/site-packages/torch.py",
-        "/user-software/venv/pytorch",
-    ], done.stderr
+    assert versions(site) == expected(VERSION)
+
+
+def test_reinstallation_repairs_failed_one(site: Site, image: Path) -> None:
+    """EasyBuild deletes the old installation first; the commands of what a failed one leaves do not start."""
+    site.write_easyconfig(NEWER, image)
+    wheels = site.work / "index" / "simple" / "deepspeed"
+    wheels.rename(site.work / "hidden")
+    assert_pip_failed(site.eb("--rebuild"), NEWER)
+    assert site.in_module(VERSIONS).returncode != 0
+    (site.work / "hidden").rename(wheels)
+    done = site.eb("--rebuild")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
+    assert versions(site) == expected(NEWER)

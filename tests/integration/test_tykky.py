@@ -193,7 +193,8 @@ def test_programs_use_packages_of_the_lock(environment: User) -> None:
 
 
 def test_failed_build_keeps_environment(environment: User) -> None:
-    (environment.work / "req.txt").write_text("--no-index\nabsent==1.0\n")
+    with (environment.work / "req.txt").open("a") as file:
+        file.write("absent==1.0\n")
     before = sorted(path.name for path in environment.work.iterdir())
     done = environment.run("bash", "build.sh", "env")
     assert done.returncode == 1
