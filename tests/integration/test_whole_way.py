@@ -116,6 +116,8 @@ def test_op_from_index_trains_like_torch(
     )
     assert trained.returncode == 0, trained.stdout + trained.stderr
     assert "DeepSpeed and torch agree" in trained.stdout
+    verified = built.matrix("verify", "--python", str(python))
+    assert verified.returncode == 0, verified.stdout + verified.stderr
 
 
 def test_killed_build_is_finished_by_next_run(built: Built) -> None:
