@@ -5,7 +5,7 @@ released, so that no job starts before all are known. Each writes its exit code 
 is asked with one ``squeue`` for all jobs, less and less often while nothing changes. Slurm forgets jobs after
 some minutes; accounting (``sacct``) is asked about those that left no exit code, but is not needed.
 
-Sources: sbatch(1), squeue(1), scancel(1), sacct(1).
+Sources: sbatch(1), squeue(1), scancel(1), sacct(1), sinfo(1).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ import msgspec
 
 from builders.cache import cache_root
 from builders.files import write_atomic
-from builders.probe.slurm import Job, job_script, submit
+from builders.probe.slurm import Job, hours_of, job_script, submit
 from builders.process import bytes_of, run
 from builders.scheduling.batch import Executor, SubmittedJob, is_live
-from resolver.errors import EXIT_INTERRUPTED, CommandError, EnvironmentLacksError
+from resolver.errors import EXIT_INTERRUPTED, CommandError, EnvironmentLacksError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -231,6 +231,8 @@ class Slurm(Executor):
 
     def _submit(self, tasks: Sequence[WheelTask]) -> None:
         """Submit jobs, each after those that it requires; release all that are held."""
+        if tasks and not (self.run.minutes or self.run.most_minutes):
+            self.run.most_minutes = _most_minutes(self.run.partition)
         live = {key: job for job in self._live() for key in job.keys}
         try:
             for group in pack(tasks, self._admitted(len(tasks))) if tasks else []:
@@ -321,6 +323,17 @@ def _queue() -> list[_Row] | None:
         return None
     words = [line.split("|", 4) for line in output.decode(errors="replace").splitlines()]
     return [_Row(*map(str.strip, row)) for row in words if len(row) == 5]  # noqa: PLR2004
+
+
+def _most_minutes(partition: str) -> int:
+    """Return the time limit of a partition, or of the default one; 0 if it has none or Slurm does not say."""
+    output = bytes_of(["sinfo", "--noheader", "--format=%P|%l"]) or b""
+    for line in output.decode(errors="replace").splitlines():
+        name, _, limit = line.strip().partition("|")
+        if name.rstrip("*") == partition or (name.endswith("*") and not partition):
+            with suppress(UsageError):  # such as "infinite"
+                return math.floor(60 * hours_of(limit))
+    return 0
 
 
 def _accounted(numbers: Sequence[str]) -> dict[str, str]:

@@ -48,6 +48,7 @@ s/$/|None/' queue
 for number; do sed -i "s/^$number|[A-Z]*/$number|CANCELLED/" queue; done
 """,
     "scontrol": "",
+    "sinfo": "cat partitions 2>/dev/null",
     "sacct": 'cat accounting 2>/dev/null || { echo "Slurm accounting storage is disabled" >&2; exit 1; }',
 }
 
@@ -212,6 +213,18 @@ def test_job_of_light_tasks_has_time_for_one_that_takes_longest(cluster: Cluster
     light = [msgspec.structs.replace(task(name, seconds=30), time_limit=7200) for name in "abc"]
     follow(run_of(*light), {1: "COMPLETED"})
     assert cluster.option(1, "time") == "121"
+
+
+@pytest.mark.parametrize(
+    ("partition", "time"), [("", "60"), ("small", "90"), ("long", "121"), ("unknown", "121")]
+)
+def test_time_limit_is_at_most_that_of_partition(
+    cluster: Cluster, follow: Follow, partition: str, time: str
+) -> None:
+    (cluster.root / "partitions").write_text("small|1:30:00\ndebug*|1:00:00\nlong|infinite\n")
+    guessed = msgspec.structs.replace(task("a"), time_limit=7260)
+    follow(run_of(guessed, partition=partition), {1: "COMPLETED"})
+    assert cluster.option(1, "time") == time
 
 
 def test_never_more_jobs_than_site_admits(cluster: Cluster, follow: Follow) -> None:
