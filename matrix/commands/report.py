@@ -97,7 +97,7 @@ def execute(context: Context) -> int:
     elif isinstance(answer := resolve(catalog, table.request_of_rows()), Conflict):
         conflicts.append(answer)
     last = last_conflict()
-    conflicts += [last] if last else []
+    conflicts += [last] if last and last not in conflicts else []
     builds = build_records(index) if has_index or index.state.is_dir() else []
     report = Report(
         title=f"What works at {request.target.site} on {request.target.date}",

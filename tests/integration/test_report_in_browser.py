@@ -115,12 +115,13 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def change() -> dict[str, Any]:
     """Return what `matrix diff --format json` prints for a new driver, with a hostile name."""
-    target = {"site": "lumi-g", "date": "2026-06-01", "driver": None, "base_image": None}
+    target = {"site": "lumi-g", "date": "2026-06-01", "backend": "rocm", "driver": None, "base_image": None}
     core = [{"text": "the driver is too old", "kind": "fact", "source": "https://example.org/driver"}]
     consequence = {"effect": "breaks", "kind": "lock", "name": HOSTILE, "before": "resolves", "core": core}
     return {
-        "before": {"target": target},
-        "after": {"target": {**target, "driver": "6.3"}},
+        "status": "breaks",
+        "before": {"target": target, "shipped": "", "catalogs": []},
+        "after": {"target": {**target, "driver": "6.3"}, "shipped": "", "catalogs": []},
         "consequences": [consequence],
     }
 
@@ -302,4 +303,20 @@ def test_5000_rows_stay_smooth(browser: Chrome, tmp_path: Path) -> None:
     assert times["drawn"] < 200
     assert times["frame"] < 500  # two processes share two cores in CI; an idle machine takes a tenth
     assert times["filter"] < 3000
+    assert complaints(browser) == []
+
+
+def test_print_has_every_row_and_no_buttons(browser: Chrome, report: Path) -> None:
+    opened(browser, report)
+    browser.execute_script("dispatchEvent(new Event('beforeprint'))")
+    table = "document.querySelector('.tabulator-print-table')"
+    printed = browser.execute_script(f"return {table}.textContent")
+    rows = browser.execute_script("return window.matrixTable.getData('active').length")
+    groups = browser.execute_script("return window.matrixTable.getGroups().length")
+    assert browser.execute_script(f"return {table}.querySelectorAll('tr').length") == 1 + groups + rows
+    assert "ROCm 6.4.4; 8 images: lumi-multitorch" in printed
+    assert "[object" not in printed
+    details = "[...document.querySelectorAll('main details')]"
+    assert browser.execute_script(f"return {details}.every((one) => one.open)")
+    browser.execute_script("dispatchEvent(new Event('afterprint'))")
     assert complaints(browser) == []

@@ -134,17 +134,28 @@
       areOpen = open;
     }
 
-    function groupHeader(key, count) {
-      const group = table.groups[Number(key.split(":")[1])];
+    const groupOf = (key) => table.groups[Number(key.split(":")[1])];
+    const titleOf = (group) => `${group.heading}${group.risk ? ", at own risk" : ""}`;
+
+    function imagesOf(group) {
       const images = group.images.length;
-      const text = `${group.heading}${group.risk ? ", at own risk" : ""}`;
-      const shown = images ? `${images} ${images === 1 ? "image" : "images"}: ${group.images.join(", ")}` : "";
+      return images ? `${images} ${images === 1 ? "image" : "images"}: ${group.images.join(", ")}` : "";
+    }
+
+    function groupHeaderPrint(key) {
+      const group = groupOf(key), shown = imagesOf(group);
+      return `${titleOf(group)}${shown ? `; ${shown}` : ""}`;
+    }
+
+    function groupHeader(key, count) {
+      const group = groupOf(key), text = titleOf(group), shown = imagesOf(group);
       const button = element("button", { type: "button", class: "group", tabindex: "0", title: group.images.join("\n") },
         element("span", { class: "fold", "aria-hidden": "true" }), text,
         element("span", { class: "muted" }, `${count} ${count === 1 ? "row" : "rows"}${shown ? `; ${shown}` : ""}`));
       return element("span", { role: "gridcell" }, button);
     }
 
+    addEventListener("beforeprint", () => unfoldAll(true)); // before Tabulator's own listener, which copies the rows
     const grid = new Tabulator("#table", {
       data: rows,
       height: "75vh",
@@ -156,6 +167,7 @@
       groupStartOpen: startsOpen,
       groupToggleElement: "header",
       groupHeader,
+      groupHeaderPrint,
       columnDefaults: { headerHozAlign: "left", resizable: false },
       columns: [
         { title: "torch", field: "torch", frozen: true, width: innerWidth > 600 ? 150 : 110, sorter: (one, other) => collator.compare(one, other), formatter: plainCell },
@@ -477,6 +489,7 @@
     draw();
   }
 
+  addEventListener("beforeprint", () => document.querySelectorAll("main details").forEach((one) => { one.open = true; }));
   document.querySelectorAll("pre.command").forEach((command) => {
     command.replaceWith(commandBox(command.textContent));
   });
