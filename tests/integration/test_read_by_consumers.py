@@ -1,4 +1,4 @@
-"""The files of ``matrix env``, installed by the real pip, uv and apptainer, with tiny wheels."""
+"""The files of ``matrix env``, installed by the real pip and uv, with tiny wheels."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ from builders.index import Index
 from builders.index.server import serving
 from matrix.cli import main
 from resolver.lock import dumps, read_lock
-from resolver.model import BaseImage
-from tests.rig.rig import USER, Rig
-from tests.support.locks import local_file, locked_pick, with_image, with_index, with_kept
+from tests.support.locks import local_file, locked_pick, with_index
 from tests.support.tiny import tiny_index, tiny_wheel
 
 pytestmark = pytest.mark.integration
@@ -271,64 +269,3 @@ def test_uv_pip_installs_requirements(work: Path) -> None:
     done = run([*command, "--target", "installed", "-r", "requirements.txt", "-c", "constraints.txt"], work)
     assert done.returncode == 0, done.stderr
     assert installed(work / "installed") == EXPECTED
-
-
-def test_definition_and_venv_extend_image(rig: Rig, work: Path) -> None:
-    """Build an image from our definition as an ordinary user, then an environment on top of it.
-
-    The image is left unpacked, as packing one takes minutes and shows nothing. The lock says that torch is
-    in the image, which then is so; its Python is one of an environment, as in LUMI's AI images.
-    """
-    lock = read_lock(Path("matrix.lock"))
-    runtime = rig.work()
-    wheels = runtime / "wheels"
-    tiny_wheel(wheels, "torch", "2.13.0+cpu", requires=["sympy"])
-    tiny_wheel(wheels, "sympy", "1.14.0")
-    index = Index(runtime / "index")
-    index.publish(tiny_wheel(wheels, "deepspeed", LABELLED, requires=["torch"]), {"build_key": "x"})
-
-    resolve_catalog("torch==2.13.0", "-o", "torch.lock")
-    bare = with_image(read_lock(Path("torch.lock")), BaseImage(name="base", path=str(rig.image)))
-    Path("torch.lock").write_text(dumps(bare))
-    made = runtime / "container.def"
-    asked = ["env", "--for", "apptainer", "--lock", "torch.lock", "--wheelhouse", str(wheels)]
-    assert main([*asked, "-o", str(made)]) == 0
-    unpacked = runtime / "with-torch"
-    done = rig.run_as_user(["apptainer", "build", "--sandbox", str(unpacked), str(made)], runtime)
-    assert done.returncode == 0, done.stderr
-    assert "1 distributions match the lock." in done.stdout + done.stderr
-    assert not (unpacked / "opt" / "matrix-files").exists()
-    run_in = rig.run_as_user(["apptainer", "exec", str(unpacked), "python", "-c", "import torch"], runtime)
-    assert run_in.returncode == 0, run_in.stderr
-
-    kept = with_kept(with_image(lock, BaseImage(name="top", path=str(unpacked))), "torch")
-    Path("kept.lock").write_text(dumps(kept))
-    (runtime / "venv").mkdir()
-    asked = ["env", "--for", "venv", "--lock", "kept.lock", "--index", str(runtime / "index")]
-    assert main([*asked, "-o", str(runtime / "venv")]) == 0
-    shutil.copytree(work / "trap", runtime / "trap")
-    offline = {"PIP_INDEX_URL": (runtime / "trap" / "simple").as_uri(), "PIP_CONFIG_FILE": os.devnull}
-    for path in [runtime, *runtime.rglob("*")]:
-        if not path.is_relative_to(unpacked) and os.geteuid() == 0:
-            shutil.chown(path, USER, USER)
-    done = rig.run_as_user(["bash", "venv/create_venv.sh"], runtime, offline)
-    assert done.returncode == 0, done.stderr
-    assert "2 distributions match the lock." in done.stdout
-    done = rig.run_as_user(["bash", "venv/create_squashfs.sh"], runtime)
-    assert done.returncode == 0, done.stderr
-    assert not (runtime / "venv" / "matrix-venv").exists()
-    program = "import deepspeed, sys, torch; print(deepspeed.VERSION, torch.__file__, sys.prefix)"
-    done = rig.run_as_user(["bash", "venv/run.sh", "python", "-c", program], runtime)
-    assert done.stdout.split() == [
-        LABELLED,
-        f"/opt/matrix/lib/python{running_python()}/site-packages/torch.py",
-        "/user-software",
-    ], done.stderr
-
-    # Once more, with an image whose torch is another one: nothing is made.
-    (metadata,) = unpacked.glob("opt/matrix/lib/*/site-packages/torch-2.13.0+cpu.dist-info/METADATA")
-    metadata.write_text(metadata.read_text().replace("2.13.0+cpu", "2.12.0+cpu"))
-    done = rig.run_as_user(["bash", "venv/create_venv.sh"], runtime, offline)
-    assert done.returncode == 3
-    assert f"no Python {running_python()} with torch 2.13.0+cpu" in done.stderr
-    assert not (runtime / "venv" / "matrix-venv").exists()

@@ -232,3 +232,11 @@ def test_run_requires_command(work: Path) -> None:
     done = bash(work, "run.sh")
     assert done.returncode == 3
     assert "name a command to run" in done.stderr
+
+
+def test_steps_fail_without_locked_torch(work: Path) -> None:
+    """The steps that run in the image, run here, where no Python has that torch."""
+    steps = (work / "create_venv.sh").read_text().partition("<<'INSIDE'\n")[2].partition("\nINSIDE\n")[0]
+    done = subprocess.run(["sh"], input=steps, capture_output=True, text=True, check=False)
+    assert done.returncode == 3
+    assert "The image has no Python 3.12 with torch 2.13.0+rocm" in done.stderr

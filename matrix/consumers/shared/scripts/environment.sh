@@ -23,7 +23,10 @@ if [ -z "$python" ]; then
     echo "The image has no Python @PYTHON@@WITH@." >&2
     exit 3
 fi
-"$python" -m venv @SYSTEM@ @PREFIX@
+# The image's pip serves too; what venv installs would hide the image's pip and setuptools.
+without_pip=
+[ -z '@SYSTEM@' ] || ! "$python" -c 'import pip' 2>/dev/null || without_pip=--without-pip
+"$python" -m venv $without_pip @SYSTEM@ @PREFIX@
 @LIMITS@
 @PREFIX@/bin/python -m pip install @NO_DEPS@-r @FILES@/requirements.txt -c @FILES@/constraints.txt @IMAGE_LIMITS@
 @PREFIX@/bin/python - <<'CHECK'
