@@ -239,7 +239,7 @@ def test_text_is_coloured_on_terminal_only(capsys: Capture, monkeypatch: pytest.
     coloured = run(capsys, *line)
     assert "\033[2m- base-image\033[0m" in coloured
     assert "\033[33mROCm 6.0" in coloured
-    for code in ("\033[2m", "\033[33m", "\033[0m"):
+    for code in ("\033[1m", "\033[2m", "\033[33m", "\033[0m"):
         coloured = coloured.replace(code, "")
     assert coloured == plain
 
