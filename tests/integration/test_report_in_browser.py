@@ -168,7 +168,9 @@ def test_filter_sort_panel_and_keyboard(browser: Chrome, report: Path) -> None:
     heads = browser.find_elements(By.CSS_SELECTOR, ".tabulator-col")
     heads[0].send_keys(Keys.ENTER)
     WebDriverWait(browser, 5).until(lambda _: heads[0].get_attribute("aria-sort") == "ascending")
-    assert shown(browser, "torch") == sorted(shown(browser, "torch"))
+    WebDriverWait(browser, 5).until(
+        lambda _: (rows := shown(browser, "torch")) and rows == sorted(rows), "rows are not sorted"
+    )
 
     cell = browser.find_element(By.CSS_SELECTOR, ".cell[tabindex='0']")
     cell.send_keys(Keys.ARROW_RIGHT)
