@@ -76,9 +76,9 @@ def test_error_of_pip_is_shown_with_lines_of_file(monkeypatch: pytest.MonkeyPatc
     assert (code, output["outcome"]) == (1, "refused")
     assert output["output"] == SAID
     assert main(["check", "list.txt", "--date", "2026-03-01"]) == 1
-    text = capsys.readouterr()
-    assert "a 1 depends on b<2" in text.out
-    assert "pip rejects it" in text.err
+    text = capsys.readouterr().out
+    assert text.startswith("pip rejects it")
+    assert "a 1 depends on b<2" in text
 
 
 @pytest.mark.parametrize(
