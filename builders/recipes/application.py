@@ -158,12 +158,15 @@ def _environment(task: Task, jobs: int, compilers: HostCompilers | None) -> dict
 
     Variables whose list separator differs between projects, such as HIP_ARCHITECTURES, belong to the
     recipes. hipcc compiles for gfx906 by default; HCC_AMDGPU_TARGET changes that.
+
+    Source of TORCH_NO_COMPILER_WRAPPER: torch 2.13.0, torch/utils/cpp_extension.py (``_wrap_compiler``).
     """
     environment = {
         "MAX_JOBS": str(jobs),
         "CMAKE_BUILD_PARALLEL_LEVEL": str(jobs),
         "NVCC_THREADS": "1",
         "SOURCE_DATE_EPOCH": SOURCE_DATE_EPOCH,
+        "TORCH_NO_COMPILER_WRAPPER": "1",  # else it takes ccache from PATH, whatever was asked for
     }
     if compilers:
         environment["CXX"] = compilers.cxx.name
