@@ -15,7 +15,7 @@ from matrix.settings import Settings, load_catalog, merge, read_settings
 if TYPE_CHECKING:
     from matrix.inputs import Inputs
     from resolver.facts.catalog import Catalog
-    from resolver.facts.schema import SiteVariable
+    from resolver.facts.schema import Recipe, SiteVariable
     from resolver.model import Conflict, Request, Resolution
 
 
@@ -104,8 +104,38 @@ class Context:
         versions = {pick.name: pick.version for pick in self.lock.picks}
         return self.catalog_of_lock().variables_of(self.lock.target.site, self.today, versions)
 
+    def run_variables(self) -> list[SiteVariable]:
+        """Return the variables of the site, and those that the built distributions need."""
+        from resolver.facts.schema import SiteVariable
+
+        return self.site_variables() + [
+            SiteVariable(
+                site=self.lock.target.site,
+                name=name,
+                value=value,
+                reason=f"{recipe.package} needs it at run time",
+                status=recipe.status,
+                source=recipe.source,
+            )
+            for recipe in built_recipes(self.lock, self.catalog_of_lock())
+            for name, value in recipe.run_environment.items()
+        ]
+
     def catalog_of_lock(self) -> Catalog:
         """Load the facts that the lock was resolved with, and those that the settings name."""
         from matrix.locking import catalog_of
 
         return catalog_of(self.lock, self.lock_path, self.settings)
+
+
+def built_recipes(lock: Resolution, catalog: Catalog) -> list[Recipe]:
+    """Return the recipes of the distributions that a lock builds."""
+    from resolver.facts.catalog import recipe_for
+
+    recipes = []
+    for pick in lock.built():
+        release = catalog.release.get((pick.name, pick.version, pick.variant))
+        recipe = recipe_for(catalog, release, lock.target.backend) if release else None
+        if recipe is not None:
+            recipes.append(recipe)
+    return recipes

@@ -87,7 +87,7 @@ def execute(context: Context) -> int:
     index = Index(args.index)
     wheelhouse = args.wheelhouse.resolve() if args.wheelhouse else None
     layout = Layout(main, index.root.resolve(), (args.index_url or "").rstrip("/"), folder, wheelhouse)
-    installation = Installation(lock, variables=context.site_variables())
+    installation = Installation(lock, variables=context.run_variables())
     wheels = _built_wheels(installation, index, args.wheelhouse)
     installation = replace(installation, left_open=_left_open(lock, wheels))
     if args.hashes:

@@ -25,11 +25,11 @@ from builders.temporary import TemporaryDirectory
 from builders.wheel import DamagedError, WheelReader, record_rows
 from builders.wheel_requirements import environment_of
 from matrix.container_variables import site_changes
+from matrix.context import built_recipes
 from matrix.json_document import JsonDocument
 from matrix.options import add_catalog, add_format, add_index
 from matrix.render import findings_text
 from resolver.errors import UsageError
-from resolver.facts.catalog import recipe_for
 from resolver.facts.schema import Recipe
 from resolver.requirements import normalize_name
 
@@ -181,7 +181,7 @@ def _verify(
     changes = site_changes(os.environ, variables)
     env |= {change.name: change.value for change in changes if change.value is not None}
     env |= {row.name: os.environ[row.name] for row in variables if row.value and row.name in os.environ}
-    built, published = _built_recipes(lock, catalog), _published_modules(lock, catalog)
+    built, published = built_recipes(lock, catalog) if lock else [], _published_modules(lock, catalog)
     modules = ["torch", *published.values(), *(name for recipe in built for name in recipe.imports)]
     folder = TemporaryDirectory()
     probe = Probe(runtime, args.python, folder=folder.root, log=log, env=env)
@@ -231,17 +231,6 @@ def _record_of(path: Path) -> dict[str, str]:
         member = wheel.metadata_member("RECORD")
         rows = record_rows(wheel.read(member)) if member else ()
         return {row[0]: row[1] for row in rows if len(row) > 1 and row[1] and ".data/" not in row[0]}
-
-
-def _built_recipes(lock: Resolution | None, catalog: Catalog) -> list[Recipe]:
-    """Return the recipes of the distributions that the lock builds."""
-    recipes = []
-    for pick in lock.built() if lock else ():
-        release = catalog.release.get((pick.name, pick.version, pick.variant))
-        recipe = recipe_for(catalog, release, lock.target.backend) if lock and release else None
-        if recipe is not None:
-            recipes.append(recipe)
-    return recipes
 
 
 def _published_modules(lock: Resolution | None, catalog: Catalog) -> dict[str, str]:

@@ -249,6 +249,15 @@ def test_job_scripts_get_variables_of_site(consumer: str, work: Path) -> None:
     Path(found["MIOPEN_USER_DB_PATH"]).rmdir()
 
 
+def test_job_scripts_get_variables_of_built_distributions(work: Path) -> None:
+    request = ["flash-attn[triton]", "--site", "lumi-g", "--date", "2026-06-01", "--offline", "-q"]
+    assert main(["resolve", *request]) == 0
+    assert env("cotainr", "-o", str(work), lock="matrix.lock") == 0
+    found = _environment(Path("environment.sh").read_text(), USER=work.name)
+    Path(found["MIOPEN_USER_DB_PATH"]).rmdir()
+    assert found["FLASH_ATTENTION_TRITON_AMD_ENABLE"] == "TRUE"  # without it, the import fails
+
+
 def test_variable_that_must_not_be_set_is_unset(work: Path) -> None:
     lock = read_lock(work / "bare.lock")
     picks = tuple(replace(pick, version="7.0.2") if pick.name == "rocm" else pick for pick in lock.picks)
