@@ -156,6 +156,7 @@ def test_other_base_image_stops_build(tiny: MakeSite) -> None:
     assert not site.index.joinpath("simple").exists()
 
 
+@pytest.mark.long
 def test_deepspeed_without_accelerator_is_rejected(rig: Rig) -> None:
     """It ends with exit code 0, and fused_adam is there: for the CPU."""
     site = Site(rig, "deepspeed==0.19.8")
