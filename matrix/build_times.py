@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from builders.expected_time import expected_time
-from matrix.render import duration
+from matrix.render import counted, duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -91,4 +91,4 @@ def time_text(times: Iterable[BuildTime], *, cores: bool = False) -> str:
     sources = {row.source for row in rows}
     text = f"{'about' if sources == {'record'} else 'at least'} {duration(known)}"
     number = next((row.cores for row in rows if row.source == "recipe"), 0)
-    return f"{text} with {number} core{'' if number == 1 else 's'}" if cores and number else text
+    return f"{text} with {counted(number, 'core')}" if cores and number else text

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from matrix.render import shortened
+from matrix.render import counted, shortened
 from matrix.resolution_text import first_source
 from resolver.consequences.questions import ROW
 from resolver.versions import newest_first, sort_key
@@ -83,13 +83,9 @@ def summary(found: Sequence[Consequence]) -> str:
         names = {(one.kind, one.name) for one in found if one.effect == effect}
         if names:
             counts = Counter[str](kind for kind, _ in names)
-            counted = (_count(counts[kind], noun) for kind, noun in _NOUNS.items() if counts[kind])
-            parts.append(f"{heading}: {', '.join(counted)}.")
+            numbers = (counted(counts[kind], noun) for kind, noun in _NOUNS.items() if counts[kind])
+            parts.append(f"{heading}: {', '.join(numbers)}.")
     return " ".join(parts)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _alike(one: Consequence) -> tuple[object, ...]:
@@ -129,7 +125,7 @@ def _subject(group: Sequence[Consequence]) -> Iterator[str]:
         if len(names) == 1:
             yield f"{noun} {names[0]}{_state(first)}"
         else:
-            yield f"{_count(len(names), noun)}{_state(first)}:"
+            yield f"{counted(len(names), noun)}{_state(first)}:"
             yield from (f"  {name}" for name in names[:_MOST_LINES])
             if len(names) > _MOST_LINES:
                 yield f"  and {len(names) - _MOST_LINES} more"

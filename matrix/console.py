@@ -77,6 +77,10 @@ class Console(Reporter):
         """Print a result for a person, with long lines wrapped at the width of the terminal."""
         self.data(self.out.wrapped(text))
 
+    def answer(self, text: str) -> None:
+        """Print the answer of a command, in bold, before everything else."""
+        self.text(self.out.styled("bold", text))
+
     def result(self, text: str, output: Path | None) -> None:
         """Print a result, or write it to the file that the user named."""
         if output is None:

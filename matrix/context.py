@@ -102,10 +102,10 @@ class Context:
     def site_variables(self) -> list[SiteVariable]:
         """Return the environment variables that programs need today at the lock's site, or must not have."""
         versions = {pick.name: pick.version for pick in self.lock.picks}
-        return self.catalog_of_lock().variables_of(self.lock.target.site, self.today, versions)
+        return self.catalog_of_lock.variables_of(self.lock.target.site, self.today, versions)
 
     def run_variables(self) -> list[SiteVariable]:
-        """Return the variables of the site, and those that the built distributions need."""
+        """Return the variables of the site, and those that what the lock builds needs at run time."""
         from resolver.facts.schema import SiteVariable
 
         return self.site_variables() + [
@@ -117,12 +117,13 @@ class Context:
                 status=recipe.status,
                 source=recipe.source,
             )
-            for recipe in built_recipes(self.lock, self.catalog_of_lock())
+            for recipe in built_recipes(self.lock, self.catalog_of_lock)
             for name, value in recipe.run_environment.items()
         ]
 
+    @cached_property
     def catalog_of_lock(self) -> Catalog:
-        """Load the facts that the lock was resolved with, and those that the settings name."""
+        """The facts that the lock was resolved with, and those that the settings name."""
         from matrix.locking import catalog_of
 
         return catalog_of(self.lock, self.lock_path, self.settings)

@@ -35,8 +35,11 @@ def explain_log(args: argparse.Namespace, console: Console) -> int:
     else:
         findings = diagnose(Path(args.logfile), context)
     if args.format == "json":
-        status: Literal["ok", "unrecognized"] = "ok" if findings else "unrecognized"
-        console.document(DiagnosisDocument(status=status, log=args.logfile, diagnosis=findings))
+        console.document(
+            DiagnosisDocument(
+                status="ok" if findings else "unrecognized", log=args.logfile, diagnosis=findings
+            )
+        )
     elif findings:
         console.data(diagnosis_text(findings, sources=True))
     else:

@@ -72,6 +72,17 @@ def _quoted(text: Any) -> list[str]:  # noqa: ANN401
     return [f"line {row['line']}: {row['text']}" for row in text]
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number of things.
+
+    Examples
+    --------
+    >>> counted(1, "wheel"), counted(2, "base image")
+    ('1 wheel', '2 base images')
+    """
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def count_text(findings: Sequence[Finding]) -> str:
     """Return the number of findings of each severity.
 

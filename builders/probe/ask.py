@@ -257,7 +257,7 @@ class Probe:
         return self._ask(wheel_question(recipe), recipe.run_environment, WheelReply)
 
     def _prints(self, start: Sequence[str], view: View) -> bool:
-        """Return whether a Python or shell runs a line that both understand."""
+        """Return whether the environment's Python, or a shell, starts and prints a word."""
         word = "rocm-matrix-starts"
         line = f"print('{word}')" if start is self._start else f"echo {word}"
         return word in output_in(self._runtime, [*start, "-c", line], view).split()

@@ -83,7 +83,7 @@ def _repair(outcome: Outcome, rebuild: str) -> str:
     if _NO_LIBRARY.search(outcome.text):
         return "Use the lock's base image, or load the module that has this library."
     if _OTHER_SYMBOLS.search(outcome.text):
-        return f"It was compiled for another torch or another library than is loaded. {rebuild}"
+        return f"It was compiled against another torch or library than the one that is loaded. {rebuild}"
     return rebuild
 
 

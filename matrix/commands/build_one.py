@@ -77,7 +77,7 @@ def execute(context: Context) -> int:
     every = {
         task.build_key: task
         for lock in locks
-        for task in tasks_of(lock.lock, lock.catalog_of_lock(), index, context.args)
+        for task in tasks_of(lock.lock, lock.catalog_of_lock, index, context.args)
     }
     listed = join_words([str(lock.lock_path) for lock in locks])
     tasks = {task.build_key: task for task in (_task(key, every, listed) for key in context.args.keys)}

@@ -182,7 +182,7 @@ def _lock(context: Context, names: Sequence[str]) -> tuple[Resolution | None, Ca
     """Return the lock and its catalog; resolve if there is no lock."""
     args, console = context.args, context.console
     if context.has_lock:
-        catalog = context.catalog_of_lock()
+        catalog = context.catalog_of_lock
         same_target(context.lock, args, catalog)
         return context.lock, catalog
     catalog = context.catalog_with_image
@@ -346,8 +346,8 @@ def _print_cells(coverage: Coverage, wheels: list[WheelResult], context: Context
             coverage.why_not[key] = wheel.why
     result = coverage.result({wheel.build_key for wheel in wheels if wheel.wheel})
     if context.args.format == "json":
-        status: Literal["ok", "failed"] = "failed" if exit_code else "ok"
-        document = TableBuildResult(**{**asdict(result), "status": status}, wheels=wheels)
+        fields = {**asdict(result), "status": "failed" if exit_code else "ok"}
+        document = TableBuildResult(**fields, wheels=wheels)
         context.console.document(document)
     else:
         context.console.data(coverage_text(result, context.console.out))
@@ -458,10 +458,11 @@ def _print(wheels: list[WheelResult], index: Index, context: Context) -> None:
     console = context.console
     if context.args.format == "json":
         failed = any(wheel.state == "failed" for wheel in wheels)
-        status: Literal["ok", "failed"] = "failed" if failed else "ok"
-        console.document(BuildResult(status=status, index=str(index.root), wheels=wheels))
+        console.document(
+            BuildResult(status="failed" if failed else "ok", index=str(index.root), wheels=wheels)
+        )
         return
-    console.text(console.out.styled("bold", _answer(wheels)))
+    console.answer(_answer(wheels))
     for wheel in wheels:
         why = f": {wheel.why}" if wheel.state in {"up to date", "to build", "skipped"} else ""
         console.text(f"  {wheel.name} {wheel.version}  {wheel.state}{why}")

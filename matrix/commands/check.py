@@ -130,7 +130,7 @@ def execute(context: Context) -> int:
             )
         )
     else:
-        console.text(console.out.styled("bold", summary(findings, expected.against, rejected=rejected)))
+        console.answer(summary(findings, expected.against, rejected=rejected))
         _show(findings, answer, diff, console)
     return 1 if failed else 0
 
@@ -146,7 +146,7 @@ def _expected(context: Context, consumer: Consumer) -> Expected:
         args.lock = beside
     if args.lock is None:
         return expect_request(context.request(), context.catalog_with_image, consumer, args.index)
-    return expect_lock(context.lock, str(args.lock), context.catalog_of_lock(), consumer, args.index)
+    return expect_lock(context.lock, str(args.lock), context.catalog_of_lock, consumer, args.index)
 
 
 def _write(path: Path, text: str) -> None:

@@ -75,9 +75,8 @@ def execute(context: Context) -> int:
     findings = list(check_machine(catalog, args.index, servers(catalog, settings.mirrors)))
     missing = facts.missing_tools() if facts else []
     if args.format == "json":
-        status: Literal["ok", "errors"] = "errors" if missing else "ok"
         image = ImageDocument(**asdict(facts), missing=missing, can_build=not missing) if facts else UNSET
-        console.document(DoctorDocument(status=status, host=findings, image=image))
+        console.document(DoctorDocument(status="errors" if missing else "ok", host=findings, image=image))
     else:
         console.data(f"{count_text(findings)}\n".capitalize())
         findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))

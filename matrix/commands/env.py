@@ -82,7 +82,7 @@ def execute(context: Context) -> int:
     _check_options(args, consumer)
     lock = context.lock
     if names_target(args):
-        same_target(lock, args, context.catalog_of_lock())
+        same_target(lock, args, context.catalog_of_lock)
     folder, main = split(args.output, consumer.file) if args.output else (Path(), consumer.file)
     index = Index(args.index)
     wheelhouse = args.wheelhouse.resolve() if args.wheelhouse else None

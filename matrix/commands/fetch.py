@@ -106,7 +106,7 @@ def execute(context: Context) -> int:
     settings = context.settings
     names = check_names(args.names)
     lock = context.lock
-    catalog = context.catalog_of_lock()
+    catalog = context.catalog_of_lock
     same_image(lock, args, catalog)
     if args.wheelhouse is not None:
         _check_wheelhouse_options(args, lock)

@@ -14,6 +14,7 @@ from msgspec.structs import asdict
 from matrix.json_document import JsonDocument
 from matrix.locking import names_target, same_target
 from matrix.options import add_lock, add_names, add_target_options
+from matrix.render import counted
 from matrix.resolution_text import names_of_others, others_text, show_conflict, title_of
 from matrix.screen import PLAIN
 from resolver.errors import UsageError, did_you_mean
@@ -138,9 +139,7 @@ def _without_build_tools(graph: DiGraph[str], names: Sequence[str], console: Con
 
     tools = {name for name in graph if pick_in(graph, name) is None} - set(names)
     if tools:
-        console.info(
-            f"{len(tools)} build tool{'' if len(tools) == 1 else 's'} hidden; --build-tools shows them."
-        )
+        console.info(f"{counted(len(tools), 'build tool')} hidden; --build-tools shows them.")
     part: DiGraph[str] = graph.subgraph(set(graph) - tools)
     return part
 
@@ -150,7 +149,7 @@ def _lock(context: Context) -> Resolution | None:
     args, console = context.args, context.console
     if context.has_lock:
         if names_target(args):
-            same_target(context.lock, args, context.catalog_of_lock())
+            same_target(context.lock, args, context.catalog_of_lock)
         return context.lock
     answer = context.resolve()
     if isinstance(answer, Conflict):

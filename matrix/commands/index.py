@@ -17,7 +17,7 @@ from builders.index.repository import build_key_of
 from builders.io_errors import not_an_index
 from matrix.json_document import JsonDocument
 from matrix.options import add_action, add_format, add_index, add_names
-from matrix.render import findings_text
+from matrix.render import counted, findings_text
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
 from resolver.lock import read_lock
 
@@ -222,10 +222,6 @@ def execute(context: Context) -> int:
     return run(index, args, console)
 
 
-def _status_of(*, errors: bool) -> Literal["ok", "errors"]:
-    return "errors" if errors else "ok"
-
-
 def _list(index: Index, args: argparse.Namespace, console: Console) -> int:
     from builders.index.maintenance import project_named
 
@@ -239,18 +235,10 @@ def _list(index: Index, args: argparse.Namespace, console: Console) -> int:
         console.data("The index has no wheels.")
         return 0
     size = sum(row.size for row in rows) / _MIB
-    what = f"{_count(len(rows), 'wheel')} of {_count(len({row.project for row in rows}), 'project')}"
-    _answer(f"{what}, {size:.1f} MiB", console)
+    what = f"{counted(len(rows), 'wheel')} of {counted(len({row.project for row in rows}), 'project')}"
+    console.answer(f"{what}, {size:.1f} MiB")
     console.data(f"\n{console.out.table(shown, indent='')}")
     return 0
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _answer(text: str, console: Console) -> None:
-    console.text(console.out.styled("bold", text))
 
 
 def _rows(index: Index, project: str) -> list[IndexedWheel]:
@@ -304,9 +292,13 @@ def _add(index: Index, args: argparse.Namespace, console: Console) -> int:
             rejected[str(path)] = [Finding(error.id, "error", error.message, error.hint)]
     _print_added(added, rejected, args, console)
     if args.format == "json":
-        status = _status_of(errors=bool(rejected))
         console.document(
-            AddDocument(status=status, index=str(index.root), added=list(added), rejected=rejected)
+            AddDocument(
+                status="errors" if rejected else "ok",
+                index=str(index.root),
+                added=list(added),
+                rejected=rejected,
+            )
         )
     return int(bool(rejected))
 
@@ -319,7 +311,7 @@ def _print_added(
 ) -> None:
     if args.format == "json" or not (added or rejected):
         return
-    _answer(", ".join([f"{len(added)} added", *([f"{len(rejected)} rejected"] if rejected else [])]), console)
+    console.answer(", ".join([f"{len(added)} added", *([f"{len(rejected)} rejected"] if rejected else [])]))
     for name, errors in rejected.items():
         console.data(f"not added: {name}")
         console.data(findings_text(errors, indent="  ", screen=console.out))
@@ -336,15 +328,21 @@ def _check(index: Index, args: argparse.Namespace, console: Console) -> int:
         findings = check(index, repair=args.repair)
     damaged = any(not finding.evidence["repaired"] for finding in findings)
     if args.format == "json":
-        status, root = _status_of(errors=damaged), str(index.root)
-        console.document(IndexCheckDocument(status=status, index=root, sound=not damaged, findings=findings))
+        console.document(
+            IndexCheckDocument(
+                status="errors" if damaged else "ok",
+                index=str(index.root),
+                sound=not damaged,
+                findings=findings,
+            )
+        )
         return int(damaged)
     projects = index.projects()
     wheels = sum(len(index.wheels(project)) for project in projects)
-    what = f"{_count(wheels, 'wheel')} of {_count(len(projects), 'project')}"
+    what = f"{counted(wheels, 'wheel')} of {counted(len(projects), 'project')}"
     repaired = sum(bool(finding.evidence["repaired"]) for finding in findings)
-    found = f"{_count(len(findings), 'finding')} in {what}, {repaired} repaired."
-    _answer(found if findings else f"No damage in {what}.", console)
+    found = f"{counted(len(findings), 'finding')} in {what}, {repaired} repaired."
+    console.answer(found if findings else f"No damage in {what}.")
     _print_damage(findings, console)
     if damaged:
         console.info("Repair it with: matrix index check --repair")
@@ -366,13 +364,19 @@ def _refresh(index: Index, args: argparse.Namespace, console: Console) -> int:
         changed = index.refresh_all()
         findings = [*misplaced(index), *replaced(index), *unlisted(index)]
     if args.format == "json":
-        status, root = _status_of(errors=bool(findings)), str(index.root)
-        console.document(RefreshDocument(status=status, index=root, rebuilt=changed, findings=findings))
+        console.document(
+            RefreshDocument(
+                status="errors" if findings else "ok",
+                index=str(index.root),
+                rebuilt=changed,
+                findings=findings,
+            )
+        )
         return int(bool(findings))
     if changed:
-        _answer(f"Rebuilt the pages of {', '.join(changed)}.", console)
+        console.answer(f"Rebuilt the pages of {', '.join(changed)}.")
     else:
-        _answer("No page was rebuilt." if findings else "All pages agree with the files.", console)
+        console.answer("No page was rebuilt." if findings else "All pages agree with the files.")
     _print_damage(findings, console)
     if findings:
         console.info("A published wheel is never replaced. Repair with: matrix index check --repair")
@@ -446,7 +450,7 @@ def _show_removed(
         console.data("Nothing to remove.")
         return 0
     done = "Would remove" if args.dry_run else "Removed"
-    _answer(f"{done} {len(names)}, {size / _MIB:.1f} MiB:", console)
+    console.answer(f"{done} {len(names)}, {size / _MIB:.1f} MiB:")
     for name in names:
         console.data(f"  {name}")
     return 0

@@ -82,7 +82,7 @@ def _tasks_of_locks(context: Context, index: Index) -> list[tuple[Context, list[
     names = check_names(context.args.names)
     tasks = []
     for lock in contexts_of_locks(context):
-        catalog = lock.catalog_of_lock()
+        catalog = lock.catalog_of_lock
         same_target(lock.lock, lock.args, catalog)
         tasks.append((lock, tasks_of(lock.lock, catalog, index, lock.args, names)))
     return tasks

@@ -119,7 +119,7 @@ def _request(context: Context) -> tuple[Catalog, Request]:
     """Return the request of the table: that of the lock, unless the command line names another one."""
     args = context.args
     if context.has_lock and not args.requirements and not names_target(args):
-        catalog, request = context.catalog_of_lock(), context.lock.request
+        catalog, request = context.catalog_of_lock, context.lock.request
         known = {*catalog.package, *ROW_COMPONENTS}
         requirements = tuple(item for item in request.requirements if item.name in known)
         return catalog, replace(request, requirements=requirements, preinstalled=None)

@@ -28,7 +28,7 @@ from matrix.container_variables import site_changes
 from matrix.context import built_recipes
 from matrix.json_document import JsonDocument
 from matrix.options import add_catalog, add_format, add_index
-from matrix.render import findings_text
+from matrix.render import counted, findings_text
 from resolver.errors import UsageError
 from resolver.facts.schema import Recipe
 from resolver.requirements import normalize_name
@@ -132,7 +132,7 @@ def execute(context: Context) -> int:
     """Run the command."""
     args, console = context.args, context.console
     lock = context.lock if context.has_lock else None
-    catalog = context.catalog_of_lock() if lock else context.catalog
+    catalog = context.catalog_of_lock if lock else context.catalog
     if args.gpu:
         return _submit(args, lock, catalog, console)
     _reject_job_options(args)
@@ -307,7 +307,7 @@ def _document(
 def _show(image: Path | None, reply: EnvironmentReply, findings: Sequence[Finding], console: Console) -> None:
     errors = sum(finding.severity == "error" for finding in findings)
     not_judged = _count_not_judged(findings)
-    summary = f"{errors} error{'' if errors == 1 else 's'}." if errors else "No errors."
+    summary = f"{counted(errors, 'error')}." if errors else "No errors."
     console.text(summary + (f" Not judged: {not_judged} (see below)." if not_judged else ""))
     console.text(f"{image or 'This machine'}: Python {reply.python}, {reply.executable}")
     shown = findings if console.verbosity > 0 else limited(findings, _MOST_OF_ONE_KIND)

@@ -47,9 +47,9 @@ source = "tests"
 """
 _RELEASE = """
 [[release]]
-package = "fusedtiny"
+package = "{package}"
 version = "{version}"
-git = {{ url = "{url}", commit = "{commit}", submodules = ["shared"] }}
+git = {{ url = "{url}", commit = "{commit}", submodules = ["{submodule}"] }}
 backend = ["rocm"]
 status = "observed"
 source = "tests"
@@ -85,7 +85,9 @@ class Repository:
         """
         commits = {"0.9": old} if old else {"0.9": self.old, "1.0": self.new}
         releases = "".join(
-            _RELEASE.format(version=version, url=self.url, commit=commit)
+            _RELEASE.format(
+                package="fusedtiny", version=version, url=self.url, commit=commit, submodule="shared"
+            )
             for version, commit in commits.items()
         )
         directory.mkdir(parents=True, exist_ok=True)
@@ -108,18 +110,6 @@ def make_repository(folder: Path) -> Repository:
     return Repository(main.as_uri(), old_commit, _commit(main, "kernels by a variable"), header)
 
 
-APEX = """
-schema = 1
-[[release]]
-package = "apex"
-version = "1.13.0"
-git = {{ url = "{url}", commit = "{commit}", submodules = ["{submodule}"] }}
-backend = ["rocm"]
-status = "observed"
-source = "tests"
-"""
-
-
 def make_apex(folder: Path) -> str:
     """Create the repository of the stand-in for Apex; return a catalog in which Apex comes from there."""
     shared, main = folder / "cudnn-frontend.git", folder / "apex.git"
@@ -127,7 +117,11 @@ def make_apex(folder: Path) -> str:
     shutil.copytree(PACKAGES / "apex", main)
     submodule = "apex/contrib/csrc/cudnn-frontend"
     _add_submodule(main, shared, submodule)
-    return APEX.format(url=main.as_uri(), commit=_commit(main, "Apex's build"), submodule=submodule)
+    commit = _commit(main, "Apex's build")
+    release = _RELEASE.format(
+        package="apex", version="1.13.0", url=main.as_uri(), commit=commit, submodule=submodule
+    )
+    return f"schema = 1\n{release}"
 
 
 def _make_submodule(folder: Path) -> str:

@@ -31,7 +31,7 @@ class Installation:
     left_open
         Descriptions of what the lock does not decide.
     variables
-        Environment variables that must be set at the site, or must not be set.
+        Environment variables that must be set at the site or for what the lock builds, or must not be set.
 
     Raises
     ------

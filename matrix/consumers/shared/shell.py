@@ -60,7 +60,7 @@ def container_environment() -> str:
 
 
 def site_environment(installation: Installation) -> str:
-    """Return POSIX shell lines that set the variables needed at the site, and unset others.
+    """Return POSIX shell lines that set the variables that programs need, and unset others.
 
     A variable that is needed and already set keeps its value.
     """
@@ -78,7 +78,7 @@ def site_environment(installation: Installation) -> str:
 
 
 def environment_of_jobs(installation: Installation, consumer: str) -> list[File]:
-    """Return the file that job scripts source, if the site needs any variable."""
+    """Return the file that job scripts source, if programs need any variable."""
     if not installation.variables:
         return []
     lines = [
