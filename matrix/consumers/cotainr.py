@@ -57,7 +57,7 @@ def _build_script(installation: Installation, layout: Layout) -> str:
         main=quote(layout.main),
         script=SCRIPT,
         environment=container_environment(),
-        load=", on LUMI: module load LUMI cotainr"
+        load="; on LUMI: module load LUMI cotainr"
         if installation.lock.target.site.startswith("lumi")
         else "",
         checks="\n".join([image_checks(installation), *bound, *exports]),

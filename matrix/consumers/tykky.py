@@ -78,7 +78,7 @@ def _build_script(installation: Installation, layout: Layout) -> str:
         head=head(installation, "tykky", _SCRIPT, notes),
         main=quote(layout.main),
         unset=" ".join(DISTURBING),
-        load=", on LUMI: module load LUMI lumi-container-wrapper"
+        load="; on LUMI: module load LUMI lumi-container-wrapper"
         if installation.lock.target.site.startswith("lumi")
         else "",
         python=installation.python,
