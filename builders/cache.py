@@ -1,9 +1,14 @@
-"""The directory of cached files."""
+"""Where cached files are."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from resolver.indexes import File
 
 
 def cache_root() -> Path:
@@ -13,3 +18,9 @@ def cache_root() -> Path:
     """
     base = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "matrix"
+
+
+def cached_file(file: File) -> Path:
+    """Return the path of a file of a lock in the cache, whether or not it exists."""
+    key = file.sha256 or f"url-{hashlib.sha256(file.url.encode()).hexdigest()}"
+    return cache_root() / "wheels" / key / Path(file.name).name

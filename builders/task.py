@@ -19,7 +19,7 @@ from builders import host
 from builders.alias import write_alias
 from builders.audit import Expected, audit_wheel, read_torch
 from builders.build_directory import BuildDirectory, finished_outputs, lock_of, path_of
-from builders.cache import cache_root
+from builders.cache import cache_root, cached_file
 from builders.compilation import FRONTEND, INDEX_UNCHANGED, compile_wheel, seen_at
 from builders.compiler_cache import find_compiler_cache, use_compiler_cache
 from builders.constants import NO_COMPILER_CACHE
@@ -40,7 +40,7 @@ from builders.recipes.recipe import check_source
 from builders.records import log_path, record_start, record_stop, take_start
 from builders.scheduling.jobserver import join
 from builders.scheduling.memory import MemoryMeter
-from builders.sources import Downloads, cached_file, fetch_file, obtain
+from builders.sources import Downloads, fetch_file, obtain
 from builders.urls import mirrored
 from builders.wheel_requirements import environment_of, requirements_in
 from resolver.errors import (

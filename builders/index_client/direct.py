@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 import msgspec
 from packaging.utils import canonicalize_name
 
-from builders.cache import cache_root
+from builders.cache import cache_root, cached_file
 from builders.files import sha256_of, temporary_sibling
 from builders.index_client import stored
 from builders.index_client.pages import version_in
@@ -275,8 +275,6 @@ def _read_record(path: Path, url: str) -> Reference | None:
 
 def _keep(temporary: Path, file: File) -> None:
     """Put a file where ``matrix fetch`` looks for it."""
-    from builders.sources import cached_file
-
     target = cached_file(file)
     make_directories(target.parent)
     make_read_only(temporary)

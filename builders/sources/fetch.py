@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 import msgspec
 
-from builders.cache import cache_root
+from builders.cache import cached_file
 from builders.files import temporary_sibling
 from builders.io_errors import explain_cache_errors
 from builders.sources.download import Downloads, check_hash, download
@@ -90,12 +89,6 @@ class FetchResult(msgspec.Struct):
     def bytes_fetched(self) -> int:
         """Size of everything that was not in the cache before."""
         return sum(item.bytes for item in self.sources if item.state == "fetched")
-
-
-def cached_file(file: File) -> Path:
-    """Return the path of a file of a lock in the cache, whether or not it exists."""
-    key = file.sha256 or f"url-{hashlib.sha256(file.url.encode()).hexdigest()}"
-    return cache_root() / "wheels" / key / Path(file.name).name
 
 
 def fetch_file(file: File, downloads: Downloads, *, offline: bool = False) -> bool:

@@ -1,11 +1,12 @@
-"""All rules applied to a file, and the file with corrections."""
+"""A file is read, all rules are applied to it, and it is corrected."""
 
 from __future__ import annotations
 
 import difflib
+import re
 from typing import TYPE_CHECKING
 
-from matrix.checking.document import read_document
+from matrix.checking.document import read_requirements
 from matrix.checking.line_rules import check_conda, check_lines, check_paths
 from matrix.checking.package_rules import check_extensions, check_indexes, check_names, check_torch
 from matrix.checking.rules import fixable, in_order
@@ -19,8 +20,31 @@ if TYPE_CHECKING:
     from matrix.checking.target import Expected
 
 _CHECKS = (check_lines, check_paths, check_indexes, check_torch, check_names, check_extensions, check_conda)
+_CONDA_KEY = re.compile(r"(?m)^(dependencies|channels)\s*:")
 _MOST_ROUNDS = 50
 """A line may need several corrections, one after another, but never this many."""
+
+
+def read_document(text: str, name: str) -> Document:
+    """Parse a file of either kind; its name decides, or else its content.
+
+    Raises
+    ------
+    UsageError
+        A conda environment file cannot be parsed.
+
+    Examples
+    --------
+    >>> read_document("torch==2.9.1", "requirements.txt").kind
+    'requirements'
+    """
+    ending = name.rpartition(".")[2].lower()
+    conda = ending in {"yml", "yaml"} or (ending not in {"txt", "in"} and _CONDA_KEY.search(text) is not None)
+    if not conda:
+        return read_requirements(text, name)
+    from matrix.checking.conda_document import read_conda
+
+    return read_conda(text, name)
 
 
 def check(document: Document, expected: Expected) -> list[Finding]:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 LARGEST = 2**20
 """Bytes. A file written by a person is far smaller."""
 HINT = "Name a conda environment file (.yml) or a pip requirements file (.txt)."
-_CONDA_KEY = re.compile(r"(?m)^(dependencies|channels)\s*:")
 _CONDA_PIN = re.compile(r"(?:\S+::)?python(?:\s*={1,2}\s*|\s+)(\d+\.\d+)(\.[\d*]+)*(?:[\s=]\S*)?")
 """A Python for conda, optionally with channel and build: ``conda-forge::python=3.12.*=*_cpython``."""
 _COMMENT = re.compile(r"(^|\s+)#.*$")
@@ -171,28 +170,6 @@ def read_file(path: Path, *, pipes: bool = True) -> str:
         msg = f"{path} is empty."
         raise UsageError(msg, hint=HINT)
     return text
-
-
-def read_document(text: str, name: str) -> Document:
-    """Parse a file of either kind; its name decides, or else its content.
-
-    Raises
-    ------
-    UsageError
-        A conda environment file cannot be parsed.
-
-    Examples
-    --------
-    >>> read_document("torch==2.9.1", "requirements.txt").kind
-    'requirements'
-    """
-    ending = name.rpartition(".")[2].lower()
-    conda = ending in {"yml", "yaml"} or (ending not in {"txt", "in"} and _CONDA_KEY.search(text) is not None)
-    if not conda:
-        return read_requirements(text, name)
-    from matrix.checking.conda_document import read_conda
-
-    return read_conda(text, name)
 
 
 def read_requirements(text: str, name: str) -> Document:

@@ -207,8 +207,9 @@ def _fetch_prebuilt(lock: Resolution, catalog: Catalog, names: Sequence[str], co
     MatrixError
         One of them cannot be fetched, or has errors.
     """
+    from builders.cache import cached_file
     from builders.prebuilt import check_prebuilt, prebuilt
-    from builders.sources import Downloads, cached_file, fetch_file
+    from builders.sources import Downloads, fetch_file
 
     settings = context.settings
     for pick in prebuilt(lock, catalog):

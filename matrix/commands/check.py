@@ -12,8 +12,8 @@ import msgspec
 from builders.constants import INDEX_DIRECTORY, LOCK_FILE, MOUNTED_INDEX
 from builders.files import write_atomic
 from builders.findings import Finding
-from matrix.checking.check import check, difference, fixed, summary
-from matrix.checking.document import Kind, read_document, read_file
+from matrix.checking.check import check, difference, fixed, read_document, summary
+from matrix.checking.document import Kind, read_file
 from matrix.checking.preflight import SKIPPED, Preflight, preflight
 from matrix.checking.target import CONSUMERS, Consumer, expect_lock, expect_request
 from matrix.json_document import JsonDocument

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from builders.cache import cache_root
-from builders.sources import cached_file, fetch_published, obtain
+from builders.cache import cache_root, cached_file
+from builders.sources import fetch_published, obtain
 from builders.sources.download import Downloads
 from builders.sources.fetch import fetch_file
 from resolver.errors import EnvironmentLacksError, HashMismatchError, SourceError

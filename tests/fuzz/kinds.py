@@ -29,8 +29,8 @@ from builders.diagnosis import diagnose
 from builders.index_client import metadata, pages
 from builders.sources.sdist import unpack_sdist
 from builders.wheel import DamagedError
-from matrix.checking.check import check, fixed
-from matrix.checking.document import Document, read_document
+from matrix.checking.check import check, fixed, read_document
+from matrix.checking.document import Document
 from matrix.checking.target import Expected, expect_request
 from matrix.inputs import read_inputs
 from matrix.settings import read_settings

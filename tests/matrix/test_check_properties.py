@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from matrix.checking.check import check, fixed
-from matrix.checking.document import read_document, read_requirements
+from matrix.checking.check import check, fixed, read_document
+from matrix.checking.document import read_requirements
 from matrix.checking.rules import fixable
 from matrix.checking.target import Expected, expect_request
 from resolver.errors import UsageError
