@@ -1,6 +1,6 @@
 """The feasible matrix as text for a terminal, CSV (RFC 4180) and JSON; `matrix.report` has it as HTML.
 
-The keys of CSV and JSON are a contract. Every format is written row by row, while the table is computed.
+The keys of CSV and JSON are a contract. Both are written row by row, while the table is computed.
 """
 
 from __future__ import annotations
@@ -8,9 +8,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, groupby
+from itertools import groupby
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -21,11 +22,12 @@ from matrix.json_document import JsonDocument
 from matrix.resolution_text import title_of
 from resolver.facts.schema import Status
 from resolver.model import CoreItem, Origin, Target
+from resolver.table import Cell
 
 if TYPE_CHECKING:
     from matrix.screen import Screen
     from resolver.model import Distribution
-    from resolver.table import Cell, Column, Row, Table
+    from resolver.table import Column, Row, Table
 
     Core = Callable[[Row, Column | None], list[CoreItem]]
     """Returns the whole reason why a cell, or a row, is refused."""
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 ROW_KEYS = ("base_image", "rocm", "torch", "python", "verdict")
 _RISK, _REFUSED = "yellow", "dim"
 _MIN_WIDTH = len("- base-image")
-"""Every column has room for the most frequent reasons."""
+"""Every column has room for the most frequent reasons for a refusal."""
 _GAP = "  "
 _REFUSAL = re.compile(r"(?<= )-( [^\s,]+(, [^\s,]+)*)?(?= |$)")
 _NO_IMAGE = ", no base image works: published wheels only"
@@ -87,113 +89,123 @@ def answer_of(table: Table, rows: Iterable[Row]) -> str:
     return f"{answer}, {len(full)} with {what}." if columns else f"{answer}."
 
 
-def to_text(table: Table, rows: Iterable[Row], screen: Screen) -> Iterator[str]:
+def to_text(table: Table, rows: Sequence[Row], screen: Screen) -> Iterator[str]:
     """Yield the table in lines.
 
-    Rows of the same base images follow a heading that names the images. The widths of the columns follow
-    from the versions that a column can have at all, so no row has to wait for the others. If the columns
-    do not fit side by side, each row takes several lines.
+    Rows of the same base images follow a heading that names the images. If the columns do not fit side by
+    side, each torch has a table of its own, with a line for each package and a column for each Python.
 
     Parameters
     ----------
     table
-        The columns and their possible versions.
+        The columns.
     rows
         Its rows, or some of them.
     screen
         What the text is written to.
     """
-    yield f"{title_of(table.request.target)}\n"
+    target = table.request.target
+    yield f"{title_of(target)}\n"
     refused = {column.name: table.refused_everywhere(column) for column in table.columns}
     listed = ", ".join(f"{name} ({reason})" for name, reason in refused.items() if reason)
     if listed:
         yield screen.wrapped(f"Not available in any row: {listed}") + "\n"
-    layout = _Layout(table, [column for column in table.columns if not refused[column.name]], screen)
-    for _, group in groupby(rows, key=lambda row: (row.images, row.rocm, row.verdict)):
-        first = next(group)
-        yield layout.heading(first)
-        for row in chain([first], group):
-            yield layout.line(row)
+    columns = [column for column in table.columns if not refused[column.name]]
+    groups = [list(same) for _, same in groupby(rows, key=lambda row: (row.images, row.rocm, row.verdict))]
+    lengths = (_length(_wide(columns, group)) for group in groups if group[0].verdict)
+    room = math.inf if screen.width is None else screen.width
+    is_wide = max(lengths, default=0) <= room
+    for group in groups:
+        first = group[0]
+        yield from _heading(first, screen, is_cpu=target.backend == "cpu")
+        if first.verdict is None:
+            refusals = [[row.torch, row.python, f"- {row.refused}"] for row in group]
+            yield from _aligned([["torch", "python", ""], *refusals], screen)
+        elif is_wide:
+            yield from _aligned(_wide(columns, group), screen)
+        else:
+            for _, of_torch in groupby(group, key=lambda row: row.torch):
+                for block in _fold(_turned(columns, list(of_torch)), room):
+                    yield "\n"
+                    yield from _aligned(block, screen)
 
 
-class _Layout:
-    """Widths of the columns, and lines of these widths."""
+def _wide(columns: Sequence[Column], rows: Sequence[Row]) -> list[list[str]]:
+    """Return the texts of a table with a line for each row."""
+    texts = [
+        ["torch", *(row.torch for row in rows)],
+        ["python", *(row.python for row in rows)],
+        *([column.name, *_texts([row.cells[column.name] for row in rows])] for column in columns),
+    ]
+    return list(map(list, zip(*texts, strict=True)))
 
-    def __init__(self, table: Table, columns: Sequence[Column], screen: Screen) -> None:
-        self._styled = screen.styled
-        self._columns = columns
-        self._is_cpu = table.request.target.backend == "cpu"
-        torch = max(map(len, ["torch", *table.torch_versions()]))
-        self._head = (torch, len("python"))
-        self._widths = {column.name: _width(table, column) for column in columns}
-        self._blocks = list(self._fold(screen.width))
 
-    def _fold(self, width: int | None) -> Iterator[list[Column]]:
-        """Yield the columns that fit side by side."""
-        room = None if width is None else width - sum(self._head) - 2 * len(_GAP)
-        block: list[Column] = []
-        used = 0
-        for column in self._columns:
-            needed = self._widths[column.name] + (len(_GAP) if block else 0)
-            if block and room is not None and used + needed > room:
-                yield block
-                block, used, needed = [], 0, self._widths[column.name]
-            block.append(column)
-            used += needed
-        yield block
+def _turned(columns: Sequence[Column], rows: Sequence[Row]) -> list[list[str]]:
+    """Return the texts of the rows of a torch, with a line for each package."""
+    packages = [(column, name) for column in columns for name in column.packages]
+    names = [f"{'' if len(column.packages) == 1 else 'together: '}{name}" for column, name in packages]
+    texts = [[f"torch {rows[0].torch}", *(f"  {name}" for name in names)]]
+    for row in rows:
+        cells = [row.cells[column.name] for column, _ in packages]
+        picks = [
+            Cell(tuple(pick for pick in cell.picks if pick.name == name), cell.refused)
+            for cell, (_, name) in zip(cells, packages, strict=True)
+        ]
+        texts.append([f"python {row.python}", *_texts(picks)])
+    return list(map(list, zip(*texts, strict=True)))
 
-    def heading(self, row: Row) -> str:
-        """Return the heading of a group of rows: the names of the images and of the columns."""
-        text = _heading(row, is_cpu=self._is_cpu)
-        lines = [self._styled(_RISK, text) if row.verdict == "at-own-risk" else text] if text else []
-        lines += [f"  {image}" for image in row.images]
-        names = [[column.name for column in block] for block in self._blocks]
-        header = self._fill("torch", "python", names if row.verdict else [[]])
-        return "\n" + "\n".join([*lines, *header]) + "\n"
 
-    def line(self, row: Row) -> str:
-        """Return the lines of a row."""
-        if row.verdict is None:
-            refusal = self._styled(_REFUSED, f"- {row.refused}")
-            return f"{self._start(row.torch, row.python)}{refusal}\n"
-        cells = [[self._cell(row.cells[column.name], column) for column in block] for block in self._blocks]
-        return "\n".join(self._fill(row.torch, row.python, cells)) + "\n"
-
-    def _fill(self, torch: str, python: str, blocks: Sequence[Sequence[str]]) -> Iterator[str]:
-        """Yield lines with texts in their columns; a text that starts with a dash is a refusal."""
-        start = self._start(torch, python)
-        for block, texts in zip(self._blocks, blocks, strict=False):
-            padded = [
-                text.ljust(self._widths[column.name]) for column, text in zip(block, texts, strict=False)
-            ]
-            line = (start + _GAP.join(padded)).rstrip()
-            yield re.sub(_REFUSAL, lambda match: self._styled(_REFUSED, match[0]), line)
-            start = " " * len(start)
-
-    def _start(self, torch: str, python: str) -> str:
-        return f"{torch:<{self._head[0]}}{_GAP}{python:<{self._head[1]}}{_GAP}"
-
-    def _cell(self, cell: Cell, column: Column) -> str:
-        if cell.picks:
-            return cell.version
+def _texts(cells: Sequence[Cell]) -> Iterator[str]:
+    """Yield what a column shows: a version, or as much of the reason for a refusal as it has room for."""
+    room = max([_MIN_WIDTH, *(len(cell.version) for cell in cells)])
+    for cell in cells:
         first, *_ = cell.refused.split(", ")
-        room = self._widths[column.name]
-        return next((text for text in (f"- {cell.refused}", f"- {first}") if len(text) <= room), "-")
+        refusals = (text for text in (f"- {cell.refused}", f"- {first}") if len(text) <= room)
+        yield cell.version or next(refusals, "-")
 
 
-def _width(table: Table, column: Column) -> int:
-    longest = [max(map(len, versions), default=0) for versions in table.possible(column)]
-    together = sum(longest) + len(" + ") * (len(longest) - 1)
-    return max(len(column.name), _MIN_WIDTH, together)
+def _widths(lines: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(len, column)) for column in zip(*lines, strict=True)]
 
 
-def _heading(row: Row, *, is_cpu: bool) -> str:
-    """Return the heading of rows with the same images, ROCm and verdict; empty for a CPU."""
-    if row.verdict is None:
-        return _REFUSED_ROWS
+def _length(lines: Sequence[Sequence[str]]) -> int:
+    widths = _widths(lines)
+    return sum(widths) + len(_GAP) * (len(widths) - 1)
+
+
+def _fold(lines: Sequence[Sequence[str]], room: float) -> Iterator[list[list[str]]]:
+    """Yield tables with the first column and as many others as fit side by side."""
+    first, *others = _widths(lines)
+    start, used = 0, first
+    for number, width in enumerate(others):
+        used += len(_GAP) + width
+        if used > room and number > start:
+            yield [[line[0], *line[start + 1 : number + 1]] for line in lines]
+            start, used = number, first + len(_GAP) + width
+    yield [[line[0], *line[start + 1 :]] for line in lines]
+
+
+def _aligned(lines: Sequence[Sequence[str]], screen: Screen) -> Iterator[str]:
+    """Yield lines with texts in columns; a text that starts with a dash is a refusal."""
+    widths = _widths(lines)
+    for line in lines:
+        padded = _GAP.join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
+        yield re.sub(_REFUSAL, lambda match: screen.styled(_REFUSED, match[0]), padded) + "\n"
+
+
+def _heading(row: Row, screen: Screen, *, is_cpu: bool) -> Iterator[str]:
+    """Yield the heading of rows with the same images, ROCm and verdict."""
+    yield "\n"
     text = f"ROCm {row.rocm}" if row.rocm else ""
     text += "" if row.images or is_cpu else _NO_IMAGE
-    return text + (", at own risk" if row.verdict == "at-own-risk" else "")
+    if row.verdict is None:
+        yield f"{_REFUSED_ROWS}\n"
+    elif row.verdict == "at-own-risk":
+        yield screen.styled(_RISK, f"{text}, at own risk") + "\n"
+    elif text:
+        yield f"{text}\n"
+    for image in row.images:
+        yield f"  {image}\n"
 
 
 def to_csv(table: Table, rows: Iterable[Row]) -> Iterator[str]:

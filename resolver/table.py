@@ -183,10 +183,6 @@ class Table:
             return ""
         return self._column_parts[self.columns.index(column)].why_refused({})
 
-    def torch_versions(self) -> list[str]:
-        """Return every torch that the request allows, whether or not it runs."""
-        return self._row_part.requested_versions("torch")
-
     @cached_property
     def driver(self) -> str:
         """The kernel driver of the target; empty if it is not known."""

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from matrix.cli import main
-from matrix.screen import PLAIN
-from matrix.table_formats import to_csv, to_json, to_text
+from matrix.table_formats import to_csv, to_json
 from resolver.facts.catalog import Catalog
 from resolver.facts.loading import load
 from resolver.model import SCHEMA
@@ -214,17 +213,41 @@ def test_reasons_add_core_to_json_and_html(capsys: Capture) -> None:
     assert {text for text, *_ in shown} == set(texts)
 
 
-@pytest.mark.slow
-def test_text_fits_width(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    wide = run(capsys, "table", "torch>=2.9", *ON_LUMI)
-    monkeypatch.setenv("COLUMNS", "100")
-    narrow = run(capsys, "table", "torch>=2.9", *ON_LUMI)
-    body = narrow.split("\n\n", 1)[1]
-    assert max(len(line) for line in body.splitlines()) <= 100
-    assert max(map(len, wide.splitlines())) > 100
-    assert body.split() == wide.split("\n\n", 1)[1].split()
-    assert narrow.isascii()
-    assert "\033" not in narrow
+def test_narrow_text_has_a_table_for_each_torch(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    text = run(capsys, *ASKED)
+    assert max(map(len, text.splitlines())) <= 80
+    assert text.isascii()
+    shown: dict[tuple[str, ...], str] = {}
+    images: list[str] = []
+    for block in text.split("\n\n"):
+        head, *lines = block.splitlines()
+        if not head.startswith("torch "):
+            images = [line.strip() for line in lines]
+            continue
+        torch, *pythons = re.split("  +", head)
+        for line in lines:
+            name, *texts = re.split("  +", line.strip())
+            for image in images:
+                for python, cell in zip(pythons, texts, strict=True):
+                    shown[image, torch.split()[1], python.split()[1], name] = cell
+    for row in run_json(capsys, *ASKED)["rows"]:
+        for name in ("apex", "flash-attn", "bitsandbytes"):
+            if row["base_image"]:
+                expected = _key(row["cells"][name]) or f"- {row['cells'][name]['refused']}"
+                assert shown[row["base_image"], row["torch"], row["python"], name] == expected
+    assert not any(name == "aiter" for *_, name in shown)
+
+
+def test_narrow_text_shows_the_packages_of_a_combination(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    line = ["table", "apex", "deepspeed", "bitsandbytes", "torch==2.9.1", "--python", "3.12", "--rocm", "6.4"]
+    text = run(capsys, *line, *ON_LUMI, "--together")
+    shown = [line.split() for line in text.splitlines() if line.startswith("  together: ")]
+    alone = [line.split() for line in text.splitlines() if re.match("  (apex|deepspeed|bits)", line)]
+    assert shown == [["together:", *cells] for cells in alone]
 
 
 def test_text_is_coloured_on_terminal_only(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,7 +342,6 @@ def test_request_file_gives_columns_and_limits(capsys: Capture) -> None:
 
 def _renderers(table: Table) -> dict[str, Callable[[Iterator[Row]], Iterator[str]]]:
     return {
-        "text": lambda rows: to_text(table, rows, PLAIN),
         "csv": lambda rows: to_csv(table, rows),
         "json": lambda rows: to_json(table, rows),
     }
@@ -332,7 +354,7 @@ def small() -> tuple[Catalog, Table]:
     return catalog, Table(catalog, ask(catalog, "apex torch>=2.8 python==3.12", day="2026-06-01"))
 
 
-@pytest.mark.parametrize("form", ["text", "csv", "json"])
+@pytest.mark.parametrize("form", ["csv", "json"])
 def test_rows_are_written_one_by_one(small: tuple[Catalog, Table], form: str) -> None:
     rows = list(small[1].rows())
     steps = 0
