@@ -17,8 +17,9 @@ from builders.index import Index
 from builders.pip_configuration import public_index
 from matrix.checking.document import finding
 from matrix.checking.pip_line import PipLine, url_path
+from matrix.checking.target import released_with
 from resolver.facts.catalog import applies
-from resolver.requirements import TRITON_NAMES
+from resolver.requirements import TRITON_NAMES, is_for_cuda
 from resolver.versions import is_version, join_words, minor, satisfies, sort_key
 
 if TYPE_CHECKING:
@@ -28,14 +29,13 @@ if TYPE_CHECKING:
     from matrix.checking.document import Document, Entry
     from matrix.checking.target import Expected
     from resolver.facts.catalog import Catalog
-    from resolver.facts.schema import Package, Torch
+    from resolver.facts.schema import Package
 
 TORCH_FAMILY = ("torch", "torchvision", "torchaudio")
 _TORCH_INDEX = re.compile(r"download(?:-r2)?\.pytorch\.org/whl/(?:nightly/|test/)?(rocm[\d.]+|cpu|cu\d+)")
 _ROCM_LABEL = re.compile(r"rocm(\d+\.\d+)")
 _TORCH_LABEL = re.compile(r"torch(\d+(?:\.\d+)*)")
 _GFX_LABEL = re.compile(r"gfx[0-9a-f]+")
-_CUDA_NAME = re.compile(r"nvidia-.*|cupy-cuda.*|.*-cu1[1-9]\d?|pytorch-cuda|cuda-python|cuda-bindings")
 _CUPY_ROCM = re.compile(r"cupy-rocm-(\d+)-(\d+)")
 _RESOLVE = "`matrix resolve torch` for the same site or base image lists versions that fit."
 _BUILD = "Build a wheel with `matrix build-wheels` and pin it with its label."
@@ -152,11 +152,12 @@ def check_indexes(document: Document, expected: Expected) -> Iterator[Finding]:
 
 
 def check_torch(document: Document, expected: Expected) -> Iterator[Finding]:
-    """Check torch, torchvision, torchaudio and packages for CUDA only."""
+    """Check torch, torchvision, torchaudio, triton and packages for CUDA only."""
     indexes = Indexes(document)
+    has_torch = any(entry.pip.name == "torch" for entry in document.entries)
     for entry in document.entries:
         line = entry.pip
-        if expected.backend == "rocm" and line.name and _CUDA_NAME.fullmatch(line.name):
+        if expected.backend == "rocm" and is_for_cuda(line.name):
             message = f"{line.name} is for NVIDIA GPUs: gigabytes that AMD GPUs cannot use."
             certain = line.name.startswith("nvidia-")
             corrected = [f"# {entry.text}"] if certain else []
@@ -164,7 +165,16 @@ def check_torch(document: Document, expected: Expected) -> Iterator[Finding]:
             yield finding("cuda-package", entry, message, corrected=corrected, fixable=certain, fix=fix)
         if line.requirement is None or line.location or line.name in expected.pins:
             continue
-        if line.name in TORCH_FAMILY:
+        if line.name == "triton" and has_torch and expected.backend == "rocm":
+            message = (
+                "torch for ROCm requires its own triton under another name. pip installs both into the same "
+                "directory, and the second overwrites files of the first."
+            )
+            fix = "Leave it out: torch brings the triton that it works with."
+            yield finding(
+                "second-triton", entry, message, corrected=[f"# {entry.text}"], fixable=True, fix=fix
+            )
+        elif line.name in TORCH_FAMILY:
             yield from _check_family(document, entry, expected, indexes)
         elif line.local and rocm_of(line.local):
             yield from _check_rocm(entry, rocm_of(line.local), expected)
@@ -203,48 +213,23 @@ def _check_family(
         yield from _check_unlabelled(entry, expected, indexes)
     elif line.local.startswith("cu") and expected.backend == "rocm":
         message = f"The label {line.local} means a build for CUDA."
-        labels = [_label(row) for row in _rows(line, expected.torches(line.public), expected)]
-        corrected = [line.with_pin(f"{line.public}+{label}") for label in labels[:1]]
+        fitting = expected.fitting(line.name, line.public)
+        corrected = [line.with_pin(released_with(row, line.name)) for row in fitting[:1]]
         yield finding("cuda-torch", entry, message, corrected=corrected)
     else:
         yield from _check_labelled(document, entry, expected, indexes)
 
 
-def _rows(line: PipLine, rows: list[Torch], expected: Expected) -> list[Torch]:
-    """Return the torch releases with which a version of torch, torchvision or torchaudio was released.
-
-    Parameters
-    ----------
-    rows
-        The torch releases to return for torch itself.
-    """
-    if line.name == "torch":
-        return rows
-    torches = [row.version.partition("+")[0] for row in expected.catalog.torch.values()
-               if line.public == _companion(row, line.name)]  # fmt: skip
-    return [row for public in dict.fromkeys(torches) for row in expected.torches(public)]
-
-
-def _companion(row: Torch, name: str) -> str:
-    """Return the version of torchvision or torchaudio released with a torch, without label."""
-    requirement = row.torchvision if name == "torchvision" else row.torchaudio
-    return requirement.rpartition("==")[2].partition("+")[0]
-
-
-def _label(row: Torch) -> str:
-    return row.version.partition("+")[2]
-
-
 def _check_unlabelled(entry: Entry, expected: Expected, indexes: Indexes) -> Iterator[Finding]:
     """Check torch without its label: which build pip takes depends on the indexes of the file."""
     line = entry.pip
-    fitting = _rows(line, expected.torches(line.public), expected)
-    published = expected.published_torches(line.public) if line.name == "torch" else fitting
+    fitting = expected.fitting(line.name, line.public)
+    published = expected.published(line.name, line.public)
     indexed = [row for row in published if torch_index(row.index) in indexes.torch]
-    indexed = [row for row in indexed if row in fitting] or indexed
+    indexed = [row for row in fitting if row in indexed] or indexed
     candidates = indexed or fitting
-    labels = list(dict.fromkeys(_label(row) for row in candidates))
-    corrected = [line.with_pin(f"{line.public}+{label}") for label in labels[:1]]
+    versions = list(dict.fromkeys(released_with(row, line.name) for row in candidates))
+    corrected = [line.with_pin(version) for version in versions[:1]]
     backend = "CPU" if expected.backend == "cpu" else "ROCm"
     if indexed or indexes.other:
         source = "may have" if not indexed else "has"
@@ -253,10 +238,10 @@ def _check_unlabelled(entry: Entry, expected: Expected, indexes: Indexes) -> Ite
             "If pip cannot read the index, it takes PyPI's, which is built for CUDA. "
             "With the label it fails instead."
         )
-        certain = len(labels) == 1 and bool(indexed) and indexed[0] in fitting
+        certain = len(versions) == 1 and bool(indexed) and indexed[0] in fitting
         yield finding("unlabelled-torch", entry, message, corrected=corrected, fixable=certain)
-        if indexed and indexed[0] not in fitting and rocm_of(labels[0]):
-            yield from _check_rocm(entry, rocm_of(labels[0]), expected)
+        if indexed and indexed[0] not in fitting and indexed[0].rocm:
+            yield from _check_rocm(entry, minor(indexed[0].rocm), expected)
         return
     message = (
         f"No index of the file has {line.name} for {backend}: pip takes PyPI's, which is built for CUDA."
@@ -279,7 +264,7 @@ def _check_labelled(
         return
     row = expected.catalog.torch.get(f"{line.public}+{line.local}")
     if row is None:
-        versions = [row.version for row in expected.torches(line.public)]
+        versions = [row.version for row in expected.fitting("torch", line.public)]
         message = f"The catalog does not list torch {line.pinned}; it may not exist."
         message += f" For {expected.against} it lists {join_words(versions)}." if versions else ""
         corrected = [line.with_pin(version) for version in versions[:1]]
@@ -442,8 +427,14 @@ def _check_extension(
         corrected = [f"--only-binary {line.name}", line.text]
         yield finding("other-project", entry, message, corrected=corrected, fixable=True, fix=_PIN)
     if not line.pinned:
-        reason = "another project" if other_project else "not built for this torch and this GPU"
-        message = f"pip takes the highest version from any index. PyPI's {line.name} is {reason}."
+        reason = "is not built for this torch" + (" and this GPU" if expected.backend == "rocm" else "")
+        if other_project:
+            reason = "is another project"
+        elif _is_published(expected, line.name):
+            reason = (
+                "may be built for another ROCm" if expected.backend == "rocm" else "may not fit this torch"
+            )
+        message = f"pip takes the highest version from any index. PyPI's {line.name} {reason}."
         yield finding("unpinned-extension", entry, message, fix=_PIN)
         return
     message = "Of several builds of this version, pip takes the one whose label sorts last, for any GPU. "
@@ -452,10 +443,10 @@ def _check_extension(
     yield finding("unlabelled-extension", entry, message, fix=_PIN)
 
 
-def _is_published(expected: Expected, name: str, version: str) -> bool:
-    """Return whether PyPI has a usable wheel of a release."""
+def _is_published(expected: Expected, name: str, version: str = "") -> bool:
+    """Return whether PyPI has a usable wheel of a release, or of any release."""
     return any(
-        row.version == version and row.is_published and expected.backend in row.backend
+        version in {"", row.version} and row.is_published and expected.backend in row.backend
         for row in expected.catalog.releases_of(name)
     )
 

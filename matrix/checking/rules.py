@@ -96,6 +96,11 @@ RULES: dict[str, Rule] = {
         "error", "torch without a wheel for this Python", "pip finds no wheel for the Python of the file"
     ),
     "cuda-package": Rule("error", "package for CUDA only", "`nvidia-*`, `*-cu12`, `cupy-cuda*`"),
+    "second-triton": Rule(
+        "error",
+        "triton beside torch for ROCm",
+        "torch requires its own, and pip installs both into one directory",
+    ),
     # Names on several indexes
     "any-index": Rule(
         "warning",

@@ -53,17 +53,23 @@ class Expected:
             return "fits"
         return "old" if not self.exact and sort_key(rocm) < sort_key(self.rocm[0]) else "wrong"
 
-    def torches(self, public: str) -> list[Torch]:
-        """Return the published torch wheels of a version that fit, the newest ROCm first."""
-        rows = self.published_torches(public)
+    def published(self, name: str, public: str) -> list[Torch]:
+        """Return the torch wheels with which a version of torch, torchvision or torchaudio was released."""
+        rows = self.catalog.torch.values()
+        return [row for row in rows if released_with(row, name).partition("+")[0] == public]
+
+    def fitting(self, name: str, public: str) -> list[Torch]:
+        """Return those of `published` that fit: builds with a ROCm label first, then the newest ROCm."""
+        rows = self.published(name, public)
         if self.backend == "cpu":
             return [row for row in rows if row.backend == "cpu"]
         fitting = [row for row in rows if row.rocm and self.fit(minor(row.rocm)) == "fits"]
-        return sorted(fitting, key=lambda row: sort_key(row.rocm), reverse=True)
+        return sorted(fitting, key=lambda row: ("+rocm" in row.version, sort_key(row.rocm)), reverse=True)
 
-    def published_torches(self, public: str) -> list[Torch]:
-        """Return all published torch wheels of a version."""
-        return [row for row in self.catalog.torch.values() if row.version.partition("+")[0] == public]
+
+def released_with(row: Torch, name: str) -> str:
+    """Return the version, with label, of torch, torchvision or torchaudio in the release of a torch."""
+    return {"torch": row.version, "torchvision": row.torchvision, "torchaudio": row.torchaudio}[name]
 
 
 def expect_request(
