@@ -109,6 +109,8 @@ class WheelReply(msgspec.Struct, frozen=True, kw_only=True):
     imports: list[LoadReply] = []
     objects: list[LoadReply] = []
     op_table: OpTable | None = None
+    variables: dict[str, str] = {}
+    """The variables that programs need, as the environment sets them."""
 
 
 class InstalledDist(msgspec.Struct, frozen=True):
@@ -175,6 +177,8 @@ class EnvironmentReply(msgspec.Struct, frozen=True, kw_only=True):
     system_libstdcxx: LibStdCxx
     libraries: Libraries
     torch: TorchReply
+    variables: dict[str, str] = {}
+    """The variables that programs need, as the environment sets them."""
 
 
 _Reply = TypeVar("_Reply", WheelReply, EnvironmentReply)
@@ -196,6 +200,8 @@ class Probe:
         File for everything that is printed.
     env
         Variables in addition to the runtime's own.
+    variables
+        Variables that programs need: those that the environment does not set get these values.
 
     Raises
     ------
@@ -204,9 +210,17 @@ class Probe:
     """
 
     def __init__(
-        self, runtime: Runtime, python: str, *, folder: Path, log: Path, env: Mapping[str, str] | None = None
+        self,
+        runtime: Runtime,
+        python: str,
+        *,
+        folder: Path,
+        log: Path,
+        env: Mapping[str, str] | None = None,
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         self._runtime, self._python, self._log = runtime, python, log
+        self._variables = dict(variables or {})
         self._start = _words(python, runtime) if python else ["/bin/sh", "-c", _PYTHON, "sh"]
         devices = [Bind(Path(name), writable=True) for name in _DEVICES if Path(name).exists()]
         self._view = View(env=dict(env or {}), binds=[Bind(folder, writable=True), *devices])
@@ -238,14 +252,14 @@ class Probe:
             "is_image": self._runtime.image is not None,
         }
         try:
-            return self._ask(question, {}, EnvironmentReply)
+            return self._ask(question, EnvironmentReply)
         except MatrixError as error:
             if self._prints(self._start, self._view):
                 raise
             connected = replace(self._view, network=True)
             if self._runtime.image is None and self._prints(self._start, connected):
                 self._view = connected  # no setuid program, such as a container runtime, starts without it
-                return self._ask(question, {}, EnvironmentReply)
+                return self._ask(question, EnvironmentReply)
             if self._python and self._prints(["/bin/sh"], self._view):
                 reason = f": {error.lines[-1]}" if isinstance(error, CommandError) and error.lines else "."
                 msg = f"`{self._python}` does not start a working Python{reason}"
@@ -254,7 +268,7 @@ class Probe:
 
     def ask_wheel(self, recipe: Recipe) -> WheelReply:
         """Ask whether an installed distribution has what its recipe promises."""
-        return self._ask(wheel_question(recipe), recipe.run_environment, WheelReply)
+        return self._ask(wheel_question(recipe), WheelReply)
 
     def _prints(self, start: Sequence[str], view: View) -> bool:
         """Return whether the environment's Python, or a shell, starts and prints a word."""
@@ -262,15 +276,15 @@ class Probe:
         line = f"print('{word}')" if start is self._start else f"echo {word}"
         return word in output_in(self._runtime, [*start, "-c", line], view).split()
 
-    def _ask(self, question: Mapping[str, Any], env: Mapping[str, str], kind: type[_Reply]) -> _Reply:
-        view = replace(self._view, env={**self._view.env, **env})
+    def _ask(self, question: Mapping[str, Any], kind: type[_Reply]) -> _Reply:
+        question = {**question, "variables": self._variables}
         options: dict[str, Any] = {
             "folder": self._folder,
             "what": "Probing the environment",
             "log": self._log,
         }
         try:
-            return ask(self._runtime, self._start, question, kind, view, **options)
+            return ask(self._runtime, self._start, question, kind, self._view, **options)
         except MatrixError as error:
             error.hint = error.hint or _NO_PYTHON
             raise

@@ -6,7 +6,7 @@ A check that could not be done is a warning, never a pass. Without a GPU, kernel
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from itertools import groupby
 from pathlib import PurePath
 
@@ -70,8 +70,16 @@ def judge_environment(
     ]
 
 
-def judge_variables(env: Mapping[str, str], variables: Iterable[SiteVariable]) -> Iterator[Finding]:
-    """Report variables that must be set at the site but are not, and those that must be unset."""
+def judge_variables(
+    env: Mapping[str, str], variables: Iterable[SiteVariable], required: Container[str] = ()
+) -> Iterator[Finding]:
+    """Report variables that must be set but are not, and those that must be unset.
+
+    Parameters
+    ----------
+    required
+        Names of those without which a built package cannot be imported.
+    """
     for row in variables:
         evidence = {"variable": row.name, "source": row.source}
         if row.value is None and row.name in env:
@@ -79,8 +87,12 @@ def judge_variables(env: Mapping[str, str], variables: Iterable[SiteVariable]) -
             yield Finding("verify-variable-set", "warning", message, f"Run `unset {row.name}`.", evidence)
         elif row.value is not None and row.name not in env:
             message = f"{row.name} is not set: {row.reason}."
-            fix = f'Run `export {row.name}="{row.value}"`, or use `matrix run` or the script of `matrix env`.'
-            yield Finding("verify-variable-missing", "info", message, fix, evidence)
+            setting = f'`export {row.name}="{row.value}"`'
+            fix = f"Run `source environment.sh` if `matrix env` wrote it, else {setting}."
+            if row.name in required:
+                yield Finding("verify-variable-required", "warning", message, fix, evidence)
+            else:
+                yield Finding("verify-variable-missing", "info", message, fix, evidence)
 
 
 def _pins(

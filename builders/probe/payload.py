@@ -75,7 +75,11 @@ def outer(question: dict[str, Any], nonce: str) -> None:
     own_source()
     os.unlink(__file__)
     protect()
+    needed = question.get("variables", {})
+    own = {name: os.environ[name] for name in needed if name in os.environ}
+    os.environ.update(dict(needed, **own))
     reply = wheel_reply(question) if "distribution" in question else environment_reply(question)
+    reply["variables"] = own
     end_descendants()
     print(f"\n{MARK}{nonce} {json.dumps(reply)}", flush=True)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from msgspec.structs import replace
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
@@ -59,6 +60,10 @@ def judge_wheel(reply: WheelReply, recipe: Recipe, rebuild: str = "") -> list[Fi
     nothing = Finding(
         "probe-nothing", "warning", f"The recipe of {recipe.package} promises nothing to probe."
     )
+    if rebuild and (fix := _other_variables(reply, recipe)):
+        findings = [
+            replace(finding, fix=fix) if finding.severity == "error" else finding for finding in findings
+        ]
     return findings or [nothing]
 
 
@@ -71,14 +76,24 @@ def _load(load: LoadReply, reply: WheelReply, kind: str, what: str, rebuild: str
         message = f"{what}: not judged, because {reason}"
         later = "" if load.error == UNSEEN else "Run `matrix verify` on a GPU node."
         return Finding("probe-not-judged", "warning", message, later, evidence)
-    repair = _repair(load, rebuild) if rebuild else _READ_LOG
+    repair = _repair(load, reply, rebuild) if rebuild else _READ_LOG
     return Finding(f"probe-{kind}-failed", "error", f"{what}: fails with {load.failure}", repair, evidence)
 
 
-def _repair(outcome: Outcome, rebuild: str) -> str:
+def _other_variables(reply: WheelReply, recipe: Recipe) -> str:
+    """Return what to do about variables that have other values than the recipe requires."""
+    others = ", ".join(
+        f"{name}={reply.variables[name]}"
+        for name, value in recipe.run_environment.items()
+        if reply.variables.get(name, value) != value
+    )
+    return f"{_run_environment(recipe)} The environment has {others}." if others else ""
+
+
+def _repair(outcome: Outcome, reply: WheelReply, rebuild: str) -> str:
     """Return what to do about a failure in a finished environment."""
-    if outcome.missing:
-        name = outcome.missing.partition(".")[0]
+    name = outcome.missing.partition(".")[0]
+    if name and reply.distribution and name not in reply.distribution.top:
         return f"Install the distribution that has {name}; if it is not in the lock, add it to the request."
     if _NO_LIBRARY.search(outcome.text):
         return "Use the lock's base image, or load the module that has this library."

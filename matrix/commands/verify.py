@@ -136,7 +136,7 @@ def execute(context: Context) -> int:
     if args.gpu:
         return _submit(args, lock, catalog, console)
     _reject_job_options(args)
-    variables = context.site_variables() if lock else []
+    variables = context.run_variables() if lock else []
     with console.task("verify"):
         reply, findings = _verify(args, lock, catalog, variables)
     verdict: Verdict = "defective" if any(finding.severity == "error" for finding in findings) else "sound"
@@ -178,13 +178,14 @@ def _verify(
         env = {name: os.environ[name] for name in _GPU_VARIABLES if name in os.environ}
     else:
         env = {"PYTHONNOUSERSITE": "", **os.environ}
+    needed = {row.name: os.environ[row.name] for row in variables if row.value and row.name in os.environ}
+    env |= needed
     changes = site_changes(os.environ, variables)
-    env |= {change.name: change.value for change in changes if change.value is not None}
-    env |= {row.name: os.environ[row.name] for row in variables if row.value and row.name in os.environ}
+    needed |= {change.name: change.value for change in changes if change.value is not None}
     built, published = built_recipes(lock, catalog) if lock else [], _published_modules(lock, catalog)
     modules = ["torch", *published.values(), *(name for recipe in built for name in recipe.imports)]
     folder = TemporaryDirectory()
-    probe = Probe(runtime, args.python, folder=folder.root, log=log, env=env)
+    probe = Probe(runtime, args.python, folder=folder.root, log=log, env=env, variables=needed)
     files = _recorded_files(lock, Index(args.index))
     reply = probe.ask_environment(list(dict.fromkeys(modules)), files)
     base = Path(os.environ.get("PYTHONUSERBASE") or Path.home() / ".local")
@@ -192,7 +193,8 @@ def _verify(
     rebuild = _NEW_CONTAINER if image else _NEW_ENVIRONMENT
     in_index = [name for name, rows in files.items() if rows]
     findings = judge_environment(reply, lock, own, need_gpu=args.need_gpu, rebuild=rebuild, in_index=in_index)
-    findings += judge_variables(os.environ, variables)
+    required = {name for recipe in built for name in recipe.run_environment}
+    findings += judge_variables({**os.environ, **reply.variables}, variables, required)
     installed = {normalize_name(dist.name): dist for dist in reversed(reply.distributions)}
     for recipe in [*built, *(_import_recipe(name, module) for name, module in published.items())]:
         dist = installed.get(normalize_name(recipe.package))

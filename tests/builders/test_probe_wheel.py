@@ -156,6 +156,19 @@ def test_attribute_is_compared_with_recipe() -> None:
     assert [finding.id for finding in failed] == ["probe-import-failed"]
 
 
+def test_fix_in_finished_environment_fits_the_failure() -> None:
+    def fix(missing: str, **variables: str) -> str:
+        failed = LoadReply("tiny", error="ModuleNotFoundError", text=missing, missing=missing)
+        wants = recipe(run_environment={"TINY": "1"})
+        return only(judge_wheel(reply(imports=[failed], variables=variables), wants, "Make it again.")).fix
+
+    assert fix("hjson") == (
+        "Install the distribution that has hjson; if it is not in the lock, add it to the request."
+    )
+    assert fix("tiny.ops") == fix("tiny_C", TINY="1") == "Make it again."
+    assert fix("hjson", TINY="0") == "Set TINY=1 when it runs. The environment has TINY=0."
+
+
 def test_undeclared_requirement_is_a_warning() -> None:
     wheel = WheelMetadata(
         "tiny", "1.0", ["tiny"], ["psutil>=5", 'hjson; extra == "dev"', "not: a requirement"]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from matrix.cli import main
+from resolver.lock import read_lock
 
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
@@ -64,6 +65,56 @@ def test_text_without_lock(capsys: Capture, python: str) -> None:
     assert "torch cannot be imported" in out
     assert "[verify-pins-not-judged]" in out
     assert out.splitlines()[0].startswith("1 error. Not judged: ")
+
+
+FLASH = """
+import os
+USE_TRITON_ROCM = os.getenv("FLASH_ATTENTION_TRITON_AMD_ENABLE") == "TRUE"
+if not USE_TRITON_ROCM:
+    import flash_attn_2_cuda
+"""
+
+
+@pytest.mark.slow
+def test_variable_of_built_package_is_reported(
+    capsys: Capture, python: str, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    """A STAND-IN for flash-attention's Triton build, which its variable alone makes importable."""
+    resolved(capsys, "flash-attn[triton]")
+    pins = {pick.name: pick.pinned for pick in read_lock(Path("matrix.lock")).distributions}
+    (packages,) = tmp_path.glob("env/lib/python3*/site-packages")
+    info = packages / f"flash_attn-{pins['flash-attn']}.dist-info"
+    for folder in (info, packages / "flash_attn"):
+        folder.mkdir()
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: flash-attn\nVersion: {pins['flash-attn']}\n"
+    )
+    (info / "RECORD").write_text("flash_attn/__init__.py,,\nflash_attn/flash_attn_interface.py,,\n")
+    (packages / "flash_attn" / "__init__.py").write_text("from . import flash_attn_interface\n")
+    (packages / "flash_attn" / "flash_attn_interface.py").write_text(FLASH)
+
+    def findings(command: str = python, **env: str) -> dict[str, dict[str, str]]:
+        for name, value in env.items():
+            monkeypatch.setenv(name, value)
+        assert main(["verify", "--python", command, "--format", "json"]) == 1
+        rows = json.loads(capsys.readouterr().out)["findings"]
+        about = [row for row in rows if "flash" in row["message"] or "FLASH" in row["message"]]
+        return {row["id"]: row for row in about}
+
+    unset = findings()
+    assert unset["verify-variable-required"]["severity"] == "warning"
+    assert "source environment.sh" in unset["verify-variable-required"]["fix"]
+    assert "probe-import-failed" not in unset
+    setting = f"env FLASH_ATTENTION_TRITON_AMD_ENABLE=TRUE {python}"  # as programs of tykky set it
+    assert not {"verify-variable-required", "probe-import-failed"} & findings(setting).keys()
+    other = findings(FLASH_ATTENTION_TRITON_AMD_ENABLE="FALSE")
+    assert "verify-variable-required" not in other
+    assert other["probe-import-failed"]["fix"] == (
+        "Set FLASH_ATTENTION_TRITON_AMD_ENABLE=TRUE when it runs. "
+        "The environment has FLASH_ATTENTION_TRITON_AMD_ENABLE=FALSE."
+    )
+    right = findings(FLASH_ATTENTION_TRITON_AMD_ENABLE="TRUE")
+    assert not {"verify-variable-required", "probe-import-failed"} & right.keys()
 
 
 def test_dry_run_writes_job_script(capsys: Capture, tmp_path: Path) -> None:
