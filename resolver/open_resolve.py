@@ -245,14 +245,25 @@ def _completed(resolution: Resolution, world: OpenWorld) -> Resolution:
         (pick for pick in (*known, *added) if pick.kind == "distribution"), key=lambda pick: pick.name
     )
     left = tuple(f"the requirements of {name}: {reason}" for name, reason in sorted(world.unread().items()))
+    without_metadata = [pick.name for pick in distributions if pick.git and not pick.files]
+    notes = [*resolution.notes, *([_known_after_build(without_metadata)] if without_metadata else [])]
     return replace(
         resolution,
         picks=(*platform, *distributions),
         edges=ordered,
         order=generations((pick.name for pick in distributions), ordered),
         left_open=left,
+        notes=tuple(notes),
         warnings=(*resolution.warnings, *_warnings(world), *_confusions(distributions, world)),
     )
+
+
+def _known_after_build(names: Sequence[str]) -> str:
+    source = "is built from a git commit" if len(names) == 1 else "are built from git commits"
+    known = (
+        "Requirements that the catalog does not list are known only after the build; `matrix env` names them."
+    )
+    return f"{join_words(names, joiner='and')} {source}. {known}"
 
 
 def _confusions(picks: Iterable[Distribution], world: OpenWorld) -> Iterator[str]:

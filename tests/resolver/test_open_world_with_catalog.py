@@ -120,3 +120,13 @@ def test_requirement_of_a_distribution_may_change_rocm_alone(limit: str, rocm: s
         f"2.8.0+rocm{rocm}",
         Version(rocm).release,
     )
+
+
+def test_note_names_what_is_built_from_git() -> None:
+    catalog = load()
+    answer = resolve(catalog, ask(catalog, "apex lib"), FakeIndexes({"lib": {"1": ["torch"]}}))
+    assert isinstance(answer, Resolution)
+    assert [note.partition(" is built")[0] for note in answer.notes] == ["apex"]
+    answer = resolve(catalog, ask(catalog, "lib"), FakeIndexes({"lib": {"1": ["torch"]}}))
+    assert isinstance(answer, Resolution)
+    assert answer.notes == ()
