@@ -39,9 +39,9 @@ _LARGEST_LOG = 1 << 26  # bytes
 _OUTPUT_FIELD = 3
 """Index of the output among the fields of a line of ninja's log, which tabs separate."""
 _LONGEST = 30 * 24 * 3600.0
-"""Seconds after which the directory of a build that nobody continued is removed."""
+"""Seconds after which the directory of an abandoned build is removed."""
 _LARGEST = 50 * 2**30
-"""Bytes that the directories of all builds that do not run may have together."""
+"""Limit in bytes for the directories of all builds that do not run."""
 
 
 class _Attempt(msgspec.Struct, kw_only=True):
@@ -91,7 +91,7 @@ class BuildDirectory:
     root
         The directory; its parent exists.
     log
-        The log of the build. That of an earlier attempt is set aside.
+        The log of the build. The log of an earlier attempt is renamed.
     """
 
     def __init__(self, root: Path, log: Path) -> None:
@@ -139,7 +139,7 @@ class BuildDirectory:
         return self._attempt.number if self._attempt else 1
 
     def resume(self, inputs: str) -> Path | None:
-        """Return the source tree if the build can continue in it; else remove everything.
+        """Return the source tree if the build can continue there; else remove everything.
 
         Parameters
         ----------
@@ -206,7 +206,7 @@ def finished_outputs(root: Path) -> int:
 
 
 def abandoned(index: Index) -> list[Abandoned]:
-    """Return the directories of builds that were interrupted or failed, those used last come first."""
+    """Return the directories of builds that were interrupted or failed, the last used first."""
     found = []
     with suppress(FileNotFoundError):
         for path in (index.state / "builds").iterdir():
@@ -231,9 +231,9 @@ def prune(
     longest
         Seconds since its last attempt for which a directory is kept.
     largest
-        Bytes that those that are kept may have together.
+        Maximum total size in bytes of the directories that are kept.
     keep
-        Build keys whose directories stay.
+        Build keys whose directories are kept.
     dry_run
         Whether nothing is removed.
     """
@@ -269,7 +269,7 @@ def _remove_unless_used(row: Abandoned, index: Index) -> bool:
 
 
 def _read(root: Path) -> _Attempt | None:
-    """Return what the last attempt left; None if there is nothing that this user can continue."""
+    """Return the record of the last attempt; None if there is nothing that this user can continue."""
     try:
         status = root.lstat()
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
@@ -286,7 +286,7 @@ def _is_directory(path: Path) -> bool:
 
 
 def _clear(directory: Path, *, keep: Collection[str]) -> None:
-    """Remove what is in a directory, and follow no link that a build made there."""
+    """Remove the content of a directory; do not follow links that a build made there."""
     for path in directory.iterdir():
         if path.name not in keep:
             _remove(path)

@@ -58,7 +58,7 @@ class BuildHost:
         Parameters
         ----------
         title
-            What is to be built, for the message.
+            What will be built, for the message.
         backend
             ``rocm`` or ``cpu``.
 
@@ -76,7 +76,7 @@ class BuildHost:
 
 
 def local_build_host(version: str, *, given: Path | None = None, cpu: str = "") -> BuildHost:
-    """Return the host itself as the build host.
+    """Return this machine as the build host.
 
     Parameters
     ----------
@@ -174,7 +174,7 @@ def find_build_host(
     kind
         ``host``, ``apptainer`` or ``podman``; None selects one.
     image
-        The value of ``--base-image``: where the lock's image is, if it is a path.
+        The value of ``--base-image``: the location of the lock's image, if it is a path.
     python
         Prefix of a Python that the user chose.
     cpu

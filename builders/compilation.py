@@ -64,10 +64,10 @@ def compile_wheel(
     wheels: Path,
     variables: Mapping[str, str],
 ) -> BuiltWheel:
-    """Build the wheel of an unpacked source, and copy it to where the build cannot reach it.
+    """Build the wheel of an unpacked source, and copy it out of reach of the build.
 
-    All processes of the build have ended by then: the runtime has ended those in its PID namespace, and
-    `builders.reaper` ends all others.
+    When the wheel is copied, all processes of the build have ended: the runtime has ended those in its PID
+    namespace, and `builders.reaper` ends all others.
 
     Parameters
     ----------
@@ -82,9 +82,9 @@ def compile_wheel(
     directory
         The directory of the build. Commands of the recipe that have succeeded there are not repeated.
     wheels
-        Directory for the copy, which the build does not see.
+        Directory for the copy. The build does not see it.
     variables
-        Further variables; those of the recipe override them.
+        Additional variables; those of the recipe override them.
 
     Raises
     ------
@@ -154,7 +154,7 @@ def build_view(
 ) -> View:
     """Return the view of the build: its environment, its directory, and the shims first on PATH.
 
-    Parameters and errors are those of `compile_wheel`.
+    The parameters and errors are the same as those of `compile_wheel`.
     """
 
     def seen(path: Path) -> Path:
@@ -191,9 +191,9 @@ def build_view(
 
 
 def seen_at(runtime: Runtime, work: Path, path: Path) -> Path:
-    """Return the path at which a build sees a file of its directory `work`; other paths are the same.
+    """Return the path at which a build sees a file of its directory `work`; other paths do not change.
 
-    Isolated builds see their directories at one and the same path, because paths get into compiled files,
+    All isolated builds see their directory at the same path, because paths get into compiled files,
     and a compiler cache recognizes a file by the whole command.
     """
     if runtime.isolation == "none" or not path.is_relative_to(work):
@@ -202,7 +202,7 @@ def seen_at(runtime: Runtime, work: Path, path: Path) -> Path:
 
 
 def _overlay_mounts(runtime: Runtime, shims: Path, recipe: AppliedRecipe) -> Iterator[Bind]:
-    """Mount shims over the programs that the image has, and over those that a source calls by path only."""
+    """Mount shims over programs of the image, and at fixed paths that a source calls and the image lacks."""
     mounts = recipe.overlay_mounts
     if not mounts:
         return
@@ -222,12 +222,12 @@ def _overlay_mounts(runtime: Runtime, shims: Path, recipe: AppliedRecipe) -> Ite
 
 
 def _check_mount(runtime: Runtime, bind: Bind) -> None:
-    """Check that a shim runs at a path that the image does not have; not every runtime can mount it there.
+    """Check that a shim runs at a path that is not in the image; not every runtime can mount it there.
 
     Raises
     ------
     EnvironmentLacksError
-        It does not run. The source would assume a machine without a GPU.
+        The shim does not run, so the source would assume a machine without a GPU.
     """
     if output_in(runtime, [str(bind.inside)], View(binds=[bind])):
         return

@@ -1,7 +1,7 @@
 """ccache between a build and its compilers.
 
 Each package has a cache of its own, so that no package can put objects into another one's wheel. A shim comes
-first on PATH for each host compiler, and ``HIP_CLANG_PATH`` names a directory in which clang is one: hipcc
+first on PATH for each host compiler, and ``HIP_CLANG_PATH`` names a directory whose clang is a shim: hipcc
 and CMake call the clang there. The shims call ccache, or the compiler itself if ccache has an error of its
 own. Builds see their directories at fixed paths, so ccache recognizes what an earlier build has compiled.
 
@@ -94,7 +94,7 @@ class CompilerCache:
         return {}
 
     def error(self) -> str:
-        """Return the error because of which ccache was left out; empty if there was none."""
+        """Return the error that kept ccache from being used; empty if there was none."""
         with suppress(OSError), os.fdopen(open_regular(self.work / _ERROR), "rb") as source:
             return source.read(300).decode(errors="replace").strip()
         return ""
@@ -111,7 +111,7 @@ def find_compiler_cache(setting: str | None) -> Path | None:
     Raises
     ------
     UsageError
-        The named program does not exist.
+        The named program does not exist or is not executable.
     """
     if setting == NO_COMPILER_CACHE:
         return None
@@ -125,7 +125,7 @@ def find_compiler_cache(setting: str | None) -> Path | None:
 def use_compiler_cache(
     task: Task, recipe: AppliedRecipe, work: Path, program: Path | None
 ) -> tuple[AppliedRecipe, CompilerCache | None]:
-    """Return the settings of a build that uses the compiler cache; None without a ccache that runs there.
+    """Return the settings of a build that uses the compiler cache; None if no ccache runs there.
 
     Parameters
     ----------

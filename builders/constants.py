@@ -22,4 +22,4 @@ wait $!"""
 """End of a shell script that is process 1 of a PID namespace: run its arguments, and end all processes on a
 signal."""
 NO_COMPILER_CACHE = "none"
-"""The value of ``--compiler-cache`` that uses none."""
+"""The value of ``--compiler-cache`` that disables it."""

@@ -25,13 +25,13 @@ from resolver.versions import join_words, newest_first
 
 _GIB = 2**30
 _SPACE = 20
-"""GiB that the cache needs: torch's ROCm wheel unpacked, twice, and a source tree with its objects."""
+"""GiB that the cache needs for two unpacked ROCm wheels of torch, and a source tree with its objects."""
 _MEMORY = 4
-"""GiB that one compile job of the heavier packages takes."""
+"""GiB that one compile job of a heavy package takes."""
 _ENGINES = ("apptainer", "singularity", "podman")
 _VERSION = re.compile(r"\d+(\.\d+)+\S*")
 _TOPOLOGY = Path("/sys/class/kfd/kfd/topology/nodes")
-"""One directory per node that the kernel knows; no ROCm is needed to read it.
+"""One directory for each node that the kernel knows; reading it does not require ROCm.
 Source: the kernel's ``drivers/gpu/drm/amd/amdkfd/kfd_topology.c``."""
 
 
@@ -43,7 +43,7 @@ def check_machine(catalog: Catalog, index: Path, servers: Mapping[str, str]) -> 
     index
         The wheel index that builds would publish to.
     servers
-        What is downloaded, such as ``sdists``, and its URL with mirrors applied.
+        What is downloaded, such as ``sdists``, and the URL of its server with mirrors applied.
     """
     yield check_driver(host.driver_version(), catalog)
     yield check_gpus()
@@ -74,7 +74,7 @@ def check_driver(reported: str, catalog: Catalog) -> Finding:
     try:
         line = identify_driver(reported, catalog)
     except UsageError as error:
-        message = f"Driver {reported}: {error.message} Which ROCm releases it supports is not known."
+        message = f"Driver {reported}: {error.message} The ROCm releases that it supports are unknown."
         fix = f"Name the driver with --driver. {error.hint}".strip()
         return Finding("kernel-driver", "warning", message, fix, {"reported": reported})
     supported = newest_first(catalog.driver[line].supports)
@@ -218,8 +218,8 @@ def check_pythons(catalog: Catalog) -> Finding:
             missing += host.missing_tools(Path(path), compile_cxx=False)
     if not paths:
         message = (
-            "No Python of the catalog is on PATH under its version (python3.12). Wheels are built for the "
-            "Python of the base image, or for the one that runs matrix."
+            "PATH has no Python of the catalog under its versioned name, such as python3.12. Wheels are "
+            "built for the Python of the base image, or for the one that runs matrix."
         )
         return Finding("pythons", "warning", message)
     message = "; ".join(

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 _COMPILING = 120.0
 _PACKING = 10.0
-"""Seconds of a build that nothing is known about, with and without compiled code."""
+"""Assumed seconds of a build without any record, with and without compiled code."""
 TimeSource = Literal["record", "recipe", "guess"]
 """Origin of the expected time of a build: an earlier build, the least time in the recipe, or neither."""
 
@@ -19,7 +19,7 @@ TimeSource = Literal["record", "recipe", "guess"]
 def expected_time(
     recipe: Recipe | None, measured: Mapping[str, float], cores: int
 ) -> tuple[float, TimeSource]:
-    """Return the seconds that a build is expected to take, and where they are from.
+    """Return the seconds that a build is expected to take, and their origin.
 
     Parameters
     ----------

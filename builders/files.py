@@ -26,7 +26,7 @@ def temporary_sibling(target: Path) -> Iterator[Path]:
     """Yield a new temporary file in the target's directory; remove it at the end if it still exists.
 
     A kill leaves a file whose name begins with `TEMPORARY_PREFIX`; all readers of these directories
-    skip such files. Errors about it name the target, because people do not know the temporary file.
+    skip such files. Errors about it name the target, because users do not know the temporary file.
     """
     make_directories(target.parent)
     temporary = target.parent / f"{TEMPORARY_PREFIX}{os.urandom(8).hex()}{target.suffix}"
@@ -121,7 +121,7 @@ def write_atomic(target: Path, text: str | bytes) -> None:
 
 @contextmanager
 def exclusive_lock(path: Path, *, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
-    """Hold a lock, also against other machines that share the directory; `builders.lease` explains it.
+    """Hold a lock, also against other machines that share the directory; see `builders.lease`.
 
     It is released when the process ends, also by ``kill -9``. If the machine breaks down, others can take the
     lock after `builders.lease.EXPIRY` seconds.
@@ -178,7 +178,7 @@ def open_regular(path: str | Path, *, directory: int | None = None) -> int:
 
 
 def make_readable(path: Path) -> None:
-    """Give a file from another program, which may be private, the mode of a new file, but read-only."""
+    """Give a file that another program wrote, perhaps privately, the mode of a new file, but read-only."""
     sample = path.with_name(f"{TEMPORARY_PREFIX}{os.urandom(8).hex()}")
     file = create_file(sample)
     path.chmod(stat.S_IMODE(os.fstat(file).st_mode))
@@ -190,7 +190,7 @@ def make_readable(path: Path) -> None:
 def remove_tree(root: Path) -> None:
     """Remove a directory, even if directories in it are read-only or belong to another user.
 
-    One that cannot be removed gets a name that begins with `TEMPORARY_PREFIX`, so that its own is free.
+    If it cannot be removed, it is renamed to begin with `TEMPORARY_PREFIX`, which frees its name.
 
     Raises
     ------

@@ -33,7 +33,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def limited(findings: Iterable[Finding], most: int = _MOST_OF_ONE_KIND) -> list[Finding]:
-    """Return the first findings of each kind, a hundred by default, and how many more each kind has."""
+    """Return the first findings of each kind, and a finding with the number of the others."""
     kept: list[Finding] = []
     counts = Counter[tuple[str, Severity]]()
     for finding in findings:

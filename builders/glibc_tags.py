@@ -80,7 +80,7 @@ def too_new_glibc(filenames: Iterable[str], glibc: str) -> str:
     Parameters
     ----------
     glibc
-        Where the wheels are to be installed; empty if it is unknown.
+        The glibc of the system to install to; empty if unknown.
     """
     required = [required_glibc(name) for name in filenames]
     if not glibc or not required or not all(required):

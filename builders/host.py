@@ -75,8 +75,8 @@ def glibc_version() -> str:
 def driver_version(module: Path = Path("/sys/module/amdgpu/version")) -> str:
     """Return the version that the AMD kernel driver reports, or an empty string.
 
-    The dkms package, if installed, has the release. The kernel module has only its own version, and the
-    module that comes with the kernel has none.
+    If the dkms package is installed, this is its version, which contains the driver's release. Otherwise it
+    is the version of the kernel module; the module in mainline kernels has none.
     """
     for command in (["dpkg-query", "-W", "-f", "${Version}", "amdgpu-dkms"], ["rpm", "-q", "amdgpu-dkms"]):
         version = output_of(command).strip()
@@ -91,7 +91,7 @@ def find_python(version: str) -> Path:
     Raises
     ------
     EnvironmentLacksError
-        None is on PATH.
+        PATH has no such interpreter.
     """
     if version == running_python():
         # In a virtual environment: the interpreter that it was created from.
@@ -201,8 +201,8 @@ def _family() -> str:
 def cores() -> int:
     """Return the number of cores that this process may use.
 
-    It is the smallest of its CPU affinity, the quotas of its control groups, and what Slurm has given to
-    its job, which not every cluster enforces.
+    It is the minimum of its CPU affinity, the quotas of its control groups, and the allocation of its Slurm
+    job, which not every cluster enforces.
     """
     limits = [len(os.sched_getaffinity(0))]
     for path in _cgroup_files("cpu", "cpu.max", "cpu.cfs_quota_us"):
@@ -218,8 +218,8 @@ def cores() -> int:
 def memory_gib() -> float:
     """Return the memory that this process may still use, in GiB.
 
-    It is the smallest of the kernel's available memory, the limits of its control groups, and what Slurm has
-    given to its job.
+    It is the minimum of the kernel's available memory, the limits of its control groups, and the allocation
+    of its Slurm job.
     """
     texts = map(_text, _cgroup_files("memory", "memory.max", "memory.limit_in_bytes"))
     limits = [_meminfo_available(), *(int(text) for text in texts if text.isdigit())]
@@ -246,7 +246,7 @@ def _meminfo_available() -> int:
 
 
 def _cgroup_files(controller: str, file: str, file_of_version_1: str) -> list[Path]:
-    """Return the files with a limit of this process's control groups and those above (versions 2 and 1)."""
+    """Return the files with a limit for this process's control groups and their parents (v2 and v1)."""
     root = Path("/sys/fs/cgroup")
     own = Path("/proc/self/cgroup")
     paths = [root / controller / file_of_version_1]

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 NOT_WRITABLE = frozenset({errno.EACCES, errno.EIO, errno.ENOTDIR, errno.EPERM, errno.EROFS})
 
-_CACHE_HINT = "Free some space, or set XDG_CACHE_HOME to a directory that is writable and has more."
+_CACHE_HINT = "Free some space, or set XDG_CACHE_HOME to a writable directory with more space."
 _DISK_FULL_DIAGNOSES = {"disk-full", "quota"}
 """Ids in `builders.diagnosis` of a build whose own programs ran out of disk space."""
 _LEAST_FREE = 1 << 20  # bytes; a program that fails with less free space failed because of it
 _NO_HOME = "Could not determine home directory."
 _NO_THREAD = "can't start new thread"
 """Texts of Python's `RuntimeError`, which has no other mark."""
-_PROCESSES_HINT = "Wait until others of this user have ended, or raise the limit: ulimit -u."
+_PROCESSES_HINT = "Wait until other programs of this user have ended, or raise the limit: ulimit -u."
 _UNUSABLE_NAMES = {
     errno.EISDIR: "is a directory, not a file",
     errno.ENAMETOOLONG: "is too long for a file name",
@@ -68,7 +68,7 @@ def explain_io_errors(directory: Path, label: str = "", *, hint: str) -> Iterato
     directory
         Directory that is written to. Errors about files elsewhere are not changed.
     label
-        What the directory is, such as ``cache``, for the message.
+        What the message calls the directory, such as ``cache``.
     hint
         What the user can do.
     """
@@ -125,7 +125,7 @@ def explain_index_errors(index: Path, work: Path) -> Iterator[None]:
 def explain_any_lack(error: Exception) -> MatrixError | None:
     """Return the error to report for an exception that no other code explained.
 
-    Return None if the environment cannot be its reason, so that it is a bug.
+    Return None if the environment cannot be the cause; then the exception is a bug.
     """
     from resolver.versions import shorten
 

@@ -3,7 +3,7 @@
 An extension is compiled against one torch: another minor release, or the same release for another ROCm, has
 different symbols. So the metadata requires ``torch==2.9.1+rocm6.4`` whatever the source requires, and pip
 rejects any other. The pin is metadata only: uv can override it, pip skips it with ``--no-deps``, and
-`PinStyle` writes a weaker one in the first place.
+another `PinStyle` makes it weaker.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _SIGNATURES = ("RECORD.jws", "RECORD.p7s")
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """A distribution that is required in one version."""
+    """A distribution that is required in an exact version."""
 
     name: str
     """Normalized (PEP 503)."""
@@ -59,7 +59,7 @@ class Pin:
     replaces: tuple[str, ...] = ()
     """Other distributions with the same modules: requirements on them become requirements on this one."""
     always: bool = False
-    """Whether to require it even if the source does not, as Apex does not require torch."""
+    """Whether to require it even if the source does not: Apex does not require torch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +67,9 @@ class Change:
     """A requirement that differs from the source's."""
 
     before: str
-    """As in the source; empty for an addition."""
+    """The requirement in the source; empty if it was added."""
     after: str
-    """As written; empty for a removal."""
+    """The requirement in the wheel; empty if it was removed."""
     why: str
 
 
@@ -95,7 +95,7 @@ class Labels:
     """Distributions to require in the version that it was built against (`runtime_pins`)."""
     pin_style: PinStyle = "exact"
     sboms: Mapping[str, bytes] = field(default_factory=dict)
-    """File name to content of the documents in ``.dist-info/sboms`` (PEP 770)."""
+    """The content of each document in ``.dist-info/sboms`` (PEP 770), by file name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ def runtime_pins(
     torch
         Version of the torch it was built against, with its local label; empty if it was built without.
     others
-        Name to version of other distributions that must be the same at run time: those that the recipe
+        Versions, by name, of other distributions that must be the same at run time: those that the recipe
         matches, and torch's triton (by its name for this torch, such as ``pytorch-triton-rocm``).
     add_torch
         Whether to require torch even if the source does not. A requirement of the source becomes exact
@@ -208,7 +208,7 @@ def _parse(text: str) -> Requirement | None:
 
 
 def label_wheel(raw: Path, labels: Labels, directory: Path) -> Labelled:
-    """Write a copy of a wheel with different labels.
+    """Write a copy of a wheel with other labels.
 
     The bytes of the copy depend on the content and the labels, not on when, where, or how the build
     backend packed the wheel.
@@ -335,7 +335,7 @@ class _Relabelling:
         return b"".join(self._checked(info))
 
     def _read_record(self) -> dict[str, tuple[str, str]]:
-        """Read RECORD: member to algorithm and hash. PEP 427 requires a strong hash of every file."""
+        """Return the algorithm and hash of each member; PEP 427 requires a strong hash of every file."""
         self._recorded = {}
         recorded: dict[str, tuple[str, str]] = {}
         for row in record_rows(self._read("RECORD")):
@@ -442,10 +442,10 @@ def _only(file: str, headers: Mapping[str, list[str]], name: str) -> str:
 
 
 def edit_headers(text: bytes, changes: Mapping[str, Sequence[str]]) -> bytes:
-    """Replace all headers of some names in METADATA or WHEEL; an empty list removes them.
+    """Replace the headers with the given names in METADATA or WHEEL; an empty list removes them.
 
-    New values take the place of the first old one, or else come last. Other headers and the description
-    stay. Latin-1 keeps every byte, so nothing is re-encoded.
+    New values replace the first old one, or are appended. Other headers and the description do not change:
+    Latin-1 keeps every byte, so nothing is re-encoded.
     """
     message = HeaderParser().parsestr(text.decode("latin-1"))
     pending = {

@@ -8,8 +8,8 @@ lock, a thread rewrites the file every few seconds. A lease expires
 - on another machine when a waiting process has seen no change for `EXPIRY` seconds of its own clock. Clocks
   and times of files are not compared, and time in which the file system does not answer does not count.
 
-The kernel's locks (`flock`) are not used, because nobody can tell from a successful call what it excludes.
-Lustre may be mounted with ``localflock``, and NFS with ``local_lock``: then `flock` succeeds on two
+The kernel's locks (`flock`) are not used, because a successful call does not show which processes it
+excludes. Lustre may be mounted with ``localflock``, and NFS with ``local_lock``: then `flock` succeeds on two
 machines at once. With ``noflock`` it fails. Sources: mount.lustre(8), nfs(5), flock(2).
 
 A lease does not stop a process that was suspended on another machine for longer than `EXPIRY`. When it
@@ -70,7 +70,7 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 class _Lease(msgspec.Struct, frozen=True):
-    """What a waiting process sees of a lease; it changes with every beat."""
+    """A lease as a waiting process sees it; it changes with every beat."""
 
     inode: int
     changed: int
@@ -234,7 +234,7 @@ def _leases(path: Path) -> dict[int, _Lease]:
 def _read(path: Path) -> _Lease | None:
     """Return a lease; None if it does not exist.
 
-    Anything but a file is a lease without a holder that never changes. One that cannot be read changes its
+    Anything but a file is a lease without a holder that never changes. A file that cannot be read changes its
     time.
     """
     try:

@@ -29,7 +29,7 @@ class Readable(Protocol):
     """A stream of bytes."""
 
     def read(self, size: int, /) -> bytes:
-        """Return at most that many bytes, none at the end."""
+        """Return at most `size` bytes; none at the end of the stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Sighting:
     line: int
     """Line number, from 1."""
     text: str
-    """The line; of a long one the part around the match."""
+    """The line; if it is long, only the part around the match."""
     values: Mapping[str, str]
     """Values of the named groups."""
 
@@ -60,7 +60,7 @@ def line_expression(text: str) -> Any:  # noqa: ANN401  re2 has no types
     Raises
     ------
     ValueError
-        It is not valid, or cannot be matched in linear time.
+        The expression is invalid, or cannot be matched in linear time.
     """
     options = re2.Options()
     options.log_errors = False
@@ -116,7 +116,7 @@ def sightings(part: Part, expression: Any) -> Iterator[Sighting]:  # noqa: ANN40
 
 
 def _around(line: bytes, position: int) -> str:
-    """Return a line, of a long one the part around a position."""
+    """Return a line; if it is long, only the part around a position."""
     text = line.decode().strip() if len(line) <= 4 * _SHOWN else ""
     if text and len(text) <= _SHOWN:
         return text
@@ -138,8 +138,8 @@ _NOISE = line_expression(
 def error_lines(log: Path, *, start: int = 0, most: int = 8) -> list[str]:
     """Return the lines of a log that explain a failure.
 
-    These are the first errors, which the compiler reports before those that follow from them. Without
-    any error the last lines are returned.
+    These are the first errors, because later ones often follow from them. If there is no error, return the
+    last lines.
     """
     errors: dict[str, None] = {}
     with log.open("rb") as source:

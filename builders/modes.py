@@ -1,4 +1,4 @@
-"""Create files and directories with the modes that users of a shared directory expect.
+"""Create files and directories with modes that suit shared directories.
 
 The umask decides, as for any program. One case is different: a directory with the set-group-ID bit that its
 group can write is meant to be shared. What is created there gets the rights of that group, too, because a
@@ -65,7 +65,7 @@ def make_directories(path: Path) -> None:
 
 
 def make_read_only(path: str | Path) -> None:
-    """Take away the right to write a file or directory, from everybody; a link is not followed."""
+    """Remove all write permissions of a file or directory; a link is not followed."""
     mode = os.lstat(path).st_mode
     if not stat.S_ISLNK(mode):
         os.chmod(path, stat.S_IMODE(mode) & ~_WRITE)  # noqa: PTH101  used for many thousand files

@@ -36,7 +36,7 @@ class PackageSources(NamedTuple):
     indexes: tuple[str, ...]
     """URLs of package indexes."""
     find_links: tuple[str, ...]
-    """URLs of directories and of pages with links."""
+    """URLs of directories, and of pages with links."""
 
 
 def package_sources(index_url: str = "", extra_index_urls: Sequence[str] = ()) -> PackageSources:
@@ -45,9 +45,9 @@ def package_sources(index_url: str = "", extra_index_urls: Sequence[str] = ()) -
     Parameters
     ----------
     index_url
-        Replaces pip's setting ``index-url``.
+        A URL that replaces pip's setting ``index-url``.
     extra_index_urls
-        Are added to pip's setting ``extra-index-url``.
+        URLs that are added to pip's setting ``extra-index-url``.
 
     Raises
     ------

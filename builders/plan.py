@@ -98,7 +98,7 @@ class Task:
     def rocm_series(self) -> str:
         """The ROCm series (major.minor) of torch's label, or else of the base image.
 
-        Names that a source computes must be those that torch looks for at run time.
+        Library names that a build computes must be those that are looked for at run time with this torch.
         """
         label = (self.torch.version if self.torch else "").partition("+rocm")[2] or self.build_host.rocm
         return ".".join(label.split(".")[:2])
@@ -161,7 +161,7 @@ def plan(
     ops: Mapping[str, Sequence[str]] | None = None,
     pin_style: PinStyle = "exact",
 ) -> list[Task]:
-    """Return a task for every wheel that the lock builds, in install order: each after those it requires.
+    """Return a task for every wheel that the lock builds, in install order.
 
     Parameters
     ----------
@@ -174,9 +174,9 @@ def plan(
     build_host
         Where to build.
     names
-        Plan only these, and what is needed to build them; all when empty.
+        Plan only these, and what is needed to build them; all if empty.
     ops
-        Package to the ops to compile instead of the recipe's choice.
+        The ops to compile instead of the recipe's choice, by package.
     pin_style
         How strictly the wheels require the torch that they are built against.
 
@@ -185,7 +185,7 @@ def plan(
     UsageError, LockError
         The lock does not build a name, or the catalog has no recipe for it.
     EnvironmentLacksError
-        The wheel of torch exists in the base image only.
+        The torch of the lock exists only in the base image, as no wheel.
     """
     requested_ops = ops or {}
     picks = _with_build_requirements(resolution, names)

@@ -39,7 +39,7 @@ def check_of(lock: Resolution, catalog: Catalog) -> Callable[[Distribution, Path
 
 
 def check_prebuilt(pick: Distribution, path: Path, gfx: Sequence[str]) -> None:
-    """Raise `AuditError` if the audit of a fetched wheel has errors, or it lacks a GPU architecture."""
+    """Raise `AuditError` if the audit of a fetched wheel finds errors or a missing GPU architecture."""
     from builders.audit import audit_wheel
 
     audit = audit_wheel(path)

@@ -34,7 +34,7 @@ _NETWORK_VARIABLES = (
     "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
     "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY",
 )  # fmt: skip
-"""Further ones for programs that use the network; the URL of a proxy may have a password."""
+"""Additional variables for programs that use the network; the URL of a proxy may contain a password."""
 _CREDENTIALS = re.compile(r"(?<=://)[^/\s@'\"]+@")
 
 _PR_SET_PDEATHSIG = 1  # from linux/prctl.h
@@ -75,7 +75,7 @@ def run(
     what
         What the program does, as the beginning of a sentence, such as ``"Building deepspeed 0.19.8"``.
     env
-        The whole environment; the caller's when None.
+        The whole environment; by default the caller's.
     timeout
         Seconds after which the program is stopped; None sets no limit.
 
@@ -198,7 +198,7 @@ def _signals_forwarded_to(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 @contextmanager
 def _signals_blocked() -> Iterator[None]:
-    """Block signals in threads that start now: one that they take would not wake this thread (signal(7))."""
+    """Block signals in new threads: a signal that one of them takes does not wake this thread (signal(7))."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
     try:
         yield
@@ -226,21 +226,21 @@ def end_with_parent() -> None:
 
 
 def start_in_background(command: Sequence[str], log: Path) -> None:
-    """Start a program that may outlive this one and that no interrupt from the terminal reaches."""
+    """Start a program that may outlive this one and gets no interrupts from the terminal."""
     with log.open("ab") as sink:
         detached = ["setsid", "--fork", *command]
         subprocess.run(detached, check=True, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink)
 
 
 def start_python(code: str) -> subprocess.Popen[bytes]:
-    """Start a Python program with the modules of this one; interrupts from the terminal do not reach it.
+    """Start a Python program with the modules of this one; it gets no interrupts from the terminal.
 
     It must end when its standard input ends.
 
     Raises
     ------
     OSError
-        No further process is allowed.
+        No more processes can be started.
     """
     command = [sys.executable, "-I", "-c", f"import sys; sys.path[:] = sys.argv[1:]; {code}", *sys.path]
     pipe, null = subprocess.PIPE, subprocess.DEVNULL
@@ -248,7 +248,7 @@ def start_python(code: str) -> subprocess.Popen[bytes]:
 
 
 def end_python(process: subprocess.Popen[bytes]) -> None:
-    """End what `start_python` started."""
+    """End a program that `start_python` started."""
     with suppress(OSError):
         cast("IO[bytes]", process.stdin).close()
     process.wait()
@@ -287,7 +287,7 @@ def bytes_of(command: Sequence[str], *, env: Mapping[str, str] | None = None) ->
 
 
 def log_size(log: Path) -> int:
-    """Return the size of a log in bytes, from which `read_since` reads what is added later."""
+    """Return the size of a log in bytes, for `read_since`."""
     return log.stat().st_size if log.exists() else 0
 
 

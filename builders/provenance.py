@@ -2,7 +2,7 @@
 
 `materials_of` lists everything that was fetched for the build. `sbom` writes it as CycloneDX 1.6 for
 ``.dist-info/sboms`` (PEP 770); `statement` writes it as an in-toto statement v1 with SLSA's predicate
-``https://slsa.dev/provenance/v1``. It is not signed: it records what was done, not who vouches for it.
+``https://slsa.dev/provenance/v1``. It is not signed: it records what was done, and nobody vouches for it.
 ``docs/reference/provenance.md`` describes both documents.
 """
 
@@ -55,7 +55,7 @@ class Descriptor(_Part, frozen=True, kw_only=True):
     name: str = ""
     uri: str = ""
     digest: dict[str, str] = {}
-    """Algorithm to hexadecimal digest."""
+    """Hexadecimal digests by algorithm."""
     content: str = ""
     media_type: str = ""
     annotations: dict[str, Any] = {}
@@ -138,9 +138,9 @@ class Run:
 
     started: datetime
     finished: datetime
-    """Both with their time zone."""
+    """`started` and `finished` have a time zone."""
     invocation: str
-    """A name that no other run has."""
+    """Unique name of the run."""
     node: str = ""
     """The name of the machine."""
     versions: Mapping[str, str] = field(default_factory=dict)

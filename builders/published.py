@@ -27,7 +27,7 @@ def published_wheels(
     project, version
         The version with its local label.
     index
-        URL of the index; empty for the one of pip's configuration.
+        URL of the index; empty for the index in pip's configuration.
     python
         CPython minor version, such as ``3.12``.
     machine

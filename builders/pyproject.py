@@ -1,4 +1,4 @@
-"""What ``pyproject.toml`` says about a project without running its build backend (PEP 621, PEP 735)."""
+"""Facts in ``pyproject.toml``, read without running the build backend (PEP 621, PEP 735)."""
 
 from __future__ import annotations
 

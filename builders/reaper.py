@@ -23,16 +23,16 @@ from contextlib import suppress
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # from linux/prctl.h
 _LEFT = 1.0
-"""Seconds in which processes that a program leaves may end by themselves, such as a runtime's monitor."""
+"""Seconds that processes left behind, such as a runtime's monitor, have to end on their own."""
 _GRACE = 6.0
 """Seconds between SIGTERM and SIGKILL."""
 _LAST = 20.0
-"""Seconds after which processes that still start others count as not to be ended."""
+"""Seconds after which it gives up on processes that keep starting others."""
 _NOT_FOUND = 127  # what a shell returns for a program that it cannot start
 
 
 def main(command: list[str]) -> int:
-    """Run a program; return its exit code, or the number of the signal that killed it as a negative one."""
+    """Run a program; return its exit code, or the negative number of the signal that killed it."""
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
     reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -51,7 +51,7 @@ def main(command: list[str]) -> int:
             break
     ended = end_descendants(left=0.0 if status is None else _LEFT)
     if not ended:
-        sys.stderr.write("error: the program left processes that cannot be ended\n")
+        sys.stderr.write("error: could not end all processes that the program left behind\n")
         return 1
     return -signal.SIGTERM if status is None else os.waitstatus_to_exitcode(status)
 
@@ -100,16 +100,16 @@ def descendants() -> list[int]:
 
 
 def end_descendants(*, left: float, grace: float = _GRACE, last: float = _LAST) -> bool:
-    """End all processes below this one; return whether none is left.
+    """End all processes below this one; return whether all have ended.
 
     Parameters
     ----------
     left
-        Seconds in which they may end by themselves.
+        Seconds that they have to end on their own.
     grace
         Seconds between SIGTERM and SIGKILL.
     last
-        Seconds for which SIGKILL is sent.
+        Seconds for which SIGKILL is repeated.
     """
     for number, seconds in ((None, left), (signal.SIGTERM, grace), (signal.SIGKILL, last)):
         until = time.monotonic() + seconds

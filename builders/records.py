@@ -1,9 +1,9 @@
-"""Past and running builds of an index, read from what builds leave in it anyway.
+"""Past and running builds of an index, read from the files that builds leave in it.
 
 - A built wheel has its provenance.
 - A failed build has a record next to its log.
 - A started build has a record next to its log, which it removes at its end. While it runs, it also holds the
-  lock of its build key. A record without a holder is that of an interrupted build.
+  lock of its build key. If nobody holds that lock, the record belongs to an interrupted build.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ State = Literal["running", "built", "failed", "interrupted"]
 
 
 class Change(msgspec.Struct, frozen=True):
-    """An input of a build that differs from the one of another build."""
+    """An input that differs between two builds."""
 
     input: str
     """Its path in the inputs, such as ``recipe.environment.CFLAGS``."""
@@ -82,7 +82,7 @@ class BuildRecord(msgspec.Struct, frozen=True, kw_only=True):
     wheel: str | None = None
     error: str | None = None
     why: str = ""
-    """Why it was built although there were earlier builds of the package; empty for the first one."""
+    """Why the package was built again; empty for its first build."""
     changed: tuple[Change, ...] = ()
     """The inputs that differ from those of the build before."""
 
@@ -97,7 +97,7 @@ class _Start(msgspec.Struct, kw_only=True):
     node: str
     inputs: dict[str, Any]
     stopped: str = ""
-    """Why it was ended before it had finished, if that could be recorded."""
+    """Why the build was ended before it had finished, if that could be recorded."""
     schema: int = 1
 
 
@@ -111,7 +111,7 @@ class _Failure(msgspec.Struct, kw_only=True):
     node: str
     message: str
     id: str = ""
-    """That of the error."""
+    """Id of the error."""
     started_on: datetime | None = None
     inputs: dict[str, Any] = {}
     measured: dict[str, float | int] = {}
@@ -171,14 +171,14 @@ def take_start(log: Path) -> dict[str, Any]:
 
 
 def build_records(index: Index, names: Sequence[str] = ()) -> list[BuildRecord]:
-    """Return the builds of an index, those that started first come first.
+    """Return the builds of an index, in the order in which they started.
 
-    Of each build key there is one record: that of the wheel, or else of the last attempt.
+    There is one record for each build key: that of the wheel, or else that of the last attempt.
 
     Parameters
     ----------
     names
-        Only these packages, by normalized name; all when empty.
+        Only these packages, by normalized name; all if empty.
     """
     attempts = list(_attempts(index))
     records = []
@@ -191,7 +191,7 @@ def build_records(index: Index, names: Sequence[str] = ()) -> list[BuildRecord]:
 
 
 def built_for(index: Index) -> set[tuple[str, str]]:
-    """Return each package that somebody has built or tried to build, with the torch that it was built for."""
+    """Return each package that was built, or failed to build, with the torch that it was built for."""
     attempts = list(_attempts(index))
     projects = {*index.projects(), *(build.record.name for build in attempts)}
     builds = (build for project in projects for build in _history(index, project, attempts))
@@ -210,7 +210,7 @@ def earlier_failure(task: Task, index: Index) -> str:
 
 
 def changes_since_last_build(task: Task, index: Index) -> tuple[str, tuple[Change, ...]]:
-    """Return the version of the newest build of a task's package, and what has changed since then.
+    """Return name and version of the newest build of a task's package, and what has changed since then.
 
     The version is empty if there is no other build.
     """
@@ -245,14 +245,14 @@ def changed_inputs(before: Mapping[str, Any], after: Mapping[str, Any]) -> Itera
 
 
 def explain_changes(last: str, changes: Sequence[Change]) -> str:
-    """Return why something is built again, as part of a sentence.
+    """Return the reason why a package is built again, as part of a sentence.
 
     Parameters
     ----------
     last
-        Name and version of the build before.
+        Name and version of the previous build.
     changes
-        The inputs that have changed since then.
+        The inputs that have changed since that build.
     """
     if not changes:
         return f"the index has no wheel with the inputs of {last}"

@@ -75,9 +75,9 @@ _BEFORE_LABELLING = {"no-label", "plain-platform-tag", "torch-not-pinned"}
 
 
 _KILLED = f"signal {int(signal.SIGKILL)}"
-"""What a probe reports of a process that was killed, for which the wheel is not to blame."""
+"""What a probe reports about a process that was killed; this is not the wheel's fault."""
 _SIGNALLED = range(129, 160)
-"""Exit codes that a shell returns for programs that a signal has ended."""
+"""Exit codes that a shell returns for programs that were ended by a signal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Limits:
     compiler_cache: str | None = None
     """Path of ccache, or ``none``; None searches PATH."""
     mirrors: Mapping[str, str] = field(default_factory=dict)
-    """URL prefix to its replacement."""
+    """Maps URL prefixes to their replacement."""
 
 
 class Turn(Protocol):
@@ -133,7 +133,7 @@ def build_wheel(
     reporter
         Receives each step as it starts.
     turn
-        Is told when another process builds the same wheel.
+        Told when another process builds the same wheel.
 
     Raises
     ------
@@ -321,7 +321,7 @@ class _Build:
         return environment, tree
 
     def write_alias(self) -> Path:
-        """Write, check and publish the wheel of an alias, which nothing is compiled or fetched for."""
+        """Write, check and publish the wheel of an alias; this compiles and fetches nothing."""
         started = datetime.now(tz=UTC)
         task = self.task
         self.reporter.step(f"write the alias of {task.pick.alias_of}")
@@ -517,9 +517,9 @@ class _Build:
 
 
 def _inputs_of_directory(task: Task, prefix_map: Mapping[str, str], required: Sequence[Path]) -> str:
-    """Return a digest of what the files in a build directory depend on, besides the build key.
+    """Return a digest of everything besides the build key that the files in a build directory depend on.
 
-    They contain the paths of the directory and of the layers, and what CMake has read from the variables.
+    The files contain paths of the directory and of the layers, and values that CMake read from variables.
     """
     recipe = apply_recipe(task, prefix_map=prefix_map)
     wheels = [sha256_of(path) for path in required]
@@ -572,7 +572,7 @@ def _expected(task: Task, layers: Layers) -> Expected:
 
 
 def silent_failures(log: Path, context: Context) -> list[Finding]:
-    """Return the failures that the log of a successful build shows.
+    """Return the known failures that the log of a successful build shows.
 
     Some appear only there, such as the wave size, which only the compiler's options show.
     """
@@ -600,7 +600,7 @@ def diagnosis_context(task: Task) -> Context:
 def requirements_of(task: Task) -> tuple[str | None, list[str]]:
     """Return the requirements to build and check: torch at the version of the lock, and everything else.
 
-    The wheels of our own that the build requires are not among them, but what those require to run is.
+    Required wheels that we build ourselves are left out, but their run requirements are included.
     """
     requirements = dict.fromkeys([*task.recipe.declared, *task.recipe.undeclared, *_behind(task), FRONTEND])
     for required in task.requires:
@@ -614,7 +614,7 @@ def requirements_of(task: Task) -> tuple[str | None, list[str]]:
 
 
 def _behind(task: Task) -> list[str]:
-    """Return what the required wheels of our own require to run, in the versions of the lock."""
+    """Return the run requirements of the required wheels that we build, in the versions of the lock."""
     lock = task.resolution
     names = [required.pick.name for required in task.requires]
     ours = set(names)
@@ -673,7 +673,7 @@ def fetching_of(task: Task, limits: Limits, *, log: Path, reporter: Reporter) ->
 def _torch_of_lock(resolution: Resolution, limits: Limits, reporter: Reporter) -> tuple[Wheel, ...]:
     """Fetch torch and everything that it requires, if the lock has wheels of all; else return nothing.
 
-    The wheels themselves say what they require, because a lock leaves out edges that close a cycle.
+    Requirements are read from the wheels, because a lock leaves out edges that close a cycle.
     """
     if not resolution.is_complete:
         return ()

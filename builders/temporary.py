@@ -25,7 +25,7 @@ class TemporaryDirectory:
     Parameters
     ----------
     parent
-        Where to create it; ``tmp`` in the cache when None.
+        Where to create it; by default ``tmp`` in the cache.
     """
 
     def __init__(self, parent: Path | None = None) -> None:

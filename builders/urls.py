@@ -18,7 +18,7 @@ _URL = re.compile(r"(https?|ssh|git|file)://[^\s-]\S*")
 
 
 def mirrored(url: str, mirrors: Mapping[str, str]) -> str:
-    """Return a URL with its prefix replaced as the mirrors state.
+    """Return a URL with its prefix replaced by that of a mirror.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ def without_password(url: str) -> str:
 
 
 def git_commit(url: str) -> tuple[str, str] | None:
-    """Return the URL of the repository and the commit in the direct reference of a lock; None if not git.
+    """Return the URL of the repository and the commit in the direct reference of a lock; None for other URLs.
 
     Examples
     --------

@@ -73,7 +73,7 @@ def new_session(
     adapter
         Returns the adapter; called with the keyword arguments of `HTTPAdapter`.
     connections
-        Most connections to one host at the same time.
+        Maximum number of simultaneous connections to one host.
     """
     session = _Session()
     session.headers["User-Agent"] = f"{_program()} ({purpose})"
@@ -110,7 +110,7 @@ class _Session(requests.Session):
 
 
 class _Retry(Retry):
-    """Wait as long as the server asks, but not longer than a user would."""
+    """Wait as long as the server asks, up to a limit."""
 
     def get_retry_after(self, response: BaseHTTPResponse) -> float | None:
         seconds = super().get_retry_after(response)

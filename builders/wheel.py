@@ -65,7 +65,7 @@ class WheelReader:
     path
         The wheel.
     file
-        Its content if it is elsewhere, such as on a server; then only the name in the path is used.
+        Its content, if it is not a local file; then only the name in the path is used.
 
     Raises
     ------
@@ -130,7 +130,7 @@ class WheelReader:
         return next((info for info in reversed(self.members) if info.filename == path), None)
 
     def largest(self, name: str) -> int:
-        """Return how many bytes METADATA, WHEEL or RECORD may have.
+        """Return the maximum size of METADATA, WHEEL or RECORD in bytes.
 
         A row of RECORD is a path, in which quotes are doubled, a hash and a size.
         """
@@ -291,7 +291,7 @@ class LimitedFile(io.FileIO):
     """A file that rejects huge reads and seeks before its start, which a damaged directory would cause."""
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Change the position, to one in the file."""
+        """Change the position; reject one before the start of the file."""
         if whence == io.SEEK_SET and offset < 0:
             msg = "its directory points outside the file"
             raise DamagedError(msg)
@@ -329,7 +329,7 @@ def is_special(info: zipfile.ZipInfo) -> bool:
 
 
 def overlapping(members: Sequence[zipfile.ZipInfo]) -> Iterator[tuple[str, str]]:
-    """Yield each pair of members of which the second begins inside the first."""
+    """Yield each pair of members whose second begins inside the first."""
     ordered = sorted(members, key=lambda info: info.header_offset)
     for first, second in pairwise(ordered):
         least = first.header_offset + 30 + len(first.filename.encode()) + first.compress_size
@@ -358,7 +358,7 @@ def record_rows(text: bytes) -> Iterator[list[str]]:
     Raises
     ------
     DamagedError
-        It is not a table.
+        The RECORD is not a table.
     """
     try:
         yield from csv.reader(io.TextIOWrapper(io.BytesIO(text), encoding="utf-8", newline=""))
@@ -368,7 +368,7 @@ def record_rows(text: bytes) -> Iterator[list[str]]:
 
 
 def recorded_hash(digest: bytes, algorithm: str = "sha256") -> str:
-    """Return a hash as RECORD has it: URL-safe base 64 without padding."""
+    """Return a hash in the form of RECORD: URL-safe base64 without padding."""
     return f"{algorithm}={base64.urlsafe_b64encode(digest).decode().rstrip('=')}"
 
 
@@ -383,7 +383,7 @@ class NewMember(NamedTuple):
 
 
 def write_wheel(path: Path, members: Mapping[str, NewMember], dist_info: str) -> None:
-    """Write a wheel and its RECORD; the bytes depend on the members and on zlib-ng only.
+    """Write a wheel and its RECORD; the bytes depend only on the members and on zlib-ng.
 
     Members are sorted, with those of the metadata directory at the end and RECORD last. All have the
     date of ``SOURCE_DATE_EPOCH``, or else 1980-01-01.

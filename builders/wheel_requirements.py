@@ -53,7 +53,7 @@ def environment_of(resolution: Resolution) -> Environment:
 
 
 def requirements_in(wheel: Path, environment: Environment) -> Iterator[Requirement]:
-    """Yield the requirements of a wheel that apply to an environment; nothing if it cannot be read."""
+    """Yield the requirements of a wheel that apply to an environment; none if the wheel cannot be read."""
     from builders.index_client.metadata import from_wheel
     from builders.wheel import DamagedError
 

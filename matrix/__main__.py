@@ -27,10 +27,10 @@ def main() -> int:
 
 
 def _open_missing_streams() -> None:
-    """Open /dev/null as each standard stream that was closed at the start.
+    """Open /dev/null in place of each standard stream that was closed at the start.
 
-    Otherwise a file that is opened later gets its number, and what programs print ends in that file.
-    `sys.stdout` and `sys.stderr` stay None, so that `Console` knows.
+    Otherwise a file that is opened later would get its number, and receive what programs print.
+    `sys.stdout` and `sys.stderr` stay None, so that `Console` can tell.
     """
     if None not in {sys.stdin, sys.stdout, sys.stderr}:
         return
@@ -57,9 +57,9 @@ def _print_version() -> bool:
 
 
 def _import_msgspec() -> None:
-    """Import msgspec without ``typing_extensions``, which would take a sixth of the time of resolving.
+    """Import msgspec without ``typing_extensions``, whose import would take a sixth of the time of resolving.
 
-    msgspec uses the same functions of `typing` if the package is not installed.
+    If that package is not installed, msgspec uses the same functions from `typing`.
     """
     hidden = "typing_extensions" not in sys.modules
     if hidden:

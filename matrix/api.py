@@ -45,10 +45,10 @@ def resolve(
         Requirements such as ``"torch>=2.4"`` or ``"flash-attn[triton]"``; none means the default set of the
         backend.
     site
-        A site of the catalog, or a TOML file that defines one; by default ``lumi-g``, for the CPU backend
+        A site of the catalog, or a TOML file that defines one; by default ``lumi-g``, or for the CPU backend
         ``local``.
     date
-        The site as of that day; by default today (UTC).
+        The day for which to resolve; by default today (UTC).
     backend
         By default the site's.
     gfx
@@ -60,7 +60,7 @@ def resolve(
     support
         The weakest facts to rely on.
     prefer
-        Which of several solutions to choose.
+        Which solution to choose if there are several.
     catalog
         Files or directories of facts that overlay the shipped ones.
 
@@ -104,7 +104,7 @@ def resolve_settings(
 ) -> Resolution | Conflict:
     """Resolve the request that settings describe, with a catalog and inputs that were already read.
 
-    The versions of an earlier resolution are kept where possible if it is of the same request, or if the
+    The versions of an earlier resolution are kept where possible if its request was the same, or if the
     settings name distributions to upgrade in it.
 
     Raises
@@ -127,7 +127,7 @@ def resolve_settings(
 
 
 def package_indexes(settings: Settings, inputs: Inputs, reporter: Reporter = SILENT) -> IndexClient | None:
-    """Return the package indexes of settings, files and pip's configuration; None if there is none."""
+    """Return the package indexes of settings, files and pip's configuration; None if there are none."""
     sources = inputs.package_sources()
     if not sources.indexes and not sources.find_links:
         return None
@@ -180,8 +180,8 @@ def build(
 ) -> list[Path]:
     """Build the wheels that a resolution needs and an index lacks, check them, and publish them.
 
-    Several are built at once, as cores and memory allow, each in a process that is forked from this one.
-    After a failure, those that run are finished, and no more are started.
+    Several wheels are built at once, as cores and memory allow, each in a process forked from this one.
+    After a failure, running builds continue to their end, and no more are started.
 
     Parameters
     ----------
@@ -190,7 +190,7 @@ def build(
     runtime
         Where the builds run; by default the host for the CPU backend, else a container runtime.
     base_image
-        Path of the base image, if it is not where the resolution says.
+        Path of the base image, if it differs from the one in the resolution.
     python
         Prefix of the Python to build for, if the base image has none.
     cpu
@@ -238,7 +238,7 @@ def build(
 
 
 def check_build_hosts(tasks: Iterable[Task]) -> None:
-    """Check that the host can build the tasks that are built on it, before the first one starts.
+    """Check, before the first build starts, that the host can build the tasks assigned to it.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""``matrix build-wheels --executor slurm|hq``: from the options and the lock to jobs and their results."""
+"""``matrix build-wheels --executor slurm|hq``: submit jobs, follow them and collect the results."""
 
 from __future__ import annotations
 
@@ -41,7 +41,10 @@ def add_batch_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--account", metavar="NAME", default="", help="default: Slurm's default account")
     group.add_argument(
-        "--time", metavar="TIME", default="", help="time limit of each job (default: by recipe and records)"
+        "--time",
+        metavar="TIME",
+        default="",
+        help="time limit of each job (default: from the recipe and earlier builds)",
     )
     group = parser.add_argument_group("in Slurm jobs or HyperQueue (--executor slurm or hq)")
     group.add_argument(
@@ -53,16 +56,19 @@ def add_batch_options(parser: argparse.ArgumentParser) -> None:
 
 
 def check_batch_options(args: argparse.Namespace) -> None:
-    """Check that the options of batch systems agree with the others.
+    """Check that the options of batch systems do not contradict other options.
 
     Raises
     ------
     UsageError
-        They contradict each other, or no job would use them.
+        They contradict each other, or would have no effect.
     """
     given = [name for name in (*_OF_SLURM, "attach", "cancel") if getattr(args, name)]
     if args.executor in EXECUTORS and (args.time_limit is not None or args.signal is not None):
-        msg = "--time-limit and --signal are for builds on this machine. In a Slurm job, builds stop in time."
+        msg = (
+            "--time-limit and --signal are for builds on this machine. "
+            "Builds in Slurm jobs stop before the job ends."
+        )
         raise UsageError(msg)
     for name in given:
         if args.executor != "slurm" and (name in _OF_SLURM or args.executor not in EXECUTORS):
@@ -72,7 +78,7 @@ def check_batch_options(args: argparse.Namespace) -> None:
     for action in ("attach", "cancel"):
         others = [name for name in given if name != action]
         if action in given and others:
-            msg = f"--{action} and --{others[0]} exclude each other."
+            msg = f"--{action} and --{others[0]} cannot be combined."
             raise UsageError(msg)
 
 
@@ -158,6 +164,6 @@ def _saying_that_jobs_go_on(executor: Executor, context: Context) -> Iterator[No
         yield
     except KeyboardInterrupt:
         command = f"matrix build-wheels --executor {executor.name}"
-        context.console.info(f"The {executor.title} jobs go on. Follow them: {command} --attach")
+        context.console.info(f"The {executor.title} jobs continue. Follow them: {command} --attach")
         context.console.info(f"Cancel them: {command} --cancel")
         raise

@@ -1,4 +1,4 @@
-"""What pip needs to build the sdists of a lock without a package index (PEP 517, PEP 518)."""
+"""Build requirements that pip needs to build the sdists of a lock offline (PEP 517, PEP 518)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from resolver.model import Distribution, Requirement
 
 _LEGACY = ("setuptools>=40.8.0", "wheel")
-"""What a project without ``[build-system]`` is built with; older pips also need wheel."""
+"""The build requirements of a project without ``[build-system]``; older pips also need wheel."""
 
 
 def fetch_build_requirements(
@@ -37,10 +37,11 @@ def fetch_build_requirements(
     indexes: PackageIndexes | None,
     fetch: Callable[[Sequence[Distribution]], FetchResult],
 ) -> FetchResult:
-    """Fetch the declared build requirements of sdists, and what these require, for the Python of a lock.
+    """Fetch the declared build requirements of sdists and their dependencies, for the Python of a lock.
 
-    Every sdist is built in an environment of its own, so the requirements of each are resolved alone. What
-    the lock has itself is not fetched again. What a build backend requests only when it runs is not known.
+    Every sdist is built in a separate environment, so its requirements are resolved separately.
+    Distributions of the lock are not fetched again. Requirements that a build backend requests only when it
+    runs are unknown.
 
     Parameters
     ----------
@@ -82,7 +83,7 @@ def _resolved(catalog: Catalog, request: Request, indexes: PackageIndexes | None
 
 
 def _requires(sdist: FetchedItem) -> list[Requirement]:
-    """Return the build requirements that an sdist declares, or those of a project that declares none.
+    """Return the build requirements that an sdist declares, or the default ones if it declares none.
 
     Raises
     ------

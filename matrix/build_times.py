@@ -1,4 +1,4 @@
-"""How long the builds of a resolution take: from recorded builds, else from recipes."""
+"""Expected times of the builds of a resolution, from recorded builds, else from recipes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 class BuildTime(NamedTuple):
-    """How long a build is expected to take."""
+    """The expected time of a build."""
 
     seconds: float
     source: TimeSource
     cores: int
-    """The cores with which a time of a recipe was computed."""
+    """Number of cores for which a recipe's time was computed."""
 
 
 def build_times(resolution: Resolution, catalog: Catalog, index: Path) -> dict[str, BuildTime]:
@@ -66,14 +66,14 @@ def _cores() -> int:
 
 
 def time_text(times: Iterable[BuildTime], *, cores: bool = False) -> str:
-    """Return the sum of expected times for people; recipes only have the least time.
+    """Return the sum of expected times as text; recipes only have the least time.
 
     Parameters
     ----------
     times
         The builds.
     cores
-        Name the cores with which a time of a recipe was computed.
+        Whether to name the number of cores for which a recipe's time was computed.
 
     Examples
     --------

@@ -40,7 +40,7 @@ T = TypeVar("T", bound=str)
 
 _GARBAGE_THRESHOLD = 50_000
 """Number of new objects after which Python searches for reference cycles. Nearly everything a command
-creates lives until it ends, so Python's default costs a tenth of the run time and frees nothing."""
+creates lives until the command ends, so Python's default costs a tenth of the run time and frees nothing."""
 
 
 def commands() -> dict[str, Path]:
@@ -75,7 +75,7 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(message[:1].upper() + message[1:] + ".", hint=hint)
 
     def _print_message(self, message: str, file: object = None) -> None:  # noqa: ARG002
-        """Print help or the version; argparse ignores it if that fails."""
+        """Print help or the version; argparse would ignore a failure."""
         Console().write(message)
 
 
@@ -126,7 +126,7 @@ def _interrupt(number: int, frame: object) -> NoReturn:  # noqa: ARG001
 
 
 def main_inner(arguments: Sequence[str], console: Console) -> int:
-    """Run the program; failures are raised."""
+    """Run the program and return its exit code; raise failures."""
     called, arguments = called_command(arguments)
     os.getcwd()  # noqa: PTH109  it fails if the directory was deleted, which programs would not explain
     parser = make_parser(called)
@@ -159,7 +159,7 @@ def called_command(arguments: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def _add_to_names(args: argparse.Namespace, rest: Sequence[str]) -> None:
-    """Add names that follow an option to the command's list of names, which argparse closes there."""
+    """Add names that follow an option to the command's list of names, where argparse ends the list."""
     if args.names_dest is None or any(argument.startswith("-") for argument in rest):
         args.parser.error(f"unrecognized arguments: {' '.join(rest)}")
     setattr(args, args.names_dest, [*getattr(args, args.names_dest), *rest])
@@ -232,7 +232,7 @@ def _fail(error: MatrixError, arguments: Sequence[str], console: Console) -> int
 
 
 def _value_of(option: str, values: Sequence[T], arguments: Sequence[str]) -> T | None:
-    """Return which of some values an option has, before anything is parsed: parsing may fail."""
+    """Return the value that an option has, before anything is parsed: parsing may fail."""
     own = list(takewhile(lambda argument: argument != "--", arguments))
     pairs = {*pairwise(own), *(tuple(word.split("=", 1)) for word in own)}
     return next((value for value in values if (option, value) in pairs), None)

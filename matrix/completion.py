@@ -30,7 +30,7 @@ _NAMES: dict[str, Callable[[Catalog], Iterable[str]]] = {
     "--package": lambda catalog: catalog.package,
     "--upgrade": lambda catalog: [*catalog.package, "torch"],
 }
-"""What an option, or a positional argument with that placeholder, accepts."""
+"""The values that an option, or a positional argument with that placeholder, accepts."""
 
 
 def script(shell: str) -> str:

@@ -1,4 +1,4 @@
-"""What a change does, as the JSON document of ``matrix diff``."""
+"""The consequences of a change, as the JSON document of ``matrix diff``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class SideDocument(msgspec.Struct, kw_only=True):
-    """What is compared: a target and the facts."""
+    """One side of a comparison: a target and the facts."""
 
     target: Target
     shipped: str

@@ -42,7 +42,7 @@ _PATCH_RELEASE = re.compile(r"(\d+\.\d+)\.\d+")
 
 
 def consequences_text(found: Sequence[Consequence], *, sources: bool = False) -> str:
-    """Return consequences as text, without their `summary`.
+    """Return consequences as text, without the `summary`.
 
     Things that change in the same way for the same reason share a paragraph. Below it are the minimal
     conflict of the first of them, and what changed, marked with an asterisk.
@@ -89,7 +89,7 @@ def summary(found: Sequence[Consequence]) -> str:
 
 
 def _alike(one: Consequence) -> tuple[object, ...]:
-    """Return the key of a paragraph: the core without the names of the things themselves."""
+    """Return the key by which consequences share a paragraph: the core without the names of the things."""
     own = {one.name.partition(" ")[2] or one.name, *(row_key.torch for row_key in one.where)} - {""}
     texts = [item.text for item in _shown_core(one) if not any(name in item.text for name in own)]
     core = [_PATCH_RELEASE.sub(r"\1", text) for text in texts]
@@ -102,7 +102,7 @@ def _alike(one: Consequence) -> tuple[object, ...]:
 
 
 def _shown_core(one: Consequence) -> list[CoreItem]:
-    """Return the core without what only repeats the subject."""
+    """Return the core without items that only repeat the subject."""
     return [
         item
         for item in one.core
@@ -111,7 +111,7 @@ def _shown_core(one: Consequence) -> list[CoreItem]:
 
 
 def _subject(group: Sequence[Consequence]) -> Iterator[str]:
-    """Yield what a paragraph is about: one line, or several for things with long names."""
+    """Yield the subject of a paragraph: one line, or several if the names are long."""
     first = group[0]
     row_keys = [row_key for one in group for row_key in one.where]
     names = list(dict.fromkeys(one.name for one in group))
@@ -141,7 +141,7 @@ def _subject(group: Sequence[Consequence]) -> Iterator[str]:
 
 
 def _state(one: Consequence) -> str:
-    """Return what restricts something that is possible on one side only; empty if it is simply supported."""
+    """Return the restriction on something that is possible on one side only; empty if it is supported."""
     if one.effect in {"breaks", "possible"} and one.before and one.after:
         return f": {one.before} -> {one.after}"
     state = one.before or one.after

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class OutputError(EnvironmentLacksError):
-    """stdout is closed, or what it writes to is full."""
+    """stdout is closed, or its disk is full."""
 
     id = "output"
 
@@ -61,20 +61,20 @@ class Console(Reporter):
 
     @property
     def out(self) -> Screen:
-        """What stdout can show."""
+        """The capabilities of stdout."""
         return screen_of(sys.stdout, self.color)
 
     @property
     def err(self) -> Screen:
-        """What stderr can show."""
+        """The capabilities of stderr."""
         return screen_of(sys.stderr, self.color)
 
     def data(self, text: str) -> None:
-        """Print a result as it is; characters that the encoding of stdout lacks become escapes."""
+        """Print a result unchanged, except that characters outside the encoding of stdout become escapes."""
         self._print(f"{_encodable(text)}\n")
 
     def text(self, text: str) -> None:
-        """Print a result for a person, with long lines wrapped at the width of the terminal."""
+        """Print a result as text, with long lines wrapped at the width of the terminal."""
         self.data(self.out.wrapped(text))
 
     def answer(self, text: str) -> None:
@@ -97,7 +97,7 @@ class Console(Reporter):
         self.flush()
 
     def flush(self) -> None:
-        """Write what is buffered.
+        """Write buffered output.
 
         Raises
         ------
@@ -127,7 +127,7 @@ class Console(Reporter):
             _print(text)
 
     def info(self, message: str) -> None:
-        """Print a message for a person."""
+        """Print a message, unless in quiet mode."""
         self._log("INFO", message)
         if self.verbosity >= 0 and not self.display.message("info", message):
             self._print_message(message)
@@ -151,7 +151,7 @@ class Console(Reporter):
 
     @property
     def display(self) -> Display:
-        """What shows progress."""
+        """The display of progress."""
         if self._display is None:
             from matrix.progress import display
 
@@ -195,7 +195,7 @@ class Console(Reporter):
         root.setLevel(logging.DEBUG)
 
     def log_traceback(self) -> None:
-        """Log the exception that is being handled, with its traceback; print it if that is requested."""
+        """Log the current exception with its traceback; with ``-vv``, print it, too."""
         import traceback
 
         text = traceback.format_exc()
@@ -238,7 +238,7 @@ def _print(text: str) -> None:
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """Raise `OutputError` for a result that cannot be written, and discard the rest of it."""
+    """Raise `OutputError` if a result cannot be written, and discard the rest of the result."""
     try:
         yield
     except BrokenPipeError:
@@ -263,16 +263,16 @@ def _write_message(text: str) -> None:
 
 
 def _discard(stream: TextIO) -> None:
-    """Let a stream write to nowhere.
+    """Redirect a stream to /dev/null.
 
-    Otherwise the interpreter would try again when it exits, and return 120.
+    Otherwise the interpreter would try to write again when it exits, and return 120.
     """
     with suppress(OSError, ValueError):  # a stream may not be a file
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _encodable(text: str) -> str:
-    """Replace characters that the encoding of stdout lacks with escapes."""
+    """Replace characters outside the encoding of stdout with escapes."""
     if can_encode(sys.stdout, text):
         return text
     encoding = encoding_of(sys.stdout)

@@ -1,4 +1,4 @@
-"""The environment variables of a command that installs from the index, and why they change.
+"""Changes to the environment variables of a command that installs from the index, with their reasons.
 
 `matrix run` applies these changes, and the scripts of `matrix env` contain the same lists. Each reason was
 observed by running cotainr, conda and pip with the variable.
@@ -65,7 +65,7 @@ class Change:
 
 
 def uses_container(command: Sequence[str]) -> bool:
-    """Return whether a command builds or runs a container, including after srun, env and the like.
+    """Return whether a command builds or runs a container, even after srun, env and the like.
 
     Examples
     --------
@@ -82,7 +82,7 @@ def site_changes(
 ) -> list[Change]:
     """Return the changes for variables that must be set at the site, or must not be set.
 
-    A variable that is needed and already set is not changed: its value may be deliberate.
+    A needed variable that is already set is not changed: its value may be deliberate.
     """
     changed, changes, kept = dict(env), [], set(keep)
     for row in variables:
@@ -182,7 +182,7 @@ def _hidden_certificates(env: Mapping[str, str], kept: set[str]) -> list[str]:
 
 
 def fill_folder(env: Mapping[str, str], folder: Path, keep: Iterable[str] = ()) -> None:
-    """Copy certificates and link singularity, as `container_changes` announces."""
+    """Create the files that `container_changes` names: copies of certificates, and a link to singularity."""
     for name in _hidden_certificates(env, set(keep)):
         shutil.copyfile(env[name], folder / f"{name}.pem")
     apptainer = shutil.which("apptainer")

@@ -100,12 +100,12 @@ class Context:
         return read_lock(self.lock_path)
 
     def site_variables(self) -> list[SiteVariable]:
-        """Return the environment variables that programs need today at the lock's site, or must not have."""
+        """Return the environment variables that must be set today at the lock's site, or must not be set."""
         versions = {pick.name: pick.version for pick in self.lock.picks}
         return self.catalog_of_lock.variables_of(self.lock.target.site, self.today, versions)
 
     def run_variables(self) -> list[SiteVariable]:
-        """Return the variables of the site, and those that what the lock builds needs at run time."""
+        """Return the variables of the site, and those that packages built from the lock need at run time."""
         from resolver.facts.schema import SiteVariable
 
         return self.site_variables() + [

@@ -55,11 +55,11 @@ _STATES = tuple(_STYLES)
 _LOCKS = "table"
 """The directory of the locks of cells, in ``.matrix``."""
 _OTHERS = ("names", "lock", "locks", "attach", "cancel")
-"""Options that name tasks in another way."""
+"""Options that select tasks in another way."""
 
 
 class CoveredCell(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one cell of a selection. JSON output is this struct, encoded."""
+    """The state of one cell of a selection. JSON output is this struct, encoded."""
 
     base_image: str
     rocm: str
@@ -86,12 +86,12 @@ class CoverageResult(JsonDocument, kw_only=True):
     target: Target
     counts: dict[State, int]
     cells: tuple[CoveredCell, ...]
-    """Worth first."""
+    """Most useful first."""
 
 
 @dataclass
 class _Covered:
-    """A cell with what follows from it."""
+    """A cell with its lock and its tasks."""
 
     row: Row
     column: Column
@@ -99,9 +99,9 @@ class _Covered:
     context: Context
     """That of its lock."""
     refused: str = ""
-    """Why it is impossible."""
+    """The reason why it is impossible."""
     lacking: EnvironmentLacksError | None = None
-    """Why this machine cannot build it."""
+    """The reason why this machine cannot build it."""
     tasks: list[Task] = field(default_factory=list)
     proven: ProvenSet | None = None
     requested: bool = False
@@ -109,7 +109,7 @@ class _Covered:
 
 @dataclass
 class Coverage:
-    """The cells of a selection of the table, worth first, and their tasks."""
+    """The cells of a selection of the table, most useful first, and their tasks."""
 
     index: Index
     target: Target
@@ -153,7 +153,7 @@ class Coverage:
         return result
 
     def missing(self, *, retry_failed: bool) -> list[str]:
-        """Return the keys of the tasks to build, worth first: not what failed before from the same inputs."""
+        """Return the keys of the tasks to build, most useful first, except those that failed before."""
         chosen: list[str] = []
         for key, task in self.tasks.items():
             if task.wheel is not None:
@@ -169,7 +169,7 @@ class Coverage:
         return chosen
 
     def within(self, budget: float, keys: Sequence[str]) -> list[str]:
-        """Return the tasks whose expected times fit in a budget together, worth first.
+        """Return the tasks whose expected times together fit in a budget, most useful first.
 
         Parameters
         ----------
@@ -199,7 +199,7 @@ class Coverage:
         return estimates(self.tasks, self.index, machine(self.limits), alone=True)
 
     def result(self, wheels: Collection[str]) -> CoverageResult:
-        """Return what is known of each cell.
+        """Return the state of each cell.
 
         Parameters
         ----------
@@ -275,7 +275,7 @@ def add_table_options(parser: argparse.ArgumentParser) -> None:
 
 
 def check_table_options(args: argparse.Namespace) -> None:
-    """Check that the options of a selection agree with the others.
+    """Check that the options of a selection do not contradict other options.
 
     Raises
     ------
@@ -291,7 +291,7 @@ def check_table_options(args: argparse.Namespace) -> None:
         value = getattr(args, name, None)
         if value and value is not args.parser.get_default(name):
             option = {"names": "NAME", "locks": "--lock"}.get(name, f"--{name}")
-            raise UsageError(f"--table and {option} exclude each other.")
+            raise UsageError(f"--table and {option} cannot be combined.")
 
 
 def cover(context: Context, index: Index) -> Coverage | Conflict:
@@ -302,9 +302,9 @@ def cover(context: Context, index: Index) -> Coverage | Conflict:
     Raises
     ------
     UsageError
-        The selection is wrong.
+        The selection is invalid.
     EnvironmentLacksError
-        An index of packages cannot be reached any more.
+        A package index can no longer be reached.
     """
     own = _context_of_selection(context)
     catalog = own.catalog_with_image
@@ -356,7 +356,7 @@ def _context_of_selection(context: Context) -> Context:
 
 
 class _Requests:
-    """What somebody has requested: in matrix.toml, in the lock, or by building it before."""
+    """Everything that was requested in matrix.toml, in the lock, or by an earlier build."""
 
     def __init__(self, context: Context, index: Index) -> None:
         self._requirements: Sequence[Requirement] = ()
@@ -452,7 +452,7 @@ class _Planner:
         return plan(lock, catalog, self._index, self._build_host(lock), ops=ops, pin_style=args.torch_pin)
 
     def _build_host(self, lock: Resolution) -> BuildHost:
-        """Return the build host of a lock; it is looked for once for each image and Python."""
+        """Return the build host of a lock; it is created once for each image and Python."""
         args = self._context.args
         aliases = all(pick.alias_of for pick in lock.built())
         key = lock.image, lock.version_of("python"), aliases
@@ -489,7 +489,7 @@ def _refusal(refused: str) -> str:
 
 
 def _proven(catalog: Catalog, lock: Resolution, row: Row, column: Column) -> ProvenSet | None:
-    """Return the proven set that has all packages of a cell with torch, and nothing in another version."""
+    """Return a proven set with torch and all packages of a cell that does not contradict the lock."""
     versions = {pick.name: pick.key for pick in lock.picks}
     target = lock.target
 

@@ -54,7 +54,7 @@ def parse_line(text: str, directory: str = "", *, editable: bool = False) -> Req
 
 
 class _DirectReference:
-    """A URL or a path, from which name and extras are read if they are not stated."""
+    """A URL or a path; name and extras are derived from it if they are not stated."""
 
     def __init__(self, location: str, directory: str, name: str = "", extras: Iterable[str] = ()) -> None:
         self._location, _, fragment = location.partition("#")

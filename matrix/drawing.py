@@ -41,7 +41,7 @@ def _kind(edge: Edge) -> str:
 def visible(text: str) -> str:
     r"""Return a text with control characters and other invisible characters escaped.
 
-    A lock may hold any characters, but a terminal should not get them.
+    A lock may contain any characters, but not all of them are safe on a terminal.
 
     Examples
     --------
@@ -74,7 +74,7 @@ BOX_CHARACTERS = "".join(BOX)
 
 
 def draw_text(graph: DiGraph[str], title: str, lines: Lines = BOX, screen: Screen = PLAIN) -> str:
-    """Return the graph as a tree. What a distribution needs is drawn once, then referred to."""
+    """Return the graph as a tree. The requirements of each distribution are drawn only once."""
     groups = generations(graph)
     parts = [screen.wrapped(visible(title)), ""]
     if graph:
@@ -92,7 +92,7 @@ def draw_text(graph: DiGraph[str], title: str, lines: Lines = BOX, screen: Scree
 
 
 def _rows(graph: DiGraph[str], groups: Sequence[Sequence[str]], lines: Lines) -> Iterator[list[str]]:
-    """Yield the lines of the tree, without recursion: a chain may be long."""
+    """Yield the lines of the tree, without recursion, because chains may be long."""
     generation = {name: number for number, group in enumerate(groups, start=1) for name in group}
     drawn: set[str] = set()
     waiting: list[tuple[str, str, str, Sequence[Edge]]] = [

@@ -39,24 +39,24 @@ _VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
 _IGNORED = {
     "--pre": "To allow pre-releases of a distribution, name one in its requirement, such as name>=2.0rc1.",
 }
-"""What to do instead of options that `matrix` ignores."""
+"""Options that `matrix` ignores, each with a hint on what to do instead."""
 
 
 class Inputs(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user requires, from all sources, in the order in which they were given."""
+    """The user's requirements from all sources, in the given order."""
 
     requirements: tuple[Requirement, ...] = ()
     constraints: tuple[Requirement, ...] = ()
     overrides: tuple[Requirement, ...] = ()
     index_url: str | None = None
-    """The package index; None means that of pip's configuration."""
+    """The package index; None means the one in pip's configuration."""
     extra_index_urls: tuple[str, ...] = ()
     find_links: tuple[str, ...] = ()
     """URLs of directories and of pages with links."""
     no_index: bool = False
     """Whether a file disables package indexes (``--no-index``)."""
     warnings: tuple[str, ...] = ()
-    """Content of the files that `matrix` does not use."""
+    """Warnings about content of the files that `matrix` does not use."""
 
     def package_sources(self) -> PackageSources:
         """Return the indexes and find-links locations to use: those of the inputs, else those of pip."""

@@ -1,4 +1,4 @@
-"""The JSON documents of ``--format json``: what all of them begin with, and that of an error.
+"""The JSON documents of ``--format json``: their common keys, and the document for an error.
 
 Each command defines its own documents. The published JSON Schemas are generated from these types.
 """
@@ -17,13 +17,13 @@ class JsonDocument(msgspec.Struct, kw_only=True):
     """A document of a command."""
 
     schema: Literal[1] = 1
-    """The number of its form."""
+    """Version of the document's format."""
     status: str
     """The answer in one word."""
 
 
 class ErrorDocument(JsonDocument, kw_only=True):
-    """Why a command failed; see `MatrixError.details` for what only some errors have."""
+    """The error of a command; `MatrixError.details` adds keys that only some errors have."""
 
     status: Literal["error"] = "error"
     id: str
@@ -33,4 +33,4 @@ class ErrorDocument(JsonDocument, kw_only=True):
     diagnosis: list[Finding] | UnsetType = UNSET
     """The known causes of a failed build."""
     measured: dict[str, float] | UnsetType = UNSET
-    """What a failed build used."""
+    """Time and memory that a failed build used."""

@@ -129,7 +129,7 @@ def _from_index(name: str, catalog: Catalog, context: Context) -> Iterator[Learn
 def _wheels_of(text: str, indexes: IndexClient) -> list[File]:
     """Return the wheels of the newest release that a requirement allows, for Linux on x86_64.
 
-    None are returned if there are only sdists.
+    The list is empty if there are only sdists.
     """
     from resolver.requirements import parse_requirement
 

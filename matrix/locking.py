@@ -1,4 +1,4 @@
-"""The catalog that a lock was resolved with, what to keep of it, and options that must agree with it."""
+"""The catalog of a lock, the versions to keep from it, and the options that must agree with it."""
 
 from __future__ import annotations
 
@@ -75,7 +75,10 @@ def _overlay(name: str, lock: Path) -> str:
     for directory in (lock.parent, Path()):
         if (directory / name).exists():
             return str(directory / name)
-    msg = f"The lock was resolved with the facts in {name}, which is neither here nor next to the lock."
+    msg = (
+        f"The lock was resolved with the facts in {name}, which is neither in the working directory nor next "
+        "to the lock."
+    )
     raise UsageError(msg, hint="Copy it here, name another with --site or --catalog, or resolve again.")
 
 
@@ -88,7 +91,7 @@ def is_same_request(one: Request, other: Request) -> bool:
 
 
 def kept_versions(lock: Resolution, upgrade: Collection[str]) -> dict[str, str]:
-    """Return version and variant of everything in a lock except what is upgraded, by name.
+    """Return the version and variant of everything in a lock, by name, except what will be upgraded.
 
     Raises
     ------
@@ -104,7 +107,7 @@ def kept_versions(lock: Resolution, upgrade: Collection[str]) -> dict[str, str]:
 
 
 def is_unchanged(lock: Resolution, again: Resolution) -> bool:
-    """Return whether a lock has the same answer as a later resolution of the same request."""
+    """Return whether a later resolution of the same request gave the same result as a lock."""
     same = replace(again, request=lock.request, target=replace(again.target, date=lock.target.date))
     return is_same_request(lock.request, again.request) and same == lock
 
@@ -152,7 +155,7 @@ def same_image(lock: Resolution, args: argparse.Namespace, catalog: Catalog) -> 
     Raises
     ------
     UsageError
-        It does.
+        It names a different image.
     """
     asked = args.base_image and image_name(args.base_image, catalog)
     if asked not in {None, lock.target.base_image}:

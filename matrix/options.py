@@ -23,7 +23,7 @@ _ARCHITECTURE_FLAG = re.compile(r"--(gfx\d+[0-9a-z-]*)")
 def expand_gfx_flags(arguments: Iterable[str]) -> list[str]:
     """Replace flags such as ``--gfx90a`` with ``--gfx gfx90a``, for architectures of any overlay.
 
-    Arguments after ``--`` belong to another program and stay as they are.
+    Arguments after ``--`` belong to another program and are not changed.
 
     Examples
     --------
@@ -43,7 +43,7 @@ def expand_gfx_flags(arguments: Iterable[str]) -> list[str]:
 
 
 def add_target_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that describe what to resolve and build for."""
+    """Add the options that describe the target."""
     group = add_site_options(parser)
     group.add_argument("--rocm", metavar="SPEC", type=nonempty, help="ROCm, such as 6.2 or '>=6.2,<6.5'")
     group.add_argument("--python", metavar="SPEC", type=nonempty, help="Python, such as 3.12")
@@ -218,7 +218,7 @@ GLOBAL_DEFAULTS: dict[str, Any] = {
     "color": "auto",
     "progress": "auto",
 }
-"""The values of the global options that are not given, neither before nor after the command."""
+"""Default values of the global options, which may stand before or after the command."""
 
 GLOBAL_WITH_VALUE = {"--color", "--progress"}
 """The global options that take a value, which may be a separate word."""
@@ -334,7 +334,7 @@ def add_build_host_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_wheel_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that decide which wheels are made: build host, ops, and what they require of torch."""
+    """Add the options that decide which wheels are built: build host, ops, and how they pin torch."""
     add_build_host_options(parser)
     parser.add_argument(
         "--ops",

@@ -1,4 +1,4 @@
-"""Read which distributions are preinstalled from the output of pip.
+"""Read the preinstalled distributions from the output of pip.
 
 All forms are accepted: ``pip list`` as columns, freeze and JSON, ``pip freeze``, and the same from uv.
 """

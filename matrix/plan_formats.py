@@ -162,4 +162,4 @@ FORMATS: dict[str, Callable[[Plan], str]] = {
     "github": github_workflow,
     "gitlab": gitlab_pipeline,
 }
-"""Format to the function that writes it."""
+"""The function that writes each format."""

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 SHORT_KEY = 16
 """Digits of a build key in commands and messages."""
 _SPARE = 900
-"""Seconds added to a time limit: fetching, and layers that are made once."""
+"""Seconds added to a time limit, for fetching and for layers that are created once."""
 _UNKNOWN = 7200
-"""Seconds allowed for a build that nothing is known about."""
+"""Seconds allowed for a build with an unknown time."""
 
 
 class PlannedTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +48,7 @@ class PlannedTask(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     state: Literal["up to date", "to build"]
     why: str
-    """Why it is to be built; empty if it is up to date."""
+    """The reason why it will be built; empty if it is up to date."""
     requires: tuple[str, ...]
     """Keys of the tasks whose wheels are installed to build this one."""
     inputs: dict[str, Any]
@@ -60,10 +60,10 @@ class PlannedTask(msgspec.Struct, frozen=True, kw_only=True):
     cores: int
     memory_gib: float
     seconds: float
-    """The expected time with so many cores."""
+    """The expected time with that number of cores."""
     seconds_from: TimeSource
     time_limit: int
-    """Seconds after which something must be wrong."""
+    """Seconds after which the task has certainly failed."""
     network: bool
     """Whether it may fetch what the cache lacks, before anything is compiled."""
 
@@ -76,9 +76,9 @@ class Plan(JsonDocument, kw_only=True):
     directory: str
     """Where to run the commands: `matrix.toml` there has the mirrors."""
     tasks: tuple[PlannedTask, ...]
-    """In an order in which each follows those that it requires."""
+    """Each task comes after those that it requires."""
     critical_path: tuple[str, ...]
-    """Keys of the tasks that decide how long everything takes at least."""
+    """Keys of the tasks that determine the minimum total time."""
     critical_path_seconds: float
 
     @property
@@ -96,7 +96,7 @@ def contexts_of_locks(context: Context) -> list[Context]:
 
 
 def limits_of(context: Context) -> Limits:
-    """Return the limits of builds that the options and settings name."""
+    """Return the limits on builds from the options and settings."""
     args, settings = context.args, context.settings
     find_compiler_cache(args.compiler_cache)
     return Limits(
@@ -116,7 +116,7 @@ def tasks_of(
     Raises
     ------
     EnvironmentLacksError
-        There is no build host; the error lists what was not built.
+        There is no build host; the error lists the distributions that cannot be built.
     """
     if not lock.built(names):
         return []
@@ -145,14 +145,14 @@ def why_to_build(task: Task, index: Index) -> str:
 
 
 def refresh_published(tasks: Iterable[Task], index: Index) -> None:
-    """List the wheels that the index has: an interrupted run may have published one without its page."""
+    """Refresh the pages of finished wheels: an interrupted run may have left a wheel that is not listed."""
     for task in tasks:
         if task.wheel is not None:
             index.refresh(task.pick.name)
 
 
 def make_plan(tasks_of_locks: Sequence[tuple[Context, Sequence[Task]]], index: Index) -> Plan:
-    """Return the plan of one or several locks, for machines such as this one or as the limits say.
+    """Return the plan for one or several locks, for a machine like this one, or with the given limits.
 
     Parameters
     ----------

@@ -35,15 +35,15 @@ Mode = Literal["auto", "board", "plain", "json", "none"]
 _SHOWN_AFTER = 1.0
 """Seconds that a task must run before it is shown."""
 _HEARTBEAT = 60.0
-"""Most seconds without a line while something runs."""
+"""Maximum number of seconds without output while something runs."""
 _REDRAW = 0.5
-"""Least seconds between two drawings of the board."""
+"""Minimum number of seconds between two updates of the board."""
 _TICK = 0.5
 _MOST_ROWS = 20
 _NARROW = 70
 """Columns below which the board leaves out the memory."""
 _FEW = 0.05
-"""Part of the work that must be done before the rest is estimated from it."""
+"""Fraction of the work that must be done before the remaining time is estimated from it."""
 _ENDED = {"done", "failed", "skipped"}
 _CURSOR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
@@ -62,13 +62,13 @@ class Row(msgspec.Struct):
     after: Collection[str] = ()
     share: float = 0.0
     is_listed: bool = True
-    """Whether a line says how it ended. Other tasks are those of the command itself, whose result says it."""
+    """Whether a line reports how it ended. Tasks of the command itself are not listed; its result is."""
     started: float | None = None
     ended: float | None = None
     counted_from: tuple[float, float] = (0.0, 0.0)
     """The time and the amount when the current step was first counted."""
     is_announced: bool = False
-    """Whether a line has named it."""
+    """Whether a line has already named it."""
     written: float = -math.inf
     """When its last JSON event was written."""
 
@@ -167,18 +167,18 @@ class Tasks:
         return [row for row in self.running() if row.elapsed(now) >= _SHOWN_AFTER]
 
     def listed(self) -> list[Row]:
-        """Return the tasks of which a line says how they ended."""
+        """Return the tasks for which a line reports how they ended."""
         return [row for row in self.rows.values() if row.is_listed]
 
     def count(self, state: TaskState) -> int:
-        """Return how many of these have a state."""
+        """Return the number of listed tasks with a state."""
         return sum(row.state == state for row in self.listed())
 
     def remaining(self) -> tuple[float, bool] | None:
         """Return the seconds until all tasks end, and whether that is only a lower bound; None if unknown.
 
         It is the larger of two bounds: the longest chain of tasks that wait for each other, and the work
-        of all tasks. Ends within a second return the same answer.
+        of all tasks. The answer is computed at most once a second.
         """
         now = self.clock()
         if now - self._remaining[0] >= 1.0:
@@ -242,7 +242,7 @@ class Display:
             self.progress(name, state=state)
 
     def message(self, kind: str, message: str, hint: str = "") -> bool:  # noqa: ARG002
-        """Write a message, if the display has a form of its own for messages; return whether it has."""
+        """Write a message, if the display has its own format for messages; return whether it has one."""
         return False
 
     @contextmanager
@@ -253,13 +253,13 @@ class Display:
             yield
 
     def close(self) -> None:
-        """Remove what is drawn, for good."""
+        """Remove what is drawn, and draw no more."""
         self._stop.set()
         with self._lock:
             self.erase()
 
     def tick(self) -> None:
-        """Bring the elapsed time up to date."""
+        """Update the elapsed time."""
         with self._lock:
             self.show_time()
 
@@ -320,7 +320,7 @@ class Plain(Display):
         self.show_time()
 
     def show_time(self) -> None:
-        """Name each task once that runs for longer than a second; write a line if there was none for long."""
+        """Name each task once if it runs longer than a second; write a line after a minute without output."""
         for row in self.tasks.visible():
             if not row.is_announced:
                 self._line(self._named(row))
@@ -414,7 +414,7 @@ class Board(Display):
             self.show_time()
 
     def show_time(self) -> None:
-        """Draw the table, unless that was done just now."""
+        """Draw the table, unless it was drawn just before."""
         now = self.tasks.clock()
         if now - self._last >= _REDRAW and (self._drawn or self.tasks.visible()):
             self._last = now
@@ -511,12 +511,12 @@ def display(mode: Mode, stream: TextIO | None, screen: Screen = PLAIN, *, quiet:
     Parameters
     ----------
     mode
-        `auto` is the board on a terminal, else plain lines. A terminal without cursor movement
+        `auto` selects the board on a terminal, else plain lines. A terminal without cursor movement
         (``TERM=dumb``) always gets plain lines instead of the board.
     stream
         stderr; None if it is closed.
     screen
-        What the stream can show.
+        The capabilities of the stream.
     quiet
         Whether to show nothing but JSON.
     """
@@ -545,7 +545,7 @@ def summary(tasks: Tasks) -> str:
 
 
 def overview(tasks: Tasks) -> str:
-    """Return how many tasks have which state, and when everything may be finished."""
+    """Return the number of tasks by state, and when everything may be finished."""
     counts = [f"{tasks.count('done')} of {len(tasks.listed())} done"]
     counts += [
         f"{number} {state}"

@@ -75,7 +75,8 @@ def read_pylock(path: Path) -> LockedPackages:
 def _is_default(package: Package, lock: Pylock) -> bool:
     """Return whether a package is installed without extras and with the default groups.
 
-    Its marker decides, if it mentions them; `packaging` evaluates the rest of it for this machine.
+    Its marker decides, if it mentions extras or groups; `packaging` evaluates other variables for this
+    machine.
     """
     if package.marker is None or not _CHOICE.search(str(package.marker)):
         return True

@@ -33,9 +33,9 @@ def findings_text(
     quiet
         Leave out findings of severity ``info``.
     indent
-        Put before every line.
+        Text before every line.
     screen
-        What the text is written to.
+        The capabilities of the output.
 
     Examples
     --------
@@ -73,7 +73,7 @@ def _quoted(text: Any) -> list[str]:  # noqa: ANN401
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number of things.
+    """Return a number with its noun, in the plural unless it is 1.
 
     Examples
     --------
@@ -134,7 +134,7 @@ def printable(text: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a time for people.
+    """Return a duration as text.
 
     Examples
     --------

@@ -116,7 +116,7 @@ def _target(settings: Settings, catalog: Catalog, today: datetime.date) -> Targe
 
 
 def _default_site(settings: Settings, catalog: Catalog) -> str:
-    """Return LUMI-G; this machine for the CPU backend and for GPU architectures that LUMI-G lacks."""
+    """Return ``lumi-g``, or ``local`` for the CPU backend and for GPU architectures that LUMI-G lacks."""
     lumi = catalog.site["lumi-g"]
     return "local" if settings.backend == "cpu" or set(settings.gfx) - set(lumi.gfx) else lumi.name
 

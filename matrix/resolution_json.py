@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 
 class Kept(Preinstalled, frozen=True):
-    """What ``--keep-installed`` keeps, and in a resolution what became of it."""
+    """The distributions that ``--keep-installed`` keeps, and in a resolution which of them it uses."""
 
     picks: dict[str, str] | UnsetType = UNSET
     """The distributions that the resolution contains."""
     ignored: list[str] | UnsetType = UNSET
-    """Those that the catalog does not know or nothing requires."""
+    """Distributions that the catalog does not know, or that nothing requires."""
 
 
 class TargetDocument(Target, frozen=True, kw_only=True):
-    """The target of a request, and what is kept there."""
+    """The target of a request, and the distributions to keep."""
 
     kept: Kept | UnsetType = UNSET
 

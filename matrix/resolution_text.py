@@ -38,9 +38,9 @@ def resolution_text(
     Parameters
     ----------
     times
-        What `build_times` returns.
+        The result of `build_times`.
     screen
-        What the text is written to.
+        The capabilities of the output.
     every
         List all distributions. Otherwise those that only package indexes know, and that the request does
         not name, are counted.
@@ -60,7 +60,7 @@ def resolution_text(
 
 
 def answer_of(resolution: Resolution, times: Mapping[str, BuildTime]) -> str:
-    """Return a resolution in one line: how many packages, where from, and how long the builds take."""
+    """Return a resolution in one line: the number of packages, their origins, and the time of the builds."""
     target, picks = resolution.target, resolution.distributions
     kinds = [_kind(pick) for pick in picks]
     parts = []
@@ -111,7 +111,7 @@ _TELLING = (
     " requires ",
     " is ",
 )
-"""Parts of facts about a component itself, those that decide most first."""
+"""Parts of facts about a component itself, the most decisive first."""
 _DETAILS = re.compile(r", with | \(\d+ in all\)")
 
 
@@ -259,7 +259,7 @@ def forget_conflict() -> None:
 
 
 def last_conflict() -> ConflictDocument | None:
-    """Return the conflict in which the last ``matrix resolve`` of the working directory ended, if any."""
+    """Return the conflict of the last ``matrix resolve`` in the working directory, if it ended with one."""
     try:
         saved = msgspec.json.decode(_conflict_path().read_bytes(), type=_SavedConflict, dec_hook=decode)
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Text for people: styles, wrapped lines and tables. rich is imported only for text that needs it."""
+"""Styles, wrapped lines and tables for a terminal. rich is imported only for text that needs it."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ _WHOLE = re.compile(
     r"|(?<=: )(?:matrix|apptainer|module|pip|python|sbatch|scancel|squeue|uv) .*$"
     r"|\b\d+(?:\.\d+)? (?:s|min|h|MiB|GiB|cores?)\b"
 )
-"""Commands to copy, and numbers with their units, which stay on one line."""
+"""Matches commands to copy, and numbers with their units, which are not wrapped."""
 _SPACE = "\ue000"
 """Stands for a space at which a line must not be broken."""
 _START = re.compile(r" *(?:[-*] |\d+\. )?")
 
 
 class Screen(NamedTuple):
-    """What the stream that text is written to can show."""
+    """The capabilities of an output stream."""
 
     width: int | None = None
     """Columns; None for no limit."""
     has_colour: bool = False
 
     def styled(self, style: str, text: str) -> str:
-        """Return a text in a style of rich, such as ``bold red``."""
+        """Return a text with a style of rich, such as ``bold red``."""
         if not self.has_colour or not style:
             return text
         from rich.text import Text
@@ -49,7 +49,7 @@ class Screen(NamedTuple):
         return self._rendered(Text(text, style))
 
     def wrapped(self, text: str) -> str:
-        """Break lines that are too long between words; paths, URLs and commands stay whole.
+        """Wrap long lines between words; paths, URLs and commands are not broken.
 
         Continuation lines are indented like the text of their first line.
         """
@@ -70,8 +70,8 @@ class Screen(NamedTuple):
     def table(self, rows: Sequence[Sequence[Cell]], head: Sequence[str] = (), *, indent: str = "  ") -> str:
         """Align rows in columns; only the text of the last column is wrapped.
 
-        If it has too little room, it moves below each row. If the other columns do not fit either, each row
-        becomes a paragraph with one line for each column.
+        If there is too little space for it, it moves below each row. If the other columns do not fit either,
+        each row becomes a paragraph with one line for each column.
 
         Examples
         --------
@@ -159,16 +159,16 @@ class Screen(NamedTuple):
 
 
 PLAIN = Screen()
-"""No limit and no colours: for files."""
+"""No limit and no colours, for files."""
 
 
 def screen_of(stream: TextIO | None, color: Color = "auto") -> Screen:
-    """Return what a stream can show; a stream that was closed before the start is None."""
+    """Return the capabilities of a stream, which is None if it was closed before the start."""
     return Screen(_columns(stream), _has_colour(stream, color))
 
 
 def uses_ascii(stream: TextIO | None, text: str) -> bool:
-    """Return whether a stream has a character set without some characters of a text."""
+    """Return whether a text has characters that the character set of a stream lacks."""
     names = os.environ
     coerced = {"C.UTF-8", "C.utf8", "UTF-8"}  # what the interpreter puts there if the locale is C
     category = names.get("LC_CTYPE", "")
@@ -217,7 +217,7 @@ def _is_terminal(stream: TextIO | None) -> bool:
 
 
 def _divided(text: Text, width: int) -> list[Text]:
-    """Return the lines of a text that fit into a width, as far as its words do."""
+    """Break a text into lines of a width; words that are longer are not broken."""
     from rich.cells import cell_len
 
     plain = _protected(text.plain)

@@ -46,7 +46,7 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename=
     extra_index_url: list[str] = []
     offline: bool = False
     upgrade: tuple[str, ...] = ()
-    """Normalized names of what to upgrade in an existing lock."""
+    """Normalized names of distributions to upgrade in an existing lock."""
     site: str | None = None
     date: datetime.date | None = None
     backend: Literal["rocm", "cpu"] | None = None
@@ -63,7 +63,7 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename=
     keep_installed: str | None = None
     """A file that lists the installed distributions to keep, or ``image``."""
     mirrors: dict[str, str] = {}
-    """URL prefix to the prefix that replaces it."""
+    """Maps URL prefixes to their replacement."""
 
     @property
     def has_requirements(self) -> bool:

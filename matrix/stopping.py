@@ -1,4 +1,4 @@
-"""The options of commands that build which say when to stop: a time limit, and a signal."""
+"""Options that stop builds: a time limit, and a signal."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def add_stopping(parser: argparse.ArgumentParser) -> None:
         "--signal",
         metavar="NAME",
         type=_signal,
-        help="stop at this signal, such as USR1, as sbatch --signal sends it (always: INT, TERM and HUP)",
+        help="stop on this signal, such as USR1, as sbatch --signal sends it (always: INT, TERM and HUP)",
     )
 
 
 def stop_time(context: Context) -> float | None:
     """Return when builds stop, in seconds since the epoch; None if nothing limits them.
 
-    From now on, the signal that the user has named stops them.
+    This also makes the signal that the user named stop the builds.
     """
     args = context.args
     if args.signal is not None:

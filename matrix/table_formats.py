@@ -1,4 +1,4 @@
-"""The feasible matrix as text for a terminal, CSV (RFC 4180) and JSON; `matrix.report` has it as HTML.
+"""The feasible matrix as text for a terminal, CSV (RFC 4180) and JSON; `matrix.report` writes the HTML.
 
 The keys of CSV and JSON are a contract. Both are written row by row, while the table is computed.
 """
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 ROW_KEYS = ("base_image", "rocm", "torch", "python", "verdict")
 _RISK, _REFUSED = "yellow", "dim"
 _MIN_WIDTH = len("- base-image")
-"""Every column has room for the most frequent reasons for a refusal."""
+"""Width of the most frequent reasons for a refusal, for which every column has space."""
 _GAP = "  "
 _REFUSAL = re.compile(r"(?<= )-( [^\s,]+(, [^\s,]+)*)?(?= |$)")
 _NO_IMAGE = ", no base image works: published wheels only"
@@ -43,7 +43,7 @@ _REFUSED_ROWS = "Runs nowhere at this site"
 
 
 class CellDocument(msgspec.Struct, kw_only=True):
-    """A cell: a version, those of the packages of a combination, or why there is none."""
+    """A cell: a version, or the versions of a combination, or the reason why there is none."""
 
     version: str | UnsetType = UNSET
     variant: str | UnsetType = UNSET
@@ -55,7 +55,7 @@ class CellDocument(msgspec.Struct, kw_only=True):
 
 
 class RowDocument(msgspec.Struct, kw_only=True):
-    """What works with a base image, a torch and a Python."""
+    """The versions that work with a base image, a torch and a Python."""
 
     base_image: str
     rocm: str
@@ -78,7 +78,7 @@ class TableDocument(JsonDocument, kw_only=True):
 
 
 def answer_of(table: Table, rows: Iterable[Row]) -> str:
-    """Return how many torch versions work, and how many of them with every package, in one sentence."""
+    """Return a sentence with the number of torch versions that work, and that work with every package."""
     columns = [column for column in table.columns if not table.refused_everywhere(column)]
     working = [row for row in rows if row.verdict]
     complete = [row for row in working if all(row.cells[column.name].picks for column in columns)]
@@ -92,8 +92,8 @@ def answer_of(table: Table, rows: Iterable[Row]) -> str:
 def to_text(table: Table, rows: Sequence[Row], screen: Screen) -> Iterator[str]:
     """Yield the table in lines.
 
-    Rows of the same base images follow a heading that names the images. If the columns do not fit side by
-    side, each torch has a table of its own, with a line for each package and a column for each Python.
+    Rows with the same base images have one heading that names the images. If the columns do not fit side by
+    side, each torch has a separate table, with a line for each package and a column for each Python.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def to_text(table: Table, rows: Sequence[Row], screen: Screen) -> Iterator[str]:
     rows
         Its rows, or some of them.
     screen
-        What the text is written to.
+        The capabilities of the output.
     """
     target = table.request.target
     yield f"{title_of(target)}\n"

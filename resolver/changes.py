@@ -1,4 +1,4 @@
-"""Single changes of a request that could make it resolve, smallest first."""
+"""Single changes to a request that could make it resolve, smallest first."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from resolver.model import Support
 
 _MOST_DAYS = 3
-"""Suggest at most this many days before, and after, the requested day on which the site's base images
+"""Suggest at most this many earlier days, and as many later ones, on which the site's base images
 changed."""
 
 
@@ -42,7 +42,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 def changes_of(catalog: Catalog, request: Request, *, sited: bool) -> list[Change]:
-    """Return every single change of a request, smallest first.
+    """Return all single changes to a request, smallest first.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def _more_trust(request: Request) -> Iterator[Change]:
 
 
 def _target_of_site(catalog: Catalog, request: Request) -> Iterator[Change]:
-    """Yield the site's own backend and GPU architectures, if the request has others."""
+    """Yield a change to the site's own backend and GPU architectures, if the request names others."""
     target = request.target
     site = catalog.site.get(target.site)
     if site is None or site.name == "local":  # the hardware of the local machine is not in the catalog

@@ -97,7 +97,7 @@ class Choices:
         return f"{self.name}[{self.extra}]" if self.extra else self.name
 
     def release(self, bit: int) -> Release:
-        """Return the release of a bit number (1 or more)."""
+        """Return the release for a bit number (1 or more)."""
         return self.releases[bit - 1]
 
     def allowed_by(self, specifier: Specifier | None) -> int:

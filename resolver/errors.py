@@ -112,7 +112,7 @@ class EnvironmentLacksError(MatrixError):
 
 
 class StoppedError(MatrixError):
-    """Builds were stopped because their time is over."""
+    """Builds were stopped because their time is up."""
 
     exit_code = EXIT_INTERRUPTED
     id = "stopped"
@@ -239,12 +239,12 @@ class DamagedIndexError(MatrixError):
 _MOST_NAMES = 12
 _MOST_GUESSES = 6
 _CHARACTERS_PER_TYPO = 5
-"""Longer words may have more typos."""
+"""A guess may differ by one typo for every so many characters that were typed."""
 _MIN_PREFIX = 4
 
 
 def did_you_mean(typed: str, known: Iterable[str]) -> str:
-    """Return a hint that names the known names closest to what was typed.
+    """Return a hint with the known names that are closest to what was typed.
 
     Returns
     -------

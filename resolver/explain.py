@@ -323,7 +323,7 @@ def _summary(relation: Relation, subjects: int, rows: Sequence[Row]) -> str:
     name = relation.object.name
     allowed = sorted({candidate.version for candidate in relation.object.chosen(objects)}, key=sort_key)
     if not allowed:
-        return f"{rows[0].fact.text}; the same holds for {len(rows) - 1} other versions"
+        return f"{rows[0].fact.text}; the same applies to {len(rows) - 1} other versions"
     subject, singular = _subject(relation, subjects)
     predicates = {_predicate(relation, row) for row in rows}
     if len(predicates) == 1 and "" not in predicates:

@@ -55,7 +55,7 @@ class Incompatibility:
         self.parents = parents
 
     def reasons(self) -> list[object]:
-        """Return everything that was stated and led to it, each once."""
+        """Return the distinct statements from which it follows."""
         left, seen, stated = [self], {id(self)}, dict[int, object]()
         while left:
             incompatibility = left.pop()

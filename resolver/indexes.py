@@ -45,7 +45,7 @@ def uploaded_by(files: Iterable[File], day: date) -> list[File]:
 
 
 def files_of(release: schema.Release) -> list[File]:
-    """Return the wheels of a release of the catalog that no index has."""
+    """Return the wheels that the catalog lists for a release because no index has them."""
     return [File(name=wheel.file, url=wheel.url, sha256=wheel.sha256) for wheel in release.wheels]
 
 

@@ -43,7 +43,7 @@ def widened(
     Parameters
     ----------
     catalog, request
-        The facts and what is asked for.
+        The facts and the request.
     indexes
         Where the releases are.
     conflicting
@@ -222,7 +222,7 @@ def _obstacle(catalog: Catalog, name: str, published: Published, request: Reques
     if not _usable(published.files, until):
         return f"it was published after {until}"
     kind = "sdist with a sha256" if neighbour.sdist else "wheel"
-    return f"it has no {kind}, as the nearest older release ({neighbour.version}) has"
+    return f"it has no {kind}, unlike the nearest older release ({neighbour.version})"
 
 
 def _is_final(version: str) -> bool:

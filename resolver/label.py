@@ -57,7 +57,7 @@ def labelled(version: str, label: str) -> str:
 
 
 class BuiltFor(NamedTuple):
-    """What the label of a wheel says that it was built for."""
+    """What a wheel was built for, according to its label."""
 
     backend: str
     rocm: str
@@ -70,7 +70,7 @@ _LABEL = re.compile(r"(?:rocm(?P<rocm>[\d.]+)|cpu)\.torch(?P<torch>[^+]+?)(?P<gf
 
 
 def built_for(version: str) -> BuiltFor | None:
-    """Return what a version's local label says that the wheel was built for; None if it is not our label.
+    """Read from a version's local label what the wheel was built for; return None if it is not our label.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Wheels that somebody built with this program and published on a configured index.
+"""Wheels that were built with this program and published on a configured index.
 
 Their local version label states what they were built for. They are releases like any other that PyPI does not
 have, so a site that shares an index compiles each extension once.

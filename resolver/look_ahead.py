@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from resolver.model import Requirement
 
 _MOST_RELEASES = 25
-"""Number of releases among which to look for the one that will be chosen."""
+"""Maximum number of releases to look at for the one that will probably be chosen."""
 
 
 class LookAhead:

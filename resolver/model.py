@@ -139,7 +139,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     backend: Backend
     gfx: tuple[str, ...] = ()
     driver: str | None = None
-    """Minor line of the kernel driver."""
+    """Major.minor line of the kernel driver."""
     base_image: str | None = None
     rocm: str | None = None
     python: str | None = None
@@ -311,7 +311,7 @@ class Resolution(
     left_open: tuple[str, ...] = ()
     """What is not locked because no index could be reached, as text; pip will choose these versions."""
     notes: tuple[str, ...] = ()
-    """What is worth knowing and needs no action."""
+    """Remarks that need no action."""
     warnings: tuple[str, ...] = ()
 
     def pick(self, name: str) -> Distribution | None:
@@ -409,7 +409,7 @@ _SHOWN = 8
 
 
 def _first(texts: Sequence[str], separator: str) -> str:
-    """Join texts; of many only the first ones."""
+    """Join texts; if there are many, only the first ones."""
     more = f"{separator}and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
     return separator.join(texts[:_SHOWN]) + more
 

@@ -28,7 +28,7 @@ Domains = list[int]
 """For each variable, in the order of `Network.names`, the mask of candidates that are left."""
 
 MOST_STEPS = 20_000
-"""The search gives up after this many steps. Requests to the catalog need tens of steps."""
+"""The search gives up after this many steps. A request to the catalog takes tens of steps."""
 
 _MAX_CACHED_REVISIONS = 250
 """Revisions cached for each relation; limits memory."""

@@ -55,7 +55,7 @@ def explain_open_conflict(
     Parameters
     ----------
     catalog, request
-        The facts and what is asked for.
+        The facts and the request.
     refuted
         The request as it was explored.
     resolves
@@ -119,13 +119,13 @@ def rejected_in_open_world(
 def working_in_open_world(
     catalog: Catalog, request: Request, indexes: PackageIndexes, requirement: Requirement
 ) -> str:
-    """Return the preferred version that a further requirement allows; empty if there is no solution."""
+    """Return the preferred version that an additional requirement allows; empty if there is no solution."""
     answer = solve(catalog, replace(request, requirements=(*request.requirements, requirement)), indexes)
     return answer.version_of(requirement.name) if isinstance(answer, Resolution) else ""
 
 
 def _first_change(chosen: Resolution, other: Resolution, name: str) -> tuple[str, str, str] | None:
-    """Return the first component that another resolution has in another version, with both versions."""
+    """Return the first component whose version differs in another resolution, with both versions."""
     for pick in sorted(chosen.picks, key=lambda pick: layer(pick.name)):
         then = other.pick(pick.name)
         if pick.name != name and then is not None and then.key != pick.key:

@@ -62,7 +62,7 @@ def solve(
     *,
     any_patch: bool = False,
 ) -> Resolution | Refuted:
-    """Return the resolution of a request, or what refutes it; the arguments are those of `resolve`."""
+    """Return the resolution of a request, or what refutes it; `resolve` describes the arguments."""
     also = frozenset(PAIRED_WITH_TORCH)  # what others often require; any other name costs another round
     while True:
         problem = compile_problem(catalog, request, also=also, keep=keep, open_world=True)
@@ -104,7 +104,7 @@ class _Turns:
     def resolve(self, present: frozenset[str], absent: frozenset[str]) -> tuple[Resolution, Solution] | None:
         """Return the preferred resolution with some distributions of the catalog and without others.
 
-        The solution of the catalog's problem comes with it.
+        Also returns the solution of the catalog's problem.
         """
         while True:
             session = Session(self.narrowed(present, absent))
@@ -267,7 +267,7 @@ def _known_after_build(names: Sequence[str]) -> str:
 
 
 def _confusions(picks: Iterable[Distribution], world: OpenWorld) -> Iterator[str]:
-    """Warn about distributions whose name means another project on an earlier index, maybe."""
+    """Warn about distributions whose name may mean another project on an earlier index."""
     for pick in picks:
         index = pick.files[0].index if pick.files else ""
         bound = pick.index and pick.index != index

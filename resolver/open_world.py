@@ -82,7 +82,7 @@ class OpenWorld:
     Parameters
     ----------
     catalog, request
-        The facts and what is asked for.
+        The facts and the request.
     problem
         The problem of the platform and the catalog.
     bound
@@ -92,7 +92,7 @@ class OpenWorld:
     keep
         Versions to prefer, by name.
     any_patch
-        Whether a release may be chosen that not every patch release of the Python may install.
+        Whether to allow releases that only some patch releases of the Python may install.
 
     Attributes
     ----------
@@ -212,7 +212,7 @@ class OpenWorld:
         return self._search.solve(assumptions, self._choose)
 
     def picks(self) -> Iterator[Pick]:
-        """Yield what was added, as found; a preinstalled distribution has no files."""
+        """Yield the releases that the search added; a preinstalled distribution has no files."""
         extras: dict[str, list[str]] = {}
         for choices in self._open.values():
             if choices.extra and is_required(self._search.domains[choices.number]):
@@ -249,7 +249,7 @@ class OpenWorld:
                 )
 
     def refused_for_cuda(self, texts: Iterable[str]) -> Iterator[str]:
-        """Yield how to resolve without each distribution for CUDA that some texts mention."""
+        """Yield, for each CUDA distribution that the texts mention, how to resolve without it."""
         words = {word.strip(",") for text in texts for word in text.split()}
         for project, (_, required) in self._needing_cuda.items():
             if required in words:
@@ -361,8 +361,8 @@ class OpenWorld:
             return
         self._requested.add(state)
         if is_for_cuda(name) and name not in self._installed:
-            gpus = "which AMD GPUs do not run" if self._request.target.backend == "rocm" else "not for CPUs"
-            msg = f"{shorten(name)} is for CUDA, {gpus}."
+            backend = "AMD GPUs" if self._request.target.backend == "rocm" else "CPUs"
+            msg = f"{shorten(name)} is for CUDA and does not run on {backend}."
             raise UsageError(msg, hint="Remove it from the requirements.")
         if self._is_of_torch(name):
             self._require_triton(
@@ -437,7 +437,7 @@ class OpenWorld:
                 self._search.add({torch: 1 << bit, **without, triton: variable.present}, link)
 
     def _pythons(self, marker: str, *, applying: bool = True) -> dict[int, int]:
-        """Return a term for the Pythons to which a marker applies or does not apply; none for no marker."""
+        """Return a term for the Pythons to which a marker applies, or does not; empty without a marker."""
         if not marker:
             return {}
         pythons = enumerate(self._problem.variables["python"].candidates, start=1)
@@ -526,7 +526,7 @@ class OpenWorld:
         return rows
 
     def _add_row(self, row: Requires, name: str, terms: dict[int, int], version: str) -> None:
-        """Add a requirement of the catalog between a distribution and one that is not of the catalog."""
+        """Add a requirement of the catalog between a distribution and one outside the catalog."""
         versions = [text.removeprefix("==") for text in row.versions]
         predicate = f"requires {row.on} {join_words(versions, most=8)}"
         if not versions:
@@ -817,7 +817,7 @@ class OpenWorld:
     def _require_one(
         self, terms: dict[int, int], requirement: Requirement, link: Link, *, is_ours: bool, is_built: bool
     ) -> bool:
-        """Add a requirement; return whether what it requires becomes part of the result because of it."""
+        """Add a requirement; return whether it makes what it requires part of the result."""
         name = requirement.name
         if link.subject != "torch" and self._is_of_torch(name):
             if not is_built:
@@ -841,7 +841,7 @@ class OpenWorld:
         return False
 
     def _require_closed(self, terms: dict[int, int], requirement: Requirement, link: Link) -> bool:
-        """Add a requirement on a distribution of the problem; return whether it decides that."""
+        """Add a requirement on a distribution of the problem; return False if no candidate matches it."""
         name, specifier = requirement.name, requirement.specifier
         variable = self._problem.variables[name]
         allowed = variable.present if specifier is None else variable.allowed_by(str(specifier))

@@ -178,7 +178,7 @@ class Preference(msgspec.Struct, frozen=True):
     other: str
     """The other component: for Python the base image."""
     first: dict[int, int]
-    """Bit number of the other's candidate to the mask of the candidates that come first."""
+    """Maps the bit number of a candidate of `other` to the mask of the candidates that come first."""
 
 
 class Problem(msgspec.Struct, eq=False):

@@ -128,7 +128,7 @@ class Judgement(msgspec.Struct, frozen=True):
 def request_of_set(catalog: Catalog, row: ProvenSet, support: Support = "observed") -> Request:
     """Return the request for the components of a set, for its site and day.
 
-    A set without a date is requested for the start of the site's last driver window, a set without a site
+    A set without a date is requested for the start of the site's last driver window, one without a site
     for no driver at all.
     """
     site = catalog.site[row.site or "local"]
@@ -147,7 +147,7 @@ def request_of_set(catalog: Catalog, row: ProvenSet, support: Support = "observe
 def judge(catalog: Catalog, row: ProvenSet, support: Support = "observed") -> Judgement:
     """Resolve a set with exactly its versions and variants, as `request_of_set` requests it.
 
-    Nothing is known of a day before the site's first window.
+    Nothing is known about days before the site's first window.
     """
     request = request_of_set(catalog, row, support)
     day, windows = request.target.date, catalog.windows_of(request.target.site)

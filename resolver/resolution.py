@@ -32,7 +32,7 @@ _SHOWN = [name for name in PLATFORM if name not in {"backend", "gfx"}]
 def preferred_solution(
     catalog: Catalog, request: Request, session: Session
 ) -> tuple[Solution | None, list[str]]:
-    """Return the solution that the request prefers, and what is worth knowing about it."""
+    """Return the solution that the request prefers, and notes about it."""
     if request.prefer != "proven":
         return session.solve(), []
     from resolver.proven import solve_proven
@@ -48,7 +48,7 @@ def preferred_solution(
 def resolution_of(
     catalog: Catalog, request: Request, problem: Problem, solution: Solution, notes: Sequence[str]
 ) -> Resolution:
-    """Return the resolution that a solution of the catalog's problem stands for."""
+    """Convert a solution of the catalog's problem to a resolution."""
     candidates = {name: problem.variables[name].candidate(bit) for name, bit in solution.items()}
     shown = [name for name in _SHOWN if name in candidates]
     shown += sorted(name for name, candidate in candidates.items() if candidate.kind == "distribution")

@@ -36,7 +36,7 @@ def resolve(
     Parameters
     ----------
     catalog, request
-        The facts and what is asked for.
+        The facts and the request.
     indexes
         Where distributions outside the catalog are looked up, and releases that the catalog does not list if
         none of those it lists can be chosen. Without indexes, or if none can be reached, only the platform
@@ -113,7 +113,7 @@ def _resolve_open(
 def _widened_by_conflict(
     catalog: Catalog, request: Request, indexes: PackageIndexes, refuted: Refuted
 ) -> Catalog:
-    """Return a catalog with other releases of what takes part in a conflict, if there are any."""
+    """Return a catalog with more releases of the components in a conflict, if there are any."""
     if request.support != "any":  # it excludes the facts of such releases
         return catalog
     demands, relations = Session(refuted.narrowed).explain()

@@ -217,7 +217,8 @@ class Versions:
     Parameters
     ----------
     masks
-        Version to its bits, which no other version has. No specifier allows a text that is not a version.
+        Maps each version to its bits, which no other version has. No specifier allows a text that is not a
+        version.
     """
 
     def __init__(self, masks: Mapping[str, int]) -> None:

@@ -498,7 +498,7 @@ class _Part:
     def _excluded_by(
         self, relation: Relation, variable: Variable, left: int, around: Domains
     ) -> Iterator[tuple[str, int]]:
-        """Yield which candidates of a component have no partner in a relation, with the other's name."""
+        """Yield the name of the other component, and the candidates that none of its candidates fits."""
         number = self.session.network.number
         if relation.subject is variable:
             other = around[number[relation.object.name]]

@@ -9,9 +9,9 @@ _PER_BYTE = 5_000
 
 
 class Budget:
-    """The work that a file of a size justifies, in nanoseconds of an ordinary CPU.
+    """The work that a file of some size justifies, in nanoseconds on an ordinary CPU.
 
-    Real wheels need a small part of it.
+    Real wheels use a small part of this budget.
 
     Parameters
     ----------

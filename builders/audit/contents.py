@@ -78,14 +78,14 @@ class Contents:
     dist_info: str
     """The directory that METADATA, WHEEL and RECORD are read from; empty if there is none."""
     too_large: Mapping[str, int]
-    """METADATA, WHEEL or RECORD to its size in bytes, if that is larger than in any real wheel."""
+    """Sizes in bytes of METADATA, WHEEL or RECORD, if larger than in any real wheel."""
     digests: Mapping[str, bytes] = field(default_factory=dict)
-    """Member to the SHA-256 of its content."""
+    """SHA-256 of the content of each member."""
     texts: Mapping[str, bytes] = field(default_factory=dict)
     """Content of ``METADATA``, ``WHEEL``, ``RECORD`` and the members called `OP_TABLE`."""
     objects: tuple[SharedObject, ...] = ()
     code: Mapping[str, tuple[CodeObject, ...]] = field(default_factory=dict)
-    """Member to its GPU code objects."""
+    """GPU code objects of each member."""
 
     @property
     def architectures(self) -> list[str]:
@@ -122,12 +122,12 @@ def _headers(text: bytes) -> Message:
 
 
 def first_of(paths: Sequence[str]) -> str:
-    """Return the first of some paths, and how many more there are, for a message."""
+    """Return the first path and the number of others, for a message."""
     return paths[0] if len(paths) == 1 else f"{paths[0]} (and {len(paths) - 1} more)"
 
 
 def matches_any(name: str, patterns: Iterable[str]) -> bool:
-    """Return whether a name matches one of some glob patterns."""
+    """Return whether a name matches any of the glob patterns."""
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
@@ -139,8 +139,8 @@ def read_contents(
     Parameters
     ----------
     selected
-        Returns whether a member is of interest. Only such members are read, as little of them as possible,
-        and not hashed; without it all.
+        Returns whether to read a member. The members it selects are read only as far as necessary, and are
+        not hashed. Without it, all members are read.
     """
     reading = _Reading(wheel, partly=selected is not None)
     for info in wheel.members:

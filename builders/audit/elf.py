@@ -41,11 +41,11 @@ _LOADER_TABLES = {
 """Tables whose addresses the loader reads from the dynamic section."""
 
 _SYMBOL = {64: struct.Struct("<IBBHQQ"), 32: struct.Struct("<IIIBBH")}
-"""Class of an ELF file to the layout of a symbol; the offset of its name comes first."""
+"""Layout of a symbol by class of the ELF file; the offset of its name comes first."""
 _INFO_AND_SECTION = {64: (1, 3), 32: (3, 5)}
 """Positions of binding and section in that layout."""
 _READ_TIME, _SYMBOL_TIME, _DIRECTORY_TIME = 4_000, 500, 1_000
-"""What a read of pyelftools, a symbol and a directory of a search path cost of the budget."""
+"""The cost of a read by pyelftools, of a symbol, and of a directory in a search path."""
 _UNDEFINED = 0
 _WEAK = 2
 _OF_TORCH = re.compile(
@@ -83,7 +83,7 @@ class SharedObject:
     search_paths: tuple[str, ...] = ()
     """Directories of its RPATH and RUNPATH."""
     versions: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """``GLIBC``, ``GLIBCXX``, ``CXXABI`` and ``GCC`` to the newest symbol version that it needs."""
+    """The newest symbol version that it needs of ``GLIBC``, ``GLIBCXX``, ``CXXABI`` and ``GCC``."""
     symbols: Symbols = field(default=Symbols(), repr=False)
     has_cuda_code: bool = False
     gpu_section: Section | None = None
@@ -111,12 +111,12 @@ def read_object(path: str, data: Content, budget: Budget | None = None) -> Share
     data
         Its content.
     budget
-        That of its wheel; None for a file of its own.
+        The budget of its wheel; None for a standalone file.
 
     Raises
     ------
     DamagedError
-        It is not an ELF file, is cut short, or contradicts itself.
+        The file is not ELF, is cut short, or contradicts itself.
     """
     try:
         budget = budget or Budget(len(data))
@@ -214,10 +214,10 @@ def _compare_with_loader(
     read: Mapping[str, set[int]],
     loaded: dict[str, set[int]],
 ) -> None:
-    """Raise an error unless the sections that were read are what the loader reads.
+    """Check that the sections that were read are what the loader reads.
 
-    The loader uses the program headers only. An object may have no section headers, or some that
-    describe something else; it would then seem to need nothing.
+    The loader uses only the program headers. If an object has no section headers, or wrong ones, it would
+    seem to need nothing.
     """
     loaded["dynamic section"] = {int(segment["p_vaddr"]) for segment in elf.iter_segments("PT_DYNAMIC")}
     for kind, addresses in loaded.items():
@@ -259,7 +259,7 @@ def read_symbols(table: bytes, names: bytes, bits: int, budget: Budget) -> Symbo
     bits
         64 or 32, the class of the ELF file.
     budget
-        That of its wheel.
+        The budget of its wheel.
 
     Raises
     ------

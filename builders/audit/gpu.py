@@ -42,7 +42,7 @@ def check_architectures(contents: Contents, expected: Expected) -> Iterator[Find
 
 
 def _compare_member(path: str, code: Mapping[str, str], requested: tuple[str, ...]) -> Iterator[Finding]:
-    """Compare the code of one member, as names with features to architectures, with what was requested."""
+    """Compare the code of one member with the requested architectures."""
     fix = "Set the architecture variables of the build."
     for name, architecture in sorted(code.items()):
         evidence = {"member": path, "target": name}

@@ -48,13 +48,13 @@ _MOST_OBJECTS = 100_000  # of a section; flash-attn has some thousand
 _MOST_COMPARED = 1 << 30  # bytes of compressed bundles of a section that are unpacked to compare the objects
 _LONGEST_NOTE = 1 << 24
 _ENTRY_TIME, _UNPACKED_BYTE_TIME, _NOTE_BYTE_TIME = 30_000, 3, 20
-"""What an entry of a bundle, an unpacked byte and a byte of a metadata note cost of the budget."""
+"""The cost of a bundle's entry, of an unpacked byte, and of a byte of a metadata note."""
 _CHUNK = 1 << 16
 _MOST_AT_ONCE = 1 << 17  # bytes; malloc returns larger blocks to the system, and each costs page faults
 _LARGEST_IN_MEMORY = 1 << 24  # bytes of a bundle
 
 _SIZES = {1: "<I", 2: "<II", 3: "<QQ"}
-"""Version of a compressed bundle to its size fields: total size (not in version 1) and unpacked size."""
+"""Size fields by version of a compressed bundle: total size (not in version 1) and unpacked size."""
 _METHODS = {0: "zlib", 1: "zstd"}
 _HASH = 8  # bytes of a hash before the payload
 _ENTRY_ID = re.compile(
@@ -94,7 +94,7 @@ class CodeObject:
     architecture: str
     """Without features, such as ``gfx90a``."""
     features: tuple[str, ...]
-    """Features that the code requires, such as ``xnack-``; without any it runs either way."""
+    """Features that the code requires, such as ``xnack-``. Code without a feature runs with both settings."""
     offset: int
     """Where its bundle begins, in bytes from the beginning of the section."""
     size: int
@@ -139,7 +139,7 @@ def read_code_objects(
     start, size
         Where the section is in it, in bytes.
     budget
-        That of its wheel; None for a file of its own.
+        The budget of its wheel; None for a standalone file.
 
     Returns
     -------

@@ -84,7 +84,7 @@ def _compare_glibc_with_tag(
 def _compare_runtime_with_tag(
     contents: Contents, family: str, version: str, evidence: dict[str, str]
 ) -> Iterator[Finding]:
-    """Compare the needed versions of the compiler's libraries with the systems of the platform tag."""
+    """Compare the needed versions of the compiler's libraries with those that the platform tag promises."""
     library = _COMPILER_LIBRARIES[family]
     if any(PurePosixPath(info.filename).name.startswith(library) for info in contents.members):
         return
@@ -186,7 +186,7 @@ def check_bundled(contents: Contents, expected: Expected) -> Iterator[Finding]:
 
 
 def _is_for_torch(contents: Contents, expected: Expected) -> bool:
-    """Return whether a wheel will run with torch, judging by its metadata, objects or expected values."""
+    """Return whether a wheel will run with torch, according to its metadata, objects or expected values."""
     return contents.name != "torch" and (
         expected.recipe is not None
         or expected.torch is not None
@@ -197,10 +197,10 @@ def _is_for_torch(contents: Contents, expected: Expected) -> bool:
 
 
 def check_search_paths(contents: Contents, expected: Expected) -> Iterator[Finding]:
-    """Check that libraries are searched only relative to the object.
+    """Check that search paths are relative to the object that has them.
 
-    Any other path is an error in a wheel with a recipe, and a warning in other wheels: an absolute path does
-    harm only if the directory exists and the library was not loaded before.
+    An absolute path is an error in a wheel with a recipe, and a warning in other wheels: it does harm only
+    if the directory exists and the library was not loaded before.
     """
     severity: Severity = "warning" if expected.recipe is None else "error"
     python = f"{expected.python.rstrip('/')}/lib" if expected.python else None

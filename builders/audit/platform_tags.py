@@ -30,7 +30,7 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)*")
 def promised_versions(platform_tag: str) -> Mapping[str, str]:
     """Return the newest symbol version of each family on the systems that a platform tag promises.
 
-    auditwheel's policies contain libstdc++ and libgcc of the systems with a glibc. Without a policy for
+    auditwheel's policies list the versions of libstdc++ and libgcc for each glibc. Without a policy for
     the promised glibc, the next older one applies. Systems newer than all policies are unknown.
 
     Examples

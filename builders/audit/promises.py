@@ -86,7 +86,7 @@ class OpTable:
 
     member: str
     ops: Mapping[str, bool] = field(default_factory=dict)
-    """Op to whether it was compiled."""
+    """Whether each op was compiled."""
     accelerator: str = ""
     torch: str = ""
     """Major and minor of the torch that it was built against."""
@@ -100,7 +100,7 @@ class OpTable:
 
 
 def read_op_table(contents: Contents) -> OpTable | None:
-    """Read the op table of a wheel; None if there is none, or it cannot be read."""
+    """Read the op table of a wheel; return None if it has none, or if it cannot be read."""
     for member, source in sorted(contents.texts.items()):
         if member.rpartition("/")[2] != OP_TABLE:
             continue

@@ -55,11 +55,11 @@ class Provider:
     name: str
     """For messages: ``the base image``."""
     versions: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """``GLIBC``, ``GLIBCXX``, ``CXXABI`` and ``GCC`` to the newest symbol version that it has."""
+    """The newest symbol version that it has of ``GLIBC``, ``GLIBCXX``, ``CXXABI`` and ``GCC``."""
     libraries: frozenset[str] | None = None
     """Sonames that its loader finds; None if unknown."""
     is_image: bool = True
-    """Whether nothing else is below it: an environment runs in an image that may have more libraries."""
+    """Whether it is an image. An environment runs in an image, which may have more libraries."""
 
 
 def read_torch(directory: Path) -> Torch:
@@ -180,12 +180,12 @@ def read_image_facts(path: Path, overrides: Mapping[str, str]) -> Provider:
         The file. Its keys ``glibc``, ``glibcxx``, ``cxxabi``, ``gcc`` (versions) and ``libraries``
         (sonames) are read at the top or under ``image``.
     overrides
-        Facts of the same kind that take precedence.
+        Facts that take precedence over those in the file.
 
     Raises
     ------
     UsageError
-        The file cannot be read or has other content.
+        The file cannot be read, or contains something else.
     """
     try:
         facts = json.loads(path.read_bytes())

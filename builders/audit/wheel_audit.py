@@ -64,11 +64,11 @@ class Report(msgspec.Struct):
     version: str
     tags: list[str]
     code_objects: dict[str, list[str]]
-    """Member to the GPU architectures of its code, with their features."""
+    """The GPU architectures, with their features, that each member has code for."""
     needs: dict[str, Needs]
-    """Shared object to what it needs."""
+    """What each shared object needs."""
     ops: dict[str, bool] | None
-    """Op to whether it was compiled, from the wheel's op table."""
+    """Whether each op was compiled, from the wheel's op table."""
     findings: tuple[Finding, ...]
     verdict: Literal["sound", "defective"]
 
@@ -91,7 +91,7 @@ class WheelAudit:
 
     @property
     def errors(self) -> list[Finding]:
-        """The findings for which the wheel must not be published."""
+        """The findings because of which the wheel must not be published."""
         return [finding for finding in self.findings if finding.severity == "error"]
 
     @property

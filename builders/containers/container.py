@@ -54,7 +54,7 @@ def script(view: View, *, first_process: bool = False) -> str:
 
 
 def binds(view: View) -> list[Bind]:
-    """Return everything to bind, parents before what they contain.
+    """Return everything to bind, parents before their children.
 
     A path through a symbolic link is bound under its real path as well: programs resolve links.
 

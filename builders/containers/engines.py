@@ -39,7 +39,7 @@ def choose_runtime(kind: str | None, image: Image | None, *, tmp: Path | None = 
     kind
         One of `KINDS`. None selects the host without an image, else Apptainer or SingularityCE, else podman.
     tmp
-        Parent of the directory that is /tmp in the container; the cache when None.
+        Parent of the directory that is /tmp in the container; by default in the cache.
 
     Raises
     ------
@@ -98,7 +98,7 @@ _FEWER_PRIVILEGES = (("--no-privs",), ("--userns",))
 
 
 class _NetworkCut(NamedTuple):
-    """How a program is cut off from the network: arguments before the engine, and options of the engine."""
+    """How a program is cut off from the network: arguments before the engine's command, and its options."""
 
     prefix: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
@@ -116,7 +116,7 @@ class ApptainerRuntime:
     program: str = "apptainer"
     """``apptainer`` or ``singularity``, or its path."""
     tmp: Path | None = None
-    """Parent of the directory that is /tmp in the container; the cache when None."""
+    """Parent of the directory that is /tmp in the container; by default in the cache."""
 
     def command(self, command: Sequence[str], view: View) -> tuple[list[str], dict[str, str]]:
         """Return the command line of the engine, and the engine's own environment."""
@@ -125,7 +125,7 @@ class ApptainerRuntime:
 
     @property
     def isolates_network(self) -> bool:
-        """Whether a program without network really has none; tested once, in this image."""
+        """Whether a program whose view has no network really has none; tested once, in this image."""
         return any(self._cut)
 
     @property
@@ -141,7 +141,7 @@ class ApptainerRuntime:
     def _privileges(self) -> tuple[str, ...]:
         """Options that drop root's capabilities.
 
-        By default the engine passes them on, and fails if root, itself in a container, does not have all of
+        By default the engine passes them on, and fails if root runs in a container and does not have all of
         them.
         """
         if os.geteuid() != 0:
@@ -201,7 +201,7 @@ class PodmanRuntime:
     image: Image
     program: str = "podman"
     tmp: Path | None = None
-    """Parent of the directory that is /tmp in the container; the cache when None."""
+    """Parent of the directory that is /tmp in the container; by default in the cache."""
 
     def command(self, command: Sequence[str], view: View) -> tuple[list[str], dict[str, str]]:
         """Return the command line of podman, and podman's own environment."""
@@ -209,7 +209,7 @@ class PodmanRuntime:
 
     @property
     def isolates_network(self) -> bool:
-        """Whether a program without network really has none; tested once, in this image."""
+        """Whether a program whose view has no network really has none; tested once, in this image."""
         return self._works(self._runtime_options)
 
     @property

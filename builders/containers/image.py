@@ -44,7 +44,7 @@ class Image(msgspec.Struct, frozen=True):
     path: Path
     """The real path: sites repoint their symbolic links without warning."""
     sha256: str
-    """Of the file; for a directory the result of `tree_digest`."""
+    """The SHA-256 of the file; for a directory the result of `tree_digest`."""
 
     @property
     def digest(self) -> str:
@@ -70,7 +70,7 @@ def find_image(given: Path, name: str = "") -> Image:
     given
         A file or directory, or a symbolic link to one.
     name
-        Its name; the file name without suffix when empty.
+        Its name; by default the file name without suffix.
 
     Raises
     ------
@@ -90,7 +90,7 @@ def find_image(given: Path, name: str = "") -> Image:
 
 
 def stem(path: Path) -> str:
-    """Return the name of an image that was given without a name.
+    """Return the default name of an image: its file name without the suffix.
 
     Examples
     --------
@@ -169,7 +169,7 @@ def _require_whole(path: Path, head: bytes) -> None:
 
 
 def cached_digest(given: Path) -> str:
-    """Return the digest of a file, as in the lock, if it was computed before; otherwise an empty string."""
+    """Return the digest of a file, as in the lock, if it was computed before; else an empty string."""
     try:
         known = _valid_cached_digest(given.resolve(strict=True))
     except OSError:
@@ -207,7 +207,7 @@ def locked_image(locked: BaseImage, given: Path | None = None) -> Image:
     Raises
     ------
     EnvironmentLacksError
-        It does not exist, cannot be read, or the lock has no path.
+        It does not exist or cannot be read, or the lock has no path for it.
     ImageChangedError
         Its digest differs from the lock's.
     UsageError
@@ -310,9 +310,9 @@ def image_name(given: str, catalog: Catalog) -> str:
     Raises
     ------
     EnvironmentLacksError
-        It is an address of a registry.
+        It is the address of an image in a registry.
     UsageError
-        It is a path that does not exist, and the catalog knows no image of that file name.
+        It is a path that does not exist, and the catalog has no image with that file name.
     """
     path = Path(given)
     if given in catalog.image and not is_local(path):

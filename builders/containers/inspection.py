@@ -40,7 +40,7 @@ _SCRIPT = Path(__file__).with_name("inspect.sh")
 _MARK = "@fact"
 _VERSION = re.compile(r"\d+(\.\d+)+")
 _MPI = re.compile(r"(Open MPI|MPICH)\b\D*(\d+(?:\.\d+)+)")
-"""What Open MPI's ``ompi_info`` and ``mpirun`` print, and MPICH's ``mpichversion``."""
+"""Matches what Open MPI's ``ompi_info`` and ``mpirun`` print, and MPICH's ``mpichversion``."""
 _LIBRARIES = {"GLIBCXX": "libstdc++.so.6", "CXXABI": "libstdc++.so.6", "GCC": "libgcc_s.so.1"}
 _VALUES = {
     "os-id": 1, "os-version": 1, "os": 1, "architecture": 1, "glibc": 1, "library": 2, "symbol": 2, "rocm": 2,
@@ -59,7 +59,7 @@ class ImagePython(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     prefix: str
     base: str
-    """Prefix of the Python that a virtual environment was created from; otherwise its own."""
+    """Prefix of the Python that it was created from, if it is a virtual environment; else its own."""
     headers: bool
     venv: bool
     """Whether it can create virtual environments with pip."""
@@ -92,7 +92,7 @@ class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
     gcc: str = ""
     """Newest symbol version of libgcc_s."""
     libstdcxx: str = ""
-    """First GCC release that has `glibcxx`; the newest release we know if `glibcxx` is newer."""
+    """First GCC release that has `glibcxx`; the newest known release if `glibcxx` is newer."""
     rocm: str = ""
     rocm_path: str = ""
     hipcc: str = ""
@@ -114,7 +114,7 @@ class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def torch(self) -> dict[str, str]:
-        """Path of each Python that can import torch, and torch's version."""
+        """The version of torch, by path of each Python that can import it."""
         return {python.path: python.holds["torch"] for python in self.pythons if "torch" in python.holds}
 
     @property
@@ -152,7 +152,7 @@ class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def with_inspected_image(catalog: Catalog, given: str | None, name: str = "") -> Catalog:
-    """Return the catalog with the contents of a base image of this machine added.
+    """Return a catalog with the contents of a base image on this machine added.
 
     The row takes precedence over a row of the same name. A name, or a path that is not on this machine, adds
     nothing.
@@ -162,7 +162,7 @@ def with_inspected_image(catalog: Catalog, given: str | None, name: str = "") ->
     given
         The value of ``--base-image``.
     name
-        Name of the row; that of `image_name` when empty.
+        Name of the row; by default the result of `image_name`.
 
     Raises
     ------
@@ -275,7 +275,7 @@ def as_row(facts: ImageFacts, catalog: Catalog) -> schema.Image:
 
 
 def _catalogued(facts: ImageFacts, catalog: Catalog) -> dict[str, str]:
-    """Return the distributions of the Python with torch that the catalog knows."""
+    """Return those distributions of the Python with torch that the catalog knows."""
     names = {*catalog.package, "torch", "torchvision", "torchaudio", *TRITON_NAMES}
     return {
         name: version

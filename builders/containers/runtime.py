@@ -36,7 +36,7 @@ class Bind:
     path: Path
     writable: bool = False
     target: Path | None = None
-    """Its path in the container, where that differs; on the host only below /tmp, and if that is isolated."""
+    """Its path in the container, if different. The host runtime supports only paths in an isolated /tmp."""
 
     @property
     def inside(self) -> Path:
@@ -56,12 +56,12 @@ class View:
     binds: Sequence[Bind] = ()
     network: bool = False
     untrusted: bool = False
-    """Whether the program is a stranger's: the host runtime isolates it then. A container isolates every
+    """Whether the program is a stranger's. If so, the host runtime isolates it; a container isolates every
     program. It has no network."""
     hidden: Sequence[Path] = ()
     """Directories that an untrusted program does not see, besides those of users, agents and the cache."""
     scratch: Path | None = None
-    """An existing directory, for the private /tmp, /var/tmp and HOME; the runtime's own when None."""
+    """An existing directory, for the private /tmp, /var/tmp and HOME; by default the runtime's own."""
 
 
 class Runtime(Protocol):
@@ -72,7 +72,7 @@ class Runtime(Protocol):
 
     @property
     def tmp(self) -> Path | None:
-        """Parent of the directories that are /tmp and HOME of programs; the cache when None."""
+        """Parent of the directories that are /tmp and HOME of programs; by default in the cache."""
         ...
 
     @property
@@ -106,10 +106,10 @@ class HostRuntime:
     kind: ClassVar[str] = "host"
     image: Image | None = None
     tmp: Path | None = None
-    """Parent of the directories that are /tmp and HOME of untrusted programs; the cache when None."""
+    """Parent of the directories that are /tmp and HOME of untrusted programs; by default in the cache."""
 
     def command(self, command: Sequence[str], view: View) -> tuple[list[str], dict[str, str]]:
-        """Return the command, after what isolates it or cuts it off from the network.
+        """Return the command, prefixed with the program that isolates it or cuts it off from the network.
 
         In such a namespace not even the loopback device is up.
         """

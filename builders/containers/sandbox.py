@@ -32,14 +32,14 @@ KINDS: tuple[Kind, ...] = ("bubblewrap", "namespaces")
 HOME = Path("/tmp/home")  # noqa: S108  inside, where /tmp is private
 TEMPORARY = (Path("/tmp"), Path("/var/tmp"))  # noqa: S108
 BUILD = Path("/tmp/build")  # noqa: S108
-"""Where every isolated build sees its own directory, so that no path tells two builds apart."""
+"""Where every isolated build sees its own directory, so that the paths of all builds are equal."""
 _HIDDEN = ("/home", "/root", "/run", "/media", *map(str, TEMPORARY))
 _SOCKETS = ("SSH_AUTH_SOCK", "XDG_RUNTIME_DIR", "GPG_AGENT_INFO", "XAUTHORITY", "KRB5CCNAME", "DOCKER_HOST")
 _DIRECTORIES = ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "TMPDIR")
 _CONFIGURATION = (
     "/etc/pip.conf", "/etc/xdg/pip/pip.conf", "/etc/uv/uv.toml", "/etc/environment", "/etc/gitconfig",
 )  # fmt: skip
-"""Files of the machine that may have the passwords of indexes and proxies."""
+"""Configuration files of the machine that may contain passwords for indexes and proxies."""
 _NAMED_FILES = ("PIP_CONFIG_FILE", "PIP_CLIENT_CERT", "NETRC", "UV_CONFIG_FILE", *CERTIFICATE_VARIABLES)
 _OF_ENVIRONMENTS = ("pip.conf", ".condarc")
 _OWN = ("/proc", "/dev", "/sys/fs/cgroup")  # mounted anew
@@ -59,10 +59,10 @@ class Layout:
     binds: tuple[tuple[Path, bool], ...]
     """Paths that it sees although they are in hidden directories, or may write to, parents first."""
     masked: tuple[Path, ...]
-    """Files that it sees empty: they may have passwords."""
+    """Files that it sees as empty, because they may contain passwords."""
     cwd: Path
     mounts: tuple[tuple[Path, Path], ...] = ()
-    """Directories that it may write to, each with a second path at which it sees it."""
+    """Directories that it may write to, each with a second path at which it sees them."""
 
 
 def layout(
@@ -88,7 +88,7 @@ def layout(
         Its PATH. Directories of programs in hidden directories, such as a conda environment in HOME, are
         shown.
     mounts
-        Directories that it may write to, each with a path below /tmp at which it sees it as well.
+        Directories that it may write to, each with an additional path below /tmp.
     """
     private_home(scratch)
     covered = _topmost([*_machine_hidden(), *(path.resolve() for path in hidden if path.is_dir())])
@@ -156,7 +156,7 @@ def _machine_hidden() -> list[Path]:
 
 
 def _topmost(paths: Sequence[Path]) -> tuple[Path, ...]:
-    """Return the directories that are in no other one, without those of the system.
+    """Return the directories that are not inside another one, without those of the system.
 
     Examples
     --------
@@ -169,9 +169,9 @@ def _topmost(paths: Sequence[Path]) -> tuple[Path, ...]:
 
 
 def _prefixes(path: str) -> Iterator[Path]:
-    """Yield what the programs on a PATH need: ``PREFIX`` of ``PREFIX/bin``, else only the directory.
+    """Yield the directories that programs on a PATH need: ``PREFIX`` for ``PREFIX/bin``, else the entry.
 
-    Directories like ``~/.cargo`` and ``~/.local`` are left out: they also have passwords and keys.
+    Directories like ``~/.cargo`` and ``~/.local`` are left out: they also contain passwords and keys.
     """
     home = Path.home()
     for text in filter(None, path.split(os.pathsep)):
@@ -187,7 +187,7 @@ def _prefixes(path: str) -> Iterator[Path]:
 
 
 def _secret_files(path: str) -> Iterator[Path]:
-    """Yield the files of configuration and certificates that exist, also those of environments on PATH."""
+    """Yield the existing configuration files that may contain passwords, in environments on PATH, too."""
     named = [os.environ.get(name, "") for name in _NAMED_FILES]
     own = [str(prefix / name) for prefix in {Path(sys.prefix), *_prefixes(path)} for name in _OF_ENVIRONMENTS]
     for text in dict.fromkeys([*_CONFIGURATION, *named, *own]):
@@ -197,7 +197,7 @@ def _secret_files(path: str) -> Iterator[Path]:
 
 
 def inside(scratch: Path, path: Path) -> Path:
-    """Return where a path below /tmp or /var/tmp is on the machine."""
+    """Return the path on the machine of a path below /tmp or /var/tmp."""
     return scratch / path.relative_to("/")
 
 
@@ -237,7 +237,7 @@ def _bubblewrap(command: Sequence[str], where: Layout) -> list[str]:
 
 
 def _settings() -> list[str]:
-    """Return the files in /proc that root can change in any user namespace; others never can."""
+    """Return the files in /proc that root can change from any user namespace; other users never can."""
     names = _SETTINGS if os.getuid() == 0 else ()
     return [f"/proc/{name}" for name in names if Path("/proc", name).exists()]
 
@@ -253,7 +253,7 @@ def _namespaces(command: Sequence[str], where: Layout) -> list[str]:
 
 @cache
 def _mapping() -> tuple[str, ...]:
-    """Return the options that keep the user's number; util-linux before 2.36 can only make it 0."""
+    """Return the options that keep the user's ID; util-linux before 2.36 can only map it to 0."""
     own = (f"--map-user={os.getuid()}", f"--map-group={os.getgid()}")
     works = output_of([shutil.which("unshare") or "unshare", "--user", *own, "echo", "works"])
     return own if works else ("--map-root-user",)
@@ -262,8 +262,8 @@ def _mapping() -> tuple[str, ...]:
 def _script(where: Layout) -> str:
     """Return the script that makes a new root, enters it and runs its arguments.
 
-    It stays as process 1, with rights over the mounts. The program has none: its user namespace is another
-    one. The kernel delivers only signals that process 1 handles (pid_namespaces(7)).
+    It stays as process 1, with rights over the mounts. The program has no such rights, because it is in
+    another user namespace. The kernel delivers only signals that process 1 handles (pid_namespaces(7)).
     """
     root = where.scratch / "root"
     root.mkdir(exist_ok=True)
@@ -328,7 +328,7 @@ def _hide_and_show(where: Layout) -> Iterator[str]:
 
 
 def _at(path: Path) -> str:
-    """Return a path below the new root, as a word of the shell."""
+    """Return a path below the new root, quoted for the shell."""
     return f'"$new"{shlex.quote(str(path))}'
 
 

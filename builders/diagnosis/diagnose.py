@@ -44,7 +44,7 @@ class Context:
 
 
 def diagnosed(details: Mapping[str, Any]) -> set[str]:
-    """Return the ids of the failures in the details of an error, or in the failure record of a build."""
+    """Return the ids of the known failures in the details of an error, or in a build's failure record."""
     return {finding["id"] for finding in details.get("diagnosis", ())}
 
 

@@ -55,7 +55,7 @@ def compile_pattern(text: str) -> Pattern:
     Raises
     ------
     PatternError
-        It is not a valid expression, or has no such text.
+        The expression is invalid, or has no such text.
 
     Examples
     --------
@@ -200,7 +200,7 @@ class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     torch: str = ""
     rocm: str = ""
     python: str = ""
-    """Specifiers for the versions of these."""
+    """Specifier of the versions of Python, torch and ROCm to which it applies."""
     backend: Literal["", "rocm", "cpu"] = ""
     network: bool | None = None
     """Whether the build may use the network."""

@@ -70,11 +70,11 @@ class BuildEnvironment:
     path: tuple[Path, ...]
     """Directories for PATH: its own programs first, then those of its layers."""
     binds: tuple[Bind, ...]
-    """The files of this machine that it needs: its Python and its layers, read-only, and itself."""
+    """The files on this machine that it needs: its Python and its layers, read-only, and itself."""
     hidden: tuple[Path, ...] = ()
     """Directories that its programs must not see."""
     linkers: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Those of its Python."""
+    """The linkers of its Python; see `TargetPython.linkers`."""
 
     @property
     def python(self) -> Path:
@@ -83,7 +83,7 @@ class BuildEnvironment:
 
     @property
     def view(self) -> View:
-        """The minimal view of an untrusted program that runs in it; the network is off."""
+        """The minimal view of an untrusted program that runs in it, without network."""
         return View(
             env={**QUIET, "VIRTUAL_ENV": str(self.root)},
             path=self.path,
@@ -172,7 +172,7 @@ def make_layer(
     log: Path,
     reporter: Reporter,
 ) -> Layer:
-    """Install wheels into a layer, or take the layer from the cache; the network is off.
+    """Install wheels into a layer without network, or take the layer from the cache.
 
     Parameters
     ----------
@@ -224,7 +224,7 @@ def make_environment(
     hidden
         Directories that its programs must not see.
     exists
-        Whether it has been created with the same arguments. Its files then keep their times, which ninja
+        Whether it was created before with the same arguments. Its files then keep their times, which ninja
         compares.
 
     Raises

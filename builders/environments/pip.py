@@ -144,7 +144,7 @@ def find_links_directories() -> list[Path]:
 
 
 def local_bind(url: str) -> Bind | None:
-    """Return the bind that makes a local index or list of links visible; None for a URL of a server."""
+    """Return the bind that makes a local index or list of links visible; None for the URL of a server."""
     path = _local_path(_absolute(url))
     return Bind(path) if path is not None else None
 

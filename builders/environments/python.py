@@ -267,7 +267,7 @@ def _failure_reason(lines: Sequence[str]) -> str:
 
 
 def _run(runtime: Runtime, command: Sequence[str], view: View) -> tuple[bool, list[str]]:
-    """Run a short program; return whether it succeeded, and its answers or its last lines."""
+    """Run a short program; return whether it succeeded, and its output or the last lines of it."""
     with TemporaryDirectory() as directory:
         log = directory.root / "log"
         try:

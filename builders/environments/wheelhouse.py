@@ -3,7 +3,7 @@
 In the cache::
 
     wheels/<sha256>/<file>        each wheel once
-    wheelhouses/<key>.json        what a set of requirements resolves to: names, versions, files, hashes
+    wheelhouses/<key>.json        the wheels for a set of requirements: names, versions, files, hashes
     wheelhouses/<key>.part/       an unfinished download, which the next one resumes
 
 The manifest is written last. Build requirements must have wheels: building one from source would need
@@ -228,7 +228,7 @@ def _read(manifest: Path) -> Wheelhouse | None:
 def _is_outdated(house: Wheelhouse) -> bool:
     """Return whether a local directory that pip searches has another file for one of the wheels.
 
-    Files on an index never change; in a user's directory the same version is built again and again.
+    Files on an index never change; in a user's directory, the same version may be rebuilt at any time.
     """
     folders = find_links_directories()
     return any(_differs(folder / wheel.file, wheel) for folder in folders for wheel in house.wheels)
@@ -330,7 +330,7 @@ def _check(files: Sequence[Path], requested: Sequence[str], pinned: Sequence[str
 
 
 def _is_exact(file: Path, requested: Sequence[str], pinned: Collection[str]) -> bool:
-    """Return whether the version of a wheel was requested exactly, or is that of a wheel that exists."""
+    """Return whether a wheel's exact version was requested, or is that of an existing wheel."""
     name, version, *_ = parse_wheel_filename(file.name)
     exact = {f"=={version}", f"==={version}"}
     requirements = map(Requirement, requested)

@@ -1,8 +1,8 @@
 """Open the files and directories of an index without following links.
 
-Everybody who can write to a shared index can put a link, a pipe or a device where a page or a wheel
-belongs. Links are not followed, so that nobody writes or reads a file elsewhere for somebody else. Pipes
-are not opened, so that nothing waits for ever. The index itself may be reached through a link.
+Every user who can write to a shared index can put a link, a pipe or a device where a page or a wheel
+belongs. Links are not followed, so that no user can make another one read or write a file elsewhere. Pipes
+are not opened, so that nothing waits forever. The path of the index itself may contain links.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def directory(root: Path, path: Path, *, create: bool = False) -> Iterator[Path]
     """Open a directory below an index and yield a path that leads to it.
 
     The path leads through a descriptor (``/proc/self/fd``), so it stays that of the same directory even if
-    somebody replaces the directory, or one above it, by a link.
+    another user replaces the directory, or one above it, with a link.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ def directory(root: Path, path: Path, *, create: bool = False) -> Iterator[Path]
     path
         The directory.
     create
-        Create it, and those above it, if they do not exist.
+        Whether to create it, and its parents, if they do not exist.
 
     Raises
     ------
@@ -92,9 +92,9 @@ def _enter(parent: int, name: str, path: Path, *, create: bool) -> int:
 
 
 def refuse(path: Path, problem: str) -> NoReturn:
-    """Raise the error for a file that must not be there."""
+    """Raise the error for a file that does not belong in an index."""
     msg = f"{path} {problem}."
-    raise DamagedIndexError(msg, hint="`matrix index check` names everything that is wrong with the index.")
+    raise DamagedIndexError(msg, hint="`matrix index check` lists all problems of the index.")
 
 
 def _rename_in(error: OSError, through: str, path: Path) -> None:
@@ -109,7 +109,7 @@ NOT_A_FILE = (FileNotFoundError, NotADirectoryError, NotRegularError)
 
 
 def read_regular(path: Path, *, largest: int) -> bytes:
-    """Return the content of a file; empty if there is none, or it has more than `largest` bytes."""
+    """Return the content of a file; empty if it does not exist or has more than `largest` bytes."""
     try:
         file = open_regular(path)
     except NOT_A_FILE:
@@ -120,7 +120,7 @@ def read_regular(path: Path, *, largest: int) -> bytes:
 
 
 def sha256_of_regular(path: Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal; empty if there is none."""
+    """Return the SHA-256 of a file in hexadecimal; empty if the file does not exist."""
     try:
         file = open_regular(path)
     except NOT_A_FILE:

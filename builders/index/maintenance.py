@@ -113,9 +113,9 @@ def check(index: Index, *, repair: bool = False) -> list[Finding]:
 
 
 def replaced(index: Index) -> Iterator[Finding]:
-    """Find wheels that are not the files their pages list.
+    """Find wheels that differ from what their pages list.
 
-    A file is read only if its size or time differs from the page, as in a copy that did not keep times.
+    A file is read only if its size or time differs from the page, as after a copy that did not keep times.
     """
     for project in index.project_directories():
         entries = index.entries(project)
@@ -134,7 +134,7 @@ def _is_unchanged(path: Path, entry: Entry) -> bool:
 
 
 def unlisted(index: Index) -> Iterator[Finding]:
-    """Find the wheels that are on no page although their names and types are right; say why."""
+    """Find wheels with a valid name and type that are missing from their page, and say why."""
     for project in index.project_directories():
         listed = index.entries(project)
         paths = [path for path in index.wheels(project) if path.name not in listed and is_regular(path)]
@@ -217,7 +217,7 @@ def _check_pages(index: Index, project: str, entries: dict[str, Entry], *, repai
         index.unlink(folder / JSON_PAGE)  # its entries cannot be trusted
         index.refresh(project, entries)
     for name, exists in wrong.items():
-        problem = "does not agree with the files" if exists else "is missing"
+        problem = "does not match the files" if exists else "is missing"
         action = ("rebuilt" if expected[name] else "removed") if repair else ""
         message = f"The page simple/{project}/{name} {problem}."
         yield _damage(index, "page-wrong", folder / name, message, repaired=action)
@@ -255,7 +255,7 @@ def _check_leftovers(index: Index, *, repair: bool) -> Iterator[Finding]:
 
 
 def _old(paths: Iterable[Path]) -> list[Path]:
-    """Return those that no running process can still need."""
+    """Return the paths that no running process can still need."""
     oldest = time.time() - _ABANDONED
     old = []
     for path in sorted(paths):
@@ -317,7 +317,7 @@ def misplaced(index: Index, *, repair: bool = False) -> Iterator[Finding]:
 
 
 def _irregular_directories(index: Index) -> Iterator[Finding]:
-    """Find links and files where the index has its own directories; without these nothing else is read."""
+    """Find links and files in place of the index's own directories; if there are any, read nothing else."""
     own = [index.simple, index.provenance, index.state]
     own += [] if index.state.is_symlink() else [index.state / name for name in STATE_DIRECTORIES]
     for path in own:
@@ -408,7 +408,7 @@ def _misplaced_wheels(index: Index, project: str) -> Iterator[tuple[Path, Findin
 
 
 def adopt(index: Index, wheel: Path, audit: WheelAudit) -> Path:
-    """Publish a wheel that was built elsewhere, or is in the index without a record; return its path there.
+    """Publish a wheel that was built elsewhere, or is in the index without a record; return its final path.
 
     Its record says when it was added and what the audit found.
 

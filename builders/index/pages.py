@@ -44,7 +44,7 @@ State = Literal["active", "archived", "deprecated"]
 _LONGEST_REQUIRES_PYTHON = 1000
 WHEEL_FORM = "NAME-VERSION-PYTHON-ABI-PLATFORM.whl"
 _WHEEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]*\.whl")
-"""What file names on a page consist of: `parse_wheel_filename` also accepts letters of other alphabets, and
+"""The characters in file names on a page: `parse_wheel_filename` also accepts letters of other alphabets, and
 anything in a tag."""
 
 _HEAD = """<!DOCTYPE html>
@@ -146,7 +146,7 @@ def project_html(
 ) -> bytes:
     """Return a project's HTML page (PEP 503).
 
-    With `metadata` it announces a metadata file for each wheel (PEP 658, PEP 714), which only our server has.
+    With `metadata`, it announces a metadata file for each wheel (PEP 658, PEP 714); only our server has them.
     """
     links = [_link(entry, metadata=metadata) for entry in entries]
     meta = ""
@@ -209,13 +209,13 @@ LANDING_START = b"""<!DOCTYPE html>
 <head>
 <meta charset="utf-8">
 <meta name="generator" content="rocm-matrix">"""
-"""How a landing page begins. A page of the root that begins differently belongs to somebody else."""
+"""How a landing page begins. A root page that begins differently was written by somebody else."""
 
 
 def landing_html(names: Iterable[str]) -> bytes:
-    """Return the page of the index's own directory, which says how to use the index.
+    """Return the landing page in the directory of the index, which explains how to use it.
 
-    Its script writes the real address of the index into the commands, so the page does not depend on it.
+    A script inserts the address of the index into the commands, so the page does not depend on it.
     """
     links = "\n".join(f'<li><a href="simple/{name}/index.html">{name}</a></li>' for name in names)
     digest = base64.b64encode(hashlib.sha256(_LANDING_SCRIPT.encode()).digest()).decode()
@@ -275,7 +275,7 @@ _LANDING = """
 <div><pre>pip install --only-binary :all: --extra-index-url URL \
   --extra-index-url https://download.pytorch.org/whl/rocm6.4 NAME==VERSION</pre></div>
 <div><pre>uv pip install --index URL NAME==VERSION</pre></div>
-<h2>Install with what matrix resolved</h2>
+<h2>Install what matrix resolved</h2>
 <p>These need the directory of the index, and a <code>matrix.lock</code>.</p>
 <div><pre>matrix index list --index DIR</pre></div>
 <div><pre>matrix env --for cotainr --index DIR</pre></div>
@@ -368,7 +368,7 @@ def metadata_of(wheel: Path, filename: str = "") -> bytes:
     wheel
         The file; a link is not followed.
     filename
-        The name of the wheel, if that of the file is another one.
+        The name of the wheel, if the file has another name.
 
     Raises
     ------

@@ -2,15 +2,15 @@
 
 Layout::
 
-    index.html                                 how to use the index, for people
+    index.html                                 how to use the index
     simple/index.html, index.json              the projects
     simple/<project>/index.html, index.json    the project's wheels, with hashes
     simple/<project>/<wheel>
     provenance/<wheel>.<hash>.json             what the wheel with this hash was built from
-    .matrix/yanked/<wheel>                     why a wheel is yanked (PEP 592)
+    .matrix/yanked/<wheel>                     the reason why a wheel is yanked (PEP 592)
     .matrix/status/<project>                   the status of a project (PEP 792)
     .matrix/damaged/                           files that maintenance moved out of the index
-    .matrix/                                   also logs and build directories
+    .matrix/...                                logs, build directories and others
 
 Links are relative, so the directory can be moved, bound into a container, or served by any web
 server. Every page can be rebuilt from the files. A wheel is published when its file gets its final
@@ -118,7 +118,7 @@ class Index:
         return [name for name in self.project_directories() if self._names(name)]
 
     def project_directories(self) -> list[str]:
-        """Return the names of all project directories with a normalized name, empty ones included."""
+        """Return the directories that have a normalized project name, including empty ones."""
         return [name for name in self._directories() if is_normalized_name(name)]
 
     def misnamed_directories(self) -> list[str]:
@@ -142,11 +142,11 @@ class Index:
         return sorted([name for name in listed if name.endswith(".whl") and not name.startswith(".")])
 
     def entries(self, project: str) -> Mapping[str, Entry]:
-        """Return the entries on a project's page by file name; empty without a page."""
+        """Return the entries on a project's page by file name; empty if there is no page."""
         return entries_of_page(self.read(self.simple / project / JSON_PAGE, largest=_LARGEST_PAGE))
 
     def directory(self, path: Path, *, create: bool = False) -> AbstractContextManager[Path]:
-        """Open a directory of the index and yield a path that leads to it, whatever happens to its name.
+        """Open a directory of the index and yield a path that keeps leading to it if it is renamed.
 
         Raises
         ------
@@ -158,12 +158,12 @@ class Index:
         return directory(self.root, path, create=create)
 
     def names(self, path: Path, *, regular: bool = False) -> list[str]:
-        """Return the names in a directory; empty without one.
+        """Return the names in a directory; empty if it does not exist.
 
         Parameters
         ----------
         regular
-            Only those of files.
+            Whether to return only the names of regular files.
         """
         try:
             with self.directory(path) as opened:
@@ -175,7 +175,7 @@ class Index:
             return []
 
     def read(self, path: Path, *, largest: int = _LARGEST_RECORD) -> bytes:
-        """Return the content of a file; empty if there is none, or it has more than `largest` bytes."""
+        """Return the content of a file; empty if it does not exist or has more than `largest` bytes."""
         try:
             with self.directory(path.parent) as folder:
                 return read_regular(folder / path.name, largest=largest)
@@ -210,7 +210,7 @@ class Index:
         *,
         without: Collection[str] = (),
     ) -> bool:
-        """Rewrite the pages of a project, and of the root, until they agree with the files.
+        """Rewrite the pages of a project, and of the root, until they match the files.
 
         The slower of two writers may replace a newer page with an older one. So each writer compares
         again after it wrote: the last comparison follows the last new wheel and the last written page,
@@ -223,7 +223,7 @@ class Index:
         without
             Names of files to leave out although they still exist.
 
-        A wheel is listed if it has a record; one that cannot be read is left out with a warning.
+        A wheel is listed if it has a record. A wheel that cannot be read is left out with a warning.
 
         Returns
         -------
@@ -240,7 +240,7 @@ class Index:
         return self._refresh_root() or changed
 
     def refresh_all(self) -> list[str]:
-        """Rewrite every page that does not agree with the files, and return the projects it belonged to.
+        """Rewrite every page that does not match the files, and return the projects it belonged to.
 
         Directories without a normalized name get no page: no installer reads them.
 
@@ -256,7 +256,7 @@ class Index:
         return changed
 
     def project_pages(self, project: str, known: Mapping[str, Entry]) -> tuple[bytes, bytes]:
-        """Return a project's pages, HTML and JSON, for the wheels in `known`; both empty without any."""
+        """Return a project's pages for the wheels in `known`, HTML and JSON; both empty without wheels."""
         state = self._state(project)
         names = [name for name in state.names if name in known]
         return self._pages(project, state._replace(names=names), known)
@@ -329,7 +329,7 @@ class Index:
                 return True
 
     def landing(self) -> bytes:
-        """Return the page of the index's own directory; empty if there is none, or somebody else wrote it."""
+        """Return the landing page; empty if there is none, or if somebody else wrote it."""
         try:
             text = self.read(self.root / PAGE, largest=_LARGEST_PAGE)
         except OSError:  # not a regular file, or unreadable
@@ -337,7 +337,7 @@ class Index:
         return text if text.startswith(LANDING_START) else b""
 
     def _write_landing(self, names: Sequence[str]) -> bool:
-        """Write the page of the index's own directory if it differs, unless somebody else wrote one."""
+        """Write the landing page if it differs, unless somebody else wrote one."""
         path, text = self.root / PAGE, landing_html(names)
         if self.has_content(path, text) or not (names or os.path.lexists(path)):
             return False
@@ -460,7 +460,7 @@ class Index:
         provenance
             What the wheel was built from; its hash and size are added.
         sha256
-            The hash that it had when it was checked; empty if it was not.
+            The hash of the file that was checked; empty if it was not checked.
 
         Returns
         -------
@@ -512,7 +512,7 @@ class Index:
         return target
 
     def _place(self, copied: Path, target: Path, entry: Entry) -> bool:
-        """Give a wheel its name and replace the pages; return whether those of its project are current."""
+        """Give a wheel its final name, replace the pages, and return whether its project's are current."""
         project = target.parent.name
         with self.directory(target.parent) as folder, self._prepared(project, entry) as (pages, state, data):
             if not link_exclusively(copied, folder / target.name):
@@ -523,7 +523,7 @@ class Index:
         return self._is_current(project, state, data)
 
     def _require_same(self, target: Path, digest: str) -> None:
-        """Raise unless a file of the index has this hash."""
+        """Check that a file of the index has this hash."""
         with self.directory(target.parent) as folder:
             actual = sha256_of_regular(folder / target.name)
         if not actual:
@@ -588,7 +588,7 @@ def record_name(wheel: str, sha256: str) -> str:
 
 
 def wheel_of(record: str) -> str:
-    """Return the file name of the wheel that a record is for; part of a name if it is not a record's."""
+    """Return the file name of the wheel that a record is for; meaningless for any other file name."""
     return record[:-_RECORD_ENDING]
 
 
@@ -603,7 +603,7 @@ def _record_text(provenance: Mapping[str, Any], entry: Entry) -> bytes:
 
 
 def _check_page(path: Path) -> None:
-    """Raise if a directory is where a page belongs; a rename would replace anything else."""
+    """Check that there is no directory where a page belongs; a rename replaces anything else."""
     if path.is_dir() and not path.is_symlink():
         msg = f"{path} is a directory, but must be a page."
         raise DamagedIndexError(msg, hint="`matrix index check --repair` moves it away.")

@@ -1,6 +1,6 @@
 """An HTTP server for an index, for one build or for a whole site.
 
-Any web server can serve the directory as it is. This one also negotiates the format of a page (PEP 691),
+Any web server can serve the directory. This one also negotiates the format of a page (PEP 691),
 serves the metadata of every wheel (PEP 658), answers range and conditional requests, and redirects other
 spellings of a name to the normalized one. Werkzeug implements HTTP's semantics, waitress the protocol.
 
@@ -75,10 +75,10 @@ _ONE_YEAR = 365 * 24 * 3600  # seconds; a published wheel never changes
 _METADATA = ".metadata"
 _CACHED_PAGES = 32 << 20  # bytes
 _MOST_CONNECTIONS = 1000
-"""In total; half as many for one client."""
+"""Limit on all connections; one client may have half as many."""
 _ACCEPTED_AT_ONCE = 50
 _RESERVED_FILES = 64
-"""Open files that are not connections or what these send."""
+"""Open files besides connections and the files that they send."""
 _HEADER_LIMIT = 16 << 10  # bytes
 _REQUEST_TIMEOUT = 20.0
 """Seconds in which a client must send a request, from its first byte."""
@@ -208,7 +208,7 @@ class IndexApplication:
         """Return a page, cached until its file changes.
 
         Project pages announce metadata files, so they are rebuilt from the JSON page; if that cannot be
-        parsed, the file is served as it is.
+        parsed, the file is served unchanged.
         """
         source = folder / (JSON_PAGE if folder != self._index.simple else name)
         try:
@@ -370,7 +370,7 @@ def serving_on(listening: socket.socket, index: Index, *, threads: int = 8) -> I
 
 
 def raise_file_limit() -> None:
-    """Allow this process to open as many files as the most connections need, as far as its user may."""
+    """Allow this process to open as many files as the connections may need, up to the user's hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * _MOST_CONNECTIONS + _RESERVED_FILES
     if soft < wanted:
@@ -410,7 +410,7 @@ class _Parser(HTTPRequestParser):  # type: ignore[misc]
     """A parser that reads one request at a time.
 
     A client that sends more requests before it has read the response gets only that response, as HTTP allows.
-    Otherwise it could use a thread and open files without limit. No installer sends requests so.
+    Otherwise it could use a thread and open files without limit. No installer sends requests this way.
     """
 
     def received(self, data: bytes) -> int:
@@ -431,7 +431,7 @@ class _Parser(HTTPRequestParser):  # type: ignore[misc]
 
 
 class _Connection(HTTPChannel):  # type: ignore[misc]
-    """A connection that knows for how long it has waited for its client."""
+    """A connection that knows how long it has waited for its client."""
 
     parser_class = _Parser
     _request_began = 0.0
@@ -443,7 +443,7 @@ class _Connection(HTTPChannel):  # type: ignore[misc]
         return bool(super().received(data))
 
     def waits(self, now: float) -> float:
-        """Return for how many seconds the connection has waited for its client."""
+        """Return how many seconds the connection has waited for its client."""
         if self.requests:
             return 0.0
         return now - (self._request_began if self.request is not None else self.last_activity)
@@ -464,9 +464,9 @@ class _Connections:
         self._checked = 0.0
 
     def close_some(self, now: float) -> None:
-        """Close what exceeded a time limit, and one more connection if another one would exceed a limit.
+        """Close overdue connections, and one more if the next new one would exceed a limit.
 
-        That is one that waits for its client, of the client with the most connections, for the longest time.
+        The latter is the one that has waited longest, among those of the client with the most connections.
         """
         if now >= self._checked + _TICK:
             self._checked = now

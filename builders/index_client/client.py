@@ -64,9 +64,9 @@ T = TypeVar("T")
 class IndexClient:
     """Fetch projects and metadata from package indexes: a `resolver.indexes.PackageIndexes`.
 
-    All indexes that have a project are merged, as pip does; of files with the same name, that of the first
+    All indexes that have a project are merged, as in pip; of files with the same name, the one on the first
     index is used. An index that replies with an error other than "not found" stops the resolution, because
-    the answer could otherwise depend on its state: uv does the same, and pip ignores such an index. The one
+    the answer could otherwise depend on its state. uv does so, too; pip ignores such an index. The one
     exception is a 403 of PyTorch's index, which means that it does not have the project.
 
     Parameters
@@ -78,7 +78,7 @@ class IndexClient:
     cache
         Directory of the cache.
     mirrors
-        URL prefix to the prefix that replaces it; the longest match wins.
+        Maps URL prefixes to their replacement; the longest match wins.
     offline
         Whether only the cache and directories are used. Cached pages of any age are then used.
     fresh_for
@@ -180,7 +180,7 @@ class IndexClient:
     def direct(self, name: str, url: str) -> Project:
         """Return the release that a direct reference (``name @ URL``) names, as the only one of its project.
 
-        A branch or tag of a git repository becomes its commit, and a file in the network is downloaded.
+        A branch or tag of a git repository becomes its commit, and a remote file is downloaded.
 
         Raises
         ------
@@ -231,7 +231,7 @@ class IndexClient:
         return _Project(name, present) if present else None
 
     def fetch_page(self, index: str, name: str) -> None:
-        """Fetch the page of a project into the cache, if its copy there may not be used.
+        """Fetch the page of a project into the cache, unless the cached copy is still usable.
 
         Raises
         ------
@@ -295,7 +295,7 @@ class IndexClient:
         return stored.NOTHING
 
     def _cached_page(self, url: str, index: str, name: str) -> StoredPage:
-        """Return a page from the cache if that may be used, else from its server.
+        """Return a page from the cache if it is usable, else from its server.
 
         Parameters
         ----------
@@ -344,7 +344,7 @@ class IndexClient:
     def _get(
         self, url: str, headers: Mapping[str, str], index: str, name: str, *, is_cached: bool
     ) -> tuple[requests.Response, bytes]:
-        """Return a reply: a page, or that it did not change, or that the index does not have it."""
+        """Return a reply: a page, or a status that says it did not change or does not exist."""
         from builders.index_client.transport import RequestError
         from builders.web import MISSING
 
@@ -456,13 +456,13 @@ class IndexClient:
         self._reporter.progress(done=next(self._replies), unit="replies")
 
     def _warn(self, name: str, age: float) -> None:
-        """Say once that an old page is used."""
+        """Warn once that an old page is used."""
         if self._warned.is_set():
             return
         self._warned.set()
         day = datetime.fromtimestamp(time.time() - age, UTC).strftime("%Y-%m-%d %H:%M UTC")
         self._reporter.warning(
-            f"--offline uses pages of package indexes from the cache, that of {name} as of {day}. "
+            f"--offline uses cached pages of package indexes; that of {name} is from {day}. "
             "Newer releases are not considered."
         )
 
@@ -555,7 +555,7 @@ class _Project:
 
 
 class _Releases(Sequence["_Release"]):
-    """The releases of a project on one index; most are never looked at."""
+    """The releases of a project on one index, created when they are used; most never are."""
 
     def __init__(self, part: _Part) -> None:
         self._part = part
@@ -694,7 +694,7 @@ def _broken_page(index: str, name: str) -> Iterator[None]:
 
 
 def _changed(path: Path) -> str:
-    """Return what changes when a file does; empty if it cannot be read."""
+    """Return a text that changes when a file does; empty if the file cannot be read."""
     try:
         status = path.stat()
     except OSError:

@@ -75,7 +75,7 @@ class DirectReader:
     transport
         The connections.
     mirrors
-        URL prefix to the prefix that replaces it.
+        Maps URL prefixes to their replacement.
     offline
         Whether only the cache and this machine are used.
     fresh_for
@@ -98,7 +98,7 @@ class DirectReader:
         self._fresh_for = fresh_for
 
     def read(self, name: str, url: str) -> Reference:
-        """Return file and metadata of a direct reference.
+        """Return the file and the metadata of a direct reference.
 
         Raises
         ------

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from builders.index_client.client import IndexClient
 
 _START_AT = 6
-"""Requests after which there will probably be many more, so that it is worth starting a process."""
+"""Number of requests after which many more are likely, so that a second process is worth its start."""
 _MOST = 14
-"""Requests that the process deals with at the same time; this one has the other connections."""
+"""Number of requests that the process handles at once; the first process uses the other connections."""
 _READY = b"ready\n"
 _CODE = "from builders.index_client.fetcher import serve; serve()"
 
@@ -42,7 +42,7 @@ class Fetcher:
     Parameters
     ----------
     arguments
-        Those of its `IndexClient`.
+        The arguments of its `IndexClient`.
     """
 
     def __init__(self, arguments: Mapping[str, Any]) -> None:
@@ -71,7 +71,7 @@ class Fetcher:
         return True
 
     def stop(self) -> None:
-        """Use the process for nothing more."""
+        """Stop using the process."""
         self._replies.end()
 
     def _start(self) -> None:
@@ -95,7 +95,7 @@ class Fetcher:
 
 
 class _Replies:
-    """The replies of the process that are outstanding."""
+    """The outstanding replies of the process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -103,7 +103,7 @@ class _Replies:
         self._is_ready = False
 
     def expect(self, number: int) -> threading.Event | None:
-        """Return what is set by the reply to a request; None if the process cannot take the request."""
+        """Return an event that the reply to a request sets; None if the process cannot take the request."""
         with self._lock:
             if not self._is_ready or len(self._expected) == _MOST:
                 return None

@@ -167,7 +167,7 @@ def wheels_first(file: File) -> tuple[bool, str]:
 
 
 def by_version(parts: Iterable[tuple[str, T]], project: str) -> list[tuple[str, list[T]]]:
-    """Return the versions of a project, newest first, and what belongs to each.
+    """Return the versions of a project, newest first, each with its values.
 
     Parameters
     ----------
@@ -293,7 +293,7 @@ def _cut_json(content: bytes) -> tuple[Form, str, list[tuple[str, bytes]]]:
 
 
 def _without_damage(content: bytes, rows: list[msgspec.Raw]) -> tuple[_JsonPage, list[msgspec.Raw]]:
-    """Parse a page of which a file is damaged, without that file."""
+    """Parse a page with a damaged file entry, without that entry."""
     head = _head_decoder.decode(content)
     files, usable = [], []
     for row in rows:
@@ -365,7 +365,7 @@ def _last_segment(location: str) -> str:
 def _html_files(part: bytes, url: str, index: str) -> list[File]:
     """Return the files of links, usually ``<a href="URL" NAME="VALUE" ...>`` in lower case.
 
-    Parsing those takes a tenth of the time of an HTML parser.
+    This takes a tenth of the time that an HTML parser takes.
     """
     resolve = _Resolver(url)
     unescape = lru_cache(html.unescape)

@@ -49,7 +49,7 @@ class Transport:
     indexes
         URLs whose user and password are used for every file on their host.
     connections
-        Most connections to one host at the same time.
+        Maximum number of simultaneous connections to one host.
     """
 
     def __init__(
@@ -108,14 +108,14 @@ class Transport:
             yield from chunks(response, limit)
 
     def remote_file(self, url: str, tail: int = _TAIL) -> io.BufferedReader | io.BytesIO | None:
-        """Return a remote file of which only the parts that are read are downloaded.
+        """Return a remote file that downloads only the parts that are read.
 
         If the server does not support ranges, the file is downloaded; None if it is too large for that.
 
         Parameters
         ----------
         tail
-            Bytes at its end that are downloaded at once.
+            Number of bytes at its end that the first request downloads.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Learn facts by reading files, so that they need not be typed.
+"""Learn facts by reading files, so that nobody has to type them.
 
 `wheel` reads wheels, `image` base images, `machine` this machine, and `source` source trees. The rows have
 the status ``observed``, the name and the hash of the file as source, and the day as note.
@@ -39,9 +39,9 @@ class Learned(msgspec.Struct):
 def merged(rows: Iterable[schema.Row]) -> list[schema.Row]:
     """Return the rows without repetitions.
 
-    The wheels of a release for several versions of Python mostly state the same. Rows that differ only in
-    their source become one row with all sources, and so do rows about versions of Python. Of rows that
-    contradict each other, the last one counts.
+    The wheels of a release for different versions of Python mostly state the same facts. Rows that differ
+    only in their source become one row with all sources, and so do rows about versions of Python. Of rows
+    that contradict each other, the last one counts.
     """
     from resolver.facts.catalog_files import row_types
 

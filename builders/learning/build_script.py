@@ -31,7 +31,7 @@ class Extension(msgspec.Struct, frozen=True):
     name: str
     """Dotted name; empty if it is computed."""
     kind: str
-    """What the script calls, such as ``CUDAExtension``; several if it decides when it runs."""
+    """The class that the script calls, such as ``CUDAExtension``; several if it chooses one when it runs."""
     where: str
     """File and line."""
     sources: tuple[str, ...] = ()

@@ -139,7 +139,7 @@ class _Machine:
         )
 
     def images(self, rows: Iterable[schema.Row]) -> Iterator[schema.SiteImage]:
-        """Yield the rows that say which base images the site has."""
+        """Yield the rows for the base images that the site has."""
         for row in rows:
             if isinstance(row, schema.Image):
                 yield schema.SiteImage(

@@ -42,12 +42,12 @@ ARCHIVES = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".zip")
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """A source with what it shows, pinned."""
+    """A pinned source, and what it shows."""
 
     facts: SourceFacts
     pin: Sdist | Git
     title: str
-    """File name, or URL and commit, for people."""
+    """File name, or URL and commit, for output."""
     source: str
     """The source of the rows that are drafted from it."""
     on_index: bool = False
@@ -121,7 +121,7 @@ def read_origin(
 
 
 def learn_origin(origin: Origin, catalog: Catalog, today: date) -> Learned:
-    """Return rows of what the catalog does not have, and remarks on what the source says differently.
+    """Return rows that the catalog lacks, and remarks where the source disagrees with the catalog.
 
     A release, a package and a recipe of the catalog are never replaced.
     """
@@ -140,7 +140,7 @@ def learn_origin(origin: Origin, catalog: Catalog, today: date) -> Learned:
     remarks = [f"{title}: could not be determined: {gap}." for gap in gaps_of(facts)]
     pin = release and (release.sdist or release.git)
     if release and pin and type(pin) is type(origin.pin) and not _is_same_source(pin, origin.pin):
-        remarks.append(f"{title}: {release.location} names another file or commit than {origin.title}.")
+        remarks.append(f"{title}: {release.location} names a different file or commit than {origin.title}.")
     remarks += [text for recipe in recipes for text in _differences(facts, recipe)]
     return Learned(kept, remarks, origin.size, origin.size)
 
@@ -152,7 +152,7 @@ def _is_same_source(pin: Sdist | Git, other: Sdist | Git) -> bool:
 
 
 def _differences(facts: SourceFacts, recipe: schema.Recipe) -> Iterator[str]:
-    """Yield what a recipe of the catalog says differently about build requirements."""
+    """Yield the differences to the build requirements in a recipe of the catalog."""
     where = f"{facts.name} {facts.version} ({recipe.location})"
     declared, listed = ({*map(required_name, texts)} for texts in (facts.declared, recipe.declared))
     if declared != listed:

@@ -39,7 +39,7 @@ def backends_of(facts: SourceFacts) -> tuple[Backend, ...]:
 
 
 def components_of(catalog: Catalog) -> set[str]:
-    """Return everything that a requirement of the catalog may name."""
+    """Return the names that a requirement of the catalog may have as its object."""
     return {*PLATFORM, *catalog.package, "torch", "torchvision", "torchaudio"}
 
 

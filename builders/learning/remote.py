@@ -22,7 +22,7 @@ _MOST_KEPT = 1 << 10  # blocks
 
 
 class RemoteWheel(io.RawIOBase):
-    """A file on a server, read in blocks that are kept for a while.
+    """A file on a server, read in blocks, some of which are cached.
 
     Attributes
     ----------
@@ -34,7 +34,7 @@ class RemoteWheel(io.RawIOBase):
     Parameters
     ----------
     url
-        Where it is.
+        URL of the file.
 
     Raises
     ------
@@ -63,7 +63,7 @@ class RemoteWheel(io.RawIOBase):
         self._at = 0
 
     def expect(self, members: Iterable[tuple[int, int]]) -> None:
-        """Announce the parts that will be read as a whole (start, end), so that they need few requests."""
+        """Announce the parts (start, end) that will be read completely, so that fewer requests are needed."""
         self._members = sorted(members)
 
     def readable(self) -> bool:

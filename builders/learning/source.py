@@ -41,7 +41,7 @@ _MODULES = {
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",
 }
-"""Modules whose distribution has another name; all others are assumed to have the same name."""
+"""Modules whose distribution has another name. For other modules, both names are assumed to be equal."""
 _WITHOUT_PKG_RESOURCES = "82"
 """The first setuptools whose wheel has no ``pkg_resources``."""
 _CMAKE_WITHOUT_OLD_POLICIES = (3, 5)
@@ -67,7 +67,7 @@ _ASKS = {
     "has_cuda": "what the build does with a GPU: it asks torch.has_cuda",
     "CUDA_HOME": "what the build does with CUDA_HOME: torch sets it to None for ROCm",
 }
-"""Names that a script uses, and what then depends on the machine."""
+"""Names in a script that make something depend on the machine, and what that is."""
 _COMMENT = re.compile(r"#.*")
 _MENTIONS_HIP = re.compile(rb"USE_ROCM|__HIP|version\.hip|IS_HIP_EXTENSION|hip/hip_|hip_runtime|\bhipcc\b")
 _SUBMODULE = re.compile(r"^\s*path\s*=\s*(\S+)\s*$", re.MULTILINE)
@@ -79,9 +79,9 @@ class CMake(msgspec.Struct, frozen=True):
 
     files: tuple[str, ...] = ()
     languages: tuple[str, ...] = ()
-    """Those of ``project()``, which every build enables."""
+    """The languages in ``project()``, which every build enables."""
     optional_languages: tuple[str, ...] = ()
-    """Those of ``enable_language()``."""
+    """The languages in ``enable_language()``."""
     minimum: tuple[int, int] | None = None
     uses_torch: bool = False
     downloads: bool = False
@@ -91,7 +91,7 @@ class SourceFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What a source tree shows about its build. JSON output is this struct, encoded."""
 
     name: str
-    """Empty if it is computed; so is `version`."""
+    """Empty if it is computed. This is also true of `version`."""
     version: str
     summary: str
     import_name: str
@@ -116,7 +116,7 @@ class SourceFacts(msgspec.Struct, frozen=True, kw_only=True):
     sets: tuple[str, ...]
     """Environment variables that the build sets itself."""
     files: dict[str, int]
-    """Suffixes of kernels and host code, to the number of files."""
+    """Number of files by suffix of kernels and host code."""
     missing: tuple[str, ...]
     """Source files of extensions that are not in the source."""
     submodules: dict[str, bool]
@@ -137,7 +137,7 @@ class SourceFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def without_cpu_path(self) -> str:
-        """Why nothing can be compiled without a GPU compiler; empty if something can."""
+        """The reason why nothing can be compiled without a GPU compiler; empty if something can."""
         if self.extensions and all(extension.uses_gpu_compiler for extension in self.extensions):
             return f"all its extensions are {self.extensions[0].kind}"
         needed = {"CUDA", "HIP"} & set(self.cmake.languages)

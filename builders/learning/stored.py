@@ -1,6 +1,6 @@
 """Facts that audits and builds learned: a file in the user's cache that every command reads.
 
-An audit reads a wheel anyway, and so does a build. What they learn is stored in ``learned.toml``, the lowest
+An audit reads a wheel anyway, and so does a build. The facts are stored in ``learned.toml``, the lowest
 of the layers over the shipped facts. It contains no releases: a wheel that was read does not become a
 candidate. The file may be removed at any time.
 """
@@ -37,7 +37,7 @@ def stored_facts() -> Path:
 def remember_audit(audit: WheelAudit, catalog: Catalog, today: date) -> None:
     """Store what an audit learned from a wheel, unless the catalog knows the wheel or the wheel is damaged.
 
-    Nothing is stored about a version that the catalog builds from source or pins by another hash: the facts
+    Nothing is stored about a version that the catalog builds from source or pins with another hash: the facts
     of one wheel would limit others of the same version.
     """
     from builders.learning.wheel import learn_contents

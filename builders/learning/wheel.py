@@ -1,11 +1,11 @@
 """Learn the requirements of a wheel from its content.
 
-Metadata and tags state the requirements on distributions and Python. The objects state the rest: GPU code
-its architectures, the names of the libraries that they need the ROCm lines, symbol versions the glibc.
+Metadata and tags state the requirements on distributions and Python. The shared objects state the rest: the
+GPU architectures of their code, the ROCm lines that have the libraries they need, and the glibc.
 
-Only what is of interest is read, from a server by requests for ranges: the directory, the metadata, and the
-shared objects. An object that is compressed in the wheel must be read as a whole, because the sections of an
-ELF file are listed at its end, and deflated data cannot be entered in the middle.
+Only the directory, the metadata and the shared objects are read, from a server by range requests. A
+compressed object must be read as a whole, because the sections of an ELF file are listed at its end, and
+deflated data cannot be entered in the middle.
 
 Torch's C++ interface changes from release to release without a version, so a table of symbols names no range
 of releases. It does show the ABI of ``std::string``: torch's wheels for ROCm have the new one since 2.6.0

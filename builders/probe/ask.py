@@ -123,9 +123,9 @@ class InstalledDist(msgspec.Struct, frozen=True):
     ops: list[str] = []
     """The ops that it was built with, if `matrix` built it."""
     compared: int = 0
-    """Number of its files that were compared with their hashes."""
+    """Number of files that were compared with their hashes."""
     differing: list[str] = []
-    """Those that differ or are missing."""
+    """Files that differ or are missing."""
     metadata_sha256: str = ""
 
 
@@ -148,7 +148,7 @@ class UserSite(msgspec.Struct, frozen=True):
 
     minor: str
     ignored: str = ""
-    """Why it ignores them; empty if it does not."""
+    """The reason why it ignores them; empty if it does not."""
     path: str = ""
     """Their directory on its search path; empty in a container, where the probe switches them off."""
 
@@ -158,12 +158,12 @@ class Libraries(Outcome, frozen=True):
 
     objects: list[str] = []
     errors: dict[str, str] = {}
-    """Module to its import error."""
+    """Import errors by module."""
     libstdcxx: list[LibStdCxx] = []
     of_torch: list[str] = []
     """The shared objects that the installed torch brings."""
     prefixes: list[str] = []
-    """The directories of Python's environment and of the Python that it was made with."""
+    """The prefixes of Python's environment, and of the Python that it was created from."""
 
 
 class EnvironmentReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -244,7 +244,7 @@ class Probe:
         ProbeError
             The reply is damaged.
         UsageError
-            The user named something other than a Python.
+            The command that the user named does not start a Python.
         """
         question = {
             "modules": list(modules),
@@ -385,7 +385,7 @@ def parse_reply(output: str, nonce: str, kind: type[_Reply]) -> _Reply:
 
 
 def user_packages(base: Path, minor: str) -> dict[str, str]:
-    """Return the distributions installed with ``pip install --user``: name to version.
+    """Return the version of each distribution that ``pip install --user`` has installed.
 
     Parameters
     ----------

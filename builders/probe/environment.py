@@ -1,6 +1,6 @@
 """Judge the reply about a finished environment, in a container or on the host, against its lock.
 
-A check that could not be done is a warning, never a pass. Without a GPU, kernels are not judged.
+A check that could not run is a warning, never a pass. Without a GPU, kernels are not judged.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from resolver.requirements import is_for_cuda, normalize_name
 from resolver.versions import minor, sort_key
 
 NOT_JUDGED = "not-judged"
-"""Part of the id of every finding about something that could not be judged."""
+"""How the id of every finding ends whose check could not run."""
 _LIBRARIES = (
     "librccl", "libstdc++", "libgcc_s", "libamdhip64", "libhsa-runtime64", "libMIOpen", "librocblas",
 )  # fmt: skip
@@ -26,7 +26,7 @@ _LIBRARIES = (
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _MOST_SHOWN = 3
 _KEPT = (
-    "The lock keeps it as it is in the base image. Use that image, without other copies, or resolve again "
+    "The lock keeps the version in the base image. Use that image, without other copies, or resolve again "
     "for this one with `--keep-installed image`."
 )
 _OTHER_LIBRARY = "Remove its directory from LD_LIBRARY_PATH and LD_PRELOAD: modules may set them."
@@ -48,11 +48,11 @@ def judge_environment(
     lock
         What should be installed; None checks only what needs no comparison.
     user_packages
-        What the user installed for this Python with ``pip install --user``: name to version.
+        The version of each distribution that the user installed for this Python with ``pip install --user``.
     need_gpu
         Whether a GPU must be visible, as in a job on a GPU node.
     rebuild
-        How to make the environment again.
+        How to recreate the environment.
     in_index
         Normalized names of the distributions whose files were compared with a wheel of the index.
     """
@@ -133,7 +133,7 @@ def _files(
     in_index: Collection[str],
     rebuild: str,
 ) -> Iterator[Finding]:
-    """Report wheels of the locked version that are not the locked wheels, and changed files."""
+    """Report wheels that have the locked version but are not the locked wheels, and changed files."""
     first = {normalize_name(dist.name): dist for dist in reversed(reply.distributions)}
     unknown = []
     for pick in lock.distributions if lock else ():

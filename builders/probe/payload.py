@@ -1,7 +1,7 @@
 """Run inside the environment that is probed: answer one question about it, as JSON.
 
 The script knows nothing about the program that sends it and needs only Python 3.9. It runs with ``-I -S``,
-so that nothing that is installed runs in its process. Child processes import what is installed, one thing
+so that nothing that is installed runs in its process. Child processes import what is installed, one module
 each, so that a crash loses only one answer. A child cannot speak for this process:
 
 - A child has no descriptor to answer with. After the import it connects to a socket with a random address.
@@ -12,8 +12,8 @@ each, so that a crash loses only one answer. A child cannot speak for this proce
   starts, and the kernel refuses other processes of the user access to the memory of this one.
 - All descendants are ended before the answer is printed.
 
-What a package says about itself, such as the value of an attribute, is its own word. A package that follows
-the whole protocol, and passes the plain import, cannot be told from one that works.
+What a package says about itself, such as the value of an attribute, cannot be verified. A package that
+follows the whole protocol, and passes the plain import, cannot be told from one that works.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ CHUNK = 1 << 20  # bytes
 
 
 def outer(question: dict[str, Any], nonce: str) -> None:
-    """Answer the question; the last line of the script calls this."""
+    """Answer the question. The last line of the script calls this function."""
     own_source()
     os.unlink(__file__)
     protect()
@@ -86,7 +86,7 @@ def outer(question: dict[str, Any], nonce: str) -> None:
 
 @cache
 def own_source() -> str:
-    """Return the script without its last line, as it was when it started."""
+    """Return the script without its last line, as it was read when it started."""
     return Path(__file__).read_text(encoding="utf-8").rpartition("\nouter(")[0]
 
 
@@ -167,7 +167,7 @@ def run_child(
 def wait_for(
     process: subprocess.Popen[bytes], listener: socket.socket | None
 ) -> tuple[dict[str, Any], list[str] | None]:
-    """Wait until a child connects, or ends, or the time is over."""
+    """Wait until a child connects, or ends, or the time is up."""
     errors = process.stderr
     assert errors is not None  # noqa: S101  for mypy
     tail, deadline = b"", time.monotonic() + TIMEOUT
@@ -207,7 +207,7 @@ def peer(connection: socket.socket) -> int:
 
 
 def answer_of(connection: socket.socket) -> dict[str, Any]:
-    """Let a child answer, which begins with the number that is sent to it."""
+    """Return the answer of a child; it begins with the number that is sent to the child."""
     nonce, data = os.urandom(16).hex().encode(), b""
     try:
         connection.settimeout(TALK)
@@ -249,9 +249,9 @@ def seen(part: tuple[dict[str, Any], list[str] | None], path: str) -> dict[str, 
 
 
 def plain_import(modules: list[str]) -> dict[str, Any]:
-    """Import modules as a user's program does; return what went wrong.
+    """Import modules as a user's program does; return the error, if any.
 
-    The exit code is a different one each time, so that an early end is noticed.
+    The expected exit code differs each time, so that an early end is noticed.
     """
     code = 100 + os.urandom(1)[0] % 100
     reply, _ = run_child([f"import {', '.join(modules)}, os; os._exit({code})"])
@@ -262,7 +262,7 @@ def plain_import(modules: list[str]) -> dict[str, Any]:
 
 @cache
 def start() -> dict[str, Any]:
-    """Return how the environment's Python starts, which depends on what is installed."""
+    """Start the environment's Python, which may run installed code; return what `start_part` answers."""
     reply, _ = in_child("start", None)
     if reply.get("error"):
         sys.exit(f"Python does not start: {reply['error']}: {reply.get('text', '')}")
@@ -275,7 +275,7 @@ def search_path() -> list[str]:
 
 
 def inner(kind: str, value: str, address: str) -> None:
-    """Answer one part in a child, when the outer process has looked at this one."""
+    """Answer one part in a child, after the outer process has inspected the child."""
     parts: dict[str, Callable[[Any], dict[str, Any]]]
     parts = {
         "start": start_part,
@@ -292,7 +292,7 @@ def inner(kind: str, value: str, address: str) -> None:
 
 
 def start_part(_: None) -> dict[str, Any]:
-    """Return where Python finds what is installed, and whether that includes the user's own packages."""
+    """Return where Python looks for packages, and whether that includes the user's own."""
     return {
         "path": sys.path[1:],
         "prefixes": [sys.prefix, sys.base_prefix],
@@ -313,8 +313,8 @@ def failure(error: BaseException) -> dict[str, Any]:
 def wheel_reply(question: dict[str, Any]) -> dict[str, Any]:
     """Import the modules and load the objects of a wheel; the keys are those of `WheelReply`.
 
-    The time goes into importing torch, which almost every process does. One that imports nothing else runs
-    only if its answer is needed: for what torch borrows, and to find out whether torch causes a failure.
+    Most of the time goes into importing torch, in almost every process. A process that imports nothing else
+    runs only if its answer is needed: for what torch borrows, and to find out whether torch causes a failure.
     """
     files, metadata = installed(question["distribution"])
     lent = question["lent"]
@@ -371,7 +371,7 @@ def plain_imports(modules: dict[str, str]) -> dict[str, Any]:
 
 
 def extension_file(module: str) -> str:
-    """Return the shared object that is a module; empty if the module is something else."""
+    """Return the shared object of an extension module; empty for any other module."""
     for folder in search_path():
         for suffix in importlib.machinery.EXTENSION_SUFFIXES:
             path = os.path.join(folder, *module.split(".")) + suffix
@@ -538,7 +538,8 @@ def environment_reply(question: dict[str, Any]) -> dict[str, Any]:
 def distributions(expected: dict[str, dict[str, str]]) -> list[dict[str, Any]]:
     """Return every distribution on the path, in the order of the path.
 
-    The files of those that are expected are compared with their hashes; RECORD has them if none are given.
+    Compare the files of expected distributions with the given hashes, or with those in RECORD if none are
+    given.
     """
     rows, seen_names = [], set()
     for distribution in importlib.metadata.distributions(path=search_path()):
@@ -560,7 +561,7 @@ def distributions(expected: dict[str, dict[str, str]]) -> list[dict[str, Any]]:
 
 
 def compared_files(distribution: importlib.metadata.Distribution, expected: dict[str, str]) -> dict[str, Any]:
-    """Return how many files were compared, those that differ, and the hash of the metadata."""
+    """Return the number of files compared, the files that differ, and the hash of the metadata."""
     hashes = expected or {
         str(file): f"{file.hash.mode}={file.hash.value}" for file in distribution.files or [] if file.hash
     }
@@ -594,7 +595,7 @@ def file_hash(path: str, algorithm: str) -> bytes:
 
 
 def recorded_ops(distribution: importlib.metadata.Distribution) -> list[str]:
-    """Return the ops that the wheel was built with, as its bill of materials says; empty without one."""
+    """Return the ops that the wheel was built with, according to its bill of materials; empty without it."""
     try:
         document = json.loads(distribution.read_text(SBOM) or "{}")
         listed = [row for formula in document["formulation"] for row in formula.get("properties", [])]
@@ -604,9 +605,9 @@ def recorded_ops(distribution: importlib.metadata.Distribution) -> list[str]:
 
 
 def pip_check() -> dict[str, Any]:
-    """Return the result of ``pip check``; its exit code is None without pip.
+    """Return the result of ``pip check``; its exit code is None if pip is missing.
 
-    pip runs without the start-up files of other packages.
+    pip runs without the ``.pth`` files of other packages.
     """
     if installed("pip")[1] is None:
         return {"code": None, "lines": []}
@@ -626,7 +627,7 @@ def pip_check() -> dict[str, Any]:
 def user_site(*, is_image: bool) -> dict[str, Any]:
     """Return whether this Python ignores the user's own packages by itself, and why.
 
-    The probe of an image switches them off, so the image's settings are read.
+    The probe itself ignores them in an image, so this function reads the image's settings.
     """
     ignored = ""
     for folder in list(Path(sys.executable).parents)[:2]:  # where Python looks for it

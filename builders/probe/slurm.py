@@ -1,4 +1,4 @@
-"""Slurm jobs as `matrix` submits them: one that verifies an environment on a GPU node, those of builds.
+"""Slurm jobs as `matrix` submits them: to verify an environment on a GPU node, and to build.
 
 Source: sbatch(1).
 """
@@ -30,18 +30,18 @@ class Job:
     partition: str
     account: str
     time: str
-    """As sbatch takes it, such as ``00:15:00``."""
+    """Time limit in sbatch's format, such as ``00:15:00``."""
     command: Sequence[str]
     """The words of the command."""
     output: str
     """File for its output; ``%j`` is the job number."""
     name: str = "matrix-verify"
     options: Mapping[str, str] = field(default_factory=lambda: {"gpus-per-node": "1"})
-    """Further options of sbatch."""
+    """Additional options for sbatch."""
     before: Sequence[str] = ()
     """Lines of shell before the command."""
     exit_file: str = ""
-    """File for the command's exit code, which Slurm forgets after some minutes; ``%j`` as above."""
+    """File for the command's exit code, which Slurm forgets after some minutes; ``%j`` is the job number."""
 
 
 def job_script(job: Job) -> str:
@@ -95,14 +95,14 @@ def _keeping_exit_code(job: Job) -> list[str]:
 
 
 def partition_for(catalog: Catalog, site: str, hours: float) -> str:
-    """Return the GPU partition of a site with the lowest sufficient time limit: its jobs start soonest.
+    """Return the GPU partition of a site with the lowest sufficient time limit: its jobs start first.
 
     A partition without a known limit is returned if no other is sufficient.
 
     Raises
     ------
     UsageError
-        The catalog has none.
+        The catalog has no GPU partition of the site.
     """
     rows = [row for row in catalog.partition.values() if row.site == site and row.backend == "rocm"]
     sufficient = [row for row in rows if not row.max_hours or row.max_hours >= hours]
@@ -140,7 +140,7 @@ def hours_of(time: str) -> float:
 
 
 def submit(script: Path, log: Path, *options: str) -> str:
-    """Submit a script, with further options of sbatch, and return the job number.
+    """Submit a script, with additional options for sbatch, and return the job number.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """Judge the reply about an installed wheel.
 
-A build node has no GPU. A failure for that reason says nothing about the wheel: it is *not judged*,
-which is a warning and never a pass. The same holds for a module that is required and was not installed.
+A build node has no GPU. A failure for that reason says nothing about the wheel, so the promise is *not
+judged*, which is a warning and never a pass. So is a required module that was not installed.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def judge_wheel(reply: WheelReply, recipe: Recipe, rebuild: str = "") -> list[Fi
     Parameters
     ----------
     rebuild
-        How to make the environment again, if it is the one that the wheel will run in, where only the GPU
-        may be missing. By default it is a build's, and a fix starts with the build's log.
+        How to recreate the environment, if it is the one that the wheel will run in, where only the GPU
+        may be missing. By default it is the environment of a build, and a fix starts with the build's log.
 
     Returns
     -------
@@ -81,7 +81,7 @@ def _load(load: LoadReply, reply: WheelReply, kind: str, what: str, rebuild: str
 
 
 def _other_variables(reply: WheelReply, recipe: Recipe) -> str:
-    """Return what to do about variables that have other values than the recipe requires."""
+    """Return the fix for variables whose values differ from those that the recipe requires."""
     others = ", ".join(
         f"{name}={reply.variables[name]}"
         for name, value in recipe.run_environment.items()
@@ -91,7 +91,7 @@ def _other_variables(reply: WheelReply, recipe: Recipe) -> str:
 
 
 def _repair(outcome: Outcome, reply: WheelReply, rebuild: str) -> str:
-    """Return what to do about a failure in a finished environment."""
+    """Return the fix for a failure in a finished environment."""
     name = outcome.missing.partition(".")[0]
     if name and reply.distribution and name not in reply.distribution.top:
         return f"Install the distribution that has {name}; if it is not in the lock, add it to the request."
@@ -137,7 +137,7 @@ def _borrowed(reply: WheelReply) -> Iterator[Finding]:
 
 
 def _required(requires: Sequence[str]) -> Iterator[str]:
-    """Yield the names of what a distribution always requires, without its extras."""
+    """Yield the names that a distribution requires without any extra."""
     for text in requires:
         try:
             requirement = Requirement(text)

@@ -38,15 +38,15 @@ class AppliedRecipe:
     prepare: tuple[tuple[str, ...], ...] = ()
     """Commands to run in the source tree before the backend is called."""
     shims: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Program name to the text of a shell script. Their directory comes first on PATH."""
+    """Shell scripts by the name of the program that they replace. Their directory comes first on PATH."""
     overlay_mounts: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Path of a program in the image to the shim that is mounted over it."""
+    """The shim to mount over a program in the image, by the program's path."""
     fixed_paths: tuple[str, ...] = ()
-    """Those of `overlay_mounts` that the source calls by this path only."""
+    """Paths in `overlay_mounts` that the source calls without looking at PATH."""
     writable: tuple[Path, ...] = ()
     """Directories besides its own that the build may write to."""
     notes: tuple[str, ...] = ()
-    """What the user should know about this build, one sentence each."""
+    """Notes for the user about this build, one sentence each."""
 
 
 def apply_recipe(task: Task, *, jobs: int = 1, prefix_map: Mapping[str, str] | None = None) -> AppliedRecipe:
@@ -59,7 +59,7 @@ def apply_recipe(task: Task, *, jobs: int = 1, prefix_map: Mapping[str, str] | N
     jobs
         Number of compile jobs that may run in parallel.
     prefix_map
-        Directories of this build to the names that replace them in the compiled files.
+        Maps directories of this build to the names that replace them in compiled files.
 
     Raises
     ------
@@ -130,7 +130,7 @@ def _check_request(task: Task) -> None:
         plain = featured[0].partition(":")[0]
         raise RecipeError(msg, hint=f"Request {plain}; its code runs with xnack on or off.")
     if recipe.one_wave_size and len({shims.wave_size(target) for target in task.gfx}) > 1:
-        msg = f"{task.title} compiles one wave size for all GPU architectures, but those of {listed} differ."
+        msg = f"{task.title} compiles one wave size for all GPU architectures, but {listed} differ in it."
         raise RecipeError(msg, hint="Build once for each wave size: 64 up to gfx9, 32 from gfx10 on.")
     if recipe.cxx_standard and task.cxx_standard and int(recipe.cxx_standard) < int(task.cxx_standard):
         torch = task.torch.version if task.torch else ""

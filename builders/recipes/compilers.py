@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _OLDEST = {"g++": {"14": 5, "17": 8, "20": 10}, "clang++": {"14": 4, "17": 5, "20": 10}}
-"""First major release that accepts ``-std=c++NN`` under that name (gcc.gnu.org/projects/cxx-status.html,
+"""First major release that accepts the final name of ``-std=c++NN`` (gcc.gnu.org/projects/cxx-status.html,
 clang.llvm.org/cxx_status.html)."""
 
 _CXX = re.compile(r"^(?P<family>g\+\+|clang\+\+|c\+\+)(?P<suffix>-\d+)?$")
@@ -56,9 +56,9 @@ def choose_compilers(
     compilers
         The compilers of the runtime, C and C++.
     cxx_standard
-        The required standard, such as ``17``; any when empty.
+        The required standard, such as ``17``; empty if any will do.
     preferred
-        Names to take first, in this order.
+        Names of compilers to prefer, in this order.
 
     Raises
     ------

@@ -29,7 +29,7 @@ def with_ops(recipe: Recipe, names: Sequence[str], version: str) -> Recipe:
     RecipeError
         The package has no ops to choose from.
     UsageError
-        An op is unknown, this release cannot build it, or none of them has GPU code, for ROCm.
+        An op is unknown, this release cannot build it, or no op has GPU code although the backend is ROCm.
     """
     if not recipe.ops:
         msg = f"{recipe.package} {version} has no ops to choose from."
@@ -130,7 +130,7 @@ def _mismatches(recipe: Recipe, source: Path) -> Iterator[str]:
 
 
 def _recognizes(recipe: Recipe, source: Path) -> bool:
-    """Return whether a recipe states something about its source, and this source meets all of it."""
+    """Return whether a recipe states facts about its source, and all of them are true of this source."""
     stated = recipe.source_contains or recipe.source_lacks
     return bool(stated) and next(_mismatches(recipe, source), None) is None
 

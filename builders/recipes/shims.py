@@ -1,4 +1,4 @@
-"""Shims: scripts that replace programs that inspect the machine, and report the target machine instead.
+"""Shims: scripts that replace programs which inspect the machine, and report the target instead.
 
 A build node has no GPU, or a different GPU than the wheel is built for. These programs inspect the node:
 

@@ -269,7 +269,7 @@ class Executor(ABC):
         with exclusive_lock(path.with_suffix(".lock"), on_wait=waiting):
             run = self.current_run()
             if run is None:
-                msg = f"No {self.title} jobs of yours build wheels for {self.index.root}."
+                msg = f"You have no {self.title} jobs that build wheels for {self.index.root}."
                 raise UsageError(msg, hint="They are finished, were cancelled, or belong to another index.")
             self.run = run
             try:

@@ -153,7 +153,7 @@ class HyperQueue(Executor):
             msg = f"hq, the program of HyperQueue, is not on PATH. {consequence}"
             raise EnvironmentLacksError(msg, hint="Use --executor local to build on this machine.")
         if not self._answers() and not _is_allocation():
-            msg = f"No server of HyperQueue answers, and this is not a Slurm allocation. {consequence}"
+            msg = f"No HyperQueue server responds, and this is not a Slurm allocation. {consequence}"
             hint = (
                 "Start one with `hq server start`, and workers with `hq worker start`; or run the command in "
                 "an allocation. $HQ_SERVER_DIR names another server directory."
@@ -279,7 +279,7 @@ class HyperQueue(Executor):
             self._cancel_unknown()
             self._cancel_jobs(self._live_jobs())
             return numbers
-        self.reporter.warning("The server of HyperQueue does not answer. Its tasks have ended with it.")
+        self.reporter.warning("The HyperQueue server does not respond. Its tasks have ended with it.")
         return []
 
     def _drop_waiting(self) -> Collection[str]:
@@ -308,7 +308,7 @@ class HyperQueue(Executor):
         for task in ready:
             after = tuple(numbers[key] for key in task.requires if key in numbers)
             self.run.jobs.append(SubmittedJob(numbers[task.key], (task.key,), after))
-        self.reporter.info(f"Submitted {len(ready)} tasks as HyperQueue's job {job}")
+        self.reporter.info(f"Submitted {len(ready)} tasks as HyperQueue job {job}")
 
     def _with_enough_memory(self, task: WheelTask) -> WheelTask:
         return replace(task, memory_gib=task.memory_gib * 2 ** self._count(task.key, "OUT_OF_MEMORY"))

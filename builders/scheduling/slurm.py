@@ -128,7 +128,7 @@ class Slurm(Executor):
         "TIMEOUT": "reached its time limit",
     }
     advice: ClassVar = {"TIMEOUT": "; allow more with --time"}
-    while_silent = "The jobs go on; waiting for Slurm."
+    while_silent = "The jobs continue; waiting for Slurm."
     longest_wait = 120.0
     how_to_find_jobs = "squeue --me"
 

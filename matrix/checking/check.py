@@ -1,4 +1,4 @@
-"""A file is read, all rules are applied to it, and it is corrected."""
+"""Read a file, apply all rules to it, and correct it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _CHECKS = (check_lines, check_paths, check_indexes, check_torch, check_names, check_extensions, check_conda)
 _CONDA_KEY = re.compile(r"(?m)^(dependencies|channels)\s*:")
 _MOST_ROUNDS = 50
-"""A line may need several corrections, one after another, but never this many."""
+"""Limit for the corrections of a file, one after another; real files need far fewer."""
 
 
 def read_document(text: str, name: str) -> Document:

@@ -344,7 +344,7 @@ class _CondaReader:
 
 
 def _text_of(item: object) -> str | None:
-    """Return an item that is a string, with or without the tag ``!!str``; None for any other item."""
+    """Return the text of a string item, with or without the tag ``!!str``; None for any other item."""
     if isinstance(item, str):
         return str(item)
     tag = getattr(item, "tag", None)

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from matrix.checking.pip_line import PipLine
 
 LARGEST = 2**20
-"""Bytes. A file written by a person is far smaller."""
+"""Maximum size of a file in bytes. Files written by people are far smaller."""
 HINT = "Name a conda environment file (.yml) or a pip requirements file (.txt)."
 _CONDA_PIN = re.compile(r"(?:\S+::)?python(?:\s*={1,2}\s*|\s+)(\d+\.\d+)(\.[\d*]+)*(?:[\s=]\S*)?")
-"""A Python for conda, optionally with channel and build: ``conda-forge::python=3.12.*=*_cpython``."""
+"""Matches a Python for conda, optionally with channel and build: ``conda-forge::python=3.12.*=*_cpython``."""
 _COMMENT = re.compile(r"(^|\s+)#.*$")
 _STRUCTURAL = {"several-pip-sections", "pip-not-listed"}
 """Findings whose correction changes more than one entry."""
@@ -115,7 +115,7 @@ class Document(msgspec.Struct, kw_only=True):
         return next((pin[1] for pin in pins if pin), "")
 
     def corrected(self, findings: Iterable[Finding]) -> str:
-        """Return the file with corrections; the document must not be used afterwards.
+        """Return the file with corrections; do not use the document afterwards.
 
         If several corrections change one entry, only the first is applied. Of those that insert the same
         lines, only the first inserts them.
@@ -158,7 +158,7 @@ class Document(msgspec.Struct, kw_only=True):
 
 
 def read_file(path: Path, *, pipes: bool = True) -> str:
-    """Read a file that is to be checked.
+    """Read a file to check.
 
     Raises
     ------

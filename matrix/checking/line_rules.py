@@ -42,7 +42,7 @@ _COMMAND_LINE_FLAGS = {
 """Options of pip's command line without a value: a word after one of them is a requirement."""
 _ISOLATION = re.compile(r"build.isolation")
 _VISIBLE = ("/tmp/", "/var/tmp/", "/mnt/", "/srv/", "/media/")  # noqa: S108
-"""Directories that are visible in cotainr's container, and directories of base images to bind to."""
+"""Directories that are visible in cotainr's container, and directories in base images to bind to."""
 _PATH_OPTIONS = (*INDEX_OPTIONS, "--find-links", "--constraint", "--requirement")
 _CONDA_NAME = re.compile(r"(?:[\w./-]+::)?([A-Za-z0-9_.-]+)")
 _CONDA_TORCH = {"torch", "pytorch", "pytorch-gpu", "torchvision", "torchaudio"}
@@ -61,7 +61,7 @@ def check_lines(document: Document, _: Expected) -> Iterator[Finding]:
 
 
 def check_line(entry: Entry) -> Iterator[Finding]:
-    """Check that pip accepts a line and ignores no part of it."""
+    """Check that pip accepts a line and does not ignore any part of it."""
     if "\t" in entry.text:
         message = "pip splits this line at spaces only, so the words around the tab become one word."
         yield _rewritten("tab", entry, message, [re.sub(r"\t+", " ", entry.text)])
@@ -233,7 +233,7 @@ def _check_hashes(document: Document) -> Iterator[Finding]:
     bare = [entry for entry in requirements if not entry.pip.values("--hash")]
     if (hashed or required) and bare:
         message = (
-            "With one hash, pip requires a hash for every requirement and every dependency. "
+            "If one requirement has a hash, pip requires hashes for all requirements and dependencies. "
             f"{len(bare)} of {len(requirements)} requirements have none, the first on line {bare[0].line}."
         )
         fix = "Add hashes to all requirements, or remove all of them."
@@ -241,9 +241,10 @@ def _check_hashes(document: Document) -> Iterator[Finding]:
 
 
 def _check_duplicates(document: Document) -> Iterator[Finding]:
-    """Find names on two lines: pip looks for a version that satisfies both.
+    """Find names that are on two lines: pip looks for a version that satisfies both.
 
-    Observed with pip 22.3.1 and 26.3. Only the resolver that pip 20.3 replaced rejected every second line.
+    Observed with pip 22.3.1 and 26.3. Only the old resolver, which pip 20.3 replaced, rejected every second
+    line for a name.
     """
     seen: dict[str, list[tuple[Entry, Requirement]]] = {}
     for entry in document.entries:
@@ -260,7 +261,7 @@ def _duplicate(entry: Entry, requirement: Requirement, earlier: list[tuple[Entry
     name = entry.pip.name
     for former, other in earlier:
         if error := _contradiction(requirement, other):
-            message = f"Line {former.line} also requires {name}, and the two exclude each other. {error}"
+            message = f"Line {former.line} also requires {name}, and the two contradict each other. {error}"
             return finding("contradicting-requirement", entry, message, fix="Keep one of the two.")
     former, other = earlier[0]
     if any(former.text == entry.text for former, _ in earlier):
@@ -275,7 +276,7 @@ def _duplicate(entry: Entry, requirement: Requirement, earlier: list[tuple[Entry
 
 
 def _contradiction(requirement: Requirement, other: Requirement) -> str:
-    """Return pip's error if no version satisfies both requirements; empty if one may."""
+    """Return pip's error if no version satisfies both requirements; empty if a version may."""
     if requirement.url and other.url:
         if requirement.url.partition("#")[0] == other.url.partition("#")[0]:
             return ""

@@ -221,7 +221,7 @@ def _check_family(
 
 
 def _check_unlabelled(entry: Entry, expected: Expected, indexes: Indexes) -> Iterator[Finding]:
-    """Check torch without its label: which build pip takes depends on the indexes of the file."""
+    """Check a torch without its label: the indexes of the file decide which build pip installs."""
     line = entry.pip
     fitting = expected.fitting(line.name, line.public)
     published = expected.published(line.name, line.public)
@@ -326,7 +326,7 @@ def check_extensions(document: Document, expected: Expected) -> Iterator[Finding
 
 
 def check_names(document: Document, expected: Expected) -> Iterator[Finding]:
-    """Check the names that only our index is meant to serve, and that the catalog does not know."""
+    """Check names outside the catalog that only our index is meant to serve."""
     if Indexes(document).is_single:
         return
     for entry in document.entries:
@@ -340,7 +340,7 @@ def check_names(document: Document, expected: Expected) -> Iterator[Finding]:
             {str(parse_wheel_filename(path.name)[1]) for path in Index(expected.index).wheels(line.name)},
             key=sort_key,
         )
-        reason = "pip takes the highest version from any index, also that of another project of this name."
+        reason = "pip takes the highest version from any index, even that of another project with this name."
         if line.pinned:
             reason = "Any index can serve this version. With a label it is not PyPI, which rejects labels."
         message = f"The index {expected.index} has {line.name}. {reason}"
@@ -349,7 +349,7 @@ def check_names(document: Document, expected: Expected) -> Iterator[Finding]:
 
 
 def _is_built(catalog: Catalog, name: str) -> bool:
-    """Return whether a package has releases to build; some, such as numpy, only come from PyPI."""
+    """Return whether a package has releases to build; some packages, such as numpy, only come from PyPI."""
     return any(row.sdist or row.git for row in catalog.releases_of(name)) or bool(catalog.recipes_of(name))
 
 
@@ -386,7 +386,7 @@ def _check_pin(entry: Entry, expected: Expected) -> Iterator[Finding]:
 
 
 def _check_machine(entry: Entry, expected: Expected) -> Iterator[Finding]:
-    """Check that a wheel can be used with the glibc, and the Pythons, where it is installed."""
+    """Check that a wheel fits the glibc and the Pythons of the machine that installs it."""
     line = entry.pip
     on_host = expected.consumer == "pip"
     glibc = glibc_version() if on_host else expected.glibc

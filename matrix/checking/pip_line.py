@@ -41,7 +41,7 @@ _UNKNOWN = re.compile(r"no such option: (\S+)")
 _WHEEL = re.compile(r"([A-Za-z0-9][\w.]*?)-[^/-]+-[^/]*\.whl$")
 _SOURCE_ARCHIVES = (".tar.gz", ".tgz", ".zip", ".tar.bz2", ".tar.xz")
 _TOO_LONG = re.compile(r"\d{1000}|^\s*[\w.-]{256}")
-"""A number or a name that no version and no file can have."""
+"""Matches numbers and names that are too long for any version or file."""
 
 
 class _Options(NamedTuple):
@@ -114,7 +114,7 @@ class PipLine:
 
     @cached_property
     def location(self) -> str:
-        """The path or URL that is installed; empty when pip looks for a name."""
+        """The path or URL to install; empty if pip looks up a name."""
         if self.requirement is not None:
             return self.requirement.url or ""
         editable = self.values("--editable")
@@ -123,7 +123,7 @@ class PipLine:
 
     @cached_property
     def name(self) -> str:
-        """The normalized name of the distribution; empty when the line does not name one."""
+        """The normalized name of the distribution; empty if the line has none."""
         if self.requirement is not None:
             return canonicalize_name(self.requirement.name)
         egg = re.search(r"[#&]egg=([\w.-]+)", self.location)
@@ -144,7 +144,7 @@ class PipLine:
 
     @property
     def local(self) -> str:
-        """The normalized local label of the pin; empty without one."""
+        """The normalized local label of the pin; empty if there is none."""
         try:
             return Version(self.pinned).local or ""
         except InvalidVersion:
@@ -152,14 +152,14 @@ class PipLine:
 
     @property
     def public(self) -> str:
-        """The pinned version without its label; empty when nothing is pinned."""
+        """The pinned version without its label; empty if nothing is pinned."""
         try:
             return Version(self.pinned).public
         except InvalidVersion:
             return ""
 
     def with_pin(self, version: str) -> str:
-        """Return the line with another exact version; extras, marker and options stay."""
+        """Return the line with another exact version; extras, marker and options do not change."""
         requirement = self.requirement
         if requirement is None:
             return self.text

@@ -1,4 +1,4 @@
-"""pip's own result for a file, which cotainr would hide.
+"""Ask pip itself whether it can install a file; cotainr would hide pip's error.
 
 pip resolves the lines for the target's Python with ``--dry-run``. Nothing is built, so lines that pip would
 have to build are left out and listed. When pip cannot be run or cannot reach an index, the result is
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 Outcome = Literal["passed", "refused", "unclear", "not-run"]
 _OLDEST_PIP = Version("22.3")
 _GLIBC = "2.39"
-"""The glibc of the newest base image in use, for an unknown image: pip skips the fewest wheels with it."""
+"""The glibc to assume for an unknown image: that of the newest one in use, so pip skips the fewest wheels."""
 _NOISE = re.compile(
     r"\s*(\$ |Looking in|Collecting|Obtaining|Downloading|Using cached|Would install|Requirement already|━"
     r"|-+$|Processing|Reading|Preparing|Discarding|\[notice\]|DEPRECATION)"
@@ -129,7 +129,7 @@ def _ask(document: Document, expected: Expected, texts: Mapping[int, str], secon
 
 
 def _with_lines_of_file(output: str, work: Path, texts: Mapping[int, str], name: str) -> str:
-    """Return pip's output with the names and line numbers of the user's file."""
+    """Return pip's output with the name and the line numbers of the user's file."""
     lines = list(texts)
 
     def line_of_file(position: re.Match[str]) -> str:
@@ -159,7 +159,7 @@ def _builds(entry: Entry) -> bool:
 
 
 def _with_local_index(text: str, index: Path) -> str:
-    """Replace the index that the container sees with the one on this machine."""
+    """Replace the URL of the index in the container with that on this machine."""
     if not (index / "simple").is_dir():
         return text
     return text.replace(MOUNTED_INDEX, (index / "simple").absolute().as_uri())
@@ -174,7 +174,7 @@ def _missing_files(texts: Iterable[str]) -> Iterator[str]:
 
 
 def _find_pip(python: str) -> tuple[str, str, str] | None:
-    """Return an interpreter with pip, and both versions; it has the given minor version if possible."""
+    """Return an interpreter with pip, preferably of the given minor version, and the versions of both."""
     for interpreter in (shutil.which(f"python{python}"), sys.executable, shutil.which("python3")):
         output = output_of([interpreter, "-m", "pip", "--version"]) if interpreter else ""
         version = re.match(r"pip (\S+) from .*\(python (\d+\.\d+)\)", output)

@@ -38,7 +38,7 @@ RULES: dict[str, Rule] = {
         "`--config-settings` cannot switch build isolation off",
     ),
     "hash-on-some": Rule(
-        "error", "hash on some lines only", "with one hash, pip requires a hash for every distribution"
+        "error", "hash on some lines only", "if one line has a hash, pip requires one for every distribution"
     ),
     "not-a-requirement": Rule(
         "error",
@@ -50,7 +50,7 @@ RULES: dict[str, Rule] = {
         "warning", "variable that pip does not expand", "pip expands only `${NAME}`, in capitals"
     ),
     "contradicting-requirement": Rule(
-        "error", "two requirements that exclude each other", "pip stops with `ResolutionImpossible`"
+        "error", "two requirements that contradict each other", "pip stops with `ResolutionImpossible`"
     ),
     "duplicate-requirement": Rule(
         "info", "same name on two lines", "pip looks for a version that satisfies both lines"
@@ -165,7 +165,7 @@ RULES: dict[str, Rule] = {
     ),
     "not-text": Rule("error", "item that is not a string", "conda stops with a TypeError"),
     "pip-not-list": Rule("error", "pip section that is not a list", "conda reads each character as a line"),
-    "several-pip-sections": Rule("error", "more than one pip section", "conda uses the last one only"),
+    "several-pip-sections": Rule("error", "more than one pip section", "conda uses only the last one"),
     "duplicate-key": Rule("error", "duplicate key", "conda rejects the file"),
     "unknown-key": Rule("warning", "unknown key", "conda ignores the section"),
     "pip-line-outside": Rule(

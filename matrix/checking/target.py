@@ -32,7 +32,7 @@ class Expected:
     rocm: tuple[str, ...] = ()
     """ROCm releases (major.minor) that fit, oldest first; empty if that is unknown."""
     exact: bool = False
-    """Whether `rocm` is the ROCm of an image or a lock, not all that a driver supports."""
+    """Whether `rocm` is the exact ROCm of an image or a lock, rather than all releases a driver supports."""
     because: str = ""
     """Why these releases fit, as a clause."""
     against: str = ""
@@ -48,7 +48,7 @@ class Expected:
     """The local index, which the consumer sees as ``file:///mnt/simple``."""
 
     def fit(self, rocm: str) -> Fit:
-        """Return whether a ROCm release fits; one older than the driver supports may run."""
+        """Return whether a ROCm release fits; a release older than the driver supports may run."""
         if not self.rocm or rocm in self.rocm:
             return "fits"
         return "old" if not self.exact and sort_key(rocm) < sort_key(self.rocm[0]) else "wrong"

@@ -1,1 +1,1 @@
-"""The commands: one thin module for each."""
+"""The commands, one module for each."""

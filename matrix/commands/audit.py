@@ -35,7 +35,7 @@ EXAMPLE = "matrix audit --gfx90a index/simple/apex/*.whl"
 
 
 class AuditDocument(JsonDocument, kw_only=True):
-    """What is in wheels."""
+    """The contents of wheels, and the findings."""
 
     status: Literal["ok", "errors"]
     wheels: list[Report]
@@ -138,7 +138,7 @@ def _recipe(package: str, path: Path, catalog: Catalog) -> Recipe:
 
 
 def _answer(reports: Sequence[Report], console: Console) -> list[str]:
-    """Return how many wheels have which verdict; nothing for one wheel, whose text begins with it."""
+    """Return the number of wheels by verdict; empty for one wheel, whose text begins with its verdict."""
     if len(reports) == 1:
         return []
     counts = Counter(report.verdict for report in reports)

@@ -1,4 +1,4 @@
-"""``matrix build-one``: execute tasks of a plan; it can be started twice, anywhere, at any time."""
+"""``matrix build-one``: execute tasks of a plan, on any machine, even several times at once."""
 
 from __future__ import annotations
 

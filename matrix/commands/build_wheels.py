@@ -109,9 +109,9 @@ class WheelResult(msgspec.Struct, omit_defaults=True):
     diagnosis: tuple[Finding, ...] = ()
     """The known causes of the failure."""
     seconds: float = 0
-    """The expected time of the build; 0 if neither a record nor the recipe tells, or nothing is built."""
+    """The expected time of the build; 0 if neither a record nor the recipe has one, or nothing is built."""
     seconds_from: TimeSource = "guess"
-    """Where that is from."""
+    """The origin of `seconds`."""
 
 
 class BuildResult(JsonDocument, kw_only=True):
@@ -164,7 +164,7 @@ def execute(context: Context) -> int:
 
 
 def _batch_system(index: Index, context: Context) -> Executor | None:
-    """Return the batch system that is to build, None if it is this machine or nothing.
+    """Return the batch system that will build the wheels; None if this machine builds them, or nothing does.
 
     Raises
     ------
@@ -200,12 +200,12 @@ def _lock(context: Context, names: Sequence[str]) -> tuple[Resolution | None, Ca
 
 
 def _fetch_prebuilt(lock: Resolution, catalog: Catalog, names: Sequence[str], context: Context) -> None:
-    """Fetch the wheels that others compiled, and audit them.
+    """Fetch wheels that others compiled, and audit them.
 
     Raises
     ------
     MatrixError
-        One of them cannot be fetched, or has errors.
+        A wheel cannot be fetched, or its audit found errors.
     """
     from builders.cache import cached_file
     from builders.prebuilt import check_prebuilt, prebuilt
@@ -251,7 +251,7 @@ def _build(builds: Builds, wheels: Sequence[WheelResult], context: Context) -> i
     Raises
     ------
     MatrixError
-        The first failure, without ``--keep-going``.
+        A build failed, without ``--keep-going``.
     """
     if not builds.tasks:
         return 0
@@ -278,7 +278,7 @@ def _build(builds: Builds, wheels: Sequence[WheelResult], context: Context) -> i
 
 
 def _build_table(context: Context) -> int:
-    """Build what a selection of the table lacks in the index, worth first, and print what is known of it."""
+    """Build the wheels of a selection that the index lacks, most useful first; print the cells."""
     args = context.args
     args.keep_going = True
     index = Index(args.index)
@@ -434,7 +434,7 @@ def _report_failures(builds: Builds, context: Context) -> int:
 
 
 def _answer(wheels: Sequence[WheelResult]) -> str:
-    """Return what became of the wheels, in one line."""
+    """Return the result for all wheels, in one line."""
     if not wheels:
         return "The lock builds nothing: everything in it is published."
     counts = Counter(wheel.state for wheel in wheels)
@@ -450,7 +450,7 @@ def _answer(wheels: Sequence[WheelResult]) -> str:
 
 
 def _time(wheels: Sequence[WheelResult]) -> str:
-    """Return the expected time of builds, for people."""
+    """Return the expected time of builds as text."""
     cores = host.cores()
     return time_text((BuildTime(wheel.seconds, wheel.seconds_from, cores) for wheel in wheels), cores=True)
 

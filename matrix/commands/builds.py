@@ -31,7 +31,7 @@ class BuildList(JsonDocument, kw_only=True):
     status: Literal["ok"] = "ok"
     index: str
     builds: list[BuildRecord]
-    """Those that started first come first."""
+    """In the order in which they started."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -88,7 +88,7 @@ def _text(builds: Sequence[BuildRecord], logs: Path, screen: Screen) -> str:
 
 
 def _hits(build: BuildRecord) -> str:
-    """Return how many of the files that were compiled the compiler cache had."""
+    """Return how many of the compiled files came from the compiler cache."""
     if build.cache_hits is None:
         return "-"
     return f"{build.cache_hits}/{build.cache_hits + (build.cache_misses or 0)}"

@@ -80,7 +80,7 @@ class CatalogCheckDocument(JsonDocument, kw_only=True):
 
 
 class LearnDocument(JsonDocument, kw_only=True):
-    """Facts that files state."""
+    """Facts in files."""
 
     status: Literal["ok"] = "ok"
     rows: int
@@ -90,9 +90,9 @@ class LearnDocument(JsonDocument, kw_only=True):
     """Path of the file, empty without ``--apply``."""
     remarks: list[str]
     size: int
-    """Bytes of what was learned from."""
+    """Size of the inputs in bytes."""
     read: int
-    """Bytes that were read of it."""
+    """Number of these bytes that were read."""
 
 
 class UpdateDocument(JsonDocument, kw_only=True):
@@ -115,14 +115,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     listing.add_argument("kind", nargs="?", metavar="KIND", help="such as rocm, torch, release")
     check = add_action(actions, "check", "check whether files of facts are valid", EXAMPLES["check"])
     add_names(check, "files", metavar="FILE", help="files or directories of facts to check")
-    summary = "read wheels, sources and base images, and show what they state as facts"
+    summary = "read wheels, sources and base images, and show the facts in them"
     learn = add_action(actions, "learn", summary, EXAMPLES["learn"])
     text = (
         "a wheel, an sdist, a source tree, a git URL, a base image, a directory with wheels, the URL of a "
         "wheel, or NAME[==VERSION] on an index"
     )
     add_names(learn, "files", metavar="FILE", help=text)
-    summary = "show what public sources have that the catalog does not"
+    summary = "show facts that public sources have and the catalog lacks"
     update = add_action(actions, "update", summary, EXAMPLES["update"])
     update.add_argument(
         "--source",
@@ -282,7 +282,7 @@ def _learn(context: Context) -> int:
         )
         return 0
     console.info(f"Read {learned.read / 1e6:,.1f} of {learned.size / 1e6:,.1f} MB.")
-    _report_end(args, len(rows), "The catalog already has all of this.", console, written=written)
+    _report_end(args, len(rows), "The catalog already has all of these facts.", console, written=written)
     return 0
 
 

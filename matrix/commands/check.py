@@ -150,7 +150,7 @@ def _expected(context: Context, consumer: Consumer) -> Expected:
 
 
 def _write(path: Path, text: str) -> None:
-    """Replace the text of a file; permissions and a byte order mark stay."""
+    """Replace the text of a file; keep its permissions and its byte order mark."""
     mode = path.stat().st_mode & 0o7777
     with path.open("rb") as source:
         mark = source.read(len(BOM_UTF8)) == BOM_UTF8

@@ -198,13 +198,13 @@ def _locks(
 
 
 def _warn_of_broken(context: Context, holdings: Iterable[Holding], found: Iterable[Consequence]) -> None:
-    """Warn about locks that do not hold on either side."""
+    """Warn about locks that are impossible on both sides."""
     changed = {one.name for one in found if one.kind == "lock"}
     judge = Judge()
     for holding in holdings:
         if holding.name not in changed and (core := judge.broken_before(holding)):
             why = "; ".join(item.text for item in core)
-            context.console.warning(f"{holding.name} does not hold on either side: {why}.")
+            context.console.warning(f"{holding.name} is impossible on both sides: {why}.")
 
 
 def _records(args: argparse.Namespace, side: Side) -> Iterator[WheelRecord]:

@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(context: Context) -> int:
-    """Run the command. Missing tools do not change the exit code; an image that cannot build does."""
+    """Run the command. Only an image that cannot build changes the exit code; missing tools do not."""
     args, console = context.args, context.console
     given = args.base_image
     settings, catalog = context.settings, context.catalog
@@ -89,7 +89,7 @@ def execute(context: Context) -> int:
 
 
 def servers(catalog: Catalog, mirrors: Mapping[str, str]) -> dict[str, str]:
-    """Return what a build downloads and from which server, with the configured mirrors applied."""
+    """Return the URLs from which builds download, by kind, with the configured mirrors applied."""
     newest = max((row for row in catalog.torch.values() if row.rocm), key=lambda row: sort_key(row.version))
     urls = {"sdists": index_url(), "torch": newest.index}
     remotes = [urlsplit(row.git.url) for row in catalog.release.values() if row.git]

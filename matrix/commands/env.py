@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from resolver.model import Resolution
 
 _URL = re.compile(r"""(?:[a-z+]+://|(?=\$))(?:[^\s'"\\`$]|\$\{[A-Z0-9_]+\})+""")
-"""A URL as the files can contain it: pip expands ``${VARIABLE}`` itself."""
+"""Matches a URL as the files may contain it: pip expands ``${VARIABLE}`` itself."""
 _DOWNLOAD = "pip download -r requirements.txt -d DIR"
 SUMMARY = "write the file that a consumer of the index reads"
 EXAMPLE = "matrix env --for cotainr -o env.yml"
@@ -128,7 +128,7 @@ def _check_options(args: argparse.Namespace, consumer: Consumer) -> None:
         msg = f"--index-url {args.index_url!r} is not a URL."
         raise UsageError(msg, hint="Example: https://wheels.example/simple, or file:///scratch/index/simple.")
     if args.wheelhouse is not None and args.index_url is not None:
-        msg = "--wheelhouse and --index-url exclude each other: with a wheelhouse no index is used."
+        msg = "--wheelhouse and --index-url cannot be combined: with a wheelhouse no index is used."
         raise UsageError(msg)
     if args.hashes and not consumer.supports_hashes:
         msg = f"--hashes does not work with --for {args.consumer}."
@@ -136,7 +136,7 @@ def _check_options(args: argparse.Namespace, consumer: Consumer) -> None:
 
 
 def _left_open(lock: Resolution, wheels: Mapping[str, Sequence[Path]]) -> list[str]:
-    """Return what a lock leaves open: what it lists itself, and what our wheels require in addition."""
+    """Return what a lock leaves open: what it lists, and what our wheels require in addition."""
     unbuilt = [
         pick.name for pick in lock.built() if not pick.files and not pick.alias_of and not wheels[pick.name]
     ]
@@ -154,7 +154,7 @@ def _built_wheels(installation: Installation, index: Index, wheelhouse: Path | N
 
 
 def _check_wheelhouse(wheelhouse: Path, installation: Installation) -> dict[str, str]:
-    """Return the name of the file of each distribution in the wheelhouse.
+    """Return the file name of each distribution in the wheelhouse.
 
     Raises
     ------
@@ -200,7 +200,7 @@ def _hashes(
         raise UsageError(f"--hashes lists everything that is installed. {message}", hint=hint)
     unknown = [file.name for pick in installation.installed for file in pick.files if not file.sha256]
     if unknown:
-        msg = f"There is no SHA-256 of {shortened(unknown)}."
+        msg = f"No SHA-256 is known for {shortened(unknown)}."
         raise MatrixError(msg, hint="Omit --hashes, or use an index that publishes hashes.")
     built = {name: tuple(map(sha256_of, paths)) for name, paths in wheels.items()}
     locked = {pick.name: tuple(file.sha256 for file in pick.files) for pick in installation.installed}

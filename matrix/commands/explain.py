@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from resolver.explain import RejectedVersion
     from resolver.model import Conflict, Requirement
 
-SUMMARY = "show why a version was chosen, by which facts, from which sources"
+SUMMARY = "show why a version was chosen, with the facts and their sources"
 EXAMPLE = "matrix explain torch"
 
 
 class InsteadDocument(msgspec.Struct):
-    """What a version would change."""
+    """The component that another version would change."""
 
     component: str
     now: str
@@ -117,9 +117,9 @@ def execute(context: Context) -> int:
 
 
 def _rejected(context: Context, requirement: Requirement) -> tuple[list[RejectedVersion], int]:
-    """Return why versions that are preferred to the chosen one were not chosen, and how many others are.
+    """Return why preferred versions were not chosen, and the number of those that are not explained.
 
-    If the request cannot be compiled again, only the lock answers.
+    If the request can no longer be compiled, only the facts in the lock are used.
 
     Raises
     ------

@@ -49,7 +49,7 @@ _BUILD_WHEELS = "wheels of torch and the build requirements"
 
 
 class MissingDocument(msgspec.Struct, kw_only=True):
-    """What could not be fetched."""
+    """A source or wheel that could not be fetched."""
 
     name: str
     version: str
@@ -60,7 +60,7 @@ class MissingDocument(msgspec.Struct, kw_only=True):
 
 
 class FetchDocument(JsonDocument, kw_only=True):
-    """What is in the cache, and what could not be fetched."""
+    """The items in the cache, and those that could not be fetched."""
 
     status: Literal["ok", "missing"]
     cache: str
@@ -171,7 +171,7 @@ def _report(result: FetchResult, args: argparse.Namespace, console: Console) -> 
 
 def _check_wheelhouse_options(args: argparse.Namespace, lock: Resolution) -> None:
     if args.only_sources:
-        msg = "--wheelhouse and --only-sources exclude each other: pip does not install the sources."
+        msg = "--wheelhouse and --only-sources cannot be combined: pip does not install the sources."
         raise UsageError(msg)
     if not lock.is_complete:
         msg = "The lock leaves requirements to pip, so a wheelhouse would be incomplete."
@@ -181,7 +181,7 @@ def _check_wheelhouse_options(args: argparse.Namespace, lock: Resolution) -> Non
 def _fill_wheelhouse(
     folder: Path, result: FetchResult, lock: Resolution, built: Sequence[Distribution], index: Index
 ) -> None:
-    """Put the fetched files of the lock and our wheels into a directory; warn about what it lacks."""
+    """Put the fetched files of the lock and our wheels into a directory; warn about missing ones."""
     ours = {pick.name: index.wheels_of(pick.name, pick.pinned) for pick in built}
     paths = [Path(item.path) for item in result.sources]
     paths += [path for wheels in ours.values() for path in wheels]

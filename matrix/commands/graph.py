@@ -38,7 +38,7 @@ FORMATS = ("text", "dot", "mermaid", "svg", "json")
 
 
 class GraphTarget(msgspec.Struct, kw_only=True):
-    """What the graph was resolved for."""
+    """The target that the graph was resolved for."""
 
     site: str
     date: date
@@ -167,7 +167,7 @@ def _required_names(graph: DiGraph[str], lock: Resolution, context: Context) -> 
     Raises
     ------
     UsageError
-        The lock does not have one, or has a version that does not match.
+        The lock lacks a distribution, or has a version that does not match.
     """
     names = []
     path = context.lock_path

@@ -45,7 +45,7 @@ _MIB = 2**20
 
 
 class IndexedWheel(msgspec.Struct, kw_only=True):
-    """A wheel of an index. Values that no page has are empty."""
+    """A wheel of an index. Values that its page lacks are empty."""
 
     project: str
     file: str
@@ -161,10 +161,10 @@ _SUMMARIES = {
     "list": "list the wheels",
     "add": "audit wheels from elsewhere, and publish those without errors",
     "check": "check every wheel and page against their records",
-    "refresh": "rebuild pages that do not agree with the files",
+    "refresh": "rebuild pages that do not match the files",
     "remove": "remove wheels",
     "prune": "remove wheels that no lock pins, or that are old, or what unfinished builds left",
-    "yank": "mark wheels as not to be installed, except by an exact pin",
+    "yank": "yank wheels: installers then use them only for an exact pin",
     "status": "mark a project as deprecated or archived",
     "serve": "serve the index over HTTP until interrupted",
     "pack": "write the index into one squashfs file",
@@ -376,7 +376,7 @@ def _refresh(index: Index, args: argparse.Namespace, console: Console) -> int:
     if changed:
         console.answer(f"Rebuilt the pages of {', '.join(changed)}.")
     else:
-        console.answer("No page was rebuilt." if findings else "All pages agree with the files.")
+        console.answer("No page was rebuilt." if findings else "All pages match the files.")
     _print_damage(findings, console)
     if findings:
         console.info("A published wheel is never replaced. Repair with: matrix index check --repair")
@@ -419,7 +419,7 @@ def _prune_builds(index: Index, args: argparse.Namespace, console: Console) -> i
     from builders.build_directory import prune
 
     if args.lock is not None:
-        msg = "--builds and --lock exclude each other: a lock pins wheels."
+        msg = "--builds and --lock cannot be combined: a lock pins wheels."
         raise UsageError(msg)
     largest = math.inf if args.larger_than is None else args.larger_than * 2**30
     longest = 0.0 if args.larger_than is None else math.inf

@@ -1,4 +1,4 @@
-"""``matrix plan``: the build tasks of a lock as data, for people, batch systems and CI."""
+"""``matrix plan``: the build tasks of a lock, as text or as data for batch systems and CI."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "git repository (git+https://HOST/PATH@TAG)",
     )
     draft.add_argument(
-        "requirements", nargs="*", metavar="REQ", help="what else to build with, such as torch==2.13.0"
+        "requirements", nargs="*", metavar="REQ", help="additional build requirements, such as torch==2.13.0"
     )
     draft.add_argument(
         "-o", "--output", metavar="FILE", type=Path, help="the catalog file to write (default: NAME.toml)"
@@ -166,7 +166,7 @@ def _write(file: Path, rows: list[Row], gaps: list[str], origin: Origin, context
 
 
 def _as_built(row: Row, note: str) -> Row:
-    """Return the recipe of the CPU backend as observed; other rows as they are."""
+    """Return a recipe of the CPU backend as observed; any other row unchanged."""
     if isinstance(row, Recipe) and row.backend == "cpu":
         return msgspec.structs.replace(row, status="observed", note=f"{row.note} {note}")
     return row

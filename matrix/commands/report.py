@@ -116,7 +116,7 @@ def execute(context: Context) -> int:
 
 
 def _request(context: Context) -> tuple[Catalog, Request]:
-    """Return the request of the table: that of the lock, unless the command line names another one."""
+    """Return the request of the table: that of the lock, unless the command line has another one."""
     args = context.args
     if context.has_lock and not args.requirements and not names_target(args):
         catalog, request = context.catalog_of_lock, context.lock.request
@@ -152,7 +152,7 @@ def _included(paths: Sequence[Path]) -> tuple[list[Conflict], list[dict[str, Any
     Raises
     ------
     UsageError
-        A file cannot be read, or is something else.
+        A file cannot be read, or contains something else.
     """
     conflicts: list[Conflict] = []
     changes = []

@@ -82,7 +82,7 @@ def _earlier(context: Context) -> Resolution | None:
     Raises
     ------
     LockError
-        There is none, but distributions are to be upgraded in it.
+        There is no lock in which to upgrade the named distributions.
     """
     from resolver.lock import read_lock
 

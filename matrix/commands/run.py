@@ -125,7 +125,7 @@ def _require(command: list[str], index: Index) -> None:
 
 
 def _bindable(root: Path) -> str:
-    """Return the real path of the index; another machine or a container may not have its links."""
+    """Return the index's path without symbolic links, which another machine or a container may not have."""
     real = str(root.resolve())
     if BIND_SEPARATORS & set(real):
         msg = f"{real!r} cannot be bound into a container, because the path contains one of : , \\"

@@ -208,7 +208,7 @@ def _verify(
 def _recorded_files(lock: Resolution | None, index: Index) -> dict[str, dict[str, str]]:
     """Return files and hashes of each distribution that was installed on top of the image.
 
-    They are known for the wheels of our index; others have none.
+    Only the files of wheels in our index are known.
     """
     if lock is None:
         return {}
@@ -236,7 +236,7 @@ def _record_of(path: Path) -> dict[str, str]:
 
 
 def _published_modules(lock: Resolution | None, catalog: Catalog) -> dict[str, str]:
-    """Return the module of each distribution that the lock takes as published."""
+    """Return the module of each published distribution in the lock."""
     if lock is None:
         return {}
     modules = {**{name: row.import_name for name, row in catalog.package.items()}, **_MODULES}

@@ -2,7 +2,7 @@
 
 ``%post`` of such a build (SingularityCE with PRoot, apptainer without root) has a clean environment, and
 nothing can be bound to new paths. So wheels are copied in with ``%files`` and removed again. Everything is
-installed into a separate environment, which leaves the image's packages as they are. Source:
+installed into a separate environment, which does not change the image's packages. Source:
 LUMI-training-materials docs/2day-20260422/205-Containers.md ("unprivileged proot build").
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from matrix.consumers.shared.installation import Installation
 
 _PREFIX = "/opt/matrix"
-"""Where the environment is in the image."""
+"""Path of the environment in the image."""
 _FILES = "/opt/matrix-files"
 
 
@@ -84,7 +84,7 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
 
 
 def _digest_note(installation: Installation) -> list[str]:
-    """Return how to check the base image, which nothing in a definition file can do without root."""
+    """Return a comment with the command that checks the base image; a build without root cannot check it."""
     image = installation.lock.image
     digest = image.digest.removeprefix("sha256:") if image else ""
     if not image or not digest or not image.path.endswith(".sif"):
@@ -93,7 +93,7 @@ def _digest_note(installation: Installation) -> list[str]:
 
 
 def _sources(installation: Installation, layout: Layout) -> tuple[list[tuple[str, str]], list[str]]:
-    """Return what is copied into the image, and the requirement lines that find it there."""
+    """Return the files to copy into the image, and the requirement lines that name their paths there."""
     chosen = installation.on_top
     if layout.wheelhouse is not None:
         copy = f"{_FILES}/wheels"

@@ -67,7 +67,7 @@ def _build_script(installation: Installation, layout: Layout) -> str:
 
 
 def _site_hints(installation: Installation) -> list[str]:
-    """Return how to run the script, where that is known.
+    """Return commands to run the script at the site, if known.
 
     Source: LUMI-training-materials docs/2day-20260422/205-Containers.md; cotainr issues 51 and 170
     (the unpacked image needs up to 100 GB, and /tmp is memory).

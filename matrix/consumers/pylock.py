@@ -2,7 +2,8 @@
 
 An installer of this file resolves nothing: it installs the listed files, and every file has a location and a
 hash. So our wheels must be in the index. The files of all others are in the lock; if it leaves dependencies
-to pip, the files of those that it has are taken from their index pages, and the file says what it lacks.
+to pip, the files of its other distributions are looked up on their indexes, and the file says what is
+missing.
 
 Specification: https://packaging.python.org/en/latest/specifications/pylock-toml/
 """
@@ -54,7 +55,7 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
     Raises
     ------
     UsageError
-        Installers do not read a lock of this name.
+        Installers do not accept a lock of this name.
     MatrixError
         The index lacks a wheel, or a published wheel is not found or has no hash.
     """
@@ -115,7 +116,7 @@ def _check(installation: Installation, _: Layout) -> list[Finding]:
 
 
 def _table(installation: Installation) -> dict[str, object]:
-    """Return the file's own table: what it is for."""
+    """Return the file's ``[tool]`` table, which describes the target."""
     target = installation.lock.target
     return {
         "site": target.site,
@@ -156,7 +157,7 @@ def _from_wheelhouse(pick: Distribution, path: Path, layout: Layout) -> Package:
     digest = sha256_of(path)
     locked = {file.sha256 for file in pick.files if file.name == path.name and file.sha256}
     if locked and digest not in locked:
-        msg = f"{path} is not the file of the lock: the SHA-256 differs."
+        msg = f"{path} is not the locked file: its SHA-256 differs."
         raise MatrixError(msg, hint="Remove it, and run `matrix fetch --wheelhouse` again.")
     size, hashes = path.stat().st_size, {"sha256": digest}
     if path.suffix == ".whl":
@@ -172,7 +173,7 @@ def _locked(pick: Distribution) -> Package:
         return _direct(pick, pick.files[0])
     unhashed = [file.name for file in pick.files if not file.sha256]
     if unhashed:
-        msg = f"There is no SHA-256 of {unhashed[0]}, and pylock.toml requires hashes."
+        msg = f"No SHA-256 is known for {unhashed[0]}, and pylock.toml requires hashes."
         raise MatrixError(msg, hint="`matrix env --for cotainr` needs no hashes.")
     first = pick.files[0]
     if pick.is_sdist:
@@ -231,7 +232,7 @@ def _published(pick: Distribution, python: str) -> Package:
         files = [file for file in files if file.name == pick.wheel.file]
         digest = pick.wheel.sha256
         if any(file.sha256 not in {"", digest} for file in files):
-            msg = f"{pick.wheel.file} on the index is not the file of the lock: the SHA-256 differs."
+            msg = f"{pick.wheel.file} on the index is not the locked file: its SHA-256 differs."
             raise MatrixError(msg, hint="Find out why it changed before you install it.")
     usable = [file for file in files if file.sha256]
     if not usable:

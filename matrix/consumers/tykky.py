@@ -3,8 +3,8 @@
 tykky sees the file systems of the machine, so the index is named by its real path. Observed with tykky at
 CSCfi/hpc-container-wrapper@b0956d9:
 
-- pip takes packages of ``~/.local`` and ``PYTHONPATH`` for installed, so they are missing in the environment,
-  and tykky succeeds. Its programs then prefer packages of ``~/.local``.
+- pip treats packages in ``~/.local`` and ``PYTHONPATH`` as installed, so the environment lacks them,
+  and tykky succeeds. Programs in the environment then prefer packages in ``~/.local``.
 - ``update`` keeps neither the variables of ``--environ`` nor a copy of the old environment, and never changes
   the Python.
 - An environment works under another name, so it can be built next to the old one.

@@ -1,6 +1,6 @@
 """A ``pyproject.toml`` for uv.
 
-Each index is *explicit*: uv asks it only for the names that are bound to it. Overrides keep the versions
+Each index is *explicit*: uv asks it only for the names that are bound to it. Overrides fix the versions,
 whatever a dependency requires. Source: uv's documentation, "Package indexes", "Dependency overrides" and
 "Dependency metadata"; tested with uv 0.13.
 """
@@ -60,7 +60,7 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
             if installation.is_complete and len(binary) == len(picks)
             else _array("no-build-package", binary)
         ),
-        "# These versions hold whatever a dependency requires.",
+        "# These versions override what dependencies require.",
         *_array("override-dependencies", pinned),
         *(
             ["no-index = true", *_array("find-links", [source.url])]

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from matrix.consumers.shared.installation import Installation
 
 _PREFIX = "/user-software"
-"""Where the environment is inside the container."""
+"""Path of the environment in the container."""
 _MAKE, _PACK, _RUN = "create_venv.sh", "create_squashfs.sh", "run.sh"
 
 
@@ -82,7 +82,7 @@ def _pack(installation: Installation) -> str:
 
 
 def _run(installation: Installation) -> str:
-    """Return the script that runs programs in the environment; it keeps bind variables of modules."""
+    """Return the script that runs programs in the environment; it keeps bind variables that modules set."""
     notes = [f"Usage: bash {_RUN} COMMAND..., for example: srun ... bash {_RUN} python train.py"]
     text = fill(
         _RUN,

@@ -38,14 +38,14 @@ class Client:
     cache
         Directory of the cached pages.
     mirrors
-        URL prefix to the prefix that replaces it; the longest match wins.
+        Maps URL prefixes to their replacement; the longest match wins.
 
     Attributes
     ----------
     answered
         Whether any server replied.
     fetched, unchanged
-        Number of pages, and how many of them had not changed.
+        Number of fetched pages, and of those that had not changed.
     """
 
     def __init__(self, cache: Path, mirrors: Mapping[str, str] | None = None) -> None:
@@ -84,7 +84,7 @@ class Client:
         raise EnvironmentLacksError(f"{host} could not be reached: {self._unreachable[host]}.")
 
     def document(self, url: str, update: CatalogUpdate) -> str | None:
-        """Return the text of a page; None if it cannot be fetched or is gone, which the update then names."""
+        """Return the text of a page; None if it is gone or cannot be fetched, which the update records."""
         try:
             response = self.get(url)
         except EnvironmentLacksError as error:

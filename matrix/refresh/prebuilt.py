@@ -314,7 +314,7 @@ def _file(wheel: DistributionPackage, index: str) -> File:
 def _add_read(rows: Iterable[schema.Row], file: File, read: Reader, update: CatalogUpdate) -> None:
     """Add the rows of a release, with what one of its wheels contains instead of what names say.
 
-    The Pythons stay those of all wheels, and torch that of the index.
+    The Pythons remain those of all wheels, and the torch remains that of the index.
     """
     rows = list(rows)
     try:
@@ -385,7 +385,7 @@ def _is_final(version: str) -> bool:
 def _rocm_of(catalog: Catalog, version: str) -> str:
     """Return the ROCm that a local label names, such as ``7.2.1`` for ``rocm721``; empty if it names none.
 
-    Digits without dots are those of a release or a line that the catalog knows.
+    Digits without dots are split so that they match a release or a line that the catalog knows.
     """
     match = _ROCM.search(Version(version).local or "")
     if match is None:
@@ -399,7 +399,7 @@ def _rocm_of(catalog: Catalog, version: str) -> str:
 
 
 def _splits(digits: str) -> Iterable[tuple[str, ...]]:
-    """Yield how digits can be major, minor and patch, or major and minor; majors with one digit first."""
+    """Yield ways to split digits into major, minor and patch, or major and minor; one-digit majors first."""
     for major in range(1, min(3, len(digits))):
         for end in range(major + 1, len(digits)):
             yield digits[:major], digits[major:end], digits[end:]

@@ -1,6 +1,6 @@
 """AMD's driver table and its list of GPU architectures.
 
-The driver's documents have the table as CSV in reStructuredText, or one sentence about the newest driver.
+The driver's documentation has the table as CSV in reStructuredText, or one sentence about the newest driver.
 TheRock lists the GPU architectures of a release in a Markdown table.
 """
 

@@ -158,7 +158,7 @@ def platform_tag(file: str) -> str:
 
 
 def glibc_of(tag: str) -> str:
-    """Return the oldest glibc of a perennial manylinux tag (PEP 600); empty for any other tag."""
+    """Return the glibc version in a perennial manylinux tag (PEP 600); empty for any other tag."""
     parts = tag.split("_")
     return f"{parts[1]}.{parts[2]}" if tag.startswith("manylinux_") else ""
 

@@ -1,6 +1,6 @@
 """Update a file of facts from public sources.
 
-New rows are appended to the text of the file: its comments, order and rows stay as they are. The whole
+New rows are appended to the text of the file: its comments, order and rows do not change. The whole
 catalog must load with the new text before anything is written.
 """
 
@@ -58,7 +58,7 @@ def fetch_update(
     index
         URL of the package index.
     mirrors
-        URL prefix to the prefix that replaces it.
+        Maps URL prefixes to their replacement.
     today
         The day on which wheels are read.
 
@@ -136,7 +136,7 @@ class Draft:
         self.before = self.after = _text_of(path)
 
     def load(self) -> Catalog:
-        """Load the catalog with the file as it is."""
+        """Load the catalog with the current file."""
         return load(self.overlays)
 
     def replace(self, rows: Iterable[schema.Row], catalog: Catalog) -> None:

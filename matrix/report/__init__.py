@@ -1,1 +1,1 @@
-"""One HTML page without other files: `page.render_page` writes it, the other modules collect its data."""
+"""One self-contained HTML page: `page.render_page` writes it, the other modules collect its data."""

@@ -1,4 +1,4 @@
-"""The build graph as data of the page: nodes with their state, and what the side panel shows of each."""
+"""The build graph as data of the page: nodes with their state and the content of the side panel."""
 
 from __future__ import annotations
 

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from builders.records import BuildRecord
 
 _PAUSE = timedelta(minutes=30)
-"""Builds that are further apart get a time axis of their own."""
+"""Builds that are further apart get separate time axes."""
 _HEIGHT = 100.0
 
 
 def timeline(records: Sequence[BuildRecord]) -> list[dict[str, Any]]:
-    """Return builds in groups that ran without a long pause in between, the last group first.
+    """Return builds in groups without a long pause in between, the last group first.
 
-    Each has its bars in percent of its time, and the cores and memory in use as paths of a drawing that is
-    100 wide and high. Builds without a recorded start have no bar.
+    Each group has its bars in percent of its time, and the cores and memory in use as paths of an SVG drawing
+    with width and height 100. Builds without a recorded start have no bar.
     """
     groups: list[list[BuildRecord]] = []
     end = datetime.min.replace(tzinfo=UTC)
@@ -101,7 +101,7 @@ def _usage(
 
 
 def wheels(index: Index) -> Iterator[dict[str, Any]]:
-    """Yield the wheels of an index with audit, provenance and bill of materials, as far as they have them."""
+    """Yield the wheels of an index with audit, provenance and bill of materials, if they have them."""
     for project in index.projects():
         for wheel in index.published(project):
             document: dict[str, Any] = {"file": wheel.path.name, "project": project}

@@ -111,7 +111,7 @@ def library(name: str) -> str:
 
 
 def _digest(script: str) -> str:
-    """Return the hash by which the page's policy allows a script."""
+    """Return the hash with which the page's content security policy allows a script."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
@@ -128,7 +128,7 @@ def script_json(value: object) -> str:
 
 
 def linked(text: str) -> list[tuple[str, str]]:
-    """Return the parts of a source, each with its URL, if it names one.
+    """Return the parts of a source, each with its URL or an empty string.
 
     Examples
     --------

@@ -178,7 +178,7 @@ def table_report(table: Table, rows: Iterable[Row], core: Core | None = None) ->
 
 
 def subtitle_of(table: Table) -> str:
-    """Return the target of a table, its limits, and the number of facts that it is computed from."""
+    """Return a line with the target of a table, its limits, and the number of facts it is computed from."""
     target = table.request.target
     parts = [f"{target.backend} {', '.join(target.gfx)}".rstrip()]
     parts += [f"kernel driver {table.driver}"] if table.driver else []

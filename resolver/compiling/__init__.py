@@ -1,7 +1,7 @@
 """Compile the catalog and a request to a problem: every kind of fact becomes a relation or a demand.
 
 No module here decides anything. Each turns the rows of one kind into variables, demands and relations.
-The search knows nothing of drivers, wheels or images.
+The search knows nothing about drivers, wheels or images.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def compile_problem(
     Parameters
     ----------
     catalog, request
-        The facts and what is asked for.
+        The facts and the request.
     also
         Distributions of the catalog that something outside it may require.
     keep
@@ -64,7 +64,7 @@ def compile_problem(
 
 
 def subproblem(problem: Problem, catalog: Catalog, backend: Backend, names: Collection[str]) -> Problem:
-    """Return the problem that would have been compiled for some of its packages alone.
+    """Return the problem as it would be compiled for only some of its packages.
 
     A table asks the same question about many packages, so their problem is compiled only once. Torch
     wheels of another backend may stay among the candidates; no solution contains them.
@@ -74,7 +74,7 @@ def subproblem(problem: Problem, catalog: Catalog, backend: Backend, names: Coll
     problem
         A problem compiled for these packages and others.
     catalog, backend
-        What it was compiled from and for.
+        The catalog and the backend that it was compiled for.
     names
         The packages.
     """

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 REQUEST = "the request"
 THIS_MACHINE = "this machine"
 PAIRED_WITH_TORCH = ("torchvision", "torchaudio")
-"""These require a certain torch; torch does not require them."""
+"""They require an exact version of torch; torch does not require them."""
 LIMITS = ("glibc", "libstdcxx", "kernel-driver")
 """Components that no distribution brings in: a distribution's requirement on them only limits them."""
 OTHER_ARCHITECTURES = "others"
-"""The alternative to the requested GPU architectures, so that these can be named as a reason."""
+"""The alternative to the requested GPU architectures, so that a conflict can name them as a reason."""
 
 
 class Clause(msgspec.Struct, frozen=True):
@@ -33,7 +33,7 @@ class Clause(msgspec.Struct, frozen=True):
     text: Fact | LazyText
     risk: bool = False
     build_only: bool = False
-    """It is about building, so it does not concern installed versions."""
+    """Whether it is only about building, so that it does not concern installed versions."""
 
 
 def mask_of(variable: Variable, test: Test) -> int:
@@ -109,7 +109,7 @@ class AllowedBy(IndexedTest, frozen=True):
 
 
 def version_in(versions: Iterable[str]) -> Test:
-    """Allow these versions."""
+    """Return a test that allows these versions."""
     return VersionIn(frozenset(versions))
 
 
@@ -119,16 +119,16 @@ class LineIs(IndexedTest, frozen=True):
     line: str
 
     def __call__(self, candidate: Candidate) -> bool:
-        """Return whether the candidate is of the line."""
+        """Return whether the candidate belongs to the line."""
         return minor(candidate.version) == self.line
 
     def mask(self, variable: Variable) -> int:
-        """Return the mask of the candidates of the line."""
+        """Return the mask of the candidates in the line."""
         return variable.of_line(self.line)
 
 
 def allowed_by(specifiers: Sequence[str]) -> Test:
-    """Allow what any of the specifiers allows; everything if there is none."""
+    """Return a test that allows what any of the specifiers allows; everything if there are none."""
     if not specifiers:
         return any_candidate
     return AllowedBy(tuple(specifiers))

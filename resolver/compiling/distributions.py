@@ -90,7 +90,7 @@ def _torch_candidate(row: schema.Torch) -> Candidate:
 
 
 def _companion_candidate(name: str, version: str, torches: Sequence[schema.Torch]) -> Candidate:
-    """Return a companion, which is in the same index as the torch wheel that it belongs to."""
+    """Return a candidate for a companion of torch wheels, from the index of the first of them."""
     versions = join_words([row.version for row in torches], joiner="and")
     fact = Fact.of(torches[0], f"{name} {version} is published with torch {versions}", note="")
     return Candidate(name, version, "distribution", "published", fact)
@@ -213,7 +213,7 @@ def compile_packages(builder: ProblemBuilder) -> None:
 
 
 def _lateness(builder: ProblemBuilder, name: str) -> Callable[[Candidate], int]:
-    """Return what sorts releases that are built behind wheels that others compiled, whatever their versions.
+    """Return a sort key that puts releases to build after published wheels, whatever their versions.
 
     The releases that the catalog does not list come last, because they are untested.
     """
@@ -326,7 +326,7 @@ def _relate_to_requirements(builder: ProblemBuilder, name: str, masks: _ReleaseM
 
 
 def _allowed_by(row: schema.Requires, on: str, gfx: Sequence[str]) -> Test:
-    """Return a test for what a requirement of the catalog allows of a component."""
+    """Return a test for the candidates of a component that a requirement of the catalog allows."""
     if on == "gfx":
         return covers(row.versions, gfx)
     if not row.allows_gfx(gfx):
@@ -389,7 +389,7 @@ def _relate_to_build_requirements(builder: ProblemBuilder, name: str, masks: _Re
 
 
 def _torch_for_standard(builder: ProblemBuilder, standard: str) -> tuple[Test, str]:
-    """Allow every torch whose headers compile as a C++ standard, or whose standard is not known.
+    """Allow every torch whose headers compile with a C++ standard, or whose required standard is unknown.
 
     Also returns the newest release that is known to compile.
     """

@@ -104,9 +104,9 @@ def _add_rocm(builder: ProblemBuilder) -> None:
 
 
 def _driver_table(builder: ProblemBuilder) -> list[Clause]:
-    """Return AMD's table, which has four answers: supported, at own risk, unsupported, not mentioned.
+    """Return the clauses of AMD's driver table: supported, at own risk, unsupported, not mentioned.
 
-    What was run at the site outside of the table is at own risk, too.
+    What was run at the site although the table does not list it is at own risk, too.
     """
     drivers = list(builder.catalog.driver.values())
     here = builder.catalog.driver.get(builder.driver or "")

@@ -39,9 +39,9 @@ class InstalledVersion(msgspec.Struct, frozen=True):
 
     bit: int
     requires_as: int
-    """The candidates whose requirements it has."""
+    """The candidates whose requirements it shares."""
     accepted_as: int
-    """The candidates that it can replace for other distributions."""
+    """The candidates that other distributions accept it as."""
 
 
 _Installed = tuple[str, list[InstalledVersion]]
@@ -119,7 +119,7 @@ def _source(preinstalled: Preinstalled) -> str:
 
 
 def _matches(version: str, known: Sequence[Candidate]) -> tuple[list[int], list[int]]:
-    """Return the positions of the candidates with the same requirements, and of the replaceable ones."""
+    """Return the positions of the candidates with the same requirements, and of those it can replace."""
     exact = [i for i, candidate in enumerate(known) if candidate.version == version]
     if exact:
         return exact, exact

@@ -36,12 +36,12 @@ class ProblemBuilder:
     catalog, request, target
         What the problem is compiled from.
     reachable
-        Names of the distributions that the request can bring in: those requested, those that these
+        Names of the distributions that the request can bring in: the requested ones, those that they
         require, and so on. No others can become part of a solution, so no others are compiled.
     requires
         Requirements of each of them.
     driver
-        Minor line of the target's kernel driver, or None if it is not known.
+        Major.minor line of the target's kernel driver, or None if it is not known.
     window
         The site's driver window, or None if the request names the driver.
     advice
@@ -200,7 +200,7 @@ class ProblemBuilder:
         self._demands.append(Demand(self.variables[name], mask, text, "fact", source))
 
     def forbid(self, name: str, excluded: Test, fact: Fact) -> None:
-        """Add a demand of a fact that excludes some candidates."""
+        """Add the demand of a fact that excludes some candidates."""
         mask = mask_of(self.variables[name], excluded)
         for version in self.installed(name):
             mask |= version.bit if mask & version.requires_as else 0
@@ -275,7 +275,7 @@ def is_advised(advice: schema.SiteAdvice, version: str) -> bool:
 def window_of(catalog: Catalog, request: Request) -> schema.Window | None:
     """Return the site's driver window of the target's day.
 
-    None for a site without a GPU driver, and if the request names the driver.
+    None if the site has no GPU driver, or if the request names the driver.
 
     Raises
     ------

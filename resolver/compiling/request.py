@@ -66,7 +66,7 @@ def compile_request(builder: ProblemBuilder) -> None:
 
 
 def _means_triton_of_torch(builder: ProblemBuilder, name: str) -> bool:
-    """Return whether the open world decides a name, because it means the triton of any torch for ROCm."""
+    """Return whether a name means the triton of any torch for ROCm, which the open world decides."""
     return builder.open_world and builder.target.backend == "rocm" and name == "triton"
 
 
@@ -175,7 +175,7 @@ def _is_device(extra: str) -> bool:
 
 
 def _with_device_extra(catalog: Catalog, allowed: Test) -> Test:
-    """Return the same test for the torches alone whose extras bring the code for a GPU architecture."""
+    """Restrict a test to the torches whose extras bring the code for a GPU architecture."""
     return lambda candidate: (
         allowed(candidate)
         and candidate.version in catalog.torch
@@ -198,7 +198,7 @@ def _allowed(
 ) -> Callable[[Candidate], bool]:
     """Return a test for the versions and the variant that a requirement allows.
 
-    The names in brackets are extras if none is a variant, which needs the metadata of an open world.
+    If none of the names in brackets is a variant, they are extras, which only an open world can resolve.
 
     Raises
     ------

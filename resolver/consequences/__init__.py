@@ -1,4 +1,4 @@
-"""What a change makes possible, impossible or different, and by which fact.
+"""What a change makes possible, impossible or different, and which facts are the reason.
 
 A change is a pair of sides, *before* and *after*: two catalogs, or two targets of one request, or both. The
 two feasible tables are compared, and everything that users rely on is judged on both sides: locks,
@@ -29,7 +29,7 @@ __all__ = [
 
 
 def consequences(before: Side, after: Side, holdings: Iterable[Holding] = ()) -> list[Consequence]:
-    """Return what a change does to the table, to the proven sets and to what is held; empty if nothing.
+    """Return the consequences of a change for the table, the proven sets and the holdings.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What users rely on: locks, published wheels and proven sets, and whether it is still possible."""
+"""Whether what users rely on is still possible: locks, published wheels and proven sets."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
     open_world
         Whether the request may contain distributions that only package indexes know.
     differs
-        Facts that would make it different if it were made again.
+        Facts that would change it if it were created again.
     """
 
     kind: Kind
@@ -79,14 +79,14 @@ class WheelRecord(msgspec.Struct, frozen=True):
 
 
 class Judge:
-    """Judges what is held; each problem is compiled once."""
+    """Judges holdings; compiles each problem once."""
 
     def __init__(self) -> None:
         self._sessions: dict[tuple[int, tuple[str, ...], bool], tuple[Side, Session | CoreItem]] = {}
         self._reasons = Reasons()
 
     def consequences(self, holding: Holding) -> Iterator[Consequence]:
-        """Yield the consequence of a change for something that users rely on, if there is one."""
+        """Yield the consequence of a change for a holding, if there is one."""
         questions = self._questions(holding)
         before, after = ("" if isinstance(question, CoreItem) else question.state for question in questions)
         effect: Effect
@@ -112,7 +112,7 @@ class Judge:
         )
 
     def broken_before(self, holding: Holding) -> tuple[CoreItem, ...]:
-        """Return why something is impossible even before the change; empty if it is possible."""
+        """Return why a holding is impossible even before the change; empty if it is possible."""
         question, _ = self._questions(holding)
         if isinstance(question, CoreItem):
             return (question,)
@@ -157,7 +157,7 @@ class Judge:
 def proven_sets(before: Side, after: Side) -> Iterator[Holding]:
     """Yield the proven sets that both catalogs have.
 
-    If the target changes, these are those of the site, on each target; else all, each for its own site and
+    If the target changes, these are the site's, for each target; otherwise all, each for its own site and
     day.
     """
     both = [row for name, row in before.catalog.proven.items() if name in after.catalog.proven]
@@ -183,7 +183,7 @@ def _holding_of_set(
 
 
 def wheels(before: Side, after: Side, records: Sequence[WheelRecord]) -> Iterator[Holding]:
-    """Yield published wheels: whether each still loads with a torch, a ROCm and a Python it was built for.
+    """Yield for each wheel whether it still loads with a torch, a ROCm and a Python that it was built for.
 
     If the catalog knows the release, its run requirements count as well.
     """
@@ -213,7 +213,7 @@ def _releases_of(side: Side, record: WheelRecord) -> list[Release]:
 
 
 def _with_published(side: Side, records: Sequence[WheelRecord]) -> Side:
-    """Return a side in which the releases of wheels are published: they need nothing that builds them."""
+    """Return a side in which the releases of wheels count as published, and need nothing to be built."""
     catalog = side.catalog
     published = {
         row.key(): replace(
@@ -229,7 +229,7 @@ def _with_published(side: Side, records: Sequence[WheelRecord]) -> Side:
 
 
 def _with_limits_only(request: Request) -> Request:
-    """Return a request without packages; what limits the rows of the table also limits what is held."""
+    """Return a request without packages; what limits the rows of the table also limits holdings."""
     limits = (requirement for requirement in request.requirements if requirement.name in ROW_COMPONENTS)
     return replace(request, requirements=tuple(limits))
 

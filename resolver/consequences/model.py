@@ -42,7 +42,7 @@ class Consequence(msgspec.Struct, frozen=True, kw_only=True):
     before, after
         Its version or state on each side; empty if impossible.
     where
-        The rows of the table that it is about.
+        The rows of the table that are affected.
     was, now
         The facts that changed and are related to the effect, as they were and as they are. A fact that
         only one side has is only in one of them.

@@ -26,7 +26,7 @@ ROW = "the comparison"
 
 
 class Question:
-    """Demands on a problem, and the answer to whether all can be met.
+    """Demands on a problem, and whether all of them can be met.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class Question:
         self.demands = [*demands, *self._pinning.values()]
 
     def pins_among(self, demands: Iterable[Demand]) -> dict[str, str]:
-        """Return the pins whose demands are among some demands."""
+        """Return the pins whose demands are among the given demands."""
         found = {id(demand) for demand in demands}
         return {name: self.pins[name] for name, demand in self._pinning.items() if id(demand) in found}
 
@@ -79,13 +79,13 @@ class Question:
 
     @cached_property
     def risks(self) -> tuple[CoreItem, ...]:
-        """The facts because of which the solution is only allowed at own risk."""
+        """The facts that put the solution at the user's own risk."""
         rows = risks(self.problem, self.solution) if self.solution else []
         return tuple(dict.fromkeys(CoreItem.of(row.fact) for row in rows))
 
     @property
     def state(self) -> str:
-        """Whether there is a solution, and at whose risk; empty if there is none."""
+        """``supported`` or ``at own risk``; empty if there is no solution."""
         if self.solution is None:
             return ""
         return "at own risk" if self.risks else "supported"
@@ -113,7 +113,7 @@ class Reason(NamedTuple):
     def consequence(
         self, effect: Effect, kind: Kind, name: str, before: str, after: str, *, possible_before: bool
     ) -> Consequence:
-        """Return a consequence of something, or of a version, that is possible on one side only."""
+        """Return the consequence for something, or for a version, that is possible on one side only."""
         sides = (self.allowing, self.refusing)
         was, now = sides if possible_before else sides[::-1]
         return Consequence(
@@ -129,7 +129,7 @@ class Reason(NamedTuple):
 
 
 class Reasons:
-    """Why questions have no answer on one side but on the other; a core is found once and used again."""
+    """Why questions have a solution on one side only; each core is found once."""
 
     def __init__(self) -> None:
         self._known: dict[Session, list[tuple[dict[str, str], Reason]]] = {}
@@ -164,7 +164,7 @@ def not_in_catalog(what: str) -> CoreItem:
 
 
 def _new_candidates(refused: Question, possible: Question) -> Iterator[CoreItem]:
-    """Yield the facts because of which versions in a solution exist that the other side does not have."""
+    """Yield the facts behind those versions in a solution that the other side does not have."""
     for name, bit in (possible.solution or {}).items():
         candidate = possible.problem.variables[name].candidate(bit)
         other = refused.problem.variables.get(name)
@@ -225,7 +225,7 @@ def _ends(relation: Relation) -> tuple[str, str, bool, bool]:
 
 
 def _is_same_demand(demand: Demand, other: Demand) -> bool:
-    """Return whether a demand of the other side allows the same of what both sides have."""
+    """Return whether both demands allow the same of the candidates that both sides have."""
     shared = _keys(demand.variable.candidates) & _keys(other.variable.candidates)
     ours, theirs = demand.variable.chosen(demand.mask), other.variable.chosen(other.mask)
     return _keys(ours) & shared == _keys(theirs) & shared

@@ -1,4 +1,4 @@
-"""What differs between the tables of two sides, and between the recipes of two catalogs."""
+"""Differences between the tables of two sides, and between the recipes of two catalogs."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _package(row: schema.Row) -> str:
 
 
 def with_columns(before: Side, after: Side, names: frozenset[str]) -> tuple[Side, Side]:
-    """Return sides whose tables have only some columns, and one more: without any, a table has all."""
+    """Return sides with only some columns, and one more, because a table without columns shows all."""
     columns = [_columns_of(side) for side in (before, after)]
     both = [name for name in columns[0] if name in columns[1]]
     kept = names | {*both[:1]}
@@ -184,7 +184,7 @@ class TableDiff:
         return list(self._found.values())
 
     def _add(self, consequence: Consequence, row_keys: Iterable[RowKey]) -> None:
-        """Add a consequence, or its rows to those of the same consequence elsewhere."""
+        """Add a consequence, or add its rows to an equal one."""
         key = (
             consequence.effect,
             consequence.kind,
@@ -277,7 +277,7 @@ class TableDiff:
         return session.problem.variables[name].candidate(solution[name]).key
 
     def _why_other(self, row_key: RowKey | None, column: str, name: str, *keys: str) -> tuple[Reason, bool]:
-        """Return why a version of one side is impossible on the other, and whether it is that of before."""
+        """Return why a version is possible on one side only, and whether that side is `before`."""
         for key in sorted({*keys} - {""}, key=_newest, reverse=True):
             before, after = (
                 side.question(row_key, column, {name: key}) for side in (self._before, self._after)
@@ -410,7 +410,7 @@ def _advice(side: Side) -> tuple[CoreItem, ...]:
 
 
 def _sorted(names: Iterable[str]) -> list[str]:
-    """Return names, each once, in an order that does not depend on the sides."""
+    """Return the distinct names, sorted, so that the order does not depend on the sides."""
     return sorted(set(names))
 
 

@@ -41,7 +41,7 @@ class Catalog(msgspec.Struct, frozen=True, dict=True):
     known_bad: dict[tuple[object, ...], schema.KnownBad]
     proven: dict[str, schema.ProvenSet]
     inferred: dict[tuple[object, ...], str] = {}
-    """The releases that no file lists, each with the version of the release whose facts it has."""
+    """The releases that no file lists, each with the version of the release whose facts it inherits."""
 
     @classmethod
     def from_rows(cls, rows: schema.CatalogFile) -> Catalog:

@@ -39,7 +39,7 @@ def load(
     overlays
         TOML files, or directories whose ``*.toml`` files are all read; later ones win.
     shipped
-        A directory to read in place of the shipped files: those of another version of this program.
+        A directory to read instead of the shipped files, such as that of another version of this program.
     cache
         Directory of the compiled form, which is used as long as no file changed.
 

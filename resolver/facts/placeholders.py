@@ -34,7 +34,7 @@ _PLACEHOLDER = re.compile(r"\{(?P<name>[a-z-]+)(?::(?P<form>[^{}]*))?\}")
 
 
 def placeholders(text: str) -> Iterator[tuple[str, str]]:
-    """Yield name and form of each placeholder in a text.
+    """Yield the name and the form of each placeholder in a text.
 
     Examples
     --------

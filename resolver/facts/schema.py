@@ -27,7 +27,7 @@ EdgeKind = Literal["run", "build"]
 
 
 def displayed(path: str) -> str:
-    """Return a path as it is shown to people.
+    """Return a path in the form in which messages show it.
 
     A shipped file is shown in the same way on every machine, a file below the working directory
     relative to it, and any other file with its absolute path.
@@ -82,17 +82,17 @@ class Rocm(Row, frozen=True, kw_only=True):
     gfx: tuple[str, ...] = ()
     """GPU architectures that AMD's matrix lists for it."""
     hip: str = ""
-    """HIP version that it reports, if that is not of its own line, such as ``7.15`` for ROCm 10.0."""
+    """HIP version that it reports, if it differs from the ROCm line, such as ``7.15`` for ROCm 10.0."""
 
     identity = ("version",)
 
 
 class Driver(Row, frozen=True, kw_only=True):
-    """A minor line of AMD's kernel driver, with the ROCm lines that AMD's table lists for it."""
+    """A major.minor line of AMD's kernel driver, with the ROCm lines that AMD's table lists for it."""
 
     version: str
     supports: tuple[str, ...]
-    """ROCm major.minor lines that the table marks as supported."""
+    """ROCm lines (major.minor) that the table marks as supported."""
     unsupported: tuple[str, ...] = ()
     """ROCm lines in the table that are not marked. The table does not cover any other line."""
 
@@ -240,7 +240,7 @@ class Window(Dated, frozen=True, kw_only=True):
     site: str
     since: datetime.date
     driver: str
-    """Minor line of AMD's driver."""
+    """Major.minor line of AMD's driver."""
     package: str = ""
     """The driver package as the site names it."""
 
@@ -331,7 +331,7 @@ class Release(Row, frozen=True, kw_only=True):
     sdist: Sdist | None = None
     git: Git | None = None
     wheel: Sdist | None = None
-    """A published wheel, used as it is."""
+    """A published wheel, used unchanged."""
     wheels: tuple[Sdist, ...] = ()
     """Published wheels that no package index has, for different versions of Python; each has its URL."""
     pypi: bool = False
@@ -350,14 +350,14 @@ class Release(Row, frozen=True, kw_only=True):
 
 
 class Wheel(Row, frozen=True, kw_only=True):
-    """A wheel that was read; what it requires is in separate rows."""
+    """A wheel that was read; its requirements are separate rows."""
 
     package: str
     version: str
     file: str
     sha256: str
     code: dict[str, tuple[str, ...]] = {}
-    """Library to the GPU architectures of its code."""
+    """Maps each library to the GPU architectures that it has code for."""
     libraries: tuple[str, ...] = ()
     """Libraries of ROCm that it needs and does not contain, such as ``libamdhip64.so.7``."""
     ops: tuple[str, ...] = ()
@@ -387,7 +387,7 @@ class Requires(Row, frozen=True, kw_only=True):
     one library for each ROCm line, each with code for other architectures."""
     kind: EdgeKind = "run"
     partial: bool = False
-    """Whether others may work as well. Such a row excludes nothing, except with ``--support``."""
+    """Whether other versions may work, too. Such a row excludes nothing, except with ``--support``."""
     when_present: bool = False
     """Whether this is only a constraint: it applies if the object is chosen, but does not require it."""
 
@@ -396,7 +396,7 @@ class Requires(Row, frozen=True, kw_only=True):
 
     @property
     def is_of_wheel(self) -> bool:
-        """Whether it states what was read in a wheel."""
+        """Whether it was read from a wheel."""
         return ".whl sha256:" in self.source
 
     def allows_gfx(self, requested: Iterable[str]) -> bool:
@@ -416,7 +416,7 @@ class Op(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     releases: str = ""
     """Specifier of the releases that can build it; empty means all of the recipe's."""
     host: bool = False
-    """Whether it has no GPU code, as DeepSpeed's ``cpu_adam``."""
+    """Whether it has no GPU code, such as DeepSpeed's ``cpu_adam``."""
 
 
 class Recipe(Row, frozen=True, kw_only=True):

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def validation_errors(file: schema.CatalogFile) -> Iterator[Value]:
-    """Yield row, key and message for every value of a file that is well typed but invalid."""
+    """Yield the row, the key and a message for every value that has the right type but is invalid."""
     checks: tuple[tuple[Iterator[Value], Callable[[str], object], str], ...] = (
         (_versions(file), Version, "is not a valid version (PEP 440)"),
         (_specifiers(file), parse_specifier, "is not a valid version specifier (PEP 440)"),
@@ -107,7 +107,7 @@ def _requirements(file: schema.CatalogFile) -> Iterator[Value]:
 
 @singledispatch
 def _row_errors(row: schema.Row) -> Iterator[tuple[str, str]]:
-    """Yield key and message for each error of a row."""
+    """Yield the key and a message for each error in a row."""
     del row
     yield from ()
 
@@ -201,12 +201,12 @@ def _(row: schema.KnownBad) -> Iterator[tuple[str, str]]:
 
 
 def check_references(catalog: Catalog) -> None:
-    """Raise if a row names a row that does not exist, or if rows contradict each other.
+    """Check that every row that others refer to exists, and that rows do not contradict each other.
 
     Raises
     ------
     CatalogError
-        With file and line of the row, and the closest name that exists.
+        A check failed; the error names file and line of the row, and the closest existing name.
     """
     for site_image in catalog.site_image.values():
         _check_exists(site_image, "image", site_image.image, catalog.image)

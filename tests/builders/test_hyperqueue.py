@@ -340,7 +340,7 @@ def test_run_of_dead_server_can_be_cancelled(server: Server, follow: Follow) -> 
     server.kill()
     told = Recorder()
     assert HyperQueue(server.index, told).cancel() == []
-    assert "does not answer" in told.messages[0]
+    assert "does not respond" in told.messages[0]
     assert HyperQueue(server.index, Recorder()).current_run() is None
 
 
@@ -348,7 +348,7 @@ def test_no_server_is_error_that_says_how_to_start_one(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.kill()
-    with pytest.raises(EnvironmentLacksError, match="No server of HyperQueue answers") as caught:
+    with pytest.raises(EnvironmentLacksError, match="No HyperQueue server responds") as caught:
         HyperQueue(server.index, Recorder()).check()
     assert "hq server start" in caught.value.hint
     monkeypatch.setenv("PATH", "/nowhere")

@@ -480,8 +480,8 @@ def test_offline_uses_old_pages_and_warns_once(server: Server, client: MakeClien
     assert not indexes.is_cached("other")
     assert versions(indexes.project("some-pkg"))
     assert indexes.project("missing") is None
-    assert [message.partition(",")[0] for message in reporter.messages] == [
-        "--offline uses pages of package indexes from the cache"
+    assert [message.partition(";")[0] for message in reporter.messages] == [
+        "--offline uses cached pages of package indexes"
     ]
     assert "1970-01-01" in reporter.messages[0]
     with pytest.raises(

@@ -332,7 +332,7 @@ def test_check_removes_pages_of_empty_project(index: Index) -> None:
         if finding.evidence["path"].startswith("simple/other")
     ]
     assert {(finding.id, finding.evidence["repaired"]) for finding in findings} == {("page-wrong", "removed")}
-    assert all("does not agree with the files" in finding.message for finding in findings)
+    assert all("does not match the files" in finding.message for finding in findings)
     assert not list((index.simple / "other").iterdir())
 
 

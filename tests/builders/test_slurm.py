@@ -455,7 +455,7 @@ def test_interrupted_run_is_continued(cluster: Cluster, follow: Follow) -> None:
     assert states(run) == {"a": "built", "b": "built"}
     assert len(cluster.calls("sbatch")) == 2
     assert Slurm(cluster.index, Recorder()).current_run() is None
-    with pytest.raises(UsageError, match="No Slurm jobs of yours"):
+    with pytest.raises(UsageError, match="You have no Slurm jobs"):
         Slurm(cluster.index, Recorder()).follow()
 
 

@@ -150,9 +150,9 @@ def test_keep_going_prints_one_document_and_fails(capsys: Capture, monkeypatch: 
     [
         (["--partition", "small"], 2, "--partition requires --executor slurm"),
         (["--cancel"], 2, "--cancel requires --executor slurm"),
-        (["--executor", "slurm", "--attach", "--cancel"], 2, "--attach and --cancel exclude each other"),
-        (["--executor", "slurm", "--attach", "--time", "5"], 2, "--attach and --time exclude each other"),
-        (["--executor", "slurm", "--attach"], 2, "No Slurm jobs of yours build wheels for"),
+        (["--executor", "slurm", "--attach", "--cancel"], 2, "--attach and --cancel cannot be combined"),
+        (["--executor", "slurm", "--attach", "--time", "5"], 2, "--attach and --time cannot be combined"),
+        (["--executor", "slurm", "--attach"], 2, "You have no Slurm jobs that build wheels for"),
         (["--executor", "slurm"], 3, "sbatch is not on PATH"),
     ],
 )

@@ -142,7 +142,7 @@ def test_file_without_hash_is_error(work: Path, capsys: Capture, arguments: tupl
     changed("mpmath", files=(replace(pick.files[0], sha256=""),))
     assert main(["env", *arguments]) == 1
     output = capsys.readouterr()
-    assert "no SHA-256 of mpmath-1.3.0-py3-none-any.whl" in output.err
+    assert "No SHA-256 is known for mpmath-1.3.0-py3-none-any.whl" in output.err
     assert output.out == ""
 
 

@@ -389,7 +389,7 @@ def test_same_lock_gives_same_bytes(work: Path) -> None:
         ("venv --hashes", "depends on what the image already has"),
         ("uv --hashes", "uv lock"),
         ("pylock --hashes", "a hash for every file"),
-        ("pip --wheelhouse x --index-url https://x/simple", "exclude each other"),
+        ("pip --wheelhouse x --index-url https://x/simple", "cannot be combined"),
         ("pip --index-url /scratch/index", "is not a URL"),
         ("cotainr --index-url https://x/$(reboot)", "is not a URL"),
     ],

@@ -118,4 +118,4 @@ def test_wheelhouse_has_sdists_of_project_and_commit(capsys: pytest.CaptureFixtu
 @pytest.mark.usefixtures("references")
 def test_hashes_of_a_project_are_not_known(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["env", "--for", "pip", "--hashes"]) == 1
-    assert "There is no SHA-256 of repo-1.2.tar.gz, tree-1.2.tar.gz." in capsys.readouterr().err
+    assert "No SHA-256 is known for repo-1.2.tar.gz, tree-1.2.tar.gz." in capsys.readouterr().err

@@ -69,7 +69,7 @@ def test_index_check_reports_and_repairs(index: Index, capsys: Capture) -> None:
     assert main(["index", "check"]) == 1
     output = capsys.readouterr().out
     assert output.startswith("1 finding in 2 wheels of 1 project, 0 repaired.\n")
-    assert "simple/tiny/index.html does not agree with the files." in output
+    assert "simple/tiny/index.html does not match the files." in output
     assert main(["index", "check", "--repair"]) == 0
     assert capsys.readouterr().out.startswith("1 finding in 2 wheels of 1 project, 1 repaired.\n")
     assert main(["index", "check"]) == 0
@@ -113,7 +113,7 @@ def test_index_prune_removes_directories_of_unfinished_builds(index: Index, caps
         (["prune", "--older-than", "soon"], "not a number of days"),
         (["prune", "--older-than", "-1"], "not a number of days"),
         (["prune", "--lock", "none.lock"], "none.lock"),
-        (["prune", "--builds", "--lock", "none.lock"], "exclude each other"),
+        (["prune", "--builds", "--lock", "none.lock"], "cannot be combined"),
         (["prune", "--older-than", "1", "--larger-than", "1"], "requires --builds"),
         (["prune", "--builds", "--larger-than", "much"], "not a size in GiB"),
         (["serve", "--port", "70000"], "not a port number"),
@@ -224,7 +224,7 @@ def test_index_refresh_reports_replaced_wheel(index: Index, capsys: Capture) -> 
     output = capsys.readouterr()
     assert f"{newer.name} is not the file that its page lists." in output.out
     assert "The name of simple/Tiny is not normalized" in output.out
-    assert "agree with the files" not in output.out
+    assert "match the files" not in output.out
     assert "matrix index check --repair" in output.err
     assert (index.simple / "tiny" / "index.html").read_bytes() == before
     assert not list((index.simple / "Tiny").iterdir())

@@ -269,4 +269,4 @@ def test_published_wheel_must_match_hash_of_lock(
         picks = tuple(published if pick.name == "deepspeed" else pick for pick in lock.picks)
         Path("matrix.lock").write_text(dumps(msgspec.structs.replace(lock, picks=picks)))
         assert main(["env", "--for", "pylock"]) == code
-    assert "the SHA-256 differs" in capsys.readouterr().err
+    assert "its SHA-256 differs" in capsys.readouterr().err

@@ -308,9 +308,9 @@ def test_offline_warns_that_pages_may_be_old(
         settings.write("offline = true\n")
     capsys.readouterr()
     assert main(["resolve", "web", "-o", "other.lock"]) == 0
-    assert "--offline uses pages of package indexes from the cache" in capsys.readouterr().err
+    assert "--offline uses cached pages of package indexes" in capsys.readouterr().err
     assert main(["explain", "web<1"]) == 0
-    assert "--offline uses pages of package indexes from the cache" in capsys.readouterr().err
+    assert "--offline uses cached pages of package indexes" in capsys.readouterr().err
 
 
 def test_resolve_does_not_import_networkx() -> None:

@@ -216,8 +216,8 @@ def test_selection_without_rows_is_a_conflict(capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--table", "deepspeed", "apex"], "--table and NAME exclude each other"),
-        (["--table", "deepspeed", "--lock", "matrix.lock"], "--table and --lock exclude each other"),
+        (["--table", "deepspeed", "apex"], "--table and NAME cannot be combined"),
+        (["--table", "deepspeed", "--lock", "matrix.lock"], "--table and --lock cannot be combined"),
         (["--budget", "40h"], "--budget requires --table"),
         (["--retry-failed"], "--retry-failed requires --table"),
         (["--table", "deepspeed", "--budget", "40x"], "'40x' is not a valid duration"),

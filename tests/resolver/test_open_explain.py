@@ -71,7 +71,7 @@ def test_cuda_is_refused_with_its_chain(catalog: Catalog) -> None:
 
 @pytest.mark.parametrize("name", ["nvidia-dali-cuda120", "cupy-cuda12x", "jax-cuda12-plugin", "rmm-cu12"])
 def test_requested_name_for_cuda_is_an_error(catalog: Catalog, name: str) -> None:
-    with pytest.raises(UsageError, match=f"{name} is for CUDA, which AMD GPUs do not run"):
+    with pytest.raises(UsageError, match=f"{name} is for CUDA and does not run on AMD GPUs"):
         resolve(catalog, ask(catalog, name), FakeIndexes({name: {"1.0": []}}))
 
 

@@ -16,9 +16,9 @@ ALIAS = f"triton-{PINNED}-py3-none-any.whl"
 
 
 def lock_with_alias(files: Path, *, index: str = "https://index.example/simple") -> Resolution:
-    """Return a lock in which liger requires triton and torch brings another name of it.
+    """Return a lock in which liger requires triton, and torch brings triton under another name.
 
-    The wheels are in a directory, and an index has them.
+    The wheels are files in a directory, and an index lists them.
     """
     torch = tiny_wheel(files, "torch", "2.9.1+rocm6.4", requires=[f"{OWN}==3.5.1"])
     triton = tiny_wheel(files, OWN, "3.5.1")

@@ -1,4 +1,4 @@
-"""Chromium without a window, whose package and driver the system has."""
+"""Chromium without a window; the browser and its driver come from system packages."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Built:
     log: Path
     """The log of the successful build; other tests build into the same index and fail on purpose."""
     killed: tuple[str, ...]
-    """What an earlier build that was killed left in the index."""
+    """Files that a killed build left in the index."""
 
     @property
     def index(self) -> Path:
@@ -45,7 +45,7 @@ class Built:
 
 
 def kill_build(work: Path, index: Path) -> tuple[str, ...]:
-    """Start a build, kill it as soon as it compiles, and return what it left besides ``.matrix``."""
+    """Start a build, kill it as soon as it compiles, and return the files it left outside of ``.matrix``."""
     command = [sys.executable, "-m", "matrix", "build-wheels", "--index", str(index)]
     with (work / "killed.txt").open("w") as output:
         process = subprocess.Popen(command, cwd=work, stderr=output, stdout=output, start_new_session=True)

@@ -1,6 +1,6 @@
 """Write ELF files byte by byte from the generic ABI, with any content in their tables.
 
-This uses no code of the program, so that an error in its reader is not repeated here.
+This uses no code of the program, so that it does not repeat errors of the program's reader.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def elf_file(sections: Sequence[Section], *, dynamic: str = "") -> bytes:
 
 
 def version_needs(needs: Sequence[tuple[int, Sequence[int]]]) -> bytes:
-    """Write the content of ``.gnu.version_r``: for each library its name and those of its versions."""
+    """Write the content of ``.gnu.version_r``: the name of each library, and the names of its versions."""
     data = b""
     for number, (library, versions) in enumerate(needs):
         following = 0 if number == len(needs) - 1 else 16 + 16 * len(versions)

@@ -1,4 +1,4 @@
-"""Real C++ extensions of torch with several sources, and the catalog rows for them."""
+"""Real C++ extensions of torch with several source files, and their catalog rows."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def write_extension(
     cache
         The directory ``matrix`` in a cache.
     parts
-        Number of sources that include a header of torch.
+        Number of source files that include a header of torch.
     header
-        That header; it decides how long a source compiles.
+        That header; it decides how long a source file takes to compile.
     """
     numbers = range(parts)
     files = {
@@ -80,6 +80,6 @@ def write_extension(
 
 
 def compilations(log: str) -> Counter[str]:
-    """Return how often ninja finished each object, as its output with ``-v`` in a log shows."""
+    """Return how often ninja built each object, according to its output (``-v``) in a log."""
     lines = (line for line in log.splitlines() if re.match(r"\[\d+/\d+\] ", line))
     return Counter(match["object"] for line in lines for match in _COMPILED.finditer(line))

@@ -75,13 +75,13 @@ class Repository:
         Parameters
         ----------
         fault
-            What is to go wrong in the build of 1.0.
+            The fault in the build of 1.0.
         ops
-            Value of the variable that asks for kernels.
+            Value of the variable that requests kernels.
         old
-            Commit that the rows give for 0.9, when not the one that it is; then there is no 1.0.
+            A wrong commit for 0.9; the rows then have no 1.0.
         guard
-            Whether the old recipe looks at what its source understands.
+            Whether the old recipe checks that the source reads its flags.
         """
         commits = {"0.9": old} if old else {"0.9": self.old, "1.0": self.new}
         releases = "".join(

@@ -1,8 +1,8 @@
 """The program ``hq``, made of the real server and worker in its wheel. STAND-IN for its command line.
 
-The wheel has everything but the command line. What is done here in its place: parsing of arguments and of job
-definition files, JSON output, and messages to the server, which are the real ones. The worker of the wheel
-offers no memory, so requests of memory are left out.
+The wheel has everything but the command line. This module replaces that: it parses arguments and job
+definition files, prints JSON, and sends the real messages to the server. The worker of the wheel offers no
+memory, so requests for memory are left out.
 
 Source: It4innovations/hyperqueue@680857bd: crates/hyperqueue/src/transfer/messages.rs, server/job.rs and
 client/output/json.rs; crates/tako/src/internal/transfer/auth.rs.
@@ -120,7 +120,7 @@ _GREETING = {"protocol": "I", "role": "str", "key": _CONSENT}
 
 
 def encode(kind: Any, value: Any) -> bytes:
-    """Return a value as bincode with integers of fixed size writes it."""
+    """Return a value in bincode with integers of fixed size."""
     if kind == "str":
         return struct.pack("<Q", len(value.encode())) + bytes(value.encode())
     if isinstance(kind, str):
@@ -211,7 +211,7 @@ class Connection:
 
 
 def active(directory: Path) -> Path:
-    """Return the directory of the server that runs now."""
+    """Return the directory of the running server."""
     link = directory / "hq-current"
     return link if link.exists() else directory
 
@@ -331,7 +331,7 @@ def _cluster(directory: Path) -> Iterator[Any]:
 
 
 def _work(directory: Path, cores: int) -> None:
-    """Run a worker. The wheel starts one only for a server of its own: it gets the address of the other."""
+    """Run a worker. The wheel starts one only for its own server, so it gets the address of the other."""
     access = (active(directory) / "access.json").read_bytes()
     own = directory.with_name(f"{directory.name}-worker-{os.getpid()}")
     with _cluster(own) as cluster:

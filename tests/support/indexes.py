@@ -1,4 +1,4 @@
-"""Package indexes from a dictionary: stand in for `builders.index_client` and the servers behind it."""
+"""Package indexes from a dictionary, in place of `builders.index_client` and the servers behind it."""
 
 from __future__ import annotations
 
@@ -61,15 +61,15 @@ class FakeIndexes:
     Parameters
     ----------
     projects
-        Name to version to its release; a list of requirements stands for a release with one pure wheel.
+        Releases by name and version; a list of requirements stands for a release with one pure wheel.
     urls
         The URLs of the indexes.
     unreachable
         Names of projects for which no index can be reached.
     statuses
-        Name to the status of the project (PEP 792).
+        The status of projects (PEP 792), by name.
     direct
-        URL of a direct reference to name, version and release of what is there.
+        Name, version and release at the URL of each direct reference.
 
     Examples
     --------
@@ -107,7 +107,7 @@ class FakeIndexes:
             self._projects[name] = _Project(name, tuple(releases), (statuses or {}).get(given, "active"))
 
     def at(self, url: str) -> FakeIndexes:
-        """Return the projects of all files that this index has."""
+        """Return the projects with those files that one index has."""
         only = FakeIndexes({}, urls=(url,))
         only.asked, only.read, only._releases = self.asked, self.read, self._releases
         only._unreachable = self._unreachable

@@ -1,8 +1,8 @@
-"""An image of the layout of the LUMI AI Factory's, made from the rig's base image.
+"""An image with the layout of the LUMI AI Factory images, made from the rig's base image.
 
 As in the real one, torch is preinstalled in the virtual environment /opt/venv, which is first on PATH and
-does not see the packages of the Python that it was made from. Different: Debian instead of Ubuntu, Python
-3.11 in /opt/python3.11 instead of 3.12 in /usr, neither MPICH nor libfabric, and torch and triton are
+does not see the packages of the Python that it was created from. Differences: Debian instead of Ubuntu,
+Python 3.11 in /opt/python3.11 instead of 3.12 in /usr, neither MPICH nor libfabric, and torch and triton are
 STAND-INS, with which nothing runs on a GPU.
 
 Source: lumi-ai-factory/laifs-container-recipes@fdf7153e8f99:containerfiles/torch/Venv_Torch.

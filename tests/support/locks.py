@@ -74,14 +74,14 @@ def locked_pick(name: str, version: str, *files: File, **more: Any) -> Distribut
 
 
 def local_file(path: Path, *, index: str = "https://index.example/simple", **more: Any) -> File:
-    """Return a file of an index that is really on this machine."""
+    """Return a file of an index whose URL is a local file."""
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     known = {"url": path.as_uri(), "sha256": digest, "size": path.stat().st_size, "index": index}
     return File(path.name, **{**known, **more})
 
 
 def lock_of(*picks: Distribution, requested: tuple[str, ...] = (), **more: Any) -> Resolution:
-    """Return a lock for the CPU and the Python of this process."""
+    """Return a lock for the CPU backend and the Python of this process."""
     python = running_python()
     target = Target(site="local", date=datetime.date(2026, 3, 1), backend="cpu", python=python, glibc="2.35")
     interpreter = Distribution(

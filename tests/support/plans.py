@@ -9,7 +9,7 @@ from matrix.planning import Plan, PlannedTask
 
 
 def plan_of(directory: Path, scripts: Mapping[str, tuple[str, Sequence[str]]]) -> Plan:
-    """Return a plan with a task for each script, by name, after the tasks that it requires."""
+    """Return a plan with a task for each script; a script has the names of the tasks that it requires."""
     tasks = tuple(
         PlannedTask(
             key=name,

@@ -1,4 +1,4 @@
-"""An emulated terminal, a simulated clock, and what builds report."""
+"""An emulated terminal, a simulated clock, and simulated reports of builds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COMPILE = "compile with 2 jobs; log: /index/.matrix/logs/torch-scatter-12ab.log"
 
 @dataclass
 class Clock:
-    """The time, which passes when a test says so."""
+    """A simulated clock, which a test advances."""
 
     now: float = 0.0
 
@@ -56,7 +56,7 @@ class Terminal(io.StringIO):
 
 
 def three_builds(shown: Display, clock: Clock) -> Iterator[None]:
-    """Report a build of three packages; yield at moments that are worth a look."""
+    """Report a build of three packages; yield at moments to check the display."""
     shown.progress("torch-scatter 2.1.2", state="waiting", expected=240, share=0.5)
     shown.progress("deepspeed 0.19.8", state="waiting", expected=120, share=0.5)
     shown.progress("apex 1.9.0", state="waiting", after=["torch-scatter 2.1.2"], share=0.5)

@@ -49,7 +49,7 @@ def rows_of(name: str, sha256: str, undeclared: Iterable[str], **recipe: object)
     undeclared
         Its build requirements.
     recipe
-        Further fields of the recipe, with underscores.
+        Additional fields of the recipe, with underscores.
     """
     sdist = {"file": f"{name}-1.0.tar.gz", "sha256": sha256}
     fields = {key.replace("_", "-"): value for key, value in {"match_runtime": [], **recipe}.items()}

@@ -55,7 +55,7 @@ class Site:
         )
 
     def link_torch_layer(self, cache: Path) -> None:
-        """Link torch's layer of the user's usual cache into another one: to make it takes a minute."""
+        """Link torch's layer from the user's usual cache, because creating it takes a minute."""
         home = self.rig.run_as_user(["sh", "-c", "echo ~"]).stdout.strip()
         for torch in Path(home, ".cache", "matrix", "layers").glob("*/lib/python3.11/site-packages/torch"):
             layer = torch.parents[3]

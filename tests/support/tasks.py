@@ -38,7 +38,7 @@ def make_resolution(
 
 
 def make_host(**fields: Any) -> BuildHost:
-    """Return this machine as a build host that nothing is known about."""
+    """Return this machine as a build host with no known properties."""
     return BuildHost(**{"runtime": HostRuntime(), "python": PYTHON, "identity": {}, **fields})
 
 

@@ -26,12 +26,12 @@ class Session:
     code: int = 0
     """Exit code."""
     frames: list[str] = field(default_factory=list)
-    """The screen whenever it had changed, at most ten times a second."""
+    """The screen after each change, at most ten times a second."""
     output: bytes = b""
 
     @property
     def text(self) -> str:
-        """All lines at the end, those that were scrolled off the screen included."""
+        """All lines at the end, including those that were scrolled off the screen."""
         top = ["".join(line[column].data for column in sorted(line)) for line in self.screen.history.top]
         return _text([*top, *self.screen.display])
 
@@ -46,12 +46,12 @@ def run_on_terminal(
     interrupt_when: Callable[[str], bool] | None = None,
     timeout: float = 120.0,
 ) -> Session:
-    """Run a program on a terminal of some size; press Ctrl-C once when the screen has what is looked for.
+    """Run a program on a terminal; press Ctrl-C once when the screen contains a text.
 
     Raises
     ------
     TimeoutError
-        It does not end.
+        The program does not end.
     """
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))

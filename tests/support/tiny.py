@@ -22,9 +22,9 @@ def tiny_wheel(
     Parameters
     ----------
     folder
-        Where to.
+        Where to write the wheel.
     name, version
-        Of the distribution; the module has its name.
+        Name and version of the distribution; the module has the same name.
     requires
         Its requirements.
     extras
@@ -58,7 +58,7 @@ def tiny_index(root: Path, wheels: Mapping[str, Sequence[tuple[str, Sequence[str
     root
         Its directory; the pages are below ``simple``.
     wheels
-        Project to versions, each with its requirements.
+        Versions of each project, with their requirements.
     """
     for name, versions in wheels.items():
         folder = root / "simple" / name

@@ -1,7 +1,7 @@
-"""PyTorch's package index as a directory: stands in for download.pytorch.org, which machines may not reach.
+"""PyTorch's package index as a directory, in place of download.pytorch.org, which machines may not reach.
 
 It has the wheels that the catalog lists, under their names and with the requirements of the same releases
-on the configured index, without those for CUDA. There is nothing else in the wheels.
+on the configured index, except those for CUDA. The wheels contain nothing else.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LABEL = re.compile(r"\+.*")
 
 
 def write_torch_index(root: Path, catalog: Catalog, indexes: IndexClient, oldest: str) -> None:
-    """Write pages and wheels for torch releases from `oldest` on; `root` takes the place of the host."""
+    """Write pages and wheels for torch releases from `oldest` on; `root` replaces the host in URLs."""
     pages: dict[Path, list[Path]] = defaultdict(list)
     for row in catalog.torch.values():
         if row.index.startswith("https://download.pytorch.org/") and Version(row.version) >= Version(oldest):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from resolver.model import Distribution
 
 MARK = "written by `matrix env"
-"""Text at the top of every file, which distinguishes it from a user's file of the same name."""
+"""Text at the top of every written file, to tell it from a user's file of the same name."""
 _HEAD = 1000  # bytes in which the mark is looked for
 
 
@@ -33,11 +33,11 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where pip finds wheels, as the consumer sees it."""
+    """The location of the wheels, as the consumer sees it."""
 
     url: str
     is_wheelhouse: bool = False
-    """Whether it is a directory with everything, so that no index is used."""
+    """Whether it is a directory with all files, so that no index is used."""
 
     def options(self, indexes: Iterable[str], *, ours: bool) -> list[str]:
         """Return pip's options, for separate lines.
@@ -45,7 +45,7 @@ class Source:
         Parameters
         ----------
         indexes
-            Those of the lock.
+            The wheel indexes of the lock.
         ours
             Whether wheels of our index are installed.
         """
@@ -81,12 +81,12 @@ class Layout:
 
     @property
     def what(self) -> str:
-        """What that directory is."""
+        """What messages call that directory."""
         return "wheelhouse" if self.wheelhouse else "index"
 
     @property
     def variable(self) -> str:
-        """The variable with which users name that directory if it has moved."""
+        """The variable that users set if that directory has moved."""
         return f"MATRIX_{self.what.upper()}"
 
     @property
@@ -98,14 +98,14 @@ class Layout:
 
     @property
     def mounted(self) -> Source:
-        """The source for consumers that see it bound into a container."""
+        """The source for consumers that see that directory bound into a container."""
         if self.wheelhouse is not None:
             return Source(f"file://{MOUNT_POINT}", is_wheelhouse=True)
         return Source(self.url or MOUNTED_INDEX)
 
 
 def files_in_wheelhouse(folder: Path, picks: Iterable[Distribution]) -> dict[str, str]:
-    """Return the name of the file from which pip installs each distribution, for those that have one."""
+    """Return the file name of each distribution whose file is in the directory."""
     from packaging.utils import InvalidWheelFilename, parse_wheel_filename
     from packaging.version import InvalidVersion, Version
 
@@ -160,7 +160,7 @@ def write_files(files: Sequence[File], folder: Path, *, named: bool) -> list[Pat
     for path in paths[1:] if named else paths:
         if path.is_dir() or (path.exists() and not _is_ours(path)):
             msg = f"{path} exists and was not written by `matrix env`. Nothing was written."
-            raise UsageError(msg, hint="Move it away, or name another directory with -o DIR.")
+            raise UsageError(msg, hint="Move or remove it, or name another directory with -o DIR.")
     for file, path in zip(files, paths, strict=True):
         write_atomic(path, file.text)
         if file.executable and path.is_file():

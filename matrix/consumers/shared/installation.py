@@ -29,7 +29,7 @@ class Installation:
     hashes
         SHA-256 of the files that may be installed, by distribution; empty unless hashes were requested.
     left_open
-        Descriptions of what the lock does not decide.
+        Texts that describe what the lock leaves open.
     variables
         Environment variables that must be set at the site or for what the lock builds, or must not be set.
 
@@ -123,7 +123,7 @@ class Installation:
 
     @cached_property
     def on_top(self) -> list[Distribution]:
-        """Distributions to install on top of the base image, without those that only its packages need."""
+        """Distributions to install on top of the base image, except those that only its packages need."""
         return [pick for pick in self.installed if pick.name not in self.needed_by_preinstalled]
 
     @cached_property
@@ -149,7 +149,7 @@ class Installation:
 
     @property
     def other_preinstalled(self) -> dict[str, str]:
-        """Distributions that are preinstalled and that the lock does not mention: names and versions."""
+        """Versions, by name, of preinstalled distributions that the lock does not mention."""
         preinstalled = self.lock.request.preinstalled
         if preinstalled is None:
             return {}
@@ -162,7 +162,7 @@ class Installation:
 
 
 def left_to_pip(installation: Installation) -> tuple[str, str]:
-    """Return what the lock of an installation leaves to pip, and how to lock that as well."""
+    """Return a sentence about what the lock leaves to pip, and a hint on how to lock that, too."""
     lock, reasons = installation.lock, installation.left_open
     if not lock.is_complete:
         hint = "To lock everything, run `matrix resolve` with network access."

@@ -12,8 +12,8 @@ Observed with pip 22.3 to 26.3:
   sdists, which pip installs with its own pip.
 - uv lets no package build from source after ``--only-binary :all:``, whatever follows.
 
-conda joins the lines of the pip section into a requirements file (conda 24.11 to 26.7), so the same holds
-there. conda's own libstdc++ is loaded before that of the base image, so it must not be older.
+All this also applies to the pip section of a conda file, whose lines conda joins into a requirements file
+(conda 24.11 to 26.7). conda's own libstdc++ is loaded before that of the base image, so it must not be older.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from resolver.model import Distribution
 
 IMAGE_HASHES_HINT = "What is installed there depends on what the image already has."
-"""Why a consumer that extends an image cannot list hashes."""
+"""The reason why a consumer that extends an image cannot list hashes."""
 _CONDA_PIP = "25.*"
 """pip in conda environments: a release between the oldest and the newest that were tested (22.3 to 26.3)."""
 
@@ -45,9 +45,9 @@ def requirement_lines(
     Parameters
     ----------
     source
-        Our index, or a directory with everything, as the consumer sees it.
+        Our index, or a directory with all files, as the consumer sees it.
     chosen
-        The distributions to install; all of the lock by default.
+        The distributions to install; by default all in the lock.
     """
     chosen = installation.installed if chosen is None else chosen
     binary = sorted(pick.name for pick in chosen if wheel_only(pick))
@@ -151,7 +151,7 @@ def require_torch_of_image(installation: Installation, consumer: str) -> None:
     if installation.preinstalled_torch is not None:
         return
     if installation.lock.image is None:
-        msg = f"The lock has no base image, and --for {consumer} extends one that has torch."
+        msg = f"The lock has no base image, and --for {consumer} needs one that contains torch."
         hint = "Resolve with --base-image NAME --keep-installed image, or use --for pip, uv or cotainr."
         raise UsageError(msg, hint=hint)
     torch = next((pin(pick) for pick in installation.installed if pick.name == "torch"), "")

@@ -31,7 +31,7 @@ def fill(name: str, /, **values: str) -> str:
     name
         A file in ``scripts/``.
     values
-        The text for each ``@NAME@``, by the name in lower case. Lines that become empty are left out.
+        The text for each ``@NAME@``, by its name in lower case. Lines that become empty are removed.
     """
     lines = []
     for line in (files(__package__) / "scripts" / name).read_text(encoding="utf-8").splitlines():
@@ -62,7 +62,7 @@ def container_environment() -> str:
 def site_environment(installation: Installation) -> str:
     """Return POSIX shell lines that set the variables that programs need, and unset others.
 
-    A variable that is needed and already set keeps its value.
+    A needed variable that is already set keeps its value.
     """
     lines = []
     for row in installation.variables:
@@ -83,7 +83,7 @@ def environment_of_jobs(installation: Installation, consumer: str) -> list[File]
         return []
     lines = [
         f"# {installation.heading}; {MARK} --for {consumer}`.",
-        f"# Read it in every job script: source {ENVIRONMENT}",
+        f"# Source it in every job script: source {ENVIRONMENT}",
         site_environment(installation),
     ]
     return [File(ENVIRONMENT, "\n".join(lines) + "\n")]
@@ -104,7 +104,7 @@ def image_checks(installation: Installation, *, digest: bool = True) -> str:
 
 
 def source_checks(installation: Installation, layout: Layout) -> str:
-    """Return the lines that check, before anything slow runs, that the wheels are there.
+    """Return the lines that check, before any slow step, that the wheels exist.
 
     They set ``$index`` to the directory to bind.
 
@@ -178,7 +178,7 @@ def environment_steps(installation: Installation, prefix: str, folder: str) -> s
 def _limits(installation: Installation, prefix: str) -> str:
     """Return the lines that keep the image's packages.
 
-    What the request names and what is built may replace them; what is only required may not.
+    Requested and built distributions may replace them; distributions that are only required may not.
     """
     requested = {requirement.name for requirement in installation.lock.request.requirements}
     replacing, required = [], {}
