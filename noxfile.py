@@ -42,7 +42,7 @@ def tests(session: nox.Session) -> None:
         session.run("python", "-m", "pytest", *session.posargs)
         return
     session.run("python", "-m", "pytest", "-n", "auto", "-m", "not integration and not long")
-    two_processes = ["-p", "tests.scheduling", "-n", "2", "--dist", "loadscope"]
+    two_processes = ["-p", "tests.scheduling", "-n", "2", "--dist", "loadscope", "--no-loadscope-reorder"]
     session.run("python", "-m", "pytest", *two_processes, "-m", "integration and not long")
 
 

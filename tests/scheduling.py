@@ -1,4 +1,7 @@
-"""Which integration tests run in the same process: ``pytest -p tests.scheduling -n 2 --dist loadscope``."""
+"""Which integration tests run in the same process, and in which order.
+
+``pytest -p tests.scheduling -n 2 --dist loadscope --no-loadscope-reorder``
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,18 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 _FOLDER = "tests/integration/"
-_SHARE_A_BUILD = {
+_SCOPES = {
     "test_whole_way.py": "deepspeed",
     "test_audited.py": "deepspeed",
     "test_failures.py": "deepspeed",
     "test_provoked.py::test_log_of_good_build": "deepspeed",
-    "test_cotainr.py::test_readme": "readme",
+    "test_cotainr.py::test_large": "large",
 }
-"""Tests that run in the same process, because they share a build that takes minutes; others do so by file."""
+"""Scopes of tests that share a build that takes minutes, or that run apart from their file."""
 _INDEPENDENT = ("test_bad_builds.py", "test_in_image.py")
 """Files of tests that may run in any process."""
+_FIRST = f"{_FOLDER}test_cotainr.py"
+"""The file whose tests take longest; they make the rig's base image."""
 
 
 def _scope(nodeid: str) -> str:
@@ -23,8 +28,13 @@ def _scope(nodeid: str) -> str:
     name = nodeid.removeprefix(_FOLDER)
     if name.startswith(_INDEPENDENT):
         return nodeid
-    shared = (scope for prefix, scope in _SHARE_A_BUILD.items() if name.startswith(prefix))
+    shared = (scope for prefix, scope in _SCOPES.items() if name.startswith(prefix))
     return next(shared, nodeid.partition("::")[0])
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let one process make the rig's base image while the other runs the tests that do not need it."""
+    items.sort(key=lambda item: (_scope(item.nodeid) != _FIRST, "rig" in getattr(item, "fixturenames", ())))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
