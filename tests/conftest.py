@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import stat
+import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -36,21 +37,24 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(_INTEGRATION_TIMEOUT))
 
 
-_WITHOUT_INDEX = {
+_cache = tempfile.TemporaryDirectory(prefix="matrix-tests-")
+_ALONE = {
     "PIP_NO_INDEX": "1",
     "PIP_CONFIG_FILE": os.devnull,
     "PIP_EXTRA_INDEX_URL": None,
     "PIP_FIND_LINKS": None,
+    "XDG_CACHE_HOME": _cache.name,
 }
-"""pip's configuration in tests that are not integration tests: these resolve the catalog alone."""
-_own_environment = {name: os.environ.get(name) for name in _WITHOUT_INDEX}
+"""Variables of tests that are not integration tests: these resolve the shipped catalog alone, without an
+index and without what builds and audits of the user have learned."""
+_own_environment = {name: os.environ.get(name) for name in _ALONE}
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Configure pip without an index, unless the test needs one; fixtures of any scope see it."""
+    """Set the environment of the test before any fixture, of whatever scope, is made."""
     is_integration = item.get_closest_marker("integration") is not None
-    for name, value in (_own_environment if is_integration else _WITHOUT_INDEX).items():
+    for name, value in (_own_environment if is_integration else _ALONE).items():
         if value is None:
             os.environ.pop(name, None)
         else:
