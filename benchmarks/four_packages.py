@@ -137,7 +137,6 @@ class Run(NamedTuple):
     """What one run of all commands of a tool needed."""
 
     seconds: float
-    cpu: float
     built: list[str]
     """The packages whose content differs from that after the run before."""
 
@@ -177,29 +176,31 @@ class Tool(ABC):
         commands = self.commands(changed=changed)
         if forget:
             commands = [*((command, {}) for command in self.forget()), *commands]
-        started, cpu = time.perf_counter(), 0.0
+        started = time.perf_counter()
         for command, variables in commands:
-            cpu += self._run_one(command, variables)
+            self._run_one(command, variables)
         seconds = time.perf_counter() - started
         before, self.contents = self.contents, self.read_contents()
         assert sorted(self.contents) == sorted(self.names), self.contents
-        return Run(seconds, cpu, [name for name in self.names if before.get(name) != self.contents[name]])
+        return Run(seconds, [name for name in self.names if before.get(name) != self.contents[name]])
 
-    def _run_one(self, command: list[str], variables: dict[str, str]) -> float:
+    def _run_one(self, command: list[str], variables: dict[str, str]) -> None:
         own = ("PIP_", "UV_", "XDG_", "PYTHON", "FROMAGER_")
         kept = {name: text for name, text in os.environ.items() if not name.startswith(own)}
         kept |= {"HOME": str(self.folder / "home"), "PATH": f"{self.bin}:{os.environ['PATH']}"}
         kept |= {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": self.index, "UV_DEFAULT_INDEX": self.index}
         with (self.folder / "log").open("a+") as log:
-            process = subprocess.Popen(
-                command, cwd=self.folder, env=kept | variables, stdout=log, stderr=subprocess.STDOUT
+            done = subprocess.run(
+                command,
+                cwd=self.folder,
+                env=kept | variables,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                check=False,
             )
-            _, status, usage = os.wait4(process.pid, 0)
-            process.returncode = os.waitstatus_to_exitcode(status)
-            if process.returncode:
+            if done.returncode:
                 log.seek(0)
                 sys.exit(f"{' '.join(command)} failed:\n{log.read()[-4000:]}")
-        return usage.ru_utime + usage.ru_stime
 
 
 class Matrix(Tool):
@@ -460,7 +461,6 @@ def summarize(several: list[dict[str, dict[str, Run]]], tools: list[str]) -> dic
             base = "changed" if phase == "told" else phase
             document[phase][name] = {
                 "seconds": round(statistics.median(run.seconds for run, _ in pairs), 1),
-                "cpu": round(statistics.median(run.cpu for run, _ in pairs), 1),
                 "ratio": round(
                     statistics.median(run.seconds / one[base][tools[0]].seconds for run, one in pairs), 2
                 ),

@@ -158,7 +158,10 @@ def test_commands_use_the_site_file_of_the_lock(
     Path("site.toml").rename("moved.toml")
     for command in (["fetch", "--offline"], ["build-wheels", "--dry-run"], ["verify"]):
         assert main(command) == 2
-        assert "resolved with the facts in site.toml, which is neither here" in capsys.readouterr().err
+        assert (
+            "resolved with the facts in site.toml, which is neither in the working directory"
+            in capsys.readouterr().err
+        )
     assert main(["build-wheels", "--dry-run", "--site", "moved.toml"]) == 3
     assert "ours.sif" in capsys.readouterr().err
 
