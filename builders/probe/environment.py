@@ -197,7 +197,8 @@ def _pip_check(reply: EnvironmentReply, lock: Resolution | None, rebuild: str) -
     check = reply.pip_check
     if check.code is None:
         message = "Requirements are not judged: pip is not installed, or did not answer."
-        yield Finding("verify-pip-check-not-judged", "warning", message)
+        fix = "`uv pip check --python PYTHON` judges them as well."
+        yield Finding("verify-pip-check-not-judged", "warning", message, fix)
         return
     locked = {normalize_name(pick.name) for pick in lock.picks} if lock else set()
     overridden = {requirement.name for requirement in lock.request.overrides} if lock else set()

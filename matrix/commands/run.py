@@ -16,11 +16,13 @@ from builders.index import Index
 from builders.process import run_in_foreground
 from matrix.container_variables import (
     VISIBLE,
+    Change,
     applied,
     bind_changes,
     container_changes,
     fill_folder,
     index_changes,
+    is_visible,
     kept_warnings,
     site_changes,
     unset_changes,
@@ -86,13 +88,19 @@ def execute(context: Context) -> int:
             changes += index_changes(os.environ, address_of(listening))
             server = serving_on(listening, index)
         if uses_container(command):
-            folder = Path(VISIBLE[0], "matrix-run-XXXXXXXX")
+            given = os.environ.get("TMPDIR", "")
+            parent = given if Path(given).is_dir() and is_visible(given) else str(VISIBLE[0])
+            folder = Path(parent, "matrix-run-XXXXXXXX")
             if not args.dry_run:
-                folder = Path(
-                    stack.enter_context(tempfile.TemporaryDirectory(prefix="matrix-run-", dir=VISIBLE[0]))
+                made = tempfile.TemporaryDirectory(
+                    prefix="matrix-run-", dir=parent, ignore_cleanup_errors=True
                 )
+                folder = Path(stack.enter_context(made))
                 fill_folder(os.environ, folder, args.keep)
             changes += container_changes(os.environ, folder, args.keep)
+            if "TMPDIR" not in args.keep and PurePath(command[0]).name not in _OTHER_NODE:
+                reason = "this directory is removed at the end, with all that a killed command leaves"
+                changes.append(Change("TMPDIR", str(folder), reason))
         console.info(f"Index {index.root}, route {choice.route}: {choice.reason}.")
         for change in changes:
             console.info(f"  {change}")

@@ -17,6 +17,7 @@ from matrix.consumers.shared.shell import (
     image_checks,
     installed_check,
     source_checks,
+    stoppable,
 )
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ def _build_script(installation: Installation, layout: Layout) -> str:
         main=quote(layout.main),
         script=SCRIPT,
         environment=container_environment(),
+        stoppable=stoppable(SCRIPT, "target"),
         load="; on LUMI: module load LUMI cotainr"
         if installation.lock.target.site.startswith("lumi")
         else "",

@@ -41,12 +41,19 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
         raise UsageError(msg, hint="Move it to a path that has only letters, digits, - _ . and /.")
     bind = f"{layout.bound}:{layout.bound}:ro" if binds else ""
     no_deps = "--no-deps " if installation.is_complete else ""
+    image = installation.lock.image
+    digest = image.digest.removeprefix("sha256:") if image else ""
+    checksums = [
+        "# EasyBuild compares the image, which must be the only source, with the one that was resolved for.",
+        f"checksums = [{digest!r}]",
+    ]
     lines = [
         f"# {installation.heading}; {MARK} --for easybuild`.",
         "# Copy these lines into the container's easyconfig, below local_singularity_bind, local_sif and",
         "# local_conda_env. Run local_matrix_install where it installs into the virtual environment.",
         "# The image already has these; constraints keep them: "
         + ", ".join(map(pin, installation.preinstalled)),
+        *(checksums if digest else ()),
         'local_pip_requirements = """',
         *requirement_lines(installation, layout.local, installation.on_top),
         "",

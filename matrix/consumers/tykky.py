@@ -30,6 +30,7 @@ from matrix.consumers.shared.shell import (
     installed_check,
     site_environment,
     source_checks,
+    stoppable,
 )
 from matrix.container_variables import DISTURBING
 
@@ -82,6 +83,8 @@ def _build_script(installation: Installation, layout: Layout) -> str:
         if installation.lock.target.site.startswith("lumi")
         else "",
         python=installation.python,
+        script=_SCRIPT,
+        stoppable=stoppable(_SCRIPT, "target"),
         checks="\n".join([*moved, *exports]),
         check=installed_check(installation.installed, nothing_else=installation.is_complete),
     )

@@ -30,6 +30,7 @@ from matrix.consumers.shared.shell import (
     image_checks,
     site_environment,
     source_checks,
+    stoppable,
 )
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ def _create(installation: Installation, layout: Layout) -> str:
         _MAKE,
         head=head(installation, "venv", _MAKE, notes),
         environment=container_environment(),
+        stoppable=stoppable(_MAKE, "venv"),
         checks="\n".join(filter(None, [image_checks(installation), source])),
         main=quote(layout.main),
         bind=f' -B "$index:{MOUNT_POINT}:ro"' if source else "",
@@ -78,7 +80,12 @@ def _create(installation: Installation, layout: Layout) -> str:
 
 
 def _pack(installation: Installation) -> str:
-    return fill(_PACK, head=head(installation, "venv", _PACK, [f"Usage: bash {_PACK}"])) + "\n"
+    text = fill(
+        _PACK,
+        head=head(installation, "venv", _PACK, [f"Usage: bash {_PACK}"]),
+        stoppable=stoppable(_PACK, "venv", ".sqsh"),
+    )
+    return f"{text}\n"
 
 
 def _run(installation: Installation) -> str:

@@ -7,13 +7,17 @@ the image is a stand-in, an empty wheel.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from uv import find_uv_bin
@@ -23,7 +27,9 @@ from matrix.cli import main
 from resolver.lock import dumps, read_lock
 from resolver.model import BaseImage
 from tests.rig.rig import Rig
+from tests.support.laif import wheel_of
 from tests.support.locks import with_image, with_kept
+from tests.support.projects import rows_of, write_catalog
 from tests.support.tiny import tiny_wheel
 
 MODULES = "/usr/lib/x86_64-linux-gnu/modulecmd.tcl"
@@ -34,7 +40,7 @@ pytestmark = [
     pytest.mark.skipif(not Path(MODULES).exists(), reason="needs Debian's package environment-modules"),
 ]
 EASYBUILD = ["easybuild-framework==5.4.1", "easybuild-easyblocks==5.4.1"]
-VERSION, NEWER = "0.18.9", "0.19.8"
+VERSION, NEWER = "1.0", "2.0"
 LABEL = "+cpu.torch2.13.0"
 USED = (".singularity.d", "bin", "environment", "etc", "lib", "lib64", "opt", "singularity", "usr")
 UNUSED = (
@@ -63,17 +69,16 @@ sources = [{'filename': local_sif, 'extract_cmd': '/bin/cp -L %s .'}]
 skipsteps = ['build']
 files_to_copy = [([local_sif], '.')]
 local_init = 'source /user-software/venv/pytorch/bin/activate'
-local_shell = '''#!/bin/bash -e
-bind=\\$CONTAINERROOT/user-software.squashfs:/user-software:image-src=/
-exec singularity exec --bind \\$CONTAINERROOT/runscripts:/runscripts --bind \\$bind \\$SIF bash "\\$@"
+local_python = '''#!/bin/bash
+exec singularity exec \\$SIF python "\\$@"
 '''
 """
 TAIL = """
 postinstallcmds = [
     'mkdir -p %(installdir)s/bin %(installdir)s/runscripts %(installdir)s/user-software/venv',
     f'cat >%(installdir)s/runscripts/init-conda-venv <<EOF\\n{local_init}\\nEOF',
-    f'cat >%(installdir)s/bin/start-shell <<EOF\\n{local_shell}EOF',
-    'chmod a+x %(installdir)s/bin/start-shell',
+    f'cat >%(installdir)s/bin/python <<EOF\\n{local_python}EOF',
+    'chmod a+x %(installdir)s/bin/python',
     'singularity exec --bind %(installdir)s/user-software:/user-software '
     f'%(installdir)s/{local_sif} python -m venv --system-site-packages /user-software/venv/{local_conda_env}',
 ] + local_matrix_install + [
@@ -81,7 +86,11 @@ postinstallcmds = [
     'rm -rf %(installdir)s/user-software',
 ]
 sanity_check_paths = {'files': ['user-software.squashfs'], 'dirs': ['runscripts']}
-modextravars = {'CONTAINERROOT': '%(installdir)s', 'SIF': '%(installdir)s/' + local_sif}
+modextravars = {
+    'SIF': '%(installdir)s/' + local_sif,
+    'SINGULARITY_BIND': '%(installdir)s/user-software.squashfs:/user-software:image-src=/',
+    'SINGULARITYENV_PREPEND_PATH': '/user-software/venv/pytorch/bin',
+}
 moduleclass = 'devel'
 """
 
@@ -117,9 +126,14 @@ class Site:
             patch.setenv("PIP_NO_INDEX", "1")
             patch.setenv("PIP_CONFIG_FILE", os.devnull)
             patch.setenv("PIP_FIND_LINKS", "")
-            request = [f"deepspeed=={version}", "torch==2.13.0", "--backend", "cpu", "--python", "3.11"]
+            project = rows_of("fused", "0" * 64, [], version=version, imports=["fused"])
+            write_catalog(Path("facts", "fused.toml"), [project])
+            Path("matrix.toml").write_text('catalog = ["facts"]\n')
+            request = [f"fused=={version}", "torch==2.13.0", "--backend", "cpu", "--python", "3.11"]
             assert main(["resolve", *request, "-q"]) == 0
-            lock = with_image(read_lock(Path("matrix.lock")), BaseImage(name="image", path=str(image)))
+            digest = f"sha256:{hashlib.sha256(image.read_bytes()).hexdigest()}"
+            base = BaseImage(name="image", path=str(image), digest=digest)
+            lock = with_image(read_lock(Path("matrix.lock")), base)
             Path("matrix.lock").write_text(dumps(with_kept(lock, "torch")))
             assert main(["env", "--for", "easybuild", "-o", "lines.py"]) == 0
         (self.work / "PyTorch.eb").write_text(HEAD + (self.work / "lines.py").read_text() + TAIL)
@@ -127,7 +141,11 @@ class Site:
 
     def publish(self, version: str) -> None:
         """Put the wheel into the index."""
-        wheel = tiny_wheel(self.work / "wheels", "deepspeed", f"{version}{LABEL}", requires=["torch"])
+        (self.work / "wheels").mkdir(exist_ok=True)
+        code = f'VERSION = "{version}{LABEL}"\n'.encode()
+        wheel = wheel_of(
+            self.work / "wheels", "fused", f"{version}{LABEL}", {"fused.py": code}, requires=("torch",)
+        )
         Index(self.work / "index").publish(wheel, {"build_key": version})
         self.own()
 
@@ -138,12 +156,18 @@ class Site:
         """Give all files to the user."""
         subprocess.run(["chown", "-R", "--reference", str(self.work), str(self.work)], check=True)
 
-    def in_module(self, program: str) -> subprocess.CompletedProcess[str]:
-        """Load the module and start Python by its command."""
+    def in_module(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """Run a command after the module was loaded."""
         load = f'eval "$({MODULES} bash load PyTorch/2.13.0-singularity)"'
         modules = self.work / "software" / "modules" / "all"
-        shell = f"start-shell -c 'source /runscripts/init-conda-venv; python -c \"{program}\"'"
-        return self.run("bash", "-c", f"export MODULEPATH={modules}; {load}; {shell}")
+        return self.run("bash", "-c", f"export MODULEPATH={modules}; {load}; {shlex.join(command)}")
+
+    def verify(self) -> tuple[int, dict[str, Any]]:
+        """Verify the module; its Python does not see the packages of the one that runs the project."""
+        setting = (f"{name}={value}" for name, value in self.rig.with_project.items())
+        options = ("--python", "env -u PYTHONPATH python", "--format", "json")
+        done = self.in_module("env", *setting, self.rig.python, "-m", "matrix", "verify", *options)
+        return done.returncode, json.loads(done.stdout)
 
 
 @pytest.fixture(scope="module")
@@ -189,12 +213,12 @@ def site(rig: Rig, image: Path, tools: Path) -> Site:
     return one
 
 
-VERSIONS = "import deepspeed, torch, sys; print(deepspeed.VERSION, torch.__file__, sys.prefix)"
+VERSIONS = "import fused, torch, sys; print(fused.VERSION, torch.__file__, sys.prefix)"
 
 
 def versions(site: Site) -> list[str]:
     """Return the versions that the module's command imports, and from where."""
-    done = site.in_module(VERSIONS)
+    done = site.in_module("python", "-c", VERSIONS)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.split()
 
@@ -210,10 +234,10 @@ def assert_pip_failed(done: subprocess.CompletedProcess[str], version: str) -> N
     output = re.search(r"\S+/out\.txt", done.stderr)
     assert output, done.stderr
     text = Path(output[0]).read_text()
-    assert f"No matching distribution found for deepspeed=={version}{LABEL}" in text
+    assert f"No matching distribution found for fused=={version}{LABEL}" in text
 
 
-def test_module_is_installed_only_if_pip_succeeds(site: Site) -> None:
+def test_module_is_installed_verified_and_kept(site: Site) -> None:
     assert_pip_failed(site.eb(), VERSION)
     assert not site.has_module()
     site.publish(VERSION)
@@ -221,12 +245,24 @@ def test_module_is_installed_only_if_pip_succeeds(site: Site) -> None:
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
     assert site.has_module()
     assert versions(site) == expected(VERSION)
+    code, answer = site.verify()
+    assert (code, answer["verdict"], answer["not_judged"]) == (0, "sound", 0), answer["findings"]
+    assert "import fused: loads" in [finding["message"] for finding in answer["findings"]]
+    image = site.work / "image.sqsh"
+    size = image.stat().st_size
+    with image.open("ab") as file:
+        file.write(b"changed")
+    done = site.eb("--rebuild")
+    assert done.returncode != 0
+    assert "Checksum verification for" in done.stderr
+    os.truncate(image, size)
+    assert versions(site) == expected(VERSION)
 
 
 def test_reinstallation_repairs_failed_one(site: Site, image: Path) -> None:
     """EasyBuild deletes the old installation first, so after a failed one there is no module to load."""
     site.write_easyconfig(NEWER, image)
-    wheels = site.work / "index" / "simple" / "deepspeed"
+    wheels = site.work / "index" / "simple" / "fused"
     wheels.rename(site.work / "hidden")
     assert_pip_failed(site.eb("--rebuild"), NEWER)
     assert not site.has_module()

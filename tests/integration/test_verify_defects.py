@@ -173,6 +173,27 @@ def test_environment_from_lock_is_accepted(site: Site) -> None:
     assert findings.keys() == WITHOUT_PIP
 
 
+def test_uv_project_from_lock_is_accepted(site: Site) -> None:
+    project = site.work / "project"
+    project.mkdir()
+    assert main(["env", "--for", "uv", "-q", "-o", str(project)]) == 0
+    command = [
+        find_uv_bin(),
+        "sync",
+        "-q",
+        "--no-cache",
+        "--project",
+        str(project),
+        "--python",
+        sys.executable,
+    ]
+    env = {name: value for name, value in os.environ.items() if not name.startswith("UV_")}
+    subprocess.run(command, check=True, env={**env, "UV_DEFAULT_INDEX": (site.work / "none").as_uri()})
+    code, findings = Site(site.work, project / ".venv", site.capsys, site.patch).verify()
+    assert code == 0
+    assert findings.keys() == WITHOUT_PIP
+
+
 def other_wheel_of_same_version(site: Site) -> None:
     site.replace(standin_deepspeed(site.work / "other", note="BUILD = 2"))
 

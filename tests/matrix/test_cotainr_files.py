@@ -9,9 +9,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
@@ -27,6 +26,7 @@ from resolver.lock import dumps, read_lock
 from resolver.model import BaseImage
 from tests.support.locks import with_image
 from tests.support.tiny import tiny_wheel
+from tests.support.waiting import wait_for_end, wait_until
 
 
 @pytest.fixture
@@ -238,14 +238,6 @@ def start_sleeping(folder: Path, temporary: Path) -> tuple[subprocess.Popen[str]
     return process, int(file.read_text())
 
 
-def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str] | None = None) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert process is None or process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_interrupted_build_leaves_nothing(scripted: Path, visible: Path, number: int) -> None:
     (scripted / "old.sif").write_text("old")
@@ -258,7 +250,7 @@ def test_interrupted_build_leaves_nothing(scripted: Path, visible: Path, number:
         process.send_signal(number)
         _, err = process.communicate(timeout=30)
     assert (process.returncode, "interrupted; ./old.sif was not changed" in err) == (130, True)
-    wait_until(lambda: not Path(f"/proc/{child}").exists())
+    wait_for_end(child)
     assert list(visible.iterdir()) == []
     assert (scripted / "old.sif").read_text() == "old"
     assert sorted(path.name for path in scripted.glob("*.sif*")) == ["base image.sif", "old.sif"]

@@ -24,6 +24,7 @@ from matrix.container_variables import (
     applied,
     container_changes,
     index_changes,
+    is_visible,
     kept_warnings,
     unset_changes,
     uses_container,
@@ -362,6 +363,44 @@ def test_certificates_are_copied_for_container(tmp_path: Path, monkeypatch: Patc
     assert (tmp_path / "copied").read_bytes() == hidden.read_bytes()
     assert (seen, cache) == (str(tmp_path / "seen.pem"), "1")
     assert not Path(bundle).exists()
+
+
+LEAVING = """#!/bin/sh
+mkdir "$TMPDIR/sandbox"
+touch "$TMPDIR/sandbox/file"
+chmod 500 "$TMPDIR/sandbox"
+echo "$TMPDIR"
+kill -9 $$
+"""
+
+
+@pytest.mark.usefixtures("index")
+@pytest.mark.parametrize("directory", ["mine", "/nowhere"])
+def test_files_of_killed_cotainr_are_removed(tmp_path: Path, monkeypatch: Patch, directory: str) -> None:
+    (tmp_path / "mine").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / directory))
+    cotainr = tmp_path / "cotainr"  # a fake that is killed in the middle
+    cotainr.write_text(LEAVING)
+    cotainr.chmod(0o755)
+    with started(tmp_path, "--", str(cotainr)) as process:
+        out, err = process.communicate()
+    assert process.returncode == 137, err
+    parent = tmp_path / "mine" if directory == "mine" and is_visible(str(tmp_path)) else Path("/tmp")
+    assert Path(out.strip()).parent == parent
+    assert not Path(out.strip()).exists()
+
+
+def test_directory_for_other_node_is_not_made_here(
+    index: Index, tmp_path: Path, monkeypatch: Patch, capsys: Capture
+) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    (tmp_path / "srun").touch(mode=0o755)
+    base = image(tmp_path / "base", mount=True)
+    command = ["srun", "cotainr", "build", "x.sif", "--base-image", str(base)]
+    assert main(["run", "--index", str(index.root), "--dry-run", "--", *command]) == 0
+    assert "TMPDIR" not in capsys.readouterr().err
+    assert main(["run", "--dry-run", "--", "env", *command[1:]]) == 0
+    assert "  TMPDIR=/tmp/matrix-run-XXXXXXXX: this directory is removed" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -16,13 +16,17 @@ from matrix.cli import main
 from resolver.lock import dumps
 from tests.support.locks import built_pick, lock_of
 from tests.support.tiny import tiny_wheel
+from tests.support.waiting import wait_for_end, wait_until
 
 FAKE = """#!/bin/bash
 printf '%s\\n' "$*" "PYTHONNOUSERSITE=$PYTHONNOUSERSITE" "PYTHONPATH=${PYTHONPATH-}" \\
     "PIP_EXTRA_INDEX_URL=${PIP_EXTRA_INDEX_URL-}" >said.txt
 if [ "$1" = new ]; then prefix=$3; else for prefix; do :; done; fi
 mkdir -p "$prefix"
-if [ -n "${WAIT-}" ]; then touch waits && exec sleep 60; fi
+if [ -n "${WAIT-}" ]; then
+    mkdir -m 500 "$CW_BUILD_TMPDIR/packages"
+    sleep 60 & echo $! >waits; wait; sleep 1; mkdir "$prefix"; exit 1
+fi
 if [ -n "${FAILS-}" ]; then echo "[ ERROR ] Installation failed" && exit 1; fi
 mkdir -p "$prefix/bin" "$prefix/share"
 echo "$$" >"$prefix/share/conf.yaml"
@@ -83,7 +87,10 @@ def test_existing_environment_is_replaced_after_success(work: Path) -> None:
     done = run(work, FAILS="1")
     assert done.returncode == 1
     assert "Installation failed" in done.stdout
-    assert "if it gives no reason, it could not download Miniforge" in done.stderr
+    message = f"build.sh: conda-containerize failed (exit code 1, its messages are above); {work}/env was not"
+    assert message in done.stderr
+    assert "If it gives no reason, it could not download Miniforge." in done.stderr
+    assert re.search(r"It needs space: \S+ has \d\S* free\.\n$", done.stderr)
     done = run(work, DIFFERS="1")
     assert done.returncode == 3
     assert "the new environment differs from the lock and was removed\n" in done.stderr
@@ -93,17 +100,49 @@ def test_existing_environment_is_replaced_after_success(work: Path) -> None:
     assert leftovers(work) == []
 
 
-def test_interrupted_build_leaves_nothing(work: Path) -> None:
+def start_waiting(work: Path, *arguments: str) -> tuple[subprocess.Popen[str], int]:
+    """Start a build that does not end; return also the process id of what tykky started."""
+    (work / "tmp").mkdir()
+    env = {"PATH": f"{work / 'tool'}:/usr/bin:/bin", "WAIT": "1", "CW_BUILD_TMPDIR": str(work / "tmp")}
+    command = ["bash", "build.sh", *arguments]
+    started = subprocess.Popen(
+        command, cwd=work, env=env, start_new_session=True, stderr=subprocess.PIPE, text=True
+    )
+    file = work / "waits"
+    wait_until(lambda: file.exists() and file.read_text().endswith("\n"), started)
+    return started, int(file.read_text())
+
+
+@pytest.mark.parametrize("arguments", [[], ["--update", "env"]], ids=["new", "update"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_build_leaves_nothing(work: Path, number: int, arguments: list[str]) -> None:
+    """The signal reaches only the script, as from a batch system."""
     assert run(work).returncode == 0
     old = installed(work)
-    env = {"PATH": f"{work / 'tool'}:/usr/bin:/bin", "WAIT": "1"}
-    started = subprocess.Popen(["bash", "build.sh"], cwd=work, env=env, start_new_session=True)
-    while not (work / "waits").exists():
-        time.sleep(0.05)
-    os.killpg(started.pid, signal.SIGINT)
-    assert started.wait() != 0
+    before = signal.signal(number, signal.SIG_DFL)  # bash traps no signal that it inherits as ignored
+    try:
+        started, child = start_waiting(work, *arguments)
+    finally:
+        signal.signal(number, before)
+    started.send_signal(number)
+    _, err = started.communicate(timeout=30)
+    assert (started.returncode, f"interrupted; {work}/env was not changed" in err) == (130, True)
+    wait_for_end(child)
     assert installed(work) == old
     assert leftovers(work) == []
+    assert not list((work / "tmp").iterdir())
+
+
+def test_killed_build_is_reported_and_repeated(work: Path) -> None:
+    started, child = start_waiting(work)
+    with started:
+        started.kill()
+        os.killpg(os.getpgid(child), signal.SIGKILL)
+    (left,) = leftovers(work)
+    done = run(work)
+    assert done.returncode == 0, done.stderr
+    assert f"{work}/{left} belongs to a build that still runs or was killed" in done.stderr
+    assert installed(work)
 
 
 def test_update_changes_a_copy(work: Path) -> None:

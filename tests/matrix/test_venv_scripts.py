@@ -9,7 +9,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from matrix.cli import main
 from resolver.lock import dumps, read_lock
 from resolver.model import BaseImage
 from tests.support.locks import with_image, with_kept
+from tests.support.waiting import wait_for_end, wait_until
 
 APPTAINER = """#!/usr/bin/env bash
 # STAND-IN for Apptainer: makes what the steps would make, or fails in the middle.
@@ -26,11 +26,12 @@ for word; do case "$word" in *:/user-software) venv=${word%:/user-software} ;; e
 mkdir -p "$venv/bin"
 case "${STEPS:-}" in
     fail) echo "pip: no connection" >&2; exit 1 ;;
-    wait) : > "$venv/waiting"; exec sleep 60 ;;
+    wait) sleep 60 & echo $! > "$venv/waiting"; wait; sleep 1; mkdir -p "$venv" ;;
 esac
 echo "version = ${STEPS:-1}" > "$venv/pyvenv.cfg"
 """
 MKSQUASHFS = """#!/usr/bin/env bash
+[ -z "${STEPS:-}" ] || { sleep 60 & echo $! > "$2"; wait; }
 [ -z "${FULL:-}" ] || { echo half > "$2"; echo "Write failed because No space left on device" >&2; exit 1; }
 cp "$1/pyvenv.cfg" "$2"
 """
@@ -117,24 +118,56 @@ def test_failing_first_installation_leaves_nothing(work: Path) -> None:
     assert content(work) == {}
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_interrupted_creation_keeps_existing_environment(work: Path, number: signal.Signals) -> None:
-    create(work)
+def start_waiting(work: Path, script: str, waiting: str) -> tuple[subprocess.Popen[str], int]:
+    """Start a script that does not end; return also the process id of what its tool started."""
     started = subprocess.Popen(
-        ["bash", str(work / "create_venv.sh")],
+        ["bash", str(work / script)],
         env={"PATH": f"{work / 'bin'}:/usr/bin:/bin", "STEPS": "wait"},
         start_new_session=True,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
     )
-    deadline = time.monotonic() + 30
-    while not list(work.glob("matrix-venv.new-*/waiting")):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    os.killpg(started.pid, number)
-    assert started.wait(timeout=30) != 0
+    wait_until(lambda: any(path.read_text().endswith("\n") for path in work.glob(waiting)), started)
+    (file,) = work.glob(waiting)
+    return started, int(file.read_text())
+
+
+SCRIPTS = [("create_venv.sh", "matrix-venv.new-*/waiting"), ("create_squashfs.sh", "matrix-venv.sqsh.new-*")]
+
+
+@pytest.mark.parametrize(("script", "waiting"), SCRIPTS)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_interrupted_script_keeps_what_exists(
+    work: Path, number: signal.Signals, script: str, waiting: str
+) -> None:
+    """The signal reaches only the script, as from a batch system."""
+    create(work)
+    before = signal.signal(number, signal.SIG_DFL)  # bash traps no signal that it inherits as ignored
+    try:
+        started, child = start_waiting(work, script, waiting)
+    finally:
+        signal.signal(number, before)
+    started.send_signal(number)
+    _, err = started.communicate(timeout=30)
+    message = f"{script}: interrupted; {work}/matrix-venv was not changed"
+    assert (started.returncode, message in err) == (130, True)
+    wait_for_end(child)
     assert content(work) == {"matrix-venv": "version = 1"}
     create(work, STEPS="2")
     assert content(work) == {"matrix-venv": "version = 2"}
+
+
+@pytest.mark.parametrize(("script", "waiting"), SCRIPTS)
+def test_killed_script_is_reported_and_repeated(work: Path, script: str, waiting: str) -> None:
+    create(work)
+    started, child = start_waiting(work, script, waiting)
+    with started:
+        started.kill()
+        os.killpg(os.getpgid(child), signal.SIGKILL)
+    (left,) = work.glob("matrix-venv*.new-*")
+    done = bash(work, script)
+    assert done.returncode == 0, done.stderr
+    assert f"{left} belongs to a build that still runs or was killed" in done.stderr
 
 
 def test_other_directory_is_not_replaced(work: Path) -> None:

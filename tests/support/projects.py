@@ -41,7 +41,9 @@ def write_sdist(cache: Path, name: str, files: Mapping[str, str]) -> str:
     return digest
 
 
-def rows_of(name: str, sha256: str, undeclared: Iterable[str], **recipe: object) -> dict[str, object]:
+def rows_of(
+    name: str, sha256: str, undeclared: Iterable[str], *, version: str = "1.0", **recipe: object
+) -> dict[str, object]:
     """Return the catalog rows of a project for the CPU, by kind.
 
     Parameters
@@ -51,11 +53,11 @@ def rows_of(name: str, sha256: str, undeclared: Iterable[str], **recipe: object)
     recipe
         Additional fields of the recipe, with underscores.
     """
-    sdist = {"file": f"{name}-1.0.tar.gz", "sha256": sha256}
+    sdist = {"file": f"{name}-{version}.tar.gz", "sha256": sha256}
     fields = {key.replace("_", "-"): value for key, value in {"match_runtime": [], **recipe}.items()}
     return {
         "package": {"name": name, "title": "a project of the tests", "import-name": name, **SOURCE},
-        "release": {"package": name, "version": "1.0", "sdist": sdist, "backend": ["cpu"], **SOURCE},
+        "release": {"package": name, "version": version, "sdist": sdist, "backend": ["cpu"], **SOURCE},
         "recipe": {"package": name, "backend": "cpu", "undeclared": [*undeclared], **fields, **SOURCE},
     }
 

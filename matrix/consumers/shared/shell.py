@@ -47,6 +47,21 @@ def head(installation: Installation, consumer: str, name: str, notes: Sequence[s
     return fill("head.sh", about="\n".join(f"# {note}" for note in about), script=name)
 
 
+def stoppable(script: str, target: str, suffix: str = "") -> str:
+    """Return the function that runs a command that a signal to the script also stops.
+
+    The lines also report what killed builds left.
+
+    Parameters
+    ----------
+    target
+        Name of the shell variable with the path of the result, which an interrupted script does not change.
+    suffix
+        What follows this path in the names of unfinished results.
+    """
+    return fill("stoppable.sh", script=script, target=target, suffix=suffix)
+
+
 def container_environment() -> str:
     """Return the lines that prepare the environment for a container, as `matrix run` does."""
     return fill(

@@ -20,29 +20,12 @@ command -v cotainr >/dev/null || fail "cotainr is not on PATH@LOAD@"
 [ -f "$environment" ] || fail "there is no $environment"
 @CHECKS@
 [ ! "$target" -ef "$image" ] || fail "the container would replace its base image $image"
-for left in "$target".new-*; do
-    printf '%s: %s belongs to a build that still runs or was killed; if none runs, remove it\n' @SCRIPT@ "$left" >&2
-done
+@STOPPABLE@
 # An existing container stays until the new one is complete.
 new=$target.new-$$
 trap 'rm -rf -- "$temporary" "$new"' EXIT
-stop() {
-    trap '' HUP INT TERM
-    kill -TERM -- "-$build" 2>/dev/null || :
-    wait "$build" || :
-    kill -KILL -- "-$build" 2>/dev/null || :
-    printf '%s: interrupted; %s was not changed\n' @SCRIPT@ "$target" >&2
-    exit 130
-}
-# In a process group of its own, so that everything that cotainr started can be stopped.
-set -m
-cotainr build "$new" --base-image "$image" --conda-env "$environment" --accept-licenses "$@" </dev/null &
-build=$!
-set +m
-trap stop HUP INT TERM
 code=0
-wait "$build" || code=$?
-trap - HUP INT TERM
+stoppable cotainr build "$new" --base-image "$image" --conda-env "$environment" --accept-licenses "$@" || code=$?
 if [ "$code" -ne 0 ]; then
     printf '%s: cotainr failed (exit code %s, its messages are above); %s was not changed\n' @SCRIPT@ "$code" "$target" >&2
     printf 'cotainr needs network access for Miniforge and conda, and space for the unpacked image: %s has %s free.\n' \

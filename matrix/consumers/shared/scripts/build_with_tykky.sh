@@ -16,27 +16,38 @@ if [ -e "$target" ] || [ -n "$update" ]; then
     [ -f "$target/share/conf.yaml" ] || fail "$target is not an environment of tykky"
 fi
 @CHECKS@
+@STOPPABLE@
 # An existing environment stays until the new one is complete.
 new=$target.new-$$
 old=$target.old-$$
+# tykky leaves its temporary files if it is killed; these go with this directory.
+temporary=${CW_BUILD_TMPDIR:-${TMPDIR:-/tmp}}
+mkdir -p -- "$temporary"
+temporary=$(mktemp -d -- "$temporary/matrix-XXXXXX") || fail "cannot create a directory for temporary files"
 finish() {
     [ -e "$target" ] || [ ! -e "$old" ] || mv -- "$old" "$target"
-    rm -rf -- "$new"
+    chmod -R u+w -- "$temporary" || :
+    rm -rf -- "$temporary" "$new"
 }
 trap finish EXIT
+export CW_BUILD_TMPDIR=$temporary
+code=0
 options=(--environ "$here/environment.sh" -r "$here/req.txt" "$@")
 if [ -n "$update" ]; then
     installed=$("$target/bin/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
     [ "$installed" = @PYTHON@ ] ||
         fail "$target has Python $installed, and the lock has @PYTHON@; build it anew, without --update"
-    cp -a -- "$target" "$new"
-    conda-containerize update "${options[@]}" "$new"
+    stoppable cp -a -- "$target" "$new" || fail "cannot copy $target (see above)"
+    stoppable conda-containerize update "${options[@]}" "$new" || code=$?
 else
-    conda-containerize new --prefix "$new" "${options[@]}" "$environment" || {
-        status=$?
-        echo "build.sh: conda-containerize failed; if it gives no reason, it could not download Miniforge" >&2
-        exit "$status"
-    }
+    stoppable conda-containerize new --prefix "$new" "${options[@]}" "$environment" || code=$?
+fi
+if [ "$code" -ne 0 ]; then
+    printf '%s: conda-containerize failed (exit code %s, its messages are above); %s was not changed\n' \
+        @SCRIPT@ "$code" "$target" >&2
+    printf 'If it gives no reason, it could not download Miniforge. It needs space: %s has %s free.\n' \
+        "${temporary%/*}" "$(df -h --output=avail -- "$temporary" | tail -n 1 | tr -d ' ')" >&2
+    exit "$code"
 fi
 "$new/bin/python" - <<'CHECK' || differs=1
 @CHECK@

@@ -2,9 +2,10 @@
 venv=${MATRIX_VENV:-$here/matrix-venv}
 [ -f "$venv/pyvenv.cfg" ] || fail "there is no environment $venv; create it with: bash create_venv.sh"
 command -v mksquashfs >/dev/null || fail "mksquashfs is not on PATH (package squashfs-tools)"
+@STOPPABLE@
 new=$venv.sqsh.new-$$
 trap 'rm -f -- "$new"' EXIT
-mksquashfs "$venv" "$new" -noappend -no-progress -processors 1 -no-xattrs ||
+stoppable mksquashfs "$venv" "$new" -noappend -no-progress -processors 1 -no-xattrs ||
     fail "mksquashfs failed (see above); $venv has not changed"
 mv -f -- "$new" "$venv.sqsh"
 # run.sh uses the directory if it exists, so it must not see one that is half removed.

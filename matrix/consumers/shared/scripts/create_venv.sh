@@ -15,16 +15,18 @@ cp -- "$here/constraints.txt" "$files/constraints.txt"
 cat > "$files/steps.sh" <<'INSIDE'
 @STEPS@
 INSIDE
+@STOPPABLE@
 # An existing environment stays until the new one is complete.
 new=$venv.new-$$
+old=$venv.old-$$
 trap 'rm -rf -- "$temporary" "$new"' EXIT
 mkdir -p -- "$new"
 binds=(-B "$new:/user-software" -B "$files:/user-software-files:ro"@BIND@)
-"$runtime" exec "${binds[@]}" "$image" sh /user-software-files/steps.sh ||
+stoppable "$runtime" exec "${binds[@]}" "$image" sh /user-software-files/steps.sh ||
     fail "the environment could not be created (see above); what existed before has not changed"
 if [ -e "$venv" ]; then
-    trap 'rm -rf -- "$temporary"; [ -e "$venv" ] || mv -- "$new.old" "$venv"; rm -rf -- "$new" "$new.old"' EXIT
-    mv -- "$venv" "$new.old"
+    trap 'rm -rf -- "$temporary"; [ -e "$venv" ] || mv -- "$old" "$venv"; rm -rf -- "$new" "$old"' EXIT
+    mv -- "$venv" "$old"
 fi
 mv -- "$new" "$venv"
 printf 'Created %s. Pack it with: bash create_squashfs.sh\n' "$venv"

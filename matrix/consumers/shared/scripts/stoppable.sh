@@ -1,0 +1,23 @@
+# Runs a command in a process group of its own, so that everything that it starts ends with this script.
+stoppable() {
+    local code=0
+    set -m
+    "$@" </dev/null &
+    group=$!
+    set +m
+    trap stop HUP INT TERM
+    wait "$group" || code=$?
+    trap - HUP INT TERM
+    return "$code"
+}
+stop() {
+    trap '' HUP INT TERM
+    kill -TERM -- "-$group" 2>/dev/null || :
+    wait "$group" || :
+    kill -KILL -- "-$group" 2>/dev/null || :
+    printf '%s: interrupted; %s was not changed\n' @SCRIPT@ "$@TARGET@" >&2
+    exit 130
+}
+for left in "$@TARGET@@SUFFIX@".new-* "$@TARGET@@SUFFIX@".old-*; do
+    printf '%s: %s belongs to a build that still runs or was killed; if none runs, remove it\n' @SCRIPT@ "$left" >&2
+done

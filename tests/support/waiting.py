@@ -1,0 +1,22 @@
+"""Wait for what another process does."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+
+def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str] | None = None) -> None:
+    """Wait until a condition holds, at most 30 seconds, or until a process that should run has ended."""
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert process is None or process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def wait_for_end(pid: int) -> None:
+    """Wait until a process of another parent has ended."""
+    wait_until(lambda: not Path(f"/proc/{pid}").exists())
