@@ -544,5 +544,6 @@ def _is_hex(text: str, lengths: tuple[int, ...]) -> bool:
 def _invalid(reason: str) -> ProvenanceError:
     msg = f"This is not a valid provenance document: {reason.rstrip('.')}."
     return ProvenanceError(
-        msg, hint="It is damaged or was written by another program. Rebuild to replace it."
+        msg,
+        hint="Remove the wheel with `matrix index remove WHEEL`, then build it again, or add a copy of it.",
     )
