@@ -5,7 +5,7 @@ not trust a file that a killed compiler left half-written, and a build that uses
 stopped. setuptools compares only times: what it copies and links (``build/lib*``) is removed before a build
 continues. If there is no log of ninja, everything is removed, and the build starts anew.
 
-What the next attempt needs to know is in a file next to the part of the directory that the build sees, so a
+The state that the next attempt needs is in a file next to the part of the directory that the build sees, so a
 build cannot change it. Only the user who started a build continues it.
 
 Source: ninja's manual ("The Ninja log").
@@ -45,7 +45,7 @@ _LARGEST = 50 * 2**30
 
 
 class _Attempt(msgspec.Struct, kw_only=True):
-    """What the next attempt needs to know."""
+    """The state of a build that the next attempt needs."""
 
     inputs: str
     """Digest of what the content of the directory depends on, besides the build key."""
@@ -178,7 +178,7 @@ class BuildDirectory:
             self._write()
 
     def start_anew_next_time(self) -> None:
-        """Record that the build failed by itself; the files stay for inspection until the next attempt."""
+        """Record that the build failed for its own reasons; the files stay for inspection until the next attempt."""
         (self.root / _KEPT).unlink(missing_ok=True)
 
     def join_logs(self) -> None:
@@ -235,7 +235,7 @@ def prune(
     keep
         Build keys whose directories are kept.
     dry_run
-        Whether nothing is removed.
+        Whether to remove nothing.
     """
     kept = {key[:20] for key in keep}
     removed, total = [], 0

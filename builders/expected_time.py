@@ -26,7 +26,7 @@ def expected_time(
     recipe
         Its recipe; None if nothing is compiled.
     measured
-        What `recorded` returns.
+        The result of `recorded`.
     cores
         The cores that it will have.
     """

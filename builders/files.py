@@ -161,7 +161,7 @@ def open_regular(path: str | Path, *, directory: int | None = None) -> int:
     Raises
     ------
     NotRegularError
-        It is something else.
+        The path is something else.
     OSError
         It does not exist, or cannot be read.
     """

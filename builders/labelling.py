@@ -310,7 +310,7 @@ class _Relabelling:
         return top
 
     def _checked(self, info: zipfile.ZipInfo) -> Iterator[bytes]:
-        """Yield the content of a member; raise an error at the end unless it agrees with RECORD."""
+        """Yield the content of a member; raise an error at the end unless it matches RECORD."""
         algorithm, expected = self._recorded.get(info.filename, ("sha256", ""))
         digest = hashlib.new(algorithm)
         for data in self._chunks(info):

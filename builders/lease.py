@@ -59,7 +59,7 @@ class Holder(msgspec.Struct, frozen=True):
     since: str
     """UTC, in the format of ISO 8601."""
     machine: str = ""
-    """The running kernel and its PID namespace, in which `pid` means something."""
+    """The running kernel and its PID namespace, in which `pid` is valid."""
     started: str = ""
     """When the process started, in the kernel's unit, because process ids are used again."""
     beat: int = 0

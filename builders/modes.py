@@ -37,7 +37,7 @@ def is_shared(folder: os.stat_result) -> bool:
 
 
 def share(file: int, parent: os.stat_result) -> None:
-    """Give something new in a shared directory the rights of the directory's group."""
+    """Give a new file or directory in a shared directory the rights of the directory's group."""
     if not is_shared(parent):
         return
     mode = os.fstat(file).st_mode

@@ -122,7 +122,7 @@ def _not_static(directory: Path, reason: str) -> UsageError:
 def requirements_of(
     document: PyProject, path: Path, extras: Sequence[str], groups: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield what a project requires, with some of its extras and dependency groups, each with its key.
+    """Yield the requirements of a project, some extras and dependency groups, each with its key.
 
     Its ``requires-python`` becomes a requirement on ``python``. A requirement on the project itself with
     extras, such as ``name[test]``, is replaced by what these require.

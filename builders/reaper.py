@@ -57,7 +57,7 @@ def main(command: list[str]) -> int:
 
 
 def _start(command: list[str], libc: ctypes.CDLL) -> None:
-    """Become the program, in a session of its own."""
+    """Become the program, in a new session."""
     try:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         os.setsid()

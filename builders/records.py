@@ -84,11 +84,11 @@ class BuildRecord(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
     """Why the package was built again; empty for its first build."""
     changed: tuple[Change, ...] = ()
-    """The inputs that differ from those of the build before."""
+    """The inputs that differ from those of the previous build."""
 
 
 class _Start(msgspec.Struct, kw_only=True):
-    """What a build records when it starts."""
+    """The record of a started build."""
 
     name: str
     version: str

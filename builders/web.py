@@ -69,7 +69,7 @@ def new_session(
     Parameters
     ----------
     purpose
-        What the session is for; it is part of the user agent.
+        The purpose of the session, which becomes part of the user agent.
     adapter
         Returns the adapter; called with the keyword arguments of `HTTPAdapter`.
     connections

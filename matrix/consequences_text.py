@@ -50,7 +50,7 @@ def consequences_text(found: Sequence[Consequence], *, sources: bool = False) ->
     Parameters
     ----------
     found
-        What `resolver.consequences.consequences` returns.
+        The result of `resolver.consequences.consequences`.
     sources
         Add the source of each fact.
     """

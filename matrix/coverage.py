@@ -97,7 +97,7 @@ class _Covered:
     column: Column
     cell: Cell
     context: Context
-    """That of its lock."""
+    """The context of its lock."""
     refused: str = ""
     """The reason why it is impossible."""
     lacking: EnvironmentLacksError | None = None
@@ -195,7 +195,7 @@ class Coverage:
 
     @cached_property
     def expected(self) -> Mapping[str, Estimate]:
-        """What each task is expected to need on a machine of its own."""
+        """The expected needs of each task on a separate machine."""
         return estimates(self.tasks, self.index, machine(self.limits), alone=True)
 
     def result(self, wheels: Collection[str]) -> CoverageResult:
@@ -407,7 +407,7 @@ class _Planner:
         self.used_ops: set[str] = set()
 
     def covered(self, row: Row, column: Column) -> _Covered:
-        """Return a cell with its lock and its tasks, or why it has none."""
+        """Return a cell with its lock and its tasks, or with the reason why it has none."""
         cell = row.cells[column.name]
         covered = _Covered(row, column, cell, self._context)
         if not cell.picks:

@@ -1,4 +1,4 @@
-"""The catalog of a lock, the versions to keep from it, and the options that must agree with it."""
+"""The catalog of a lock, the versions to keep from it, and the options that must match it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Show the progress of everything that takes longer than a second, on stderr.
 
-A terminal gets a board, which is redrawn in place; a log file gets a line per event. The displays keep no
-thread of their own while builds run, because those are forked: the builds report every second.
+A terminal gets a board, which is redrawn in place; a log file gets a line per event. The displays run no
+threads while builds run, because builds are forked. Instead, the builds report every second.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _CURSOR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
 class Row(msgspec.Struct):
-    """What is known about a task."""
+    """The state of a task."""
 
     name: str
     state: TaskState = "waiting"
@@ -483,7 +483,7 @@ class Board(Display):
         return table
 
     def _reason(self, row: Row) -> str:
-        """Return what a task waits for."""
+        """Return the reason why a task waits."""
         rows = (self.tasks.rows.get(name) for name in row.after)
         names = [other.name for other in rows if other is not None and other.state not in _ENDED]
         return f"after {', '.join(names)}" if names and row.state == "waiting" else ""

@@ -1,4 +1,4 @@
-"""Settings to a request: check every name and version, and complete the target."""
+"""Turn settings into a request: check every name and version, and complete the target."""
 
 from __future__ import annotations
 

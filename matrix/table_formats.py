@@ -156,7 +156,7 @@ def _turned(columns: Sequence[Column], rows: Sequence[Row]) -> list[list[str]]:
 
 
 def _texts(cells: Sequence[Cell]) -> Iterator[str]:
-    """Yield what a column shows: a version, or as much of the reason for a refusal as it has room for."""
+    """Yield the texts of a column: versions, or as much of the reason for a refusal as fits."""
     room = max([_MIN_WIDTH, *(len(cell.version) for cell in cells)])
     for cell in cells:
         first, *_ = cell.refused.split(", ")

@@ -19,7 +19,7 @@ _PRERELEASE = re.compile(r"\d[-_.]?(a|b|c|pre|rc)|dev", re.IGNORECASE)
 
 
 class Link(NamedTuple):
-    """A statement about the releases of a distribution: what they require, or why they cannot be used."""
+    """A statement about releases of a distribution: a requirement, or the reason why they cannot be used."""
 
     subject: str
     """Name of the distribution, optionally with an extra: ``lightning[extra]``."""

@@ -30,7 +30,7 @@ _MOST_PREDICATES = 3
 
 
 class LinkGroup(msgspec.Struct, frozen=True, eq=False):
-    """What the releases of one distribution state about another, or one requirement of the request."""
+    """The statements of one distribution's releases about another, or one requirement of the request."""
 
     links: tuple[Link, ...]
     size: int

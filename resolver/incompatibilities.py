@@ -37,7 +37,7 @@ class Incompatibility:
     terms
         Number of a variable to its mask.
     reason
-        What states it; None if it was learned.
+        The statement behind it; None if it was learned.
     parents
         The two incompatibilities from which it was learned.
     """
@@ -320,7 +320,7 @@ class Search:
 
 
 def _resolved(conflict: Incompatibility, entry: _Entry, everything: int) -> Incompatibility:
-    """Return what follows from an incompatibility and from the one that limited one of its variables."""
+    """Combine an incompatibility with the one that limited one of its variables."""
     cause = entry.cause
     if cause is None:
         msg = "a choice does not follow from anything"

@@ -1,4 +1,4 @@
-"""What package indexes know, as the resolver reads it; `builders.index_client` fetches it.
+"""The interface through which the resolver reads package indexes; `builders.index_client` implements it.
 
 The resolver has no network access of its own. It receives a `PackageIndexes` and asks it for projects
 and for the metadata of files, only when it considers a candidate.

@@ -99,7 +99,7 @@ def infer_releases(
     project
         The package on an index.
     backend
-        What the releases are for.
+        The backend that the releases are for.
     until
         The last day whose files count; all files if None.
     """

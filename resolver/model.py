@@ -153,7 +153,7 @@ IMAGE = "image"
 
 
 class Preinstalled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Distributions that are installed already and must stay as they are."""
+    """Distributions that are already installed and must not change."""
 
     source: str
     """The file that lists them, or `IMAGE`."""
@@ -309,7 +309,7 @@ class Resolution(
     """Install order: each group needs only members of earlier groups."""
     edges: tuple[Edge, ...] = ()
     left_open: tuple[str, ...] = ()
-    """What is not locked because no index could be reached, as text; pip will choose these versions."""
+    """Descriptions of what is not locked because no index could be reached; pip will choose the versions."""
     notes: tuple[str, ...] = ()
     """Remarks that need no action."""
     warnings: tuple[str, ...] = ()

@@ -245,7 +245,7 @@ class Network:
         Parameters
         ----------
         domains
-            What is left of each variable.
+            The remaining candidates of each variable.
         links
             Numbers of the relations to consider; all if None.
         proof

@@ -300,7 +300,7 @@ class OpenWorld:
         }
 
     def requirements_of(self, name: str) -> list[tuple[str, str]]:
-        """Return what a distribution requires in the result, each with its requirement as written."""
+        """Return the names that a distribution requires in the result, with the requirements as written."""
         if name in self._closed and name not in self._open:
             return self._requires.get((self._closed[name], 1 << self._solution.get(name, 0)), [])
         required = []
@@ -318,7 +318,7 @@ class OpenWorld:
         ]
 
     def stated(self) -> list[Incompatibility]:
-        """Return what the request and the metadata read so far state; each reason is a `Link`."""
+        """Return the statements of the request and of the metadata read so far; each reason is a `Link`."""
         return self._search.stated
 
     def everything(self) -> list[int]:
@@ -654,7 +654,7 @@ class OpenWorld:
         return first, self._first_usable(choices, domain)
 
     def _same_as_project(self, choices: Choices, domain: int) -> int:
-        """Return the release of an extra: that of its project, which is decided before."""
+        """Return the release of an extra: the release of its project, which is decided first."""
         project = self._open[choices.name]
         mask = self._search.domains[project.number]
         others = choices.everything & ~mask & ~ABSENT
@@ -841,7 +841,7 @@ class OpenWorld:
         return False
 
     def _require_closed(self, terms: dict[int, int], requirement: Requirement, link: Link) -> bool:
-        """Add a requirement on a distribution of the problem; return False if no candidate matches it."""
+        """Add a requirement on a distribution of the problem; return whether it was added."""
         name, specifier = requirement.name, requirement.specifier
         variable = self._problem.variables[name]
         allowed = variable.present if specifier is None else variable.allowed_by(str(specifier))

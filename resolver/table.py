@@ -86,7 +86,7 @@ class Row:
     images: tuple[str, ...]
     """Empty if no base image works with this torch and Python."""
     rocm: str
-    """Release in the image; without an image the line of the torch wheel; empty for a CPU."""
+    """Release in the image; without an image the line of the torch wheel; empty for the CPU backend."""
     torch: str
     python: str
     verdict: Verdict | None
@@ -434,7 +434,7 @@ class _Part:
         return first_proven(self.problem, self._ranked_sets[has_image], solve_with)[0]
 
     def why_refused(self, pins: Mapping[str, int]) -> str:
-        """Return which components refuse a column; of several packages first those that fail alone."""
+        """Return which components refuse a column; of several packages, only of those that fail alone, if any do."""
         reasons = {name: self.reason(name, pins) for name in self.packages}
         if len(reasons) == 1:
             return reasons[self.packages[0]]
@@ -478,7 +478,7 @@ class _Part:
         return [demand for demand in self.problem.demands if demand.variable.name == name]
 
     def _around(self, name: str, pins: Mapping[str, int]) -> Domains | None:
-        """Return what the row leaves of all other components if the package may be absent."""
+        """Return the domains that the row leaves for all other components if the package may be absent."""
         if name not in self._open:
             columns = {name, *self.packages}
             demands = [
@@ -529,7 +529,7 @@ def _reason_of(relation: Relation, other: str) -> str:
 
 
 def _fewest(excluded: Mapping[str, int], left: int) -> str:
-    """Return names that together exclude all that is left, the one that excludes most first."""
+    """Return names that together exclude all remaining candidates, the one that excludes most first."""
     names: list[str] = []
     while left:
         best = max(excluded, key=lambda name: (excluded[name] & left).bit_count(), default="")

@@ -1,4 +1,4 @@
-"""The checks of GPU code: its architectures, and whether the version's label agrees with them."""
+"""Check GPU code: its architectures, and whether the version's label matches them."""
 
 from __future__ import annotations
 

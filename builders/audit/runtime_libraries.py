@@ -201,7 +201,7 @@ def read_image_facts(path: Path, overrides: Mapping[str, str]) -> Provider:
 
 
 def image_provider(facts: Mapping[str, object]) -> Provider:
-    """Return what a base image provides.
+    """Return the libraries and symbol versions of a base image.
 
     Parameters
     ----------

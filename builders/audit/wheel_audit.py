@@ -66,7 +66,7 @@ class Report(msgspec.Struct):
     code_objects: dict[str, list[str]]
     """The GPU architectures, with their features, that each member has code for."""
     needs: dict[str, Needs]
-    """What each shared object needs."""
+    """The needs of each shared object."""
     ops: dict[str, bool] | None
     """Whether each op was compiled, from the wheel's op table."""
     findings: tuple[Finding, ...]
@@ -91,7 +91,7 @@ class WheelAudit:
 
     @property
     def errors(self) -> list[Finding]:
-        """The findings because of which the wheel must not be published."""
+        """The findings that prevent the wheel from being published."""
         return [finding for finding in self.findings if finding.severity == "error"]
 
     @property
@@ -114,7 +114,7 @@ class WheelAudit:
         return html_table(f"{self.contents.file}: {self.verdict}", ["severity", "finding", "fix"], rows)
 
     def report(self) -> Report:
-        """Return what ``matrix audit`` prints."""
+        """Return the report that ``matrix audit`` prints."""
         contents = self.contents
         table = promises.read_op_table(contents)
         return Report(

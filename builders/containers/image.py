@@ -126,7 +126,7 @@ def real_path(given: Path) -> Path:
 
 
 def form_of(path: Path) -> Form:
-    """Return what kind of image a file or directory is.
+    """Return the kind of image that a file or directory is.
 
     Raises
     ------

@@ -180,7 +180,7 @@ def output_in(runtime: Runtime, command: Sequence[str], view: View | None = None
 
 @contextmanager
 def _private(runtime: Runtime, view: View) -> Iterator[View]:
-    """Yield the view with a directory of its own for /tmp and HOME."""
+    """Yield the view with a private directory for /tmp and HOME."""
     if view.scratch is None and (view.untrusted or runtime.image is not None):
         with TemporaryDirectory(runtime.tmp) as directory:
             yield replace(view, scratch=directory.root)

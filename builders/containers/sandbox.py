@@ -50,7 +50,7 @@ _SYSTEM_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What a program sees besides the machine's own files, all as real paths."""
+    """The parts of the file system that a program sees or does not see, all as real paths."""
 
     scratch: Path
     """The directory with its /tmp, /var/tmp and HOME."""

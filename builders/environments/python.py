@@ -64,7 +64,7 @@ _NO_LIBRARY = re.compile(r"error while loading shared libraries: ([^:]+):")
 
 
 class _ProbeReply(msgspec.Struct, frozen=True):
-    """What an interpreter reports about itself."""
+    """The properties that an interpreter reports."""
 
     path: str
     prefix: str
@@ -227,7 +227,7 @@ def _uv_prefixes(version: str) -> list[Path]:
 def _try(
     runtime: Runtime, path: Path, version: str, where: str, binds: tuple[Bind, ...]
 ) -> TargetPython | str:
-    """Run an interpreter; return it, or why it cannot be used."""
+    """Run an interpreter; return it, or the reason why it cannot be used."""
     succeeded, lines = _run(runtime, [str(path), "-c", _PROBE], View(env=QUIET, binds=binds))
     if not succeeded:
         return _failure_reason(lines)

@@ -121,7 +121,7 @@ def fetch_wheels(
     Parameters
     ----------
     runtime, python
-        What the wheels are for. pip runs there, so it selects matching ones.
+        The target of the wheels. pip runs there, so it selects matching wheels.
     requirements
         PEP 508 requirements; torch pinned with its local version.
     constraints
@@ -274,7 +274,7 @@ def _download(
             binds += [bind for bind in [local_bind(url)] if bind is not None]
         else:
             unreachable.append(without_password(url))
-            options.reporter.step(f"{unreachable[-1]} is not reachable; pip uses its configured indexes only")
+            options.reporter.step(f"{unreachable[-1]} is not reachable; pip uses only its configured indexes")
     settings = pip_settings(options.mirrored, default_index=public_index())
     view = python_view(python, binds=[*settings.binds, *binds], network=True)
     own = {"PIP_CACHE_DIR": str(part / "pip"), "TMPDIR": str(part / "tmp")}

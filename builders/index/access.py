@@ -105,7 +105,7 @@ def _rename_in(error: OSError, through: str, path: Path) -> None:
 
 
 NOT_A_FILE = (FileNotFoundError, NotADirectoryError, NotRegularError)
-"""What `open_regular` raises if there is no file."""
+"""Exceptions of `open_regular` if there is no file."""
 
 
 def read_regular(path: Path, *, largest: int) -> bytes:

@@ -168,7 +168,7 @@ def _check_wheels(index: Index, project: str, entries: dict[str, Entry], *, keep
 def _judge(
     index: Index, path: Path, records: Collection[str], listed: Entry | None
 ) -> tuple[Finding, None] | tuple[None, Entry]:
-    """Return what is wrong with a wheel, or else the entry that its page should have."""
+    """Return a finding about a wheel, or else the entry that its page should have."""
     if not any(record.startswith(f"{path.name}.") for record in records):
         message = f"{path.name} has no record of where it comes from, so no page lists it."
         return _damage(index, "wheel-without-record", path, message, fix=_ADOPT), None
@@ -351,7 +351,7 @@ def _kind(mode: int) -> str:
 
 
 def _merge(index: Index, folder: Path) -> str:
-    """Move the wheels of a directory to that of the normalized name, replacing none; return what was done."""
+    """Move wheels to the directory with the normalized name without replacing any; return what was done."""
     name = canonicalize_name(folder.name)
     if not is_normalized_name(name):
         return f"moved to {_shown(index.move_to_damaged(folder))}"

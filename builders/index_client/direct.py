@@ -34,7 +34,7 @@ _FILES = ("pyproject.toml", "setup.py", "setup.cfg")
 
 
 class Reference(msgspec.Struct, frozen=True):
-    """What is known about a direct reference."""
+    """The cached facts about a direct reference."""
 
     url: str
     file: File

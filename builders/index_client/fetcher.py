@@ -121,7 +121,7 @@ class _Replies:
         self.end()
 
     def end(self) -> None:
-        """Expect nothing more."""
+        """Stop expecting replies, and release all waiting threads."""
         with self._lock:
             self._is_ready = False
             while self._expected:

@@ -28,10 +28,10 @@ _WINDOW = 1 << 17  # bytes of a later read: a search goes from newer to older ve
 
 
 class Page(msgspec.Struct, array_like=True, gc=False):
-    """What is known about a page without its files."""
+    """The facts about a page, without its files."""
 
     url: str
-    """What was requested, without user and password."""
+    """The requested URL, without user and password."""
     etag: str = ""
     modified: str = ""
     """Validators for a conditional request (RFC 9110, section 13.1)."""

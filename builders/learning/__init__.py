@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class Learned(msgspec.Struct):
-    """What was learned from some files."""
+    """Facts that were learned from files."""
 
     rows: list[schema.Row] = []
     remarks: list[str] = []
-    """What the files do not state, as sentences."""
+    """Sentences about what the files do not state."""
     size: int = 0
     """Size of all files in bytes."""
     read: int = 0

@@ -64,7 +64,7 @@ class Import(msgspec.Struct, frozen=True):
 
 
 class BuildScript(msgspec.Struct):
-    """What the syntax tree of a build script shows."""
+    """Facts in the syntax tree of a build script."""
 
     file: str
     imports: list[Import] = []

@@ -56,7 +56,7 @@ class Origin:
     status: Status = "observed"
     """Status of its requirements: `inferred` if building may change them."""
     note: str = ""
-    """What limits the use of the draft."""
+    """A note about limits on the use of the draft."""
 
     def rows(self, components: Collection[str], today: date) -> list[schema.Row]:
         """Return the rows of a draft; see `draft_rows`."""
@@ -276,7 +276,7 @@ def _with_metadata(facts: SourceFacts, version: str, metadata: Metadata | None, 
 
 
 def _learned(top: Path, version: str, shown: str) -> SourceFacts:
-    """Return what a source shows; its name and version must be known.
+    """Return the facts in a source; its name and version must be known.
 
     Raises
     ------

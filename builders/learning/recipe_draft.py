@@ -58,7 +58,7 @@ def draft_rows(
     Parameters
     ----------
     facts
-        What the source shows; name and version must be known.
+        The facts in the source; name and version must be known.
     pin
         The source.
     source

@@ -75,7 +75,7 @@ _VERSION_LINE = re.compile(r"^__version__\s*(?::\s*\w+\s*)?=\s*['\"]([^'\"]+)['\
 
 
 class CMake(msgspec.Struct, frozen=True):
-    """What the project's own CMake files show."""
+    """Facts in the project's own CMake files."""
 
     files: tuple[str, ...] = ()
     languages: tuple[str, ...] = ()
@@ -88,7 +88,7 @@ class CMake(msgspec.Struct, frozen=True):
 
 
 class SourceFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a source tree shows about its build. JSON output is this struct, encoded."""
+    """Facts in a source tree about its build. JSON output is this struct, encoded."""
 
     name: str
     """Empty if it is computed. This is also true of `version`."""
@@ -145,7 +145,7 @@ class SourceFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def learn_source(top: Path) -> SourceFacts:
-    """Return what a source tree shows about its build.
+    """Return the facts in a source tree about its build.
 
     Parameters
     ----------
@@ -553,7 +553,7 @@ def _undetermined(
 
 
 def _unknown_compilation(document: PyProject, scripts: list[BuildScript], files: dict[str, int]) -> str:
-    """Return what a build without known extension modules may compile; empty if it compiles nothing."""
+    """Return what a build without known extension modules may compile, as a gap; empty if nothing."""
     if _compiling_backend(document):
         return f"what the build backend {document.build_system.build_backend} compiles"
     if any("ext_modules" in script.computed for script in scripts):

@@ -91,7 +91,7 @@ def _kept(known: Iterable[schema.Row], new: Iterable[schema.Row]) -> list[schema
 
 
 def new_rows(rows: Iterable[schema.Row], catalog: Catalog) -> tuple[list[schema.Row], list[str]]:
-    """Return the rows that state something the catalog does not, and remarks on rows that contradict it.
+    """Return the rows that add to the catalog, and remarks on rows that contradict it.
 
     A bound on a release for which the catalog has another row is left out: two rows would allow what any of
     them allows. If the two differ, that is a remark.

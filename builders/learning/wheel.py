@@ -205,7 +205,7 @@ def _compressed_parts(
 def learn_contents(
     contents: Contents, sha256: str, catalog: Catalog, today: date, *, size: int = 0, read: int | None = None
 ) -> Learned:
-    """Return what the content of a wheel states as rows.
+    """Return the rows that the content of a wheel states.
 
     Parameters
     ----------
@@ -274,7 +274,9 @@ class _Reading:
         if "+" in contents.version or (contents.objects and not contents.code):
             return
         if any(tag.interpreter != "py3" for tag in contents.tags):
-            self._remark("the catalog does not have this release, and a release for one Python is not added.")
+            self._remark(
+                "the catalog does not have this release, and releases for a single Python are not added."
+            )
             return
         yield schema.Release(
             package=contents.name,
@@ -480,7 +482,7 @@ class _Reading:
             yield self._requires(name, [_text(requirement.specifier)], "Its metadata.")
 
     def requirements_of_release(self, version: str, variant: str) -> Iterator[schema.Row]:
-        """Yield what the metadata requires, for the release that the wheel was built from."""
+        """Yield the requirements in the metadata, as rows about the release that the wheel was built from."""
         stated = ",".join(self._contents.header("METADATA", "Requires-Python"))
         required = {"python": stated} if stated else {}
         for requirement in self._contents.requirements():

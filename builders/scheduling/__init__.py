@@ -1,1 +1,1 @@
-"""Several builds at once: which task starts when, and the executor that builds on this machine."""
+"""Several builds at once: the order of tasks, and the executors that run them."""

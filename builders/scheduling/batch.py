@@ -1,8 +1,8 @@
 """Build the wheels of a plan in a batch system: submit tasks, follow them, and submit again where that helps.
 
-Everything about a run is in one file per user in the index. What was submitted does not need the process that
-follows it: that may be interrupted or killed, and any later process continues with the file. What became of a
-wheel is in the index and in the failure record of its build; the batch system tells why a job ended.
+Everything about a run is in one file per user in the index. Submitted jobs do not need the process that
+follows them: it may be interrupted or killed, and any later process continues with the file. The result for a
+wheel is in the index and in the failure record of its build; the batch system reports why a job ended.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from resolver.reporter import Reporter, TaskState
 
 _SHORTEST_WAIT = 2.0
-"""Seconds between two questions to the batch system after a change."""
+"""Seconds between two queries to the batch system after a change."""
 _ENDED = {
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "LOST", "NODE_FAIL",
     "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT",
@@ -44,7 +44,7 @@ _ANOTHER_FAILED = "another wheel failed, and --keep-going is not set"
 
 
 class WheelTask(msgspec.Struct, frozen=True):
-    """What a job needs to know of one task of a plan."""
+    """The part of a task of a plan that a job needs."""
 
     key: str
     name: str
@@ -55,13 +55,13 @@ class WheelTask(msgspec.Struct, frozen=True):
     memory_gib: float
     seconds: float
     time_limit: int
-    """Seconds after which something must be wrong."""
+    """Seconds after which the task has certainly failed."""
     lock: str
     """Path of the lock that it belongs to."""
 
 
 class SubmittedJob(msgspec.Struct):
-    """A job of a run; `number` is that of the batch system."""
+    """A job of a run; the batch system assigns the `number`."""
 
     number: str
     keys: tuple[str, ...]
@@ -72,32 +72,32 @@ class SubmittedJob(msgspec.Struct):
     is_held: bool = False
     """Whether it still has to be released."""
     outputs: dict[str, int] = {}
-    """By key: how many outputs of ninja its unfinished build has kept for the next job."""
+    """Number of finished outputs of ninja that an unfinished build has kept for the next job, by key."""
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What became of a task."""
+    """The result of a task."""
 
     state: Literal["built", "failed", "skipped"]
     why: str = ""
 
 
 class Run(msgspec.Struct, kw_only=True):
-    """Everything that is kept about a run, in one file."""
+    """Everything that is stored about a run, in one file."""
 
     schema: int = 1
     id: str = msgspec.field(default_factory=lambda: secrets.token_hex(4))
-    """The end of the names of all its jobs."""
+    """Suffix of the names of all its jobs."""
     directory: str
     """Where the jobs run."""
     options: tuple[str, ...]
-    """Those of ``matrix build-one`` that all tasks have in common, so not their locks."""
+    """Options of ``matrix build-one`` that all tasks have in common, which excludes their locks."""
     tasks: tuple[WheelTask, ...]
-    """Each follows those that it requires."""
+    """Each task comes after those that it requires."""
     partition: str = ""
     account: str = ""
     minutes: int = 0
-    """Time limit of each job; 0 means that of its tasks."""
+    """Time limit of each job; 0 means the time limits of its tasks."""
     most_minutes: int = 0
     """Longest time limit of the partition; 0 if there is none."""
     most_jobs: int = 0
@@ -108,7 +108,7 @@ class Run(msgspec.Struct, kw_only=True):
     """Whether to build further wheels after one has failed."""
     jobs: list[SubmittedJob] = []
     results: dict[str, Result] = {}
-    """By key; a task without result is not finished."""
+    """Results by key; a task without a result is not finished."""
 
 
 def is_live(state: str) -> bool:
@@ -120,23 +120,23 @@ class Executor(ABC):
     """Submits the jobs of a run and follows them; a batch system is a subclass."""
 
     name: ClassVar[str]
-    """As ``--executor`` takes it."""
+    """The value of ``--executor``."""
     title: ClassVar[str]
     unit: ClassVar[str] = "job"
-    """What a job is called in messages."""
+    """The word for a job in messages."""
     retries: ClassVar[Mapping[str, int]]
     """How often to submit a wheel again after such a state. After ``TIMEOUT``, this is for jobs that finished
     others; a wheel whose build has got further is submitted as often as needed."""
     explanations: ClassVar[Mapping[str, str]]
-    """What happened to a job in such a state, as the rest of a sentence."""
+    """Explanation of each state, as the rest of a sentence about a job."""
     advice: ClassVar[Mapping[str, str]] = {}
-    """What to do about such a state, as the end of a sentence."""
+    """Advice about each state, as the end of a sentence."""
     while_silent: ClassVar[str]
-    """What happens while the batch system does not answer, as a sentence."""
+    """A sentence about what happens while the batch system does not respond."""
     longest_wait: ClassVar[float]
-    """Seconds between two questions to the batch system while nothing changes."""
+    """Seconds between two queries to the batch system while nothing changes."""
     how_to_find_jobs: ClassVar[str]
-    """A command that lists what is submitted."""
+    """A command that lists the submitted jobs."""
 
     run: Run
 
@@ -150,20 +150,20 @@ class Executor(ABC):
 
     @abstractmethod
     def require(self, consequence: str) -> None:
-        """Check that the batch system answers.
+        """Check that the batch system responds.
 
         Raises
         ------
         EnvironmentLacksError
-            It is not installed, or does not answer; the message ends with the consequence.
+            It is not installed, or does not respond; the message ends with the consequence.
         """
 
     def _prepare(self) -> None:  # noqa: B027  most need nothing
-        """Start what the run needs."""
+        """Start the services that the run needs."""
 
     @abstractmethod
     def _states(self) -> Mapping[str, str] | None:
-        """Return the states of jobs by number; a job that is missing is lost. None if there is no answer."""
+        """Return the states of jobs by number; missing jobs are lost. None if there is no response."""
 
     @abstractmethod
     def _submit(self, tasks: Sequence[WheelTask]) -> None:
@@ -220,12 +220,12 @@ class Executor(ABC):
             raise MatrixError(msg, hint=hint) from None
 
     def check(self) -> None:
-        """Check that the batch system answers, and that no run of this user is unfinished.
+        """Check that the batch system responds, and that no run of this user is unfinished.
 
         Raises
         ------
         EnvironmentLacksError
-            It is not installed, or does not answer.
+            It is not installed, or does not respond.
         UsageError
             A run is unfinished.
         """
@@ -252,7 +252,7 @@ class Executor(ABC):
     def follow(self) -> Run:
         """Follow the jobs of this user's run until all have ended; return the run with its results.
 
-        Jobs that are missing are submitted. An interrupt leaves all jobs as they are.
+        Missing jobs are submitted. An interrupt does not affect the jobs.
 
         Raises
         ------
@@ -284,7 +284,7 @@ class Executor(ABC):
             return run
 
     def cancel(self) -> list[str]:
-        """Cancel the jobs of this user's run; return their numbers, none without a run.
+        """Cancel the jobs of this user's run; return their numbers; none if there is no run.
 
         Raises
         ------
@@ -315,7 +315,7 @@ class Executor(ABC):
         return self.index.state / self.name / self.run.id
 
     def _failure_record(self, task: WheelTask) -> Path:
-        """Return the file that says why the last attempt to build a task failed."""
+        """Return the record of the last failed attempt to build a task."""
         return failure_path(log_path(self.index, task.name, task.key))
 
     def _forget(self) -> None:
@@ -344,7 +344,7 @@ class Executor(ABC):
             self._sleep(wait)
 
     def _act(self) -> bool:
-        """Do what the states of the jobs require; return False if it has to be tried again.
+        """Act on the states of the jobs; return False if this must be repeated.
 
         Raises
         ------
@@ -421,7 +421,7 @@ class Executor(ABC):
             )
 
     def _end(self, job: SubmittedJob) -> None:
-        """Find out what became of the tasks of a job that has ended."""
+        """Determine the results of the tasks of a job that has ended."""
         results = self.run.results
         missing = []
         if job.state == "FAILED" and self._stopped_in_time(job.number):
@@ -459,13 +459,13 @@ class Executor(ABC):
         return self._count(key, job.state) <= self.retries.get(job.state, 0)
 
     def _got_further(self, key: str, job: SubmittedJob) -> bool:
-        """Return whether a build has finished more outputs than in all jobs before; the next continues it."""
+        """Return whether a build has finished more outputs than in all earlier jobs."""
         before = max((other.outputs.get(key, 0) for other in self.run.jobs), default=0)
         job.outputs[key] = finished_outputs(path_of(self.index, key))
         return job.outputs[key] > before
 
     def _count(self, key: str, state: str) -> int:
-        """Return how many jobs of a task ended so."""
+        """Return how many jobs of a task ended in a state."""
         return sum(job.state == state and key in job.keys for job in self.run.jobs)
 
     def _failure(self, key: str, job: SubmittedJob) -> Result:
@@ -492,7 +492,7 @@ class Executor(ABC):
         return self._record(key).get("message")
 
     def _lacking_requirement(self, task: WheelTask) -> Result | None:
-        """Return the result of a task that requires a wheel which was not built; None if it does not."""
+        """Return a result for a task that requires a wheel that was not built; else None."""
         results = self.run.results
         for key in task.requires:
             if key in results and results[key].state != "built":
@@ -500,7 +500,7 @@ class Executor(ABC):
         return None
 
     def _settle(self) -> None:
-        """Skip what cannot or need not be built after failures."""
+        """Skip tasks that cannot or need not run after failures."""
         live = {key for job in self._live() for key in job.keys}
         stops = not self.run.keep_going and any(row.state == "failed" for row in self.run.results.values())
         for task in self.run.tasks:

@@ -1,4 +1,4 @@
-"""What the builds of a plan need: their order, cores, memory and expected time."""
+"""The order, cores, memory and expected time of the builds of a plan."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _LIGHT = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What one build is expected to need."""
+    """The expected needs of one build."""
 
     demand: Demand
-    """A build that shares the compile jobs of the others demands only its first one."""
+    """A build that shares compile jobs with others demands only its first one."""
     memory_per_job: float
     """GiB."""
     joins: bool
@@ -60,20 +60,20 @@ def estimates(
     sharing: bool = False,
     alone: bool = False,
 ) -> dict[str, Estimate]:
-    """Return what each task is expected to need on a machine.
+    """Return the expected needs of each task on a machine.
 
     Parameters
     ----------
     tasks
         By build key.
     index
-        Its records have the time and the memory of earlier builds.
+        The index, whose records have the time and the memory of earlier builds.
     capacity
         The machine.
     sharing
-        Whether builds can share their compile jobs; without it, each gets a fixed number.
+        Whether builds can share their compile jobs. Otherwise, each gets a fixed number.
     alone
-        Whether each build has such a machine for itself.
+        Whether each build has the machine to itself.
     """
     from networkx import topological_generations
 
@@ -104,7 +104,7 @@ def _compiles(task: Task) -> bool:
 
 
 def recorded(pick: Distribution, index: Index) -> dict[str, float]:
-    """Return what was measured in the last build of this package, of the same version if there is one."""
+    """Return the measurements of the last build of this package, preferably of the same version."""
     best: tuple[bool, str, dict[str, float]] = False, "", {}
     for wheel in index.published(pick.name):
         with suppress(ProvenanceError):

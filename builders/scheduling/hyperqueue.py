@@ -2,7 +2,7 @@
 
 A run is a HyperQueue job, and one more for whatever has to be submitted again. The server is the one that the
 program ``hq`` finds. If there is none and this is a Slurm allocation, a server and a worker on each of its
-nodes are started, and end with the run or with the allocation. A job is known by its name: a server that was
+nodes are started, and end with the run or with the allocation. Jobs are identified by name: a server that was
 started again without a journal counts from 1 again.
 
 Source: It4innovations/hyperqueue@680857bd, under ``docs/``: ``jobs/jobfile.md``, ``jobs/failure.md``,
@@ -46,7 +46,7 @@ _STATES = {
     "canceled": "CANCELLED",
     "aborted": "CANCELLED",
 }
-"""HyperQueue's state of a task to ours; a failed one is told apart by the text of its error."""
+"""Our state for each of HyperQueue's; the error text of a failed task distinguishes the kinds of failure."""
 _FAILURES = (
     ("Time limit reached", "TIMEOUT"),
     ("exit code 130", "TIMEOUT"),  # it stopped before the Slurm job of its worker ends
@@ -71,7 +71,7 @@ def job_definition(
     Parameters
     ----------
     commands
-        Those of the tasks, by key.
+        The commands of the tasks, by key.
     directory
         Where to run the commands.
     logs
@@ -165,7 +165,7 @@ class HyperQueue(Executor):
         return ["hq", f"--output-mode={output}", *server, *words]
 
     def _ask(self, *words: str) -> Any:  # noqa: ANN401  JSON
-        """Return the answer of ``hq``; None if there is none."""
+        """Return the parsed output of ``hq``; None if it fails."""
         try:
             return json.loads(bytes_of(self._command(*words)) or b"")
         except ValueError:
@@ -194,7 +194,7 @@ class HyperQueue(Executor):
         Raises
         ------
         CommandError
-            The server does not answer.
+            The server does not respond.
         """
         self.run.server = self._server = str(cache_root() / "hq" / self.run.id)
         self._save()
@@ -283,7 +283,7 @@ class HyperQueue(Executor):
         return []
 
     def _drop_waiting(self) -> Collection[str]:
-        """Cancel all tasks, also those that run: HyperQueue cannot cancel some tasks of a job."""
+        """Cancel all tasks, including running ones: HyperQueue cannot cancel single tasks of a job."""
         tasks = [task for task in self._live() if task.number not in self._dropped]
         self._cancel_jobs(sorted({task.number.partition("@")[0] for task in tasks}, key=int))
         return [task.number for task in tasks]

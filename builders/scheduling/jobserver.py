@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from builders.plan import Task
 
 _NOT_BY_PATH = ("meson", "scikit-build")
-"""Build backends that call a ninja of their own by its path, or pass the number of jobs another way."""
+"""Build backends that call their own ninja by its path, or pass the number of jobs in another way."""
 LINK = "jobserver"
 """Name of the pipe in the directory of a build."""
 
@@ -70,7 +70,7 @@ class Jobserver:
     Parameters
     ----------
     directory
-        Where to create the pipe. Those that killed processes of this machine have left there are removed.
+        Where to create the pipe. Pipes of killed processes of this machine are removed there.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -90,7 +90,7 @@ class Jobserver:
     def resize(self, jobs: int) -> bool:
         """Issue or withdraw permissions; return whether no more than `jobs` are issued now.
 
-        Those that builds hold can be withdrawn only when they come back.
+        Permissions that builds hold can be withdrawn only when they are returned.
         """
         while self._issued < jobs:
             os.write(self._pipe, b"+")
@@ -102,7 +102,7 @@ class Jobserver:
         return self._issued <= jobs
 
     def reset(self) -> None:
-        """Withdraw all permissions when no build holds any: a killed one has not returned its own."""
+        """Withdraw all permissions when no build holds any; killed builds have not returned theirs."""
         with suppress(BlockingIOError):
             while os.read(self._pipe, 1024):
                 pass

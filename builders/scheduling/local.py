@@ -1,8 +1,8 @@
 """Build several wheels at once on this machine.
 
-Each build is a process of its own, forked from this one. When it gets a signal it ends whatever it has
+Each build is a separate process, forked from this one. When it gets a signal, it ends whatever it has
 started, and the kernel sends it one when this process dies. It reports each step through a pipe. The
-scheduler decides which build starts when; this module starts them and hands out the compile jobs.
+scheduler decides when each build starts; this module starts them and distributes the compile jobs.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ def machine(limits: Limits) -> Demand:
 
 @dataclass
 class Builds:
-    """Builds the wheels of a plan, as many at once as the machine allows.
+    """Build the wheels of a plan, as many at once as the machine allows.
 
     Attributes
     ----------
     wheels
-        Build key to the wheel in the index, in the order in which they were finished.
+        The wheels in the index by build key, in the order in which they were finished.
     errors
-        Build key to the error of each build that failed.
+        The error of each failed build, by build key.
     """
 
     tasks: Mapping[str, Task]
@@ -78,24 +78,24 @@ class Builds:
     limits: Limits
     reporter: Reporter
     rank: Mapping[str, int] = field(default_factory=dict)
-    """Those of a lower rank are built first."""
+    """Tasks with a lower rank are built first."""
     budget: float | None = None
-    """Seconds; no build is started that is expected to end later."""
+    """Seconds; builds that are expected to end later are not started."""
     wheels: dict[str, Path] = field(default_factory=dict)
     errors: dict[str, MatrixError] = field(default_factory=dict)
 
     def run(self, *, keep_going: bool = False) -> Outcome:
-        """Build everything, and return what became of each task; failures are in `errors`.
+        """Build everything, and return the outcome; failures are in `errors`.
 
         Parameters
         ----------
         keep_going
-            Whether to start further builds after one has failed. Those that run are always finished.
+            Whether to start more builds after one has failed. Running builds are always finished.
 
         Raises
         ------
         StoppedError
-            The time limit was reached; what runs was ended.
+            The time limit was reached; running builds were ended.
         """
         capacity = machine(self.limits)
         for row in prune(self.index, keep=self.tasks):
@@ -119,7 +119,7 @@ class Builds:
 
     @contextmanager
     def _jobserver(self, capacity: Demand) -> Iterator[Jobserver | None]:
-        """Create the pool of compile jobs; None with nothing to share, or on a file system without pipes."""
+        """Create the pool of compile jobs; None if nothing can share it, or the file system has no pipes."""
         with ExitStack() as stack:
             jobserver = None
             if capacity.cores > 1 and sum(can_join(task) for task in self.tasks.values()) > 1:
@@ -136,7 +136,7 @@ class _Build:
     pipe: Connection
     jobs: int
     kills: int
-    """How many processes the kernel had killed before it."""
+    """Number of processes that the kernel had killed before the build started."""
 
 
 class _Executor:
@@ -190,7 +190,7 @@ class _Executor:
             self._report(name, state="skipped")
 
     def start(self, name: str, demand: Demand) -> None:
-        """Start a build, or let one continue that has waited for another process."""
+        """Start a build, or continue one that has waited for another process."""
         self._pending.append((name, demand))
 
     def wait(self) -> Sequence[Event]:
@@ -212,7 +212,7 @@ class _Executor:
         Raises
         ------
         StoppedError
-            It is reached.
+            The time limit is reached.
         """
         if self._builds.limits.until is None:
             return None
@@ -238,7 +238,7 @@ class _Executor:
                 self._fork(name, demand)
 
     def _free_jobs(self) -> int:
-        """Return how many compile jobs the builds that share them may run besides their first ones."""
+        """Return the number of compile jobs that builds share, besides the first job of each."""
         sharing = [self._estimates[name] for name in self._admitted if self._estimates[name].joins]
         if not sharing:
             return 0
@@ -300,7 +300,7 @@ class _Executor:
             yield self._ended(name, None)
 
     def _ended(self, name: str, result: Path | MatrixError | None) -> Event:
-        """Record how a build ended; it is tried once more if there was not enough memory."""
+        """Record how a build ended; build once more if it ran out of memory."""
         build = self._running.pop(name)
         build.process.join()
         build.pipe.close()
@@ -427,7 +427,7 @@ def _own(runtime: Runtime) -> Runtime:
 
 
 def _import_early() -> None:
-    """Import what checking and publishing need while compilers run; it takes 0.3 s of CPU."""
+    """Import the modules for checking and publishing while compilers run; this takes 0.3 s of CPU."""
     import cyclonedx.model.bom
     import cyclonedx.output.json  # noqa: F401
 
@@ -435,7 +435,7 @@ def _import_early() -> None:
 
 
 def _end_on_first_signal() -> None:
-    """Raise KeyboardInterrupt at the first signal only: another one would stop the end of the programs."""
+    """Raise KeyboardInterrupt only at the first signal; a second one would disturb the clean-up."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
     def interrupt(*_: object) -> None:
@@ -448,7 +448,7 @@ def _end_on_first_signal() -> None:
 
 
 def _record_failure(log: Path, task: Task, error: MatrixError) -> None:
-    """Write why a build failed, for later commands and other machines."""
+    """Record why a build failed, for later commands and other machines."""
     document = {
         "schema": 1,
         "name": task.pick.name,

@@ -1,6 +1,6 @@
-"""Measure the memory of a build, and recognize that the kernel killed something because there was too little.
+"""Measure the memory of a build, and recognize processes that the kernel killed for lack of memory.
 
-The memory is that of all processes that this one has started, sampled several times a second, because
+It covers all processes that this one has started, sampled several times a second, because
 control groups can rarely be created by users. Shared pages count several times, so the sum is an upper bound.
 """
 
@@ -21,7 +21,7 @@ _GIB = 2**30
 _INTERVAL = 0.3
 """Seconds between two samples."""
 _LARGEST_SHARE = 0.02
-"""Part of the time that looking at all processes may take on a machine with thousands of them."""
+"""Fraction of the time that sampling may take on a machine with thousands of processes."""
 _PAGE = resource.getpagesize()
 
 
@@ -43,12 +43,12 @@ class MemoryMeter:
         self._before = _largest_child()
 
     def __enter__(self) -> Self:
-        """Start to measure."""
+        """Start measuring."""
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop; the kernel also knows about processes that lived shorter than a sample."""
+        """Stop, and add the kernel's record of processes that lived shorter than a sampling interval."""
         self._stop.set()
         self._thread.join()
         after = _largest_child()
@@ -67,12 +67,12 @@ class MemoryMeter:
 
 
 def repeat(look: Callable[[], None], interval: float, stop: Event) -> None:
-    """Look regularly until the event is set, and less often if looking takes long.
+    """Call a function regularly until the event is set, and less often if it takes long.
 
     Parameters
     ----------
     interval
-        Seconds between two looks at least; the first one is after such a pause.
+        Minimum number of seconds between two calls, and before the first one.
     """
     pause = interval
     while not stop.wait(pause):

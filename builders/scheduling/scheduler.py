@@ -1,4 +1,4 @@
-"""Decide which task starts when. The executor and its clock are passed in, so a simulated clock works too.
+"""Decide when each task starts. The executor and its clock are passed in, so a simulated clock works, too.
 
 The scheduler reacts to events and always starts the task with the longest remaining path first. Cores and
 memory are tokens. If the first task does not fit, its start is reserved at the time when the running tasks
@@ -18,30 +18,30 @@ if TYPE_CHECKING:
     from networkx import DiGraph
 
 _LOOK_AHEAD = 64
-"""Number of ready tasks that are considered at each event, so that thousands of them cost little."""
+"""Number of ready tasks to consider at each event, which limits the cost of thousands of tasks."""
 _EPSILON = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a task needs while it runs, or what a machine has."""
+    """The resources that a task needs while it runs, or that a machine has."""
 
     cores: int
     memory: float
     """GiB."""
     seconds: float = 0.0
-    """The expected time; the order depends on it, the result does not."""
+    """The expected time; it affects the order, but not the result."""
 
     def fits(self, free: Demand) -> bool:
-        """Return whether so many cores and so much memory are free."""
+        """Return whether the free resources are sufficient."""
         return self.cores <= free.cores and self.memory <= free.memory + _EPSILON
 
     def without(self, other: Demand) -> Demand:
-        """Return what is left when another demand is met."""
+        """Return the resources without those of another demand."""
         return replace(self, cores=self.cores - other.cores, memory=self.memory - other.memory)
 
     def plus(self, other: Demand) -> Demand:
-        """Return what is free when another demand ends."""
+        """Return the resources plus those of another demand."""
         return replace(self, cores=self.cores + other.cores, memory=self.memory + other.memory)
 
 
@@ -51,9 +51,9 @@ class Event:
 
     name: str
     state: Literal["done", "failed", "waiting", "ready"]
-    """`waiting`: it needs no tokens for now. `ready`: it must be started (again)."""
+    """`waiting`: it needs no tokens for now. `ready`: it can be started (again)."""
     demand: Demand | None = None
-    """What it needs from now on, if that has changed."""
+    """Its demand from now on, if that has changed."""
 
 
 class Executor(Protocol):
@@ -64,7 +64,7 @@ class Executor(Protocol):
         ...
 
     def start(self, name: str, demand: Demand) -> None:
-        """Start a task, or let one continue that reported `ready`."""
+        """Start a task, or continue one that reported `ready`."""
         ...
 
     def wait(self) -> Sequence[Event]:
@@ -74,7 +74,7 @@ class Executor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of the tasks, each list in the order of events."""
+    """The results of the tasks, each list in the order of events."""
 
     done: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
@@ -117,24 +117,24 @@ def schedule(
     rank: Mapping[str, int] | None = None,
     budget: float | None = None,
 ) -> Outcome:
-    """Run all tasks, each after those that it requires, and return what became of them.
+    """Run all tasks, each after those that it requires, and return the outcome.
 
     Parameters
     ----------
     graph
         An edge goes from a task to one that requires it.
     demands
-        What each task needs. A task that needs more than there is gets everything.
+        The demand of each task. A task that needs more than the machine has gets everything.
     capacity
         The cores and the memory of the machine.
     executor
         Starts the tasks.
     keep_going
-        Whether to start further tasks after one has failed. Those that run are always finished.
+        Whether to start more tasks after one has failed. Running tasks are always finished.
     rank
-        Tasks of a lower rank are started first, whatever their remaining paths; 0 for others.
+        Tasks with a lower rank are started first, whatever their remaining paths; the default is 0.
     budget
-        Seconds. No task is started that is expected to end later than so long after the call.
+        Seconds from now; tasks that are expected to end later are not started.
     """
     scheduler = _Scheduler(graph, demands, capacity, executor, rank or {})
     outcome, start = scheduler.outcome, executor.now()
@@ -186,11 +186,11 @@ class _Scheduler:
 
     @property
     def is_running(self) -> bool:
-        """Whether a task holds tokens; those that wait for others are not counted."""
+        """Whether a task holds tokens; waiting tasks are not counted."""
         return bool(self._running)
 
     def leave_out(self, deadline: float) -> None:
-        """Leave out the ready tasks that are expected to end after a time, and what requires them."""
+        """Leave out ready tasks that are expected to end after the deadline, and tasks that require them."""
         from networkx import descendants
 
         now = self._executor.now()
@@ -266,7 +266,7 @@ class _Scheduler:
             self.outcome.skipped.setdefault(successor, name)
 
     def _reservation(self, demand: Demand) -> tuple[float, Demand]:
-        """Return when a demand is expected to fit, and what is free beside it at that time."""
+        """Return when a demand is expected to fit, and the other free resources at that time."""
         now, free = self._executor.now(), self._free
         ends = sorted(
             (max(now, start + self._demands[name].seconds), name) for name, start in self._running.items()

@@ -1,9 +1,10 @@
 """Builds in Slurm jobs: one for each heavy wheel, light ones together.
 
-Jobs run ``matrix build-one``. They are submitted held, each after those whose wheels it requires, and then
-released, so that no job starts before all are known. Each writes its exit code into the index. Slurm itself
-is asked with one ``squeue`` for all jobs, less and less often while nothing changes. Slurm forgets jobs after
-some minutes; accounting (``sacct``) is asked about those that left no exit code, but is not needed.
+Jobs run ``matrix build-one``. They are submitted held, each after the jobs of the wheels it requires, and
+then released, so that no job starts before all are known. Each writes its exit code into the index. Slurm
+itself is asked with one ``squeue`` for all jobs, less and less often while nothing changes. Slurm forgets
+jobs after some minutes; accounting (``sacct``) is asked about those that left no exit code, but is not
+needed.
 
 Sources: sbatch(1), squeue(1), scancel(1), sacct(1), sinfo(1).
 """
@@ -44,7 +45,7 @@ _LAUNCH_FAILED = "launch failed requeued held"
 """The reason of a job that Slurm holds until somebody releases it: its node could not start it."""
 _TIME_LIMIT = "PartitionTimeLimit"
 _GLANCE = 1.0
-"""Seconds between two looks for new exit codes, for which Slurm is not asked."""
+"""Seconds between two checks for new exit codes, which do not query Slurm."""
 
 
 class _Row(msgspec.Struct, frozen=True):
@@ -60,16 +61,16 @@ class _Row(msgspec.Struct, frozen=True):
 def partition_of(catalog: Catalog, site: str, name: str = "") -> Partition | None:
     """Return the partition of a site with that name, or else the one with the longest time limit.
 
-    Short partitions are for tests, and sites admit few jobs to them. None if the catalog does not know it.
+    Short partitions are for tests, and sites admit few jobs to them. None if the catalog does not know any.
     """
     rows = [row for row in catalog.partition.values() if row.site == site and (not name or row.name == name)]
     return max(rows, key=lambda row: row.max_hours or math.inf, default=None)
 
 
 def pack(tasks: Sequence[WheelTask], most: int) -> list[list[WheelTask]]:
-    """Return the tasks of each of at most so many jobs, each job after those whose wheels it requires.
+    """Distribute tasks over a limited number of jobs, each job after those whose wheels it requires.
 
-    Each heavy task has a job of its own. Light tasks of the same level share one: every requirement between
+    Each heavy task has a separate job. Light tasks of the same level share one: every requirement between
     two jobs leads to a higher level, so no two jobs wait for each other.
     """
     levels: dict[str, int] = {}
@@ -102,7 +103,7 @@ def _expected(group: Iterable[WheelTask]) -> float:
 
 
 class Slurm(Executor):
-    """Slurm, asked with its own commands."""
+    """Slurm, through its own commands."""
 
     name = "slurm"
     title = "Slurm"
@@ -212,7 +213,7 @@ class Slurm(Executor):
         ]
 
     def _cancel_unknown(self) -> None:
-        """Cancel jobs that no process recorded, and those that Slurm holds after it could not start them."""
+        """Cancel jobs that no process recorded, and jobs that Slurm holds because it could not start them."""
         live = {job.number for job in self._live()}
         self._scancel([number for number in self._of_run() if number not in live])
 
@@ -230,7 +231,7 @@ class Slurm(Executor):
     # Submit.
 
     def _submit(self, tasks: Sequence[WheelTask]) -> None:
-        """Submit jobs, each after those that it requires; release all that are held."""
+        """Submit jobs, each after those that it requires; release all held jobs."""
         if tasks and not (self.run.minutes or self.run.most_minutes):
             self.run.most_minutes = _most_minutes(self.run.partition)
         live = {key: job for job in self._live() for key in job.keys}
@@ -317,7 +318,7 @@ class Slurm(Executor):
 
 
 def _queue() -> list[_Row] | None:
-    """Return all jobs of this user that Slurm knows; None if it does not answer."""
+    """Return all jobs of this user that Slurm knows; None if Slurm does not respond."""
     output = bytes_of(["squeue", "--me", "--noheader", "--states=all", "--format=%i|%T|%P|%j|%r"])
     if output is None:
         return None
@@ -337,7 +338,7 @@ def _most_minutes(partition: str) -> int:
 
 
 def _accounted(numbers: Sequence[str]) -> dict[str, str]:
-    """Return the final states of jobs as far as accounting knows them."""
+    """Return the final states of those jobs that accounting knows."""
     command = ["sacct", "--noheader", "--parsable2", "--allocations", "--format=JobID,State"]
     output = bytes_of([*command, f"--jobs={','.join(numbers)}"]) or b""
     rows = (line.partition("|") for line in output.decode(errors="replace").splitlines())

@@ -1,4 +1,4 @@
-"""When builds stop: at a time limit of the user, or shortly before the Slurm job ends that they run in.
+"""When builds stop: at the user's time limit, or shortly before the end of the Slurm job they run in.
 
 Sources: sbatch(1), squeue(1).
 """
@@ -19,7 +19,7 @@ _IN_SECONDS = (86400, 3600, 60, 1)
 _SPARE = 60.0
 """Seconds between the stop and the end of a Slurm job: ending all programs takes up to 30."""
 _LARGEST_SHARE = 0.1
-"""Part of the remaining time that is spared at most, so that short jobs build something."""
+"""Maximum fraction of the remaining time to keep free, so that short jobs build something, too."""
 
 
 def seconds_of(text: str) -> float:
@@ -28,7 +28,7 @@ def seconds_of(text: str) -> float:
     Raises
     ------
     UsageError
-        It is not a valid duration.
+        The text is not a valid duration.
 
     Examples
     --------
@@ -48,7 +48,7 @@ def seconds_of(text: str) -> float:
 def job_stop_time() -> float | None:
     """Return when to stop in the Slurm job that this process runs in, in seconds since the epoch.
 
-    None outside of a job, and if its end is unknown. Not every release of Slurm sets ``SLURM_JOB_END_TIME``.
+    None outside of a job, or if its end is unknown. Not every release of Slurm sets ``SLURM_JOB_END_TIME``.
     """
     number = os.environ.get("SLURM_JOB_ID", "")
     if not number:

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 _INTERVAL = 1.0
 """Seconds between two reports."""
 _MOST = 2**18
-"""Bytes that are read of what was written since the last report; only the newest matter."""
+"""Maximum number of new bytes to read since the last report; only the newest matter."""
 _COUNT = re.compile(rb"^\[ *(\d{1,9})(?:/(\d{1,9})|(%))\]", re.MULTILINE)
-"""How ninja starts its lines (``[12/40]``), and make with makefiles of CMake (``[ 30%]``)."""
+"""Matches the start of ninja's lines (``[12/40]``), and of make's with CMake (``[ 30%]``)."""
 
 
 def task_names(titles: Mapping[str, str]) -> dict[str, str]:
@@ -39,7 +39,7 @@ def task_names(titles: Mapping[str, str]) -> dict[str, str]:
 
 
 class LogCount:
-    """Reads from a growing log how many steps of a build tool are done."""
+    """Reads the number of finished steps of a build tool from a growing log."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
@@ -67,7 +67,7 @@ class LogCount:
 
 @contextmanager
 def watched(reporter: Reporter, log: Path) -> Iterator[None]:
-    """Report every second what the log of a build counts, and the memory of what this process has started.
+    """Report the count in a build's log, and the memory of this process's children, every second.
 
     The reports also show that the build is alive.
     """

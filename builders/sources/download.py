@@ -38,7 +38,7 @@ _PARTIAL_CONTENT = 206
 
 
 class Downloads:
-    """What the downloads of a command share: connections, logins, mirrors, and hosts that are down.
+    """The state that the downloads of a command share: connections, logins, mirrors, and hosts that are down.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ class Downloads:
         """Set it to interrupt all downloads, so that threads end with the program."""
 
     def count(self, size: int) -> None:
-        """Report that bytes were received, or are there from an earlier attempt."""
+        """Report bytes that were received now or in an earlier attempt."""
         with self._lock:
             self._received += size
             self._reporter.progress(done=self._received, total=self.expected, unit="bytes")
@@ -79,11 +79,11 @@ def download(url: str, target: Path, sha256: str, downloads: Downloads) -> None:
     Parameters
     ----------
     url
-        Where it is; a ``file`` URL is copied.
+        URL of the file; a ``file`` URL is copied.
     target
         Its final path in the cache.
     sha256
-        Its hash; empty if it is not known. Then a partial download is not continued.
+        Its hash; empty if unknown. Without a hash, a partial download is not continued.
 
     Raises
     ------
@@ -138,7 +138,7 @@ def _part_of(target: Path) -> Iterator[IO[bytes] | None]:
 
 
 def _fetch(url: str, part: IO[bytes], downloads: Downloads) -> None:
-    """Append the missing part of a file, and continue after interrupted connections."""
+    """Append the missing part of a file; continue after interrupted connections."""
     from builders.index_client.transport import RequestError
     from builders.web import MISSING
 

@@ -65,14 +65,14 @@ class MissingItem(msgspec.Struct, frozen=True):
 
 
 class FetchResult(msgspec.Struct):
-    """The items in the cache, and those that are missing."""
+    """The items in the cache, and the missing ones."""
 
     sources: list[FetchedItem] = []
     missing: list[MissingItem] = []
     warnings: list[str] = []
 
     def add(self, item: FetchedItem | MissingItem) -> None:
-        """Add an item to those in the cache or to those that are missing."""
+        """Add an item that is in the cache or missing."""
         if isinstance(item, MissingItem):
             self.missing.append(item)
         else:
@@ -135,7 +135,7 @@ def _pack_commit(url: str, repository: str, commit: str, target: Path, mirrors: 
 
 
 def pack_directory(directory: Path, target: Path) -> None:
-    """Write a source tree into an sdist, as it is now: the same files give the same bytes."""
+    """Write a source tree into an sdist; the same files give the same bytes."""
     with explain_cache_errors(), temporary_sibling(target) as temporary:
         with (
             temporary.open("wb") as file,
@@ -167,11 +167,11 @@ def fetch_published(
     Parameters
     ----------
     picks
-        Distributions with files; of these, the first is fetched.
+        Distributions with files; the first file of each is fetched.
     mirrors
         Maps URL prefixes to their replacement.
     offline
-        Only check whether everything is in the cache.
+        Whether to check only that everything is in the cache.
     check
         Called with each distribution and its file; raises a `MatrixError` if the file must not be used.
     """
@@ -241,16 +241,16 @@ def fetch_all(
     Parameters
     ----------
     catalog
-        Contains the patches.
+        The catalog with the patches.
     names
-        Fetch only these; all when empty.
+        Fetch only these; all if empty.
     mirrors
         Maps URL prefixes to their replacement.
     offline
-        Only check whether everything is in the cache.
+        Whether to check only that everything is in the cache.
     fetch_wheels
-        Called with the lock and the distributions to build, after the sources. Fetches torch and the
-        build requirements, and yields an item for each.
+        Fetches torch and the build requirements, and yields an item for each. Called after the sources are
+        fetched, with the lock and the distributions to build.
 
     Raises
     ------

@@ -1,12 +1,12 @@
 """Sources in git: one bare repository per URL in the cache, and files checked out of it.
 
-Each pinned commit is fetched alone (depth 1), so the cache holds its files and no history. Servers that
-do not serve a commit by its hash are asked for all branches and tags. Submodules are fetched the same
+Each pinned commit is fetched alone (depth 1), so the cache has its files and no history. From servers that
+do not serve a commit by its hash, all branches and tags are fetched. Submodules are fetched the same
 way, at the commits that the outer tree names. git checks every object against its hash when it is
 fetched; ``git fsck`` checks a cached repository again before it is used.
 
 A checkout is written from the cached repositories directly (``git read-tree -u``). So it needs no network,
-and the source has no ``.git``: Apex and setuptools-scm would put what they find there into the wheel,
+and the source has no ``.git``: Apex and setuptools-scm would put data from it into the wheel,
 and flash-attn would try to fetch its submodules. `git submodule update` would clone each submodule once
 more for every build and leave such a ``.git``.
 
@@ -71,7 +71,7 @@ _SCP_URL = re.compile(r"([\w.]+@[\w.][\w.-]*):([^\s:-][^\s:]*)")
 _PASSWORD = re.compile(r"[^\s/'@]+:[^\s/@]*@")
 # Messages of git, in the C locale.
 _NOT_BY_HASH = re.compile(r"not our ref|unadvertised object|shallow capabilities|dumb http|find remote ref")
-"""The server does not serve a commit by its hash."""
+"""Matches errors of servers that do not serve a commit by its hash."""
 _UNREACHABLE = re.compile(
     r"could not resolve|failed to connect|couldn't connect|connection (refused|reset|timed out)|timed out"
     r"|network is unreachable|no route to host|temporary failure|unable to look up|name or service not known"
@@ -86,10 +86,10 @@ _NOT_READABLE = re.compile(
     re.IGNORECASE,
 )
 _INVALID_OBJECT = re.compile(r"error: object [0-9a-f]{40}: \w+: ")
-"""What `git fsck` reports, such as a directory with two entries of one name."""
+"""Matches what `git fsck` reports, such as a directory with two entries of the same name."""
 _NOT_CREATED = re.compile(r"unable to create (file|symlink)|invalid path")
 _NOT_WRITTEN = re.compile(r"unable to write|write error|invalid index-pack output", re.IGNORECASE)
-"""The last one appears when the program that writes the files was killed."""
+"""The last alternative appears if the program that writes the files was killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class CachedCommit:
         return sum(file.stat().st_size for folder in folders for file in folder.rglob("*") if file.is_file())
 
     def large_files(self) -> list[str]:
-        """Return the files whose content is on a Git LFS server, so only a pointer is in the repository."""
+        """Return the files whose content is on a Git LFS server; the repository has only pointers."""
         return [
             _join(tree.path, file)
             for tree in self.trees
@@ -198,7 +198,7 @@ class Repository:
     """The bare repository of a URL in the cache."""
 
     url: str
-    """As in the catalog or in ``.gitmodules``, before mirrors."""
+    """The URL in the catalog or in ``.gitmodules``, before mirrors are applied."""
 
     @property
     def path(self) -> Path:
@@ -246,7 +246,7 @@ class Repository:
         return self._output("fsck", "--no-dangling", "--no-progress", "--no-reflogs") is not None
 
     def _prepare(self) -> None:
-        """Create the repository if it does not exist, and remove what a killed git left in it."""
+        """Create the repository if it does not exist, and remove the files that a killed git left in it."""
         self.log.unlink(missing_ok=True)
         if self.path.exists() and not self._is_intact():
             shutil.rmtree(self.path)
@@ -289,7 +289,7 @@ class Repository:
         self._run(["update-ref", _ref(commit), commit])
 
     def commit_of(self, ref: str, mirrors: Mapping[str, str]) -> str:
-        """Return the commit that a branch or tag of the server names; that of its default branch if empty.
+        """Return the commit that a branch or tag of the server names; if empty, that of the default branch.
 
         Raises
         ------
@@ -339,7 +339,7 @@ class Repository:
             return {name: commit for commit, name in _REMOTE_REF.findall(self.log.read_text())}
 
     def read(self, commit: str, path: str) -> bytes | None:
-        """Return the content of a file of a commit; None if there is none."""
+        """Return the content of a file in a commit; None if the commit does not have it."""
         return self._output("cat-file", "blob", f"{commit}:{path}")
 
     def archive(self, commit: str, directory: str, prefix: str, target: Path) -> None:
@@ -444,7 +444,7 @@ def select_submodules(
     Parameters
     ----------
     selection
-        Submodules or directories. Each selects all submodules at or below it, with all of their own. A
+        Submodules or directories. Each selects all submodules at or below it, recursively. A
         path inside a submodule selects that part of it.
     present
         Paths of the submodules that the commit has.

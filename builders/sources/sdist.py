@@ -41,7 +41,7 @@ _ERRORS_OF_ARCHIVES = {
     None, errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ELOOP,
     errno.EINVAL, errno.ENOENT, errno.EILSEQ,
 }  # fmt: skip
-"""Error numbers that names and kinds of members cause; those of gzip have none."""
+"""Error numbers caused by names and kinds of members; errors of gzip have no number."""
 _REJECTED = {
     tarfile.OutsideDestinationError: "it would be unpacked outside of the source",
     tarfile.SpecialFileError: "it is a device or a pipe",
@@ -184,7 +184,7 @@ def _extract(archive: Path, target: Path) -> None:
 
 
 def _check_link(member: tarfile.TarInfo, target: Path) -> None:
-    """Raise the errors about links that tarfile ignores."""
+    """Raise errors for invalid links that tarfile would accept."""
     if member.islnk() and not (target / member.linkname).is_file():
         raise KeyError(member.linkname)
     if member.issym() and len(os.fsencode(member.linkname)) >= _LONGEST_LINK:
@@ -194,7 +194,7 @@ def _check_link(member: tarfile.TarInfo, target: Path) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """Return the reason of a failure without a path of this machine."""
+    """Return the reason for a failure without paths of this machine."""
     if isinstance(error, OSError) and error.errno is not None:
         return os.strerror(error.errno)
     if isinstance(error, RecursionError):

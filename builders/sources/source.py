@@ -46,7 +46,7 @@ class Source:
     """Whether the network was used."""
     patches: tuple[Path, ...] = ()
     commit: CachedCommit | None = None
-    """Where the files of a source from git are."""
+    """The cached commit of a source from git."""
     warnings: tuple[str, ...] = ()
 
     def unpack(self, directory: Path, *, log: Path | None = None) -> Path:
@@ -55,9 +55,9 @@ class Source:
         Parameters
         ----------
         directory
-            Created if it does not exist. It must not contain the same source already.
+            The directory; it is created if necessary, and must not contain the same source already.
         log
-            Receives git's output; a file next to the directory when None.
+            Receives git's output; by default a file next to the directory.
 
         Raises
         ------
@@ -206,7 +206,7 @@ def patches_of(pick: Distribution, catalog: Catalog) -> tuple[Path, ...]:
 
 
 def apply_patches(source: Path, patches: Sequence[Path], log: Path) -> None:
-    """Apply patches to an unpacked source in their order, each completely or not at all.
+    """Apply patches to an unpacked source in order, each completely or not at all.
 
     Raises
     ------

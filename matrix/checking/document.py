@@ -43,7 +43,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     line: int
     """The line on which it begins, from 1."""
     text: str
-    """What pip or conda reads, without comment."""
+    """The text that pip or conda reads, without comment."""
     editable: bool = True
     """Whether it is alone on its line or in its YAML item, so that it can be replaced."""
     sequence: CommentedSeq | None = None
@@ -102,7 +102,7 @@ class Document(msgspec.Struct, kw_only=True):
     entries: list[Entry] = []
     """The entries that pip reads, in order."""
     conda: list[Entry] = []
-    """What conda reads."""
+    """The entries that conda reads, in order."""
     findings: list[Finding] = []
     """Problems in the structure of the file."""
     has_pip_section: bool = True

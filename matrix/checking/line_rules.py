@@ -202,7 +202,7 @@ def _check_variables(entry: Entry) -> Iterator[Finding]:
     if variable:
         name = variable[1].strip("{}").upper()
         message = (
-            f"pip expands only ${{{name}}}, with braces and in capitals, and keeps {variable[0]} as it is."
+            f"pip expands only ${{{name}}}, with braces and in capitals, and does not change {variable[0]}."
         )
         corrected = entry.text.replace(variable[0], f"${{{name}}}", 1)
         yield finding("variable-not-expanded", entry, message, corrected=[corrected])

@@ -55,7 +55,7 @@ class _Options(NamedTuple):
 
 @dataclass(frozen=True)
 class PipLine:
-    """What pip reads in one line.
+    """One line as pip reads it.
 
     Parameters
     ----------

@@ -82,7 +82,7 @@ def preflight(document: Document, expected: Expected, *, seconds: float) -> Pref
     document
         The file.
     expected
-        What the file is checked against.
+        The target that the file is checked against.
     seconds
         Time limit for pip.
     """

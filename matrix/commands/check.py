@@ -34,7 +34,7 @@ _TARGET_OPTIONS = ("site", "date", "backend", "driver", "base_image", "gfx")
 
 
 class CheckDocument(JsonDocument, kw_only=True):
-    """What pip or conda will reject, ignore or get wrong."""
+    """The findings in a file, and the result of the preflight."""
 
     status: Literal["ok", "errors"]
     file: str

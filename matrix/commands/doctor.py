@@ -41,7 +41,7 @@ class ImageDocument(ImageFacts, frozen=True, kw_only=True):
 
 
 class DoctorDocument(JsonDocument, kw_only=True):
-    """What a machine and a base image have, and what is missing."""
+    """Findings about a machine, and optionally about a base image."""
 
     status: Literal["ok", "errors"]
     host: list[Finding]

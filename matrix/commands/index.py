@@ -97,7 +97,7 @@ class RefreshDocument(JsonDocument, kw_only=True):
 
 
 class RemoveDocument(JsonDocument, kw_only=True):
-    """What was removed from an index."""
+    """The files that were removed from an index."""
 
     status: Literal["ok"] = "ok"
     index: str
@@ -160,10 +160,10 @@ _WHAT = "the file name of a wheel, NAME==VERSION with the local version, or NAME
 _SUMMARIES = {
     "list": "list the wheels",
     "add": "audit wheels from elsewhere, and publish those without errors",
-    "check": "check every wheel and page against their records",
+    "check": "check all wheels and pages against their records",
     "refresh": "rebuild pages that do not match the files",
     "remove": "remove wheels",
-    "prune": "remove wheels that no lock pins, or that are old, or what unfinished builds left",
+    "prune": "remove wheels that no lock pins or that are old, or directories of unfinished builds",
     "yank": "yank wheels: installers then use them only for an exact pin",
     "status": "mark a project as deprecated or archived",
     "serve": "serve the index over HTTP until interrupted",

@@ -53,7 +53,7 @@ class DraftResult(JsonDocument, kw_only=True):
     file: str
     origin: str
     note: str
-    """What limits the use of the draft."""
+    """A note about limits on the use of the draft."""
     facts: SourceFacts
     gaps: list[str]
     """What could not be determined."""

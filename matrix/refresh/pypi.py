@@ -115,8 +115,8 @@ def _add_release(
         similar = (file for file in files if _is_similar(file, newest))
         file = next((file for file in similar if (file.digests or {}).get("sha256")), None)
         if file is None:
-            what = "sdist" if newest.sdist else "wheel of the known kind"
-            update.remarks.append(f"{name} {version} is on PyPI, but without a {what} that has a sha256.")
+            what = "sdist" if newest.sdist else "wheel like those of older releases"
+            update.remarks.append(f"{name} {version} is on PyPI, but has no {what} with a sha256.")
             return
         pin = schema.Sdist(file.filename, (file.digests or {})["sha256"])
     release = schema.Release(

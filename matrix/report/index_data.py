@@ -1,4 +1,4 @@
-"""What an index knows about its wheels and builds, as data of the page."""
+"""The wheels and builds of an index as data of the page."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 _HOLDERS = {"lock": "the lock has", "proven-set": "the set has", "wheel": "the wheel is for"}
-"""By kind, the beginning of a sentence about what must stay as it is."""
+"""The beginning of a sentence about the pins of a holding, by kind."""
 
 
 class Holding(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,13 +36,13 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     kind, name
-        What it is.
+        The kind and the name of the holding.
     before, after
         The facts and the request of each side.
     pins
-        What must stay as it is; see `Question`.
+        The versions that must not change; see `Question`.
     also
-        Distributions that may be part of it although nothing of the catalog requires them.
+        Distributions that may be part of it although nothing in the catalog requires them.
     open_world
         Whether the request may contain distributions that only package indexes know.
     differs
@@ -138,7 +138,7 @@ class Judge:
         return questions
 
     def _session(self, side: Side, holding: Holding) -> Session | CoreItem:
-        """Return the problem of a side, or why it cannot be compiled."""
+        """Return the problem of a side, or the reason why it cannot be compiled."""
         key = (id(side), holding.also, holding.open_world)
         if key not in self._sessions:
             session: Session | CoreItem

@@ -35,7 +35,7 @@ class Question:
     pins
         For components, in addition: version and variant (`Candidate.key`), a version, a specifier, or `ANY`.
     holder, source
-        What has these versions, as the beginning of a sentence, and where that is stated.
+        The thing with these versions, as the beginning of a sentence, and the source of this statement.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Reason(NamedTuple):
     refusing: tuple[CoreItem, ...] = ()
     """The facts of the core that the other side does not have."""
     allowing: tuple[CoreItem, ...] = ()
-    """What the other side has instead."""
+    """The facts of the other side in their place."""
     core: tuple[CoreItem, ...] = ()
 
     def consequence(

@@ -150,7 +150,7 @@ class Rows:
 
 
 class TableDiff:
-    """What differs between the tables of two sides."""
+    """Collects the differences between the tables of two sides."""
 
     def __init__(self, before: Rows, after: Rows) -> None:
         self._before = before
@@ -163,7 +163,7 @@ class TableDiff:
         """Where only one side has a base image; without one, no package can be compiled."""
 
     def consequences(self) -> list[Consequence]:
-        """Return what differs: whole base images and torch versions first, then single cells."""
+        """Return the differences: whole base images and torch versions first, then single cells."""
         self._compare_default()
         if self._has_same_images:
             self._compare_images()
@@ -215,11 +215,11 @@ class TableDiff:
         Parameters
         ----------
         kind, name, row_keys
-            What to add.
+            The consequence to add.
         row_key, column, pins
             The question.
         state, otherwise
-            What to report about the sides on which it is possible and impossible.
+            The state on the side on which it is possible, and on the other side.
         """
         questions = [
             side.question(row_key, column, pins) if not column or column in side.columns else None

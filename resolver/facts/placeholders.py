@@ -46,7 +46,7 @@ def placeholders(text: str) -> Iterator[tuple[str, str]]:
 
 
 def placeholder_error(text: str) -> str:
-    """Return what is wrong with the placeholders of a text; empty if they are valid.
+    """Return the problem with the placeholders of a text; empty if they are valid.
 
     Examples
     --------

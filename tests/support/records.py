@@ -15,7 +15,7 @@ def inputs_of(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def materials_of(record: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return what the wheel was built from: source, torch, base image, build requirements."""
+    """Return the materials of the wheel: source, torch, base image, build requirements."""
     materials = record["predicate"]["buildDefinition"]["resolvedDependencies"]
     assert isinstance(materials, list)
     return materials

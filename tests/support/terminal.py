@@ -20,7 +20,7 @@ import pyte
 
 @dataclass
 class Session:
-    """What a program wrote to a terminal."""
+    """The output of a program on a terminal."""
 
     screen: pyte.HistoryScreen
     code: int = 0
