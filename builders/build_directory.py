@@ -178,7 +178,7 @@ class BuildDirectory:
             self._write()
 
     def start_anew_next_time(self) -> None:
-        """Record that the build failed for its own reasons; the files stay for inspection until the next attempt."""
+        """Record that the build itself failed; the files are kept for inspection until the next attempt."""
         (self.root / _KEPT).unlink(missing_ok=True)
 
     def join_logs(self) -> None:

@@ -185,7 +185,7 @@ def plan(
     UsageError, LockError
         The lock does not build a name, or the catalog has no recipe for it.
     EnvironmentLacksError
-        The torch of the lock exists only in the base image, as no wheel.
+        The torch of the lock exists only in the base image; no index has its wheel.
     """
     requested_ops = ops or {}
     picks = _with_build_requirements(resolution, names)

@@ -109,7 +109,7 @@ def add_input_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_index_access(parser: argparse.ArgumentParser) -> None:
-    """Add the options that choose the package indexes, or work without them."""
+    """Add the options for package indexes and for working offline."""
     group = parser.add_argument_group("package indexes")
     group.add_argument(
         "--index-url", metavar="URL", type=nonempty, help="the package index (default: that of pip)"

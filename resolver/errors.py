@@ -122,7 +122,7 @@ class StoppedError(MatrixError):
 
 
 class InternalError(MatrixError):
-    """An exception that no other class describes: a bug."""
+    """An unexpected exception: a bug in matrix."""
 
     exit_code = 70
     id = "internal"

@@ -93,7 +93,7 @@ def own_source() -> str:
 def protect() -> None:
     """Keep memory and descriptors of this process from its children, and become the parent of orphans.
 
-    Root could read the memory all the same, so what root starts loses that capability (prctl(2)).
+    Root could still read the memory, so programs that root starts lose that capability (prctl(2)).
     """
     os.closerange(sys.stderr.fileno() + 1, MOST_DESCRIPTORS)
     prctl = ctypes.CDLL(None).prctl

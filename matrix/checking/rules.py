@@ -25,7 +25,7 @@ RULES: dict[str, Rule] = {
     "requirement-beside-option": Rule(
         "error",
         "option and requirement on one line",
-        "pip reads the options only: it does not install the requirement, and exits with 0",
+        "pip reads only the options: it does not install the requirement, and exits with 0",
     ),
     "second-value": Rule("error", "option with two values", "pip ignores the second value"),
     "option-beside-requirement": Rule(

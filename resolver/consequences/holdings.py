@@ -60,7 +60,7 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WheelRecord(msgspec.Struct, frozen=True):
-    """A wheel of an index, with what it was built for.
+    """A wheel of an index, with the versions that it was built for.
 
     Attributes
     ----------
