@@ -87,8 +87,8 @@ class Environment:
     def _simple(self, marker: str, extra: str, patch: str) -> bool | None:
         """Evaluate a marker that only compares common variables, perhaps in parentheses before an extra.
 
-        Return None for others. Almost all markers are of this kind, and loading `packaging.markers` takes
-        longer than evaluating them.
+        Return None for other markers. Almost all markers are of this kind, and loading `packaging.markers`
+        takes longer than evaluating them.
         """
         if "(" in marker:
             group, _, last = marker.rpartition(" and ")

@@ -47,7 +47,7 @@ class MatrixError(Exception):
         """Additional keys of the JSON error document."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Let errors pass between processes: their constructors take other arguments than `args`."""
+        """Let errors pass between processes: their constructors take arguments other than `args`."""
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
@@ -239,7 +239,7 @@ class DamagedIndexError(MatrixError):
 _MOST_NAMES = 12
 _MOST_GUESSES = 6
 _CHARACTERS_PER_TYPO = 5
-"""A guess may differ by one typo for every so many characters that were typed."""
+"""One typo is allowed for each group of this many typed characters."""
 _MIN_PREFIX = 4
 
 

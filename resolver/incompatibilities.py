@@ -35,7 +35,7 @@ class Incompatibility:
     Attributes
     ----------
     terms
-        Number of a variable to its mask.
+        Masks by number of the variable.
     reason
         The statement behind it; None if it was learned.
     parents

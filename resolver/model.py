@@ -143,9 +143,9 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     base_image: str | None = None
     rocm: str | None = None
     python: str | None = None
-    """CPython minor version; in a request that of the machine, if the target is the machine itself."""
+    """CPython minor version. In a request, that of the machine if the target is the machine itself."""
     glibc: str | None = None
-    """glibc; in a request that of the machine, if the target is the machine itself."""
+    """glibc version. In a request, that of the machine if the target is the machine itself."""
 
 
 IMAGE = "image"

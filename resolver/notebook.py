@@ -1,4 +1,4 @@
-"""Results as HTML for notebooks, which call ``_repr_html_`` of what a cell returns."""
+"""Results as HTML for notebooks, which call ``_repr_html_`` on the result of a cell."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def solve(
     *,
     any_patch: bool = False,
 ) -> Resolution | Refuted:
-    """Return the resolution of a request, or what refutes it; `resolve` describes the arguments."""
+    """Return the resolution of a request, or the proof that it has none; see `resolve` for the arguments."""
     also = frozenset(PAIRED_WITH_TORCH)  # what others often require; any other name costs another round
     while True:
         problem = compile_problem(catalog, request, also=also, keep=keep, open_world=True)
@@ -206,7 +206,7 @@ def _left_open(
 
 
 def _completed(resolution: Resolution, world: OpenWorld) -> Resolution:
-    """Add to a resolution of the catalog what the open world added."""
+    """Add the picks of the open world to a resolution of the catalog."""
     known = [
         replace(pick, files=world.files_of(pick.name), extras=world.extras_of(pick.name))
         if pick.kind == "distribution"
@@ -280,7 +280,7 @@ def _confusions(picks: Iterable[Distribution], world: OpenWorld) -> Iterator[str
 
 
 def _required_by(known: Iterable[Distribution], world: OpenWorld) -> dict[str, list[Fact]]:
-    """Return why each distribution is part of the result: what requires it, as a fact."""
+    """Return, for each distribution of the result, facts that state what requires it."""
     facts: dict[str, list[Fact]] = {}
     names = [pick.name for pick in known if pick.kind == "distribution"]
     for name in [*names, *(pick.name for pick in sorted(world.picks()))]:

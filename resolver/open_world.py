@@ -1,4 +1,4 @@
-"""Everything that the catalog does not decide: resolved against package indexes.
+"""Resolve everything that the catalog does not decide, against package indexes.
 
 The network (`resolver.network`) decides the platform and the distributions of the catalog. Its solution is
 the assumption of a second search (`resolver.incompatibilities`), which adds all other distributions. That
@@ -59,7 +59,7 @@ class TritonFoundError(Exception):
     torch
         Version of torch.
     requirement
-        What it requires, with the exact version and with the marker of the catalog.
+        Its requirement, with the exact version and with the marker of the catalog.
     """
 
     def __init__(self, torch: str, requirement: str) -> None:
@@ -336,7 +336,7 @@ class OpenWorld:
         return self._problem.variables[name].candidate(bit).version if bit else ""
 
     def _of_target(self, *names: str) -> dict[int, int]:
-        """Return terms for what the target has in the solution."""
+        """Return terms for the target's components in the solution."""
         return {
             self._closed[name]: 1 << self._solution.get(name, 0) for name in names if name in self._closed
         }
@@ -344,7 +344,7 @@ class OpenWorld:
     def _replaced(
         self, requirement: Requirement, marker: str, extra: str = ""
     ) -> Iterator[tuple[Requirement, dict[int, int]]]:
-        """Yield a requirement or its overrides if they apply, with terms for the Python if that decides."""
+        """Yield a requirement or its overrides if they apply, with terms for the Python if it matters."""
         if not self._environment.applies(marker, extra):
             return
         for stated in self._overrides.get(requirement.name, (requirement,)):
@@ -353,7 +353,7 @@ class OpenWorld:
                 yield stated, self._of_target("python") if depends else {}
 
     def _add_request(self, requirement: Requirement, when: dict[int, int]) -> None:
-        """Demand what a requirement of the request asks for, under the Python of the solution."""
+        """Add the demand of a requirement in the request, under the Python of the solution."""
         name = requirement.name
         state = (requirement.text, self._environment.python)
         is_closed = name in self._closed and not (name == "triton" and self._is_of_torch(name))
@@ -418,7 +418,7 @@ class OpenWorld:
         return choices
 
     def _limit_to_torch(self, name: str) -> None:
-        """Add that a torch of the catalog excludes any triton but the one that it requires."""
+        """Exclude, for each torch of the catalog, every triton but the one that it requires."""
         torch, triton = self._closed["torch"], self._closed[name]
         variable = self._problem.variables[name]
         for bit, candidate in enumerate(self._problem.variables["torch"].candidates, start=1):
@@ -445,7 +445,7 @@ class OpenWorld:
         return {self._closed["python"]: sum(1 << bit for bit in bits)}
 
     def _exclude_other_tritons(self, choices: Choices) -> None:
-        """Add that a project excludes the others that install ``triton``."""
+        """Exclude the other projects that install ``triton`` if this one is chosen."""
         present = choices.everything & ~ABSENT
         for name in TRITON_NAMES:
             other: Variable | Choices | None = self._open.get(name) or self._problem.variables.get(name)
@@ -475,7 +475,7 @@ class OpenWorld:
         return mask
 
     def _require_triton(self, terms: dict[int, int], requirement: Requirement, link: Link) -> None:
-        """Add that something requires torch, with a triton of a version that a requirement allows."""
+        """Require a torch whose triton has a version that a requirement allows."""
         limits = [requirement, *self._limits.get(requirement.name, ())]
         without = {}
         for name in self._tritons:
@@ -490,7 +490,7 @@ class OpenWorld:
         self._search.add({**terms, **without}, link)
 
     def _add_facts(self, choices: Choices) -> None:
-        """Add what the catalog knows about the releases of a project."""
+        """Add the catalog's facts about the releases of a project."""
         for row in self._rows.get(choices.name, ()):
             releases = choices.allowed_by(parse_specifier(row.releases) if row.releases else None)
             if row.is_of_wheel:
@@ -498,7 +498,7 @@ class OpenWorld:
             self._add_row(row, choices.name, {choices.number: releases}, row.releases.removeprefix("=="))
 
     def _with_wheel(self, choices: Choices, releases: int) -> int:
-        """Return the releases of which an index has the wheel that was read; other files may differ."""
+        """Return the releases whose wheel on an index is the one that was read; other files may differ."""
         read = {row.sha256 for row in self._catalog.wheel.values() if row.package == choices.name}
         bits = [bit for bit in range(1, len(choices.releases) + 1) if releases >> bit & 1]
         return sum(
@@ -631,7 +631,7 @@ class OpenWorld:
             yield from stated.get(name, ())
 
     def _choose(self) -> tuple[int, int] | None:
-        """Return the next variable to decide and its value; read the metadata of what was decided."""
+        """Return the next variable to decide and its value; read the metadata of decided releases."""
         domains, touched, undecided = self._search.domains, self._search.touched, self._undecided
         for number in sorted(touched):
             domain = domains[number]
@@ -731,7 +731,7 @@ class OpenWorld:
         )
 
     def _load(self, number: int, mask: int) -> None:
-        """Add what a chosen release requires, or that it cannot be used."""
+        """Add the requirements of a chosen release, or exclude it if it cannot be used."""
         self._loaded.setdefault(number, set()).add(mask)
         choices = self._by_number.get(number)
         if choices is None:
@@ -817,7 +817,7 @@ class OpenWorld:
     def _require_one(
         self, terms: dict[int, int], requirement: Requirement, link: Link, *, is_ours: bool, is_built: bool
     ) -> bool:
-        """Add a requirement; return whether it makes what it requires part of the result."""
+        """Add a requirement; return whether it brings its object into the result."""
         name = requirement.name
         if link.subject != "torch" and self._is_of_torch(name):
             if not is_built:
@@ -954,7 +954,7 @@ class OpenWorld:
             self._unread[name, self._solution[name]] = f"a requirement in its metadata is invalid: {error}"
 
     def _exclude_unfit(self, candidate: Candidate, number: int, mask: int) -> None:
-        """Add that a release has no wheel for the target, unless its wheels are not known."""
+        """Exclude a release that has no wheel for the target, unless its wheels are unknown."""
         release = candidate.release
         is_unread = (candidate.name, self._solution[candidate.name]) in self._unread
         if release is not None and is_elsewhere(release) and not is_unread:

@@ -1,4 +1,4 @@
-"""A solution of the problem of platform and catalog becomes a resolution."""
+"""Convert a solution of the problem of platform and catalog to a resolution."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def resolution_of(
 
 
 def _python_pick(pick: Distribution, request: Request, image: Image | None) -> Distribution:
-    """Return the chosen Python with its origin: the request, this machine, the base image, or nothing."""
+    """Return the chosen Python with its origin: the request, this machine, the base image, or the default."""
     installed = request.preinstalled.installed if request.preinstalled else {}
     if any(requirement.name == "python" for requirement in request.requirements):
         return replace(pick, origin="request")
@@ -136,7 +136,7 @@ def _foreign_python(image: Image, version: str) -> str:
 
 
 def with_labels(target: Target, picks: Sequence[Distribution]) -> tuple[Distribution, ...]:
-    """Add the labelled version to what is built."""
+    """Add the labelled version to the distributions to build."""
     versions = {pick.name: pick.version for pick in picks}
     torch, rocm = versions.get("torch", ""), versions.get("rocm", "")
     if not torch or (target.backend == "rocm" and not rocm):
@@ -222,7 +222,7 @@ def _is_in_image(problem: Problem, solution: Solution) -> bool:
 
 
 def _is_reason(relation: Relation, name: str, solution: Solution) -> bool:
-    """Return whether a relation is a reason for a pick; for a platform component also as the object."""
+    """Return whether a relation is a reason for a pick; a platform component may also be its object."""
     if relation.forbids or relation.subject.name not in solution or relation.object.name not in solution:
         return False
     if relation.object.name == "backend":

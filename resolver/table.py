@@ -434,7 +434,7 @@ class _Part:
         return first_proven(self.problem, self._ranked_sets[has_image], solve_with)[0]
 
     def why_refused(self, pins: Mapping[str, int]) -> str:
-        """Return the components that refuse a column, for several packages those of the first that fails alone."""
+        """Return the components that refuse a column, or those of its first package that fails alone."""
         reasons = {name: self.reason(name, pins) for name in self.packages}
         if len(reasons) == 1:
             return reasons[self.packages[0]]

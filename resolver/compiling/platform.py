@@ -106,7 +106,7 @@ def _add_rocm(builder: ProblemBuilder) -> None:
 def _driver_table(builder: ProblemBuilder) -> list[Clause]:
     """Return the clauses of AMD's driver table: supported, at own risk, unsupported, not mentioned.
 
-    What was run at the site although the table does not list it is at own risk, too.
+    Combinations that the table does not list, but that were run at the site, are at own risk, too.
     """
     drivers = list(builder.catalog.driver.values())
     here = builder.catalog.driver.get(builder.driver or "")
@@ -131,7 +131,7 @@ def _driver_table(builder: ProblemBuilder) -> list[Clause]:
 
 
 def _runs_outside_table(builder: ProblemBuilder) -> list[Clause]:
-    """Return the newest run at the site of each ROCm line that AMD's table does not list for its driver."""
+    """Return, for each ROCm line that AMD's table does not list for its driver, the newest run at the site."""
     site, catalog = builder.target.site, builder.catalog
     table = catalog.driver.get(builder.driver or "")
     newest: dict[str, tuple[date, Clause]] = {}

@@ -34,7 +34,7 @@ class ProblemBuilder:
     Attributes
     ----------
     catalog, request, target
-        What the problem is compiled from.
+        The inputs of the problem.
     reachable
         Names of the distributions that the request can bring in: the requested ones, those that they
         require, and so on. No others can become part of a solution, so no others are compiled.
@@ -45,7 +45,7 @@ class ProblemBuilder:
     window
         The site's driver window, or None if the request names the driver.
     advice
-        What the site advises, by component; empty if the request does not follow its advice.
+        The site's advice, by component; empty if the request does not follow its advice.
     open_world
         Whether distributions outside the catalog are resolved against indexes.
     """
@@ -114,8 +114,8 @@ class ProblemBuilder:
         """Add a component, and sort its candidates in the order of preference.
 
         The highest rank comes first, or the lowest if the request prefers the oldest. Within a rank, the
-        candidate without a variant comes first. What the site advises comes before the rest. Candidates for
-        which `last` is greater come after all others, and the version to keep comes before them.
+        candidate without a variant comes first. The site's advice comes before the rest, but `last` matters
+        more: the lowest value comes first. The version to keep comes before all others.
         Candidates weaker than the requested support may not be chosen.
         """
         ordered = sorted(candidates, key=lambda candidate: candidate.variant)
@@ -255,7 +255,7 @@ def check_target(catalog: Catalog, target: Target) -> None:
 
 
 def advice_for(catalog: Catalog, request: Request) -> dict[str, schema.SiteAdvice]:
-    """Return what the site advises on the target's day, by component, if the request follows its advice."""
+    """Return the site's advice for the target's day, by component; empty if the request ignores it."""
     target = request.target
     if request.prefer != "advised":
         return {}

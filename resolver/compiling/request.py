@@ -228,7 +228,7 @@ def _names_before_commits(variant: str) -> tuple[bool, str]:
 
 
 def demand_text(requirement: Requirement) -> str:
-    """Return the text of the demand of a requirement."""
+    """Return the text for the demand of a requirement."""
     return f"you asked for {requirement.text}"
 
 

@@ -36,7 +36,7 @@ def consequences(before: Side, after: Side, holdings: Iterable[Holding] = ()) ->
     before, after
         The two sides. Their requests have the same requirements and the same backend.
     holdings
-        Locks and wheels to judge on both sides. Proven sets need not be named.
+        Locks and wheels to judge on both sides. Proven sets are always judged.
 
     Raises
     ------

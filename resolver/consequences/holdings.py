@@ -183,7 +183,7 @@ def _holding_of_set(
 
 
 def wheels(before: Side, after: Side, records: Sequence[WheelRecord]) -> Iterator[Holding]:
-    """Yield for each wheel whether it still loads with a torch, a ROCm and a Python that it was built for.
+    """Yield a holding for each wheel: whether it still loads with a torch, ROCm and Python it was built for.
 
     If the catalog knows the release, its run requirements count as well.
     """
@@ -229,7 +229,7 @@ def _with_published(side: Side, records: Sequence[WheelRecord]) -> Side:
 
 
 def _with_limits_only(request: Request) -> Request:
-    """Return a request without packages; what limits the rows of the table also limits holdings."""
+    """Return a request without packages; the limits of the table's rows also apply to holdings."""
     limits = (requirement for requirement in request.requirements if requirement.name in ROW_COMPONENTS)
     return replace(request, requirements=tuple(limits))
 

@@ -14,7 +14,7 @@ Kind = Literal["default", "base-image", "torch", "package", "lock", "wheel", "pr
 
 
 class Side(msgspec.Struct, frozen=True):
-    """One side of a comparison: the facts, and the target with what limits the table, as for `Table`."""
+    """One side of a comparison: the facts, and the request with the limits of the table, as for `Table`."""
 
     catalog: Catalog
     request: Request

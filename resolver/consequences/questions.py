@@ -135,7 +135,7 @@ class Reasons:
         self._known: dict[Session, list[tuple[dict[str, str], Reason]]] = {}
 
     def why(self, refused: Question, possible: Question) -> Reason:
-        """Return the core of a refused question, and which facts in it the other side does not have."""
+        """Return the core of a refused question, and the facts in it that the other side lacks."""
         if refused.missing:
             core = tuple(not_in_catalog(f"{name} {key}") for name, key in refused.missing.items())
             return Reason((), tuple(_new_candidates(refused, possible)), core)
@@ -173,7 +173,7 @@ def _new_candidates(refused: Question, possible: Question) -> Iterator[CoreItem]
 
 
 def _changed_demands(demands: Iterable[Demand], other: Problem) -> Iterator[tuple[CoreItem, list[CoreItem]]]:
-    """Yield the facts about the target in a core that the other side does not have, and what it has."""
+    """Yield the facts about the target in a core that the other side lacks, each with that side's facts."""
     for demand in demands:
         if demand.kind == "request" and not demand.of_target:
             continue
@@ -194,7 +194,7 @@ def _item(demand: Demand) -> CoreItem:
 def _changed_relations(
     session: Session, demands: list[Demand], relations: list[Relation], possible: Question
 ) -> Iterator[tuple[CoreItem, list[CoreItem]]]:
-    """Yield the relations in a core that the other side does not have, and what it has."""
+    """Yield the relations in a core that the other side lacks, each with that side's relations."""
     for relation in relations:
         subjects = subjects_left(session, demands, relations, relation)
         others = [
@@ -232,7 +232,7 @@ def _is_same_demand(demand: Demand, other: Demand) -> bool:
 
 
 def _is_same_relation(relation: Relation, other: Relation, subjects: int) -> bool:
-    """Return whether a relation of the other side allows the same for some subjects that both sides have."""
+    """Return whether a relation of the other side allows the same objects for the given subjects."""
     bit_of = {candidate.key: bit for bit, candidate in enumerate(other.subject.candidates, start=1)}
     shared = _keys(relation.object.candidates) & _keys(other.object.candidates)
     for bit in bits(subjects):

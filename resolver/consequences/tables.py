@@ -62,7 +62,7 @@ def changed_packages(before: Side, after: Side) -> frozenset[str] | None:
 
 
 def _matters(row: schema.Row, side: Side) -> bool:
-    """Return whether a row can affect the target of a side; one about another site or driver cannot."""
+    """Return whether a row can affect the target of a side; a row about another site or driver cannot."""
     target = side.request.target
     match row:
         case schema.Partition() | schema.DriverModule() | schema.SiteVariable():
@@ -140,7 +140,7 @@ class Rows:
     def question(
         self, row_key: RowKey | None, column: str = "", pins: Mapping[str, str] | None = None
     ) -> Question:
-        """Ask whether a row, or a package in any row, has a solution, with more pins if any."""
+        """Ask whether a row, or a package in any row, has a solution, optionally with more pins."""
         session, demands = self.table.question(self.columns[column] if column else None)
         all_pins = {}
         if row_key is not None:
@@ -210,7 +210,7 @@ class TableDiff:
         row_keys: Sequence[RowKey] | None = None,
         pins: Mapping[str, str] | None = None,
     ) -> None:
-        """Add what is possible on one side only, with the reason why it is not possible on the other.
+        """Add a thing that is possible on one side only, with the reason why it is impossible on the other.
 
         Parameters
         ----------
@@ -249,7 +249,7 @@ class TableDiff:
         self._add(consequence, [row_key] if row_keys is None else row_keys)
 
     def _compare_default(self) -> None:
-        """Compare what is chosen if the request names no version, unless a proven set decides that."""
+        """Compare the default choice of versions, unless a proven set decides it."""
         if self._after.side.request.prefer == "proven":
             return
         solutions = [side.question(None).solution or {} for side in (self._before, self._after)]
@@ -370,7 +370,7 @@ class TableDiff:
         )
 
     def _compare_packages(self) -> None:
-        """Add packages that only one side has in its table, and releases that one catalog lacks there."""
+        """Add packages that are in the table of one side only, and releases that one catalog lacks."""
         before, after = self._before.versions, self._after.versions
         changed = {
             (one.name, version)

@@ -282,7 +282,7 @@ class SiteVariable(Dated, frozen=True, kw_only=True):
     directory: bool = False
     """Whether the value is the path of a directory that must exist."""
     combination: dict[str, str] = {}
-    """Component to the specifier of the versions for which this is true; empty means always."""
+    """Specifiers of the versions for which this is true, by component; empty means always."""
 
     identity = ("site", "name", "combination", "since")
 
@@ -451,23 +451,23 @@ class Recipe(Row, frozen=True, kw_only=True):
     imports: tuple[str, ...] = ()
     """Modules of the installed wheel that must be importable."""
     attributes: dict[str, str] = {}
-    """Expected attributes of imported modules: ``module:name`` to the value as text."""
+    """Expected values, as text, of attributes of imported modules, by ``module:name``."""
     mpi: bool = False
     """Whether it is compiled against the MPI of the base image or, on the host, that of ``mpicc`` on PATH."""
     op_table: str = ""
     """File of the wheel in which the build lists the ops it compiled (``installed_ops``)."""
     run_environment: dict[str, str] = {}
-    """Environment variables that the installed package needs to use what was built."""
+    """Environment variables that the installed package needs at run time."""
     source_has: tuple[str, ...] = ()
     """Globs of source files, each of which must match; some sdists lack files they need to compile."""
     source_contains: dict[str, str] = {}
-    """Source file to a text it must contain: evidence that the source reads the recipe's flags."""
+    """Text that a source file must contain, by file: evidence that the source reads the recipe's flags."""
     source_lacks: dict[str, str] = {}
-    """Source file to a text it must not contain: evidence that the source does not need other flags."""
+    """Text that a source file must not contain, by file: evidence that the source does not need other flags."""
     one_wave_size: bool = False
     """Whether the build uses the wave size that rocminfo reports for all architectures."""
     fixed_paths: dict[str, str] = {}
-    """Program that the source calls by a fixed path, to the releases that do so."""
+    """Specifiers of the releases whose source calls a program by a fixed path, by that path."""
     plain_targets: bool = False
     """Whether the source only accepts architectures without features (``:xnack+``)."""
     native_cpu: bool = False
@@ -486,7 +486,7 @@ class KnownBad(Row, frozen=True, kw_only=True):
     """Versions that do not work together although other facts allow them."""
 
     combination: dict[str, str]
-    """Component to the specifier of its bad versions (empty text: every version)."""
+    """Specifiers of the bad versions, by component (empty text: every version)."""
     problem: str
     """What goes wrong, in one sentence without a full stop."""
     effect: Literal["refuse", "warn"] = "refuse"
@@ -518,7 +518,7 @@ class ProvenSet(Row, frozen=True, kw_only=True):
     date: datetime.date | None = None
     """The day on which it is known to have worked, or was last changed; None if not recorded."""
     picks: dict[str, str]
-    """Component to version (``name = "version"``, or ``"version (variant)"``)."""
+    """Versions by component (``name = "version"``, or ``"version (variant)"``)."""
     backend: Backend = "rocm"
     tier: Literal[1, 2] = 2
     """1: everything in it is recorded and published, so it must resolve. 2: old, partly unknown,

@@ -131,7 +131,7 @@ class FakeIndexes:
         return self._projects.get(name)
 
     def direct(self, name: str, url: str) -> _Project:
-        """Return the release that a direct reference names; the file is named after the last part of the URL."""
+        """Return the release of a direct reference; its file is named after the last part of the URL."""
         found, version, release = self._releases[url]
         if found != name:
             msg = f"{url!r} is {found}, not {name}."
