@@ -1,9 +1,9 @@
 """The directory of a build, which an interrupted attempt leaves to the next one.
 
-ninja writes each output to its log (``.ninja_log``) when the command that makes it has succeeded. So it does
+ninja writes each output to its log (``.ninja_log``) when its command has succeeded. So it does
 not trust a file that a killed compiler left half-written, and a build that uses ninja continues where it
 stopped. setuptools compares only times: what it copies and links (``build/lib*``) is removed before a build
-continues. If there is no log of ninja, everything is removed, and the build starts anew.
+continues. If there is no log of ninja, everything is removed, and the build starts again.
 
 The state that the next attempt needs is in a file next to the part of the directory that the build sees, so a
 build cannot change it. Only the user who started a build continues it.
@@ -182,7 +182,7 @@ class BuildDirectory:
         (self.root / _KEPT).unlink(missing_ok=True)
 
     def join_logs(self) -> None:
-        """Put the logs of earlier attempts before that of this one, so that it shows every compilation."""
+        """Put the logs of earlier attempts before the current log, so that it shows every compilation."""
         earlier = self.root / _EARLIER_LOG
         if earlier.exists():
             with earlier.open("ab") as sink, self.log.open("rb") as source:
@@ -300,7 +300,7 @@ def _remove(path: Path) -> None:
 
 
 def _remove_untracked(source: Path) -> None:
-    """Remove what setuptools copies, links and packs: it trusts each file that is newer than its source."""
+    """Remove files that setuptools copies, links and packs: it trusts any that is newer than its source."""
     for directory, _ in list(_walk(source)):
         if os.path.basename(directory) == "build":  # noqa: PTH119
             for name in os.listdir(directory):  # noqa: PTH208

@@ -53,7 +53,7 @@ class BuildHost:
     """Content of the base image; None on the host itself."""
 
     def require_compilers(self, title: str, backend: str) -> None:
-        """Check that the base image has what compiling needs.
+        """Check that the base image has everything for compiling.
 
         Parameters
         ----------

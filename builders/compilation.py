@@ -41,7 +41,7 @@ class BuiltWheel:
     """Digest of the copy when it was made."""
 
     def verify(self) -> None:
-        """Check that the file is the one that was copied.
+        """Check that the file has not changed since it was copied.
 
         Raises
         ------
@@ -242,9 +242,9 @@ def _check_mount(runtime: Runtime, bind: Bind) -> None:
 
 
 def _linkers(environment: BuildEnvironment, recipe: AppliedRecipe) -> dict[str, str]:
-    """Return the link commands of this Python without the RPATH of its own library directory.
+    """Return the link commands of this Python, without an RPATH to its own library directory.
 
-    The Python builds of pyenv and conda pass that directory on to every extension (sysconfig's
+    Python from pyenv and conda passes that RPATH on to every extension (sysconfig's
     ``LDSHARED``), and with it a path of the build machine.
     """
     linkers = {}

@@ -3,7 +3,8 @@
 Each package has a separate cache, so that no package can put objects into another one's wheel. A shim comes
 first on PATH for each host compiler, and ``HIP_CLANG_PATH`` names a directory whose clang is a shim: hipcc
 and CMake call the clang there. The shims call ccache, or the compiler itself if ccache has an error of its
-own. Builds see their directories at fixed paths, so ccache recognizes what an earlier build has compiled.
+own. Builds see their directories at fixed paths, so ccache recognizes files that an earlier build has
+compiled.
 
 Sources: ccache(1); HIPCC environment variables (rocm.docs.amd.com/projects/HIPCC).
 """

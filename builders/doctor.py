@@ -65,7 +65,7 @@ def check_driver(reported: str, catalog: Catalog) -> Finding:
     Parameters
     ----------
     reported
-        The version that the machine reports; empty without a driver.
+        The version that the machine reports; empty if there is no driver.
     """
     if not reported:
         message = "No AMD kernel driver reports its version. Wheels can be built, but nothing runs on a GPU."

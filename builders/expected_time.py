@@ -13,7 +13,7 @@ _COMPILING = 120.0
 _PACKING = 10.0
 """Assumed seconds of a build without any record, with and without compiled code."""
 TimeSource = Literal["record", "recipe", "guess"]
-"""Origin of the expected time of a build: an earlier build, the least time in the recipe, or neither."""
+"""Origin of the expected time of a build: an earlier build, the minimum time in the recipe, or neither."""
 
 
 def expected_time(

@@ -49,7 +49,7 @@ def flush(path: Path) -> None:
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """Copy the content of a file; an error about space names the target, which is full, not the source."""
+    """Copy the content of a file; errors about space name the target, which is full, not the source."""
     try:
         shutil.copyfile(source, target)
     except OSError as error:
@@ -74,7 +74,7 @@ def link_exclusively(temporary: Path, target: Path) -> bool:
     """Rename a finished file to its final name; return False if the name exists already.
 
     A hard link fails if the name exists, even if another machine creates it at the same moment. On file
-    systems without hard links, a lock protects the time between looking for the name and the rename.
+    systems without hard links, a lock protects the time between the check for the name and the rename.
     """
     try:
         os.link(temporary, target)
@@ -123,7 +123,7 @@ def write_atomic(target: Path, text: str | bytes) -> None:
 def exclusive_lock(path: Path, *, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
     """Hold a lock, also against other machines that share the directory; see `builders.lease`.
 
-    It is released when the process ends, also by ``kill -9``. If the machine breaks down, others can take the
+    It is released when the process ends, even by ``kill -9``. If the machine breaks down, others can take the
     lock after `builders.lease.EXPIRY` seconds.
 
     Parameters

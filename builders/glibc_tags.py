@@ -34,7 +34,7 @@ def promised_glibc(platform_tag: str) -> str:
 
 
 def machine_of_tag(platform_tag: str) -> str:
-    """Return the machine of a platform tag for Linux, such as ``x86_64``; empty for another tag."""
+    """Return the machine of a platform tag for Linux, such as ``x86_64``; empty for other tags."""
     match = _PLATFORM.fullmatch(platform_tag)
     return match["machine"] if match else ""
 

@@ -140,7 +140,7 @@ def compiler_identity() -> str:
 
 
 def mpi_identity() -> str:
-    """Return the path of ``mpicc`` and how it compiles, or an empty string if it is not on PATH."""
+    """Return the path and the compile command of ``mpicc``, or an empty string if it is not on PATH."""
     path = shutil.which("mpicc")
     return f"{Path(path).resolve()}: {output_of([path, '-show']).strip()}" if path else ""
 

@@ -176,7 +176,7 @@ class Preference(msgspec.Struct, frozen=True):
     """Candidates of a component that come first once another component is chosen."""
 
     other: str
-    """The other component: for Python the base image."""
+    """The other component. For Python, this is the base image."""
     first: dict[int, int]
     """Maps the bit number of a candidate of `other` to the mask of the candidates that come first."""
 

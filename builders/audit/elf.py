@@ -78,7 +78,7 @@ class SharedObject:
     needed: tuple[str, ...]
     """Names of the libraries that it needs (``DT_NEEDED``)."""
     machine: str = ""
-    """As in the ELF header, such as ``EM_X86_64``."""
+    """The machine in the ELF header, such as ``EM_X86_64``."""
     soname: str = ""
     search_paths: tuple[str, ...] = ()
     """Directories of its RPATH and RUNPATH."""

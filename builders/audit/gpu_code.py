@@ -83,7 +83,7 @@ ARCHITECTURES = {
     0x52: "gfx10-1-generic", 0x53: "gfx10-3-generic", 0x54: "gfx11-generic", 0x55: "gfx1152",
     0x58: "gfx1153", 0x59: "gfx12-generic", 0x5A: "gfx1251", 0x5F: "gfx9-4-generic",
 }  # fmt: skip
-"""``EF_AMDGPU_MACH``, the low byte of an object's ELF flags, to the GPU architecture."""
+"""GPU architectures by ``EF_AMDGPU_MACH``, the low byte of an object's ELF flags."""
 _FEATURES = {"xnack": (0x300, {0x200: "-", 0x300: "+"}), "sramecc": (0xC00, {0x800: "-", 0xC00: "+"})}
 
 
@@ -137,7 +137,7 @@ def read_code_objects(
     data
         The shared object.
     start, size
-        Where the section is in it, in bytes.
+        Position of the section in it, in bytes.
     budget
         The budget of its wheel; None for a standalone file.
 
@@ -270,7 +270,7 @@ class _Section:
     def _decompressed(
         self, start: int, end: int, compression: str, most: int
     ) -> Iterator[tuple[Buffer, int]]:
-        """Decompress a payload to memory, a large one to a temporary file without a name.
+        """Decompress a payload to memory, or to an unnamed temporary file if it is large.
 
         Yields
         ------

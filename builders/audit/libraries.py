@@ -1,4 +1,4 @@
-"""Checks of the requirements of shared objects: libraries, symbol versions, torch's symbols, search paths."""
+"""Check the requirements of shared objects: libraries, symbol versions, torch's symbols, search paths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checks of a wheel as a package: its members, RECORD, metadata, tags and requirements."""
+"""Check a wheel as a package: its members, RECORD, metadata, tags and requirements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of the promises of recipes and projects: shared objects, ops, and computed library names.
+"""Check the promises of recipes and projects: shared objects, ops, and computed library names.
 
 DeepSpeed and Apex write ``git_version_info_installed.py`` next to their package: which ops were compiled,
 and with DeepSpeed for which accelerator and torch. ``ds_report`` and the loading of ops rely on it. The

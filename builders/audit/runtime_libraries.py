@@ -63,7 +63,7 @@ class Provider:
 
 
 def read_torch(directory: Path) -> Torch:
-    """Read what torch provides from its library directory, ``torch/lib``.
+    """Read the libraries and symbols of torch from its library directory, ``torch/lib``.
 
     Raises
     ------

@@ -34,7 +34,7 @@ _BUNDLES = (
 def script(view: View, *, first_process: bool = False) -> str:
     """Return the shell script that prepares the view and then runs its arguments.
 
-    The image's variables stay unless the view sets them; directories of the view come before the
+    The image's variables are kept unless the view sets them; directories of the view come before the
     image's PATH.
 
     Parameters
@@ -105,7 +105,7 @@ def ca_bundle() -> Path | None:
 
 
 def _network_variables() -> Mapping[str, str]:
-    """Return the variables of proxies and certificates; many images have no certificates of their own."""
+    """Return the variables of proxies and certificates; many images contain no certificates."""
     proxies = {name: os.environ[name] for name in _PROXIES if name in os.environ}
     bundle = ca_bundle()
     return proxies | (dict.fromkeys(CERTIFICATE_VARIABLES, str(bundle)) if bundle else {})

@@ -193,7 +193,7 @@ _PODMAN_VARIABLES = ("XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS", "CONTAINERS_
 class PodmanRuntime:
     """A base image run by podman: an unpacked directory, or an archive that podman or docker saved.
 
-    A SIF is Apptainer's own format, which podman does not read. A SIGKILL of podman itself does not end
+    A SIF is Apptainer's own format, which podman does not read. SIGKILL to podman itself does not end
     the container, which then ends with its program.
     """
 
@@ -271,7 +271,7 @@ def _podman_environment() -> dict[str, str]:
 
 
 def _transport(path: Path) -> str:
-    """Return which of the two layouts an archive has, as podman names it."""
+    """Return podman's name for the layout of an archive."""
     try:
         with tarfile.open(path) as archive:
             names = {member.name.removeprefix("./") for member in archive}

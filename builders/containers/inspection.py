@@ -32,7 +32,7 @@ _FIRST_GCC = {
     "3.4.28": "9.3", "3.4.29": "11.1", "3.4.30": "12.1", "3.4.31": "13.1", "3.4.32": "13.2", "3.4.33": "14.1",
     "3.4.34": "15.1",
 }  # fmt: skip
-"""``GLIBCXX`` version to the first GCC release that has it, oldest first.
+"""First GCC release with each ``GLIBCXX`` version, oldest first.
 Source: gcc.gnu.org/onlinedocs/libstdc++/manual/abi.html."""
 _CXX_STANDARD = "17"
 """C++ standard of the headers of every torch that has ROCm wheels today."""
@@ -110,7 +110,7 @@ class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Prefixes of conda and its environments."""
     labels: dict[str, str] = {}
     libraries: tuple[str, ...] = ()
-    """Sonames that the loader finds, ROCm's libraries included."""
+    """Sonames that the loader finds, including ROCm's libraries."""
 
     @property
     def torch(self) -> dict[str, str]:
@@ -254,7 +254,7 @@ def _cache_file(image: Image) -> Path:
 def as_row(facts: ImageFacts, catalog: Catalog) -> schema.Image:
     """Return an inspected image as a row of the catalog.
 
-    Facts that only documents state are copied from a row of the same name.
+    Facts that an inspection cannot find are copied from a row of the same name.
     """
     documented = catalog.image.get(facts.name)
     return schema.Image(

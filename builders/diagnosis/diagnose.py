@@ -131,7 +131,7 @@ def _applies(
 
 
 def _fits(row: Failure, context: Context, *, certain: bool) -> bool:
-    """Return whether no condition of a row is violated; if `certain`, all of them must be known to hold."""
+    """Return whether no condition of a row is violated; if `certain`, all must be known to be met."""
     answers: list[bool | None] = []  # None if unknown
     if row.package:
         answers.append(context.package in row.package if context.package else None)

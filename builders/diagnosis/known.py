@@ -207,7 +207,7 @@ class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     hides: tuple[str, ...] = ()
     """Failures that follow from this one and are not reported with it."""
     silent: bool = False
-    """The build succeeds nevertheless, so every condition must be known to hold."""
+    """The build succeeds nevertheless, so every condition must be known to be met."""
     general: bool = False
     """Reported only if nothing else is recognized."""
 

@@ -58,7 +58,7 @@ class Layers:
 
     @property
     def all(self) -> tuple[Layer, ...]:
-        """In lookup order: build requirements shadow what torch depends on."""
+        """All layers in lookup order: build requirements shadow the dependencies of torch."""
         return tuple(layer for layer in (self.requirements, self.torch) if layer is not None)
 
 
@@ -325,7 +325,7 @@ def _install_with_pip(
     *,
     log: Path,
 ) -> None:
-    """Install wheels of an index into a layer; code in them may run, such as that of ``.pth`` files."""
+    """Install wheels of an index into a layer; their code may run, such as in ``.pth`` files."""
     pip = ensure_pip(runtime, python, log=log)
     seen = [*(layer.root for layer in base), pip.parent, *(wheel.parent for wheel in wheels)]
     view = python_view(python, binds=[*map(Bind, seen), Bind(root, writable=True)])

@@ -154,7 +154,7 @@ def _absolute(word: str) -> str:
 
 
 def _local_path(word: str) -> Path | None:
-    """Return the existing local file or directory that a word of the configuration names."""
+    """Return the local file or directory that a word of the configuration names, if it exists."""
     url = urlsplit(word)
     if "://" in word and url.scheme != "file":
         return None

@@ -125,7 +125,7 @@ def fetch_wheels(
     requirements
         PEP 508 requirements; torch pinned with its local version.
     constraints
-        Wheels that exist already. One with a local version is not replaced by another version.
+        Wheels that exist already. A wheel with a local version is not replaced by another version.
 
     Raises
     ------
@@ -341,7 +341,7 @@ def _is_exact(file: Path, requested: Sequence[str], pinned: Collection[str]) -> 
 
 
 def _check_origin(files: Sequence[Path], options: FetchOptions) -> None:
-    """Reject a wheel if an index before the one that it comes from has its project, but not this file.
+    """Reject a wheel from an index if an earlier index has its project, but not this file.
 
     pip takes the highest version of all indexes, so a stranger's project on one index could replace that of
     the same name on another one (dependency confusion). Directories of find-links are the user's own.

@@ -29,7 +29,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 def directory(root: Path, path: Path, *, create: bool = False) -> Iterator[Path]:
     """Open a directory below an index and yield a path that leads to it.
 
-    The path leads through a descriptor (``/proc/self/fd``), so it stays that of the same directory even if
+    The path leads through a descriptor (``/proc/self/fd``), so it leads to the same directory even if
     another user replaces the directory, or one above it, with a link.
 
     Parameters

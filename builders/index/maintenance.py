@@ -65,7 +65,7 @@ def _damage(
 
 
 def _shown(path: Path | str) -> str:
-    """Return a path that can be printed and written as JSON; a name need not be text."""
+    """Return a path that can be printed and written as JSON; names need not be valid text."""
     return os.fsencode(path).decode(errors="backslashreplace")
 
 

@@ -560,7 +560,7 @@ class Index:
             yield prepared, state, data
 
     def provenance_of(self, wheel: Path) -> dict[str, Any]:
-        """Return the provenance of a wheel; of several records (after a lost race), the one with its hash."""
+        """Return the provenance of a wheel; of several records after a lost race, that with its hash."""
         if not is_regular(wheel):
             return {}
         records = [record for path in self.record_paths(wheel) if (record := self._read_record(path))]

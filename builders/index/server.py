@@ -381,7 +381,7 @@ def raise_file_limit() -> None:
 def _run(server: TcpWSGIServer, channels: dict[int, object]) -> None:
     """Serve until all channels are closed.
 
-    Connections are closed between two polls only: within one, a new connection could get the number of the
+    Connections are closed between two polls only: during a poll, a new connection could get the number of the
     closed one, and then its events. waitress accepts one connection in each poll, which is too few when many
     others are busy.
     """

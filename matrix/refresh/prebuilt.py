@@ -1,8 +1,8 @@
 """Wheels that others compiled for ROCm: AMD's and vLLM's indexes, and flash-attention in GitHub releases.
 
-A label such as ``+rocm7.2torch2.14`` or ``+rocm721`` names the versions that a wheel was compiled for. Its file
-name states the Pythons and the glibc, and its metadata the torch. One wheel of each release is read in parts; the rows of a
-release whose wheel cannot be read rest on names alone, and are inferred.
+A label such as ``+rocm7.2torch2.14`` or ``+rocm721`` names the versions that a wheel was compiled for. Its
+file name states the Pythons and the glibc, and its metadata the torch. One wheel of each release is read in
+parts; the rows of a release whose wheel cannot be read rest on names alone, and are inferred.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ def _driver_table(builder: ProblemBuilder) -> list[Clause]:
 
 
 def _runs_outside_table(builder: ProblemBuilder) -> list[Clause]:
-    """Return, for each ROCm line that AMD's table does not list for its driver, the newest run at the site."""
+    """Return the newest run at the site for each ROCm line that AMD's table does not list for its driver."""
     site, catalog = builder.target.site, builder.catalog
     table = catalog.driver.get(builder.driver or "")
     newest: dict[str, tuple[date, Clause]] = {}

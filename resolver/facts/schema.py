@@ -463,7 +463,7 @@ class Recipe(Row, frozen=True, kw_only=True):
     source_contains: dict[str, str] = {}
     """Text that a source file must contain, by file: evidence that the source reads the recipe's flags."""
     source_lacks: dict[str, str] = {}
-    """Text that a source file must not contain, by file: evidence that the source does not need other flags."""
+    """Text that a source file must not contain, by file: evidence that it needs no other flags."""
     one_wave_size: bool = False
     """Whether the build uses the wave size that rocminfo reports for all architectures."""
     fixed_paths: dict[str, str] = {}
