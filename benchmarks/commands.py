@@ -1,13 +1,15 @@
 """Wall time of commands as ratios to a bare interpreter, all in one run; prints JSON.
 
 Numbers of different machines cannot be compared; ratios of one run can. Every command is run several
-times in turn, and the medians are compared. What every command pays first, importing the catalog and
+times in turn, and the medians are compared. The first run of each, which compiles modules and the catalog,
+is not counted: installed packages have byte code. What every command pays first, importing the catalog and
 loading its compiled form, is measured inside a fresh interpreter.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -18,6 +20,7 @@ from pathlib import Path
 RUNS = 7
 FOUR = ["apex", "deepspeed", "flash-attn", "bitsandbytes", "--site", "lumi-g", "--date", "2026-03-01"]
 MATRIX = [sys.executable, "-m", "matrix"]
+ENVIRONMENT = {name: text for name, text in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 LOADING = """
 import time
 started = time.perf_counter()
@@ -30,6 +33,7 @@ COMMANDS = {
     "version": [*MATRIX, "--version"],
     "help": [*MATRIX, "--help"],
     "resolve-default": [*MATRIX, "resolve", "--no-lock", "-q"],
+    "resolve-offline": [*MATRIX, "resolve", "--no-lock", "-q", "--offline"],
     "resolve": [*MATRIX, "resolve", *FOUR, "--python", "3.12", "-q"],
     "conflict": [*MATRIX, "resolve", "torch", "rocm==7.1.*", "--date", "2026-03-01"],
     "table": [*MATRIX, "table", "--site", "lumi-g", "--date", "2026-06-01", "-q"],
@@ -41,7 +45,7 @@ COMMANDS = {
 def seconds(command: list[str], directory: Path) -> float:
     """Time one run of a command."""
     started = time.perf_counter()
-    subprocess.run(command, cwd=directory, capture_output=True, check=False)
+    subprocess.run(command, cwd=directory, env=ENVIRONMENT, capture_output=True, check=False)
     return time.perf_counter() - started
 
 
@@ -50,7 +54,12 @@ def loading(directory: Path) -> float:
     runs = []
     for _ in range(RUNS + 1):
         child = subprocess.run(
-            [sys.executable, "-c", LOADING], cwd=directory, capture_output=True, text=True, check=True
+            [sys.executable, "-c", LOADING],
+            cwd=directory,
+            env=ENVIRONMENT,
+            capture_output=True,
+            text=True,
+            check=True,
         )
         runs.append(float(child.stdout))
     return statistics.median(runs[1:])
@@ -60,11 +69,13 @@ def main() -> None:
     """Time all commands in turn and print medians and ratios."""
     times: dict[str, list[float]] = {name: [] for name in COMMANDS}
     with tempfile.TemporaryDirectory() as directory:
-        for _ in range(RUNS):
+        for run in range(RUNS + 1):
             for name, command in COMMANDS.items():
                 folder = Path(directory) / name  # one each: a lock of another command must not be read
                 folder.mkdir(exist_ok=True)
-                times[name].append(seconds(command, folder))
+                elapsed = seconds(command, folder)
+                if run:
+                    times[name].append(elapsed)
         load = loading(Path(directory))
     base = statistics.median(times["interpreter"])
     report: dict[str, dict[str, float]] = {

@@ -20,7 +20,6 @@ from types import FrameType
 from typing import IO, cast
 
 from builders import reaper
-from builders.logs import error_lines
 from builders.modes import make_directories
 from resolver.errors import CommandError, EnvironmentLacksError, TooSlowError
 
@@ -116,11 +115,14 @@ def run(
             assert process.stdin is not None  # noqa: S101  for mypy
             process.stdin.close()
             process.wait()
+    if code == 0:
+        return
+    from builders.logs import error_lines
+
+    lines = error_lines(log, start=start)
     if code is None:
-        lines = error_lines(log, start=start)
         raise TooSlowError(what, code=-signal.SIGTERM, log=log, lines=lines)
-    if code:
-        raise CommandError(what, code=code, log=log, lines=error_lines(log, start=start))
+    raise CommandError(what, code=code, log=log, lines=lines)
 
 
 def without_passwords(text: str) -> str:

@@ -6,6 +6,7 @@ import io
 import os
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple, TextIO
 
 if TYPE_CHECKING:
@@ -84,7 +85,8 @@ class Screen(NamedTuple):
         widths = [max(map(_width, column)) for column in zip(*rows, *([head] if head else []), strict=True)]
         room = _UNLIMITED if self.width is None else self.width - len(indent)
         fixed = sum(widths[:-1]) + _GAP * (len(widths) - 1)
-        longest = max(_width(word) for row in rows for word in ["", *_protected(_text(row[-1])).split()])
+        words = (word for row in rows for word in _protected(_text(row[-1])).split())
+        longest = max((_width(word.replace(_SPACE, " ")) for word in words), default=0)
         last = room - fixed
         if widths[-1] <= last or (last >= _MIN_ROOM and longest <= last):
             text = self._aligned(rows, head, last)
@@ -97,6 +99,10 @@ class Screen(NamedTuple):
         return "\n".join((indent + line).rstrip() for line in text.split("\n"))
 
     def _aligned(self, rows: Sequence[Sequence[Cell]], head: Sequence[str], last: int) -> str:
+        if not self.has_colour:
+            texts = [[_text(cell) for cell in row] for row in [*([head] if head else []), *rows]]
+            if all(text.isprintable() for row in texts for text in row):
+                return _aligned_text(texts, last)
         from rich.table import Table
         from rich.text import Text
 
@@ -216,17 +222,33 @@ def _is_terminal(stream: TextIO | None) -> bool:
     return stream is not None and stream.isatty()
 
 
+def _aligned_text(rows: Sequence[Sequence[str]], last: int) -> str:
+    """Align text without colours as rich does, whose import takes longer than the rest of most commands."""
+    widths = [max(map(_width, column)) + _GAP for column in zip(*rows, strict=True)][:-1]
+    lines = []
+    for *cells, text in rows:
+        start = "".join(
+            cell + " " * (width - _width(cell)) for cell, width in zip(cells, widths, strict=True)
+        )
+        for first, end in pairwise([0, *_breaks(text, last), None]):
+            lines.append((start + text[first:end]).rstrip(" "))
+            start = " " * sum(widths)
+    return "\n".join(lines)
+
+
 def _divided(text: Text, width: int) -> list[Text]:
     """Break a text into lines of a width; words that are longer are not broken."""
-    from rich.cells import cell_len
+    return list(text.divide(_breaks(text.plain, width)))
 
-    plain = _protected(text.plain)
+
+def _breaks(text: str, width: int) -> list[int]:
+    """Return where the lines of a width begin, except the first; words that are longer are not broken."""
     offsets, start = [], 0
-    for word in re.finditer(r"\S+", plain):
-        if word.start() > start and cell_len(plain[start : word.end()]) > width:
+    for word in re.finditer(r"\S+", _protected(text)):
+        if word.start() > start and _width(text[start : word.end()]) > width:
             start = word.start()
             offsets.append(start)
-    return list(text.divide(offsets))
+    return offsets
 
 
 def _protected(text: str) -> str:

@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 FRESH_FOR = 600.0  # seconds
 _FORMAT = "v3"
 _THREADS = 16
+_WITH_SECOND = 24
+"""Threads if there is a second process, for which most of them wait."""
 _HIDES_MISSING = "download.pytorch.org"
 """Replies 403 for projects that it does not have. uv makes the same exception."""
 _HTML, _JSON = "text/html", "application/json"
@@ -122,7 +124,7 @@ class IndexClient:
         self._fetchers: _Once[Fetcher | None] = _Once()
         self._is_second = is_second
         self._has_second = not is_second and len(os.sched_getaffinity(0)) > 1
-        self._pool = _Pool()
+        self._pool = _Pool(_WITH_SECOND if self._has_second else _THREADS)
         self._parsing = threading.Lock()
         """Threads that parse at the same time are slower than one, and need more memory."""
 
@@ -218,7 +220,7 @@ class IndexClient:
         )
 
     def submit(self, work: Callable[[], object]) -> None:
-        """Run `work` in one of 16 threads, which do not keep the process alive; its errors are ignored."""
+        """Run `work` in a thread of a pool, which does not keep the process alive; its errors are ignored."""
         self._pool.submit(work)
 
     def _load_project(self, name: str) -> Project | None:
@@ -583,14 +585,15 @@ class _Releases(Sequence["_Release"]):
 class _Pool:
     """Threads that do not keep the process alive."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        self._most = most
         self._queue: SimpleQueue[Callable[[], object]] = SimpleQueue()
         self._threads = 0
         self._lock = threading.Lock()
 
     def submit(self, work: Callable[[], object]) -> None:
         with self._lock:
-            if self._threads < _THREADS:
+            if self._threads < self._most:
                 self._threads += 1
                 threading.Thread(target=self._work, name="package indexes", daemon=True).start()
         self._queue.put(work)

@@ -9,6 +9,7 @@ then the number of each request that it is done with.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
@@ -30,8 +31,10 @@ if TYPE_CHECKING:
 
 _START_AT = 6
 """Number of requests after which many more are likely, so that a second process is worth its start."""
-_MOST = 14
-"""Number of requests that the process handles at once; the first process uses the other connections."""
+_MOST = 16
+"""Number of requests that the process handles at once; the other threads of the first process fetch, too."""
+_GARBAGE_THRESHOLD = 50_000
+"""As in `matrix.cli`."""
 _READY = b"ready\n"
 _CODE = "from builders.index_client.fetcher import serve; serve()"
 
@@ -132,6 +135,7 @@ def serve() -> None:
     """Fetch what standard input names."""
     from builders.index_client.client import IndexClient
 
+    gc.set_threshold(_GARBAGE_THRESHOLD)
     client = IndexClient(**msgspec.json.decode(sys.stdin.buffer.readline()), is_second=True)
     os.write(1, _READY)
     for line in sys.stdin.buffer:

@@ -1327,12 +1327,16 @@ _GOOD = {"filename": "tiny-1.0-py3-none-any.whl", "url": "tiny-1.0-py3-none-any.
     ],
 )
 def test_bad_file_of_json_page_is_skipped(bad: object) -> None:
-    content = json.dumps({"meta": {"api-version": "1.0"}, "files": [bad, _GOOD, bad]}).encode()
-    page = pages.cut(content, "application/vnd.pypi.simple.v1+json", "https://i.example/tiny/", "tiny")
-    ((version, part),) = page.releases
-    assert version == "1.0"
-    (file,) = pages.files(part, page.form, "https://i.example/tiny/", "https://i.example/")
-    assert file.url == "https://i.example/tiny/tiny-1.0-py3-none-any.whl"
+    for rows in ([bad, _GOOD, bad], [_GOOD, bad]):
+        content = json.dumps({"meta": {"api-version": "1.0"}, "files": rows}).encode()
+        page = pages.cut(content, "application/vnd.pypi.simple.v1+json", "https://i.example/tiny/", "tiny")
+        files_by_version = {
+            version: pages.files(part, page.form, "https://i.example/tiny/", "https://i.example/")
+            for version, part in page.releases
+        }
+        (file,) = files_by_version.pop("1.0")
+        assert file.url == "https://i.example/tiny/tiny-1.0-py3-none-any.whl"
+        assert not any(files_by_version.values())
 
 
 @pytest.mark.parametrize(

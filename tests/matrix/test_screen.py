@@ -146,10 +146,13 @@ def test_rows_that_are_too_wide_become_paragraphs() -> None:
     ]
 
 
-def test_colours_change_no_character() -> None:
-    coloured = Screen(80, has_colour=True).table(ROWS, HEAD)
+@pytest.mark.parametrize("head", [HEAD, []])
+@pytest.mark.parametrize("width", [None, 20, 60, 80])
+def test_colours_change_no_character(width: int | None, head: list[str]) -> None:
+    rows: list[list[Cell]] = [*ROWS, ["日本語", "", "", "in 5 min: pip install x"]]
+    coloured = Screen(width, has_colour=True).table(rows, head)
     assert "\033[33mbuild\033[0m" in coloured
-    assert ESCAPES.sub("", coloured) == Screen(80).table(ROWS, HEAD)
+    assert ESCAPES.sub("", coloured) == Screen(width).table(rows, head)
 
 
 def test_markup_of_rich_is_ordinary_text() -> None:
