@@ -197,7 +197,7 @@ def test_failed_build_keeps_environment(environment: User) -> None:
         file.write("absent==1.0\n")
     before = sorted(path.name for path in environment.work.iterdir())
     done = environment.run("bash", "build.sh", "env")
-    assert done.returncode == 1
+    assert done.returncode in {1, 143}  # the real one also ends itself
     assert "No matching distribution found for absent==1.0" in done.stdout + done.stderr
     assert sorted(path.name for path in environment.work.iterdir()) == before
     assert environment.versions() == ["1.0+cpu.torch2.13.0", TORCH, "True"]

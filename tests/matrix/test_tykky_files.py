@@ -90,7 +90,7 @@ def test_existing_environment_is_replaced_after_success(work: Path) -> None:
     message = f"build.sh: conda-containerize failed (exit code 1, its messages are above); {work}/env was not"
     assert message in done.stderr
     assert "If it gives no reason, it could not download Miniforge." in done.stderr
-    assert re.search(r"It needs space: \S+ has \d\S* free\.\n$", done.stderr)
+    assert re.search(rf"It needs space: \S+ has \d\S* free, {work} has \d\S*\.\n$", done.stderr)
     done = run(work, DIFFERS="1")
     assert done.returncode == 3
     assert "the new environment differs from the lock and was removed\n" in done.stderr

@@ -26,8 +26,10 @@ mkdir -p -- "$temporary"
 temporary=$(mktemp -d -- "$temporary/matrix-XXXXXX") || fail "cannot create a directory for temporary files"
 finish() {
     [ -e "$target" ] || [ ! -e "$old" ] || mv -- "$old" "$target"
+    rm -rf -- "$new"
+    [ -z "${CW_DEBUG_KEEP_FILES+set}" ] || return
     chmod -R u+w -- "$temporary" || :
-    rm -rf -- "$temporary" "$new"
+    rm -rf -- "$temporary"
 }
 trap finish EXIT
 export CW_BUILD_TMPDIR=$temporary
@@ -45,8 +47,9 @@ fi
 if [ "$code" -ne 0 ]; then
     printf '%s: conda-containerize failed (exit code %s, its messages are above); %s was not changed\n' \
         @SCRIPT@ "$code" "$target" >&2
-    printf 'If it gives no reason, it could not download Miniforge. It needs space: %s has %s free.\n' \
-        "${temporary%/*}" "$(df -h --output=avail -- "$temporary" | tail -n 1 | tr -d ' ')" >&2
+    free() { df -h --output=avail -- "$1" | tail -n 1 | tr -d ' '; }
+    printf 'If it gives no reason, it could not download Miniforge. It needs space: %s has %s free, %s has %s.\n' \
+        "${temporary%/*}" "$(free "$temporary")" "${target%/*}" "$(free "${target%/*}/")" >&2
     exit "$code"
 fi
 "$new/bin/python" - <<'CHECK' || differs=1

@@ -22,7 +22,7 @@ for variable in @CERTIFICATES@; do
     case "$(realpath -- "$file")" in
         @VISIBLE@) ;;
         *)
-            cp -- "$file" "$temporary/$variable.pem"
+            cp -- "$file" "$temporary/$variable.pem" || fail "cannot write to $temporary (see above); make space there"
             export "$variable=$temporary/$variable.pem"
             ;;
     esac
