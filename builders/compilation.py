@@ -46,7 +46,7 @@ class BuiltWheel:
         Raises
         ------
         BuildError
-            It has changed.
+            The file has changed.
         """
         if sha256_of(self.path) != self.sha256:
             msg = f"{self.path} changed after it was built. It is not published."

@@ -163,7 +163,7 @@ def open_regular(path: str | Path, *, directory: int | None = None) -> int:
     NotRegularError
         The path is something else.
     OSError
-        It does not exist, or cannot be read.
+        The file does not exist, or cannot be read.
     """
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
@@ -195,7 +195,7 @@ def remove_tree(root: Path) -> None:
     Raises
     ------
     OSError
-        It can be neither removed nor renamed.
+        The directory can be neither removed nor renamed.
     """
     if not os.path.lexists(root):
         return

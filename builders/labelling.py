@@ -348,7 +348,7 @@ class _Relabelling:
             if name in unhashed:
                 recorded.pop(name, None)
             elif algorithm not in _HASHES or not digest:
-                msg = f"RECORD has no SHA-256 of {name}"
+                msg = f"RECORD has no SHA-256 for {name}"
                 raise DamagedError(msg)
         return recorded
 

@@ -65,7 +65,7 @@ class Holder(msgspec.Struct, frozen=True):
     beat: int = 0
 
     def __str__(self) -> str:
-        """Who, where and since when, for a message."""
+        """Return the user, process, host and start, for a message."""
         return f"{self.user}, process {self.pid} on {self.host}, since {self.since}"
 
 
@@ -117,7 +117,7 @@ def hold(path: Path, on_wait: Callable[[], None] | None) -> Iterator[None]:
 
 
 def holder_of(path: Path) -> Holder | None:
-    """Return who holds a lock; None if it is free, or if its holder has not written who it is yet."""
+    """Return the holder of a lock; None if it is free, or if its holder has not written its name yet."""
     leases = _leases(path)
     return leases[max(leases)].holder if leases else None
 

@@ -2,7 +2,7 @@
 
 `materials_of` lists everything that was fetched for the build. `sbom` writes it as CycloneDX 1.6 for
 ``.dist-info/sboms`` (PEP 770); `statement` writes it as an in-toto statement v1 with SLSA's predicate
-``https://slsa.dev/provenance/v1``. It is not signed: it records what was done, and nobody vouches for it.
+``https://slsa.dev/provenance/v1``. The statement is not signed: it is a record, not proof.
 ``docs/reference/provenance.md`` describes both documents.
 """
 
@@ -503,7 +503,7 @@ def read_statement(document: bytes | Mapping[str, Any]) -> Statement:
     Raises
     ------
     ProvenanceError
-        It is not a provenance document, or it contradicts itself; the message names the fault.
+        The document is not a provenance statement, or contradicts itself; the message names the fault.
     """
     try:
         if isinstance(document, bytes):

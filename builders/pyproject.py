@@ -61,7 +61,7 @@ def read_pyproject(path: Path) -> PyProject:
     Raises
     ------
     UsageError
-        It cannot be read, is not valid TOML, or a value has the wrong type.
+        The file cannot be read or is not valid TOML, or a value has the wrong type.
     """
     import tomllib
 

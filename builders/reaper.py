@@ -100,12 +100,12 @@ def descendants() -> list[int]:
 
 
 def end_descendants(*, left: float, grace: float = _GRACE, last: float = _LAST) -> bool:
-    """End all processes below this one; return whether all have ended.
+    """End all descendants of this process; return whether all have ended.
 
     Parameters
     ----------
     left
-        Seconds that they have to end on their own.
+        Seconds to wait for them to end on their own.
     grace
         Seconds between SIGTERM and SIGKILL.
     last

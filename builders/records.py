@@ -3,7 +3,7 @@
 - A built wheel has its provenance.
 - A failed build has a record next to its log.
 - A started build has a record next to its log, which it removes at its end. While it runs, it also holds the
-  lock of its build key. If nobody holds that lock, the record belongs to an interrupted build.
+  lock of its build key. If no process holds that lock, the record belongs to an interrupted build.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class BuildRecord(msgspec.Struct, frozen=True, kw_only=True):
     started: datetime | None = None
     finished: datetime | None = None
     seconds: float | None = None
-    """Of a running build, the time since its start."""
+    """For a running build, the time since its start."""
     memory_gib: float | None = None
     """Peak memory of all its processes."""
     cores: int | None = None

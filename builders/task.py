@@ -75,7 +75,7 @@ _BEFORE_LABELLING = {"no-label", "plain-platform-tag", "torch-not-pinned"}
 
 
 _KILLED = f"signal {int(signal.SIGKILL)}"
-"""What a probe reports about a process that was killed; this is not the wheel's fault."""
+"""Errors that a probe reports for a process that was killed; the wheel is not at fault."""
 _SIGNALLED = range(129, 160)
 """Exit codes that a shell returns for programs that were ended by a signal."""
 
@@ -101,10 +101,10 @@ class Limits:
 
 
 class Turn(Protocol):
-    """Learns that a build waits for another process, so that others can use its cores and memory."""
+    """Is told when a build waits for another process, so that others can use its cores and memory."""
 
     def wait(self) -> None:
-        """Learn that another process holds the lock of this build."""
+        """Record that another process holds the lock of this build."""
         ...
 
     def take(self) -> None:

@@ -61,7 +61,7 @@ def check_batch_options(args: argparse.Namespace) -> None:
     Raises
     ------
     UsageError
-        They contradict each other, or would have no effect.
+        Two options contradict each other, or an option would have no effect.
     """
     given = [name for name in (*_OF_SLURM, "attach", "cancel") if getattr(args, name)]
     if args.executor in EXECUTORS and (args.time_limit is not None or args.signal is not None):

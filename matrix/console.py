@@ -102,7 +102,7 @@ class Console(Reporter):
         Raises
         ------
         OutputError
-            It cannot be written, e.g. because the disk is full.
+            The output cannot be written, for example because the disk is full.
         """
         if sys.stdout is not None:
             with _explained():

@@ -38,7 +38,7 @@ class Context:
 
     @cached_property
     def catalog_with_image(self) -> Catalog:
-        """The same catalog with the content of the requested base image, if that is a file on this machine.
+        """`catalog` with the content of the requested base image, if that is a file on this machine.
 
         Inspecting the image may start a container.
         """

@@ -280,7 +280,7 @@ def check_table_options(args: argparse.Namespace) -> None:
     Raises
     ------
     UsageError
-        They contradict each other.
+        Two options contradict each other.
     """
     if args.table is None:
         for name in ("budget", "retry_failed"):
@@ -489,7 +489,7 @@ def _refusal(refused: str) -> str:
 
 
 def _proven(catalog: Catalog, lock: Resolution, row: Row, column: Column) -> ProvenSet | None:
-    """Return a proven set with torch and all packages of a cell that does not contradict the lock."""
+    """Return a proven set that has torch and all packages of a cell, and does not contradict the lock."""
     versions = {pick.name: pick.key for pick in lock.picks}
     target = lock.target
 

@@ -48,7 +48,7 @@ def catalog_of(lock: Resolution, path: Path, settings: Settings, shipped: Path |
 def catalog_with_image_of(
     lock: Resolution, path: Path, settings: Settings, shipped: Path | None = None
 ) -> Catalog:
-    """Load the same catalog with the content of the lock's base image, if that is a file on this machine.
+    """Return `catalog_of`, with the content of the lock's base image if that is a file on this machine.
 
     Inspecting the image may start a container.
     """
@@ -155,7 +155,7 @@ def same_image(lock: Resolution, args: argparse.Namespace, catalog: Catalog) -> 
     Raises
     ------
     UsageError
-        It names a different image.
+        The option names a different image.
     """
     asked = args.base_image and image_name(args.base_image, catalog)
     if asked not in {None, lock.target.base_image}:

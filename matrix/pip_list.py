@@ -47,8 +47,8 @@ def read_preinstalled(source: str, catalog: Catalog, base_image: str = "") -> Pr
     Parameters
     ----------
     base_image
-        The value of ``--base-image``. An image on this machine is inspected; of another one, only what the
-        catalog states is known.
+        The value of ``--base-image``. An image on this machine is inspected; of any other, only the facts in
+        the catalog are known.
 
     Raises
     ------

@@ -68,9 +68,9 @@ class Row(msgspec.Struct):
     counted_from: tuple[float, float] = (0.0, 0.0)
     """The time and the amount when the current step was first counted."""
     is_announced: bool = False
-    """Whether a line has already named it."""
+    """Whether a line has already named the task."""
     written: float = -math.inf
-    """When its last JSON event was written."""
+    """The time when its last JSON event was written."""
 
     def elapsed(self, now: float) -> float:
         """Return the seconds that it has run."""

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 class Kept(Preinstalled, frozen=True):
-    """The distributions that ``--keep-installed`` keeps, and in a resolution which of them it uses."""
+    """The distributions that ``--keep-installed`` keeps."""
 
     picks: dict[str, str] | UnsetType = UNSET
-    """The distributions that the resolution contains."""
+    """The kept distributions that the resolution contains."""
     ignored: list[str] | UnsetType = UNSET
-    """Distributions that the catalog does not know, or that nothing requires."""
+    """Kept distributions that the catalog does not know, or that nothing requires."""
 
 
 class TargetDocument(Target, frozen=True, kw_only=True):

@@ -187,7 +187,7 @@ def names_of_others(resolution: Resolution) -> frozenset[str]:
 
 
 def others_text(others: Sized) -> str:
-    """Return how many distributions are not listed."""
+    """Return a phrase with the number of distributions that are not listed."""
     plural = "" if len(others) == 1 else "s"
     return f"and {len(others)} other package{plural} from package indexes (-v lists them)"
 

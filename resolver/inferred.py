@@ -199,7 +199,7 @@ def _no_release(
         known.update(row.version for row in project.releases)
         return UsageError(msg, hint=f"{_closest(requirement, known)} {asked}")
     reason = _obstacle(catalog, name, published, request)
-    msg = f"The catalog does not list {name} {published.version}, and cannot infer its facts: {reason}."
+    msg = f"The catalog does not list {name} {published.version}, and its facts cannot be inferred: {reason}."
     return UsageError(msg, hint=_closest(requirement, known))
 
 

@@ -142,7 +142,7 @@ def audit_wheel(path: Path, expected: Expected = _NOTHING) -> WheelAudit:
     path
         The wheel file.
     expected
-        What to compare it with.
+        The values to compare the wheel with.
 
     Raises
     ------

@@ -75,9 +75,9 @@ def find_image(given: Path, name: str = "") -> Image:
     Raises
     ------
     EnvironmentLacksError
-        It does not exist or cannot be read.
+        The image does not exist or cannot be read.
     UsageError
-        It is not an image.
+        The file is not an image.
     """
     path = real_path(given)
     form = form_of(path)
@@ -106,7 +106,7 @@ def real_path(given: Path) -> Path:
     Raises
     ------
     EnvironmentLacksError
-        It does not exist or cannot be read.
+        The image does not exist or cannot be read.
     """
     text = str(given)
     if ":/" in text and not given.exists():
@@ -131,9 +131,9 @@ def form_of(path: Path) -> Form:
     Raises
     ------
     EnvironmentLacksError
-        It cannot be read.
+        The path cannot be read.
     UsageError
-        It is not an image, or is truncated.
+        The path is not an image, or the image is truncated.
     """
     if path.is_dir():
         if (path / "usr").is_dir() or (path / "bin").is_dir():
@@ -207,7 +207,7 @@ def locked_image(locked: BaseImage, given: Path | None = None) -> Image:
     Raises
     ------
     EnvironmentLacksError
-        It does not exist or cannot be read, or the lock has no path for it.
+        The image does not exist or cannot be read, or the lock has no path for it.
     ImageChangedError
         Its digest differs from the lock's.
     UsageError
@@ -310,9 +310,9 @@ def image_name(given: str, catalog: Catalog) -> str:
     Raises
     ------
     EnvironmentLacksError
-        It is the address of an image in a registry.
+        `given` is the address of an image in a registry.
     UsageError
-        It is a path that does not exist, and the catalog has no image with that file name.
+        `given` is a path that does not exist, and the catalog has no image with that file name.
     """
     path = Path(given)
     if given in catalog.image and not is_local(path):

@@ -169,7 +169,7 @@ def with_inspected_image(catalog: Catalog, given: str | None, name: str = "") ->
     EnvironmentLacksError
         The image cannot be read, or no runtime is installed to inspect it.
     UsageError
-        It is not an image.
+        The file is not an image.
     """
     if not given or not is_local(Path(given)):
         return catalog

@@ -111,7 +111,7 @@ class HostRuntime:
     def command(self, command: Sequence[str], view: View) -> tuple[list[str], dict[str, str]]:
         """Return the command, prefixed with the program that isolates it or cuts it off from the network.
 
-        In such a namespace not even the loopback device is up.
+        Without network, not even the loopback device is up.
         """
         kind = sandbox() if view.untrusted else None
         own = {}

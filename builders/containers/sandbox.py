@@ -346,7 +346,7 @@ def _mounts() -> list[tuple[Path, list[str]]]:
         number, parent, _, _, text, options, *_ = fields.split(" ")
         for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
             text = text.replace(code, character)
-        if not kind.startswith("autofs "):  # nobody can write there, and touching it mounts something
+        if not kind.startswith("autofs "):  # it is not writable, and touching it mounts something
             rows[number] = (parent, Path(text), options.split(","))
 
     def is_covered(number: str) -> bool:

@@ -430,7 +430,7 @@ def select(index: Index, wheel: str) -> list[Path]:
     Raises
     ------
     UsageError
-        It selects none.
+        No wheel is selected.
     """
     name, _, version = wheel.partition("==")
     if wheel.endswith(".whl"):

@@ -209,7 +209,7 @@ LANDING_START = b"""<!DOCTYPE html>
 <head>
 <meta charset="utf-8">
 <meta name="generator" content="rocm-matrix">"""
-"""How a landing page begins. A root page that begins differently was written by somebody else."""
+"""How a landing page begins. matrix does not replace a root page that begins differently."""
 
 
 def landing_html(names: Iterable[str]) -> bytes:

@@ -153,7 +153,7 @@ class Index:
         DamagedIndexError
             The directory, or one above it in the index, is a link or a file.
         OSError
-            It does not exist, or cannot be created.
+            The directory does not exist, or cannot be created.
         """
         return directory(self.root, path, create=create)
 
@@ -193,7 +193,7 @@ class Index:
         Raises
         ------
         DamagedIndexError
-            It is a link or a file.
+            The directory is a link or a file.
         """
         with self.directory(self.state / name, create=True):
             return self.state / name
@@ -329,7 +329,7 @@ class Index:
                 return True
 
     def landing(self) -> bytes:
-        """Return the landing page; empty if there is none, or if somebody else wrote it."""
+        """Return the landing page; empty if there is none, or if matrix did not write it."""
         try:
             text = self.read(self.root / PAGE, largest=_LARGEST_PAGE)
         except OSError:  # not a regular file, or unreadable
@@ -337,7 +337,7 @@ class Index:
         return text if text.startswith(LANDING_START) else b""
 
     def _write_landing(self, names: Sequence[str]) -> bool:
-        """Write the landing page if it differs, unless somebody else wrote one."""
+        """Write the landing page if it differs, unless there is one that matrix did not write."""
         path, text = self.root / PAGE, landing_html(names)
         if self.has_content(path, text) or not (names or os.path.lexists(path)):
             return False

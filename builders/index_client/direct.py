@@ -287,7 +287,7 @@ def _static(files: Mapping[str, bytes], shown: str) -> Metadata:
     Raises
     ------
     UsageError
-        It has no static metadata.
+        The source tree has no static metadata.
     """
     from builders.pyproject import static_metadata
 

@@ -4,7 +4,7 @@ Python runs one thread of a process at a time, and a first resolution spends mor
 waiting for servers. So a second process does part of the work, and the cache hands over the results.
 
 The process reads lines of JSON: the arguments of its `IndexClient`, then requests. It replies "ready", and
-then the number of each request that it is done with.
+then the number of each finished request.
 """
 
 from __future__ import annotations

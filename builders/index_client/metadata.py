@@ -129,7 +129,7 @@ def parse(text: bytes, filename: str, source: str) -> Metadata:
     Raises
     ------
     DamagedError
-        It is not core metadata, or contradicts the name of the file.
+        The text is not core metadata, or contradicts the name of the file.
     """
     from packaging.metadata import parse_email
 

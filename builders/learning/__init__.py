@@ -1,4 +1,4 @@
-"""Learn facts by reading files, so that nobody has to type them.
+"""Learn facts by reading files, instead of typing them.
 
 `wheel` reads wheels, `image` base images, `machine` this machine, and `source` source trees. The rows have
 the status ``observed``, the name and the hash of the file as source, and the day as note.

@@ -25,7 +25,7 @@ def learn_image(path: Path, catalog: Catalog, today: date) -> Learned:
     EnvironmentLacksError
         The image cannot be read, or no runtime is installed to inspect it.
     UsageError
-        It is not an image.
+        The file is not an image.
     """
     facts = inspect_image(find_image(path, image_name(str(path), catalog)))
     row = replace(as_row(facts, catalog), note=f"Read on {today.isoformat()}.")

@@ -100,7 +100,7 @@ def read_origin(
     UsageError
         There is no such project, release or directory, or it is not a Python project.
     SourceError
-        It has no sdist, or the archive or commit is damaged or missing.
+        The release has no sdist, or the archive or commit is damaged or missing.
     EnvironmentLacksError
         git or the network is missing, or the cache is not writable.
     """
@@ -281,7 +281,7 @@ def _learned(top: Path, version: str, shown: str) -> SourceFacts:
     Raises
     ------
     UsageError
-        They are computed, or the version is not valid.
+        The name or the version is computed, or the version is not valid.
     """
     if version and not is_version(version):
         raise UsageError(f"{version!r} is not a valid version (PEP 440).")

@@ -117,7 +117,7 @@ def draft_text(rows: list[Row], gaps: Collection[str], origin: str) -> str:
 
 
 def gaps_of(facts: SourceFacts) -> list[str]:
-    """Return what could not be determined, most important first."""
+    """Return the facts that could not be determined, most important first."""
     gaps = [f"where the build finds {file}, which the source lacks" for file in facts.missing]
     empty = [path for path, present in facts.submodules.items() if not present]
     gaps += [f"what the build needs from the submodule {path}, which is empty" for path in empty]

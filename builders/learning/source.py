@@ -67,7 +67,7 @@ _ASKS = {
     "has_cuda": "what the build does with a GPU: it asks torch.has_cuda",
     "CUDA_HOME": "what the build does with CUDA_HOME: torch sets it to None for ROCm",
 }
-"""Names in a script that make something depend on the machine, and what that is."""
+"""Names in a script that make its effect depend on the machine, each with that effect."""
 _COMMENT = re.compile(r"#.*")
 _MENTIONS_HIP = re.compile(rb"USE_ROCM|__HIP|version\.hip|IS_HIP_EXTENSION|hip/hip_|hip_runtime|\bhipcc\b")
 _SUBMODULE = re.compile(r"^\s*path\s*=\s*(\S+)\s*$", re.MULTILINE)
@@ -103,7 +103,7 @@ class SourceFacts(msgspec.Struct, frozen=True, kw_only=True):
     read: tuple[str, ...]
     """The build scripts that were read."""
     torch: tuple[str, ...]
-    """Where the build imports torch."""
+    """The places where the build imports torch."""
     declared: tuple[str, ...]
     undeclared: tuple[str, ...]
     optional: tuple[str, ...]
@@ -155,7 +155,7 @@ def learn_source(top: Path) -> SourceFacts:
     Raises
     ------
     UsageError
-        It is not a Python project, or its ``pyproject.toml`` is not valid.
+        The directory is not a Python project, or its ``pyproject.toml`` is not valid.
     """
     if not (top / FILE).is_file() and not (top / "setup.py").is_file():
         msg = f"{top} is not a Python project: it has neither {FILE} nor setup.py."
@@ -534,7 +534,7 @@ def _undetermined(
     cmake: CMake,
     files: dict[str, int],
 ) -> Iterator[str]:
-    """Yield what could not be determined about the build."""
+    """Yield the facts about the build that could not be determined."""
     for extension in (extension for extension in extensions if not extension.name):
         yield f"{extension.where}: the name of the {extension.kind} is computed"
     if cmake.files:

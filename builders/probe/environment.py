@@ -18,7 +18,7 @@ from resolver.requirements import is_for_cuda, normalize_name
 from resolver.versions import minor, sort_key
 
 NOT_JUDGED = "not-judged"
-"""How the id of every finding ends whose check could not run."""
+"""The ids of findings about checks that could not run end with this."""
 _LIBRARIES = (
     "librccl", "libstdc++", "libgcc_s", "libamdhip64", "libhsa-runtime64", "libMIOpen", "librocblas",
 )  # fmt: skip

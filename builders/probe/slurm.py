@@ -119,7 +119,7 @@ def hours_of(time: str) -> float:
     Raises
     ------
     UsageError
-        It is not a valid time.
+        The time is not valid.
 
     Examples
     --------

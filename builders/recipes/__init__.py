@@ -1,1 +1,1 @@
-"""Recipes of the catalog, and how one is applied to a build. No program is run."""
+"""Apply recipes of the catalog to builds. No program is run."""

@@ -155,7 +155,7 @@ class Executor(ABC):
         Raises
         ------
         EnvironmentLacksError
-            It is not installed, or does not respond; the message ends with the consequence.
+            The batch system is not installed, or does not respond; the message ends with the consequence.
         """
 
     def _prepare(self) -> None:  # noqa: B027  most need nothing
@@ -225,7 +225,7 @@ class Executor(ABC):
         Raises
         ------
         EnvironmentLacksError
-            It is not installed, or does not respond.
+            The batch system is not installed, or does not respond.
         UsageError
             A run is unfinished.
         """

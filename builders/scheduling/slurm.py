@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _LIGHT = 60.0
 """Seconds; a build that is expected to take less shares a job with others."""
 _LAUNCH_FAILED = "launch failed requeued held"
-"""The reason of a job that Slurm holds until somebody releases it: its node could not start it."""
+"""The reason of a job that Slurm holds until its user releases it: its node could not start it."""
 _TIME_LIMIT = "PartitionTimeLimit"
 _GLANCE = 1.0
 """Seconds between two checks for new exit codes, which do not query Slurm."""

@@ -46,7 +46,7 @@ class LogCount:
         self._position = 0
 
     def read(self) -> Change:
-        """Return the last count that was written since the last call; empty if there was none."""
+        """Return the newest count written since the last call; empty if there is none."""
         text = b""
         with suppress(OSError), self._log.open("rb") as source:
             size = source.seek(0, 2)
@@ -67,7 +67,7 @@ class LogCount:
 
 @contextmanager
 def watched(reporter: Reporter, log: Path) -> Iterator[None]:
-    """Report the count in a build's log, and the memory of this process's children, every second.
+    """Report the progress in a build's log, and the memory of this process's children, every second.
 
     The reports also show that the build is alive.
     """

@@ -143,7 +143,7 @@ def read_conda(text: str, name: str) -> CondaDocument:
     Raises
     ------
     UsageError
-        It cannot be parsed.
+        The file cannot be parsed.
     """
     return _CondaReader(text, name).read()
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Rule(NamedTuple):
-    """One kind of finding: how bad it is, what is wrong, and why that matters."""
+    """One kind of finding: its severity, the problem and the consequence."""
 
     severity: Severity
     title: str

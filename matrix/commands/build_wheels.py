@@ -169,7 +169,7 @@ def _batch_system(index: Index, context: Context) -> Executor | None:
     Raises
     ------
     EnvironmentLacksError, UsageError
-        It does not answer, or an earlier run is not finished.
+        The batch system does not respond, or an earlier run is not finished.
     """
     if context.args.executor == "local" or context.args.dry_run:
         return None

@@ -116,7 +116,7 @@ def execute(context: Context) -> int:
 
 
 def _request(context: Context) -> tuple[Catalog, Request]:
-    """Return the request of the table: that of the lock, unless the command line has another one."""
+    """Return the lock's catalog and request, unless the command line names requirements or a target."""
     args = context.args
     if context.has_lock and not args.requirements and not names_target(args):
         catalog, request = context.catalog_of_lock, context.lock.request

@@ -99,7 +99,7 @@ def execute(context: Context) -> int:
                 fill_folder(os.environ, folder, args.keep)
             changes += container_changes(os.environ, folder, args.keep)
             if "TMPDIR" not in args.keep and PurePath(command[0]).name not in _OTHER_NODE:
-                reason = "this directory is removed at the end, with all that a killed command leaves"
+                reason = "this directory is removed at the end, with everything that a killed command left"
                 changes.append(Change("TMPDIR", str(folder), reason))
         console.info(f"Index {index.root}, route {choice.route}: {choice.reason}.")
         for change in changes:

@@ -105,7 +105,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_format(parser)
     job = parser.add_argument_group("on a GPU node")
     job.add_argument(
-        "--gpu", action="store_true", help="write a Slurm job that verifies it there, and submit it"
+        "--gpu", action="store_true", help="write a Slurm job that verifies the environment, and submit it"
     )
     job.add_argument(
         "--dry-run", action="store_true", help="write the script of the job, but do not submit it"

@@ -312,7 +312,7 @@ def _file(wheel: DistributionPackage, index: str) -> File:
 
 
 def _add_read(rows: Iterable[schema.Row], file: File, read: Reader, update: CatalogUpdate) -> None:
-    """Add the rows of a release, with what one of its wheels contains instead of what names say.
+    """Add the rows of a release, with facts from the content of one wheel where names are not enough.
 
     The Pythons remain those of all wheels, and the torch remains that of the index.
     """

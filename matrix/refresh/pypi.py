@@ -27,7 +27,7 @@ def find_updates(catalog: Catalog, packages: Iterable[str], client: Client, inde
     """Compare the releases of packages with the files on a package index.
 
     A package is skipped if the project of that name on PyPI is a different one. Only releases newer than
-    every known one are new: the catalog leaves out older ones for a reason.
+    all known ones count: the catalog leaves out older ones for a reason.
     """
     update = CatalogUpdate()
     for name in packages:

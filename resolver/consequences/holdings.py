@@ -213,7 +213,7 @@ def _releases_of(side: Side, record: WheelRecord) -> list[Release]:
 
 
 def _with_published(side: Side, records: Sequence[WheelRecord]) -> Side:
-    """Return a side in which the releases of wheels count as published, and need nothing to be built."""
+    """Return a side in which the releases of wheels count as published, without build requirements."""
     catalog = side.catalog
     published = {
         row.key(): replace(

@@ -160,7 +160,7 @@ class TableDiff:
         self._has_same_images = targets[0].base_image == targets[1].base_image
         self._found: dict[tuple[object, ...], Consequence] = {}
         self._without_image: set[RowKey] = set()
-        """Where only one side has a base image; without one, no package can be compiled."""
+        """Rows for which only one side has a base image; no package can be compiled without an image."""
 
     def consequences(self) -> list[Consequence]:
         """Return the differences: whole base images and torch versions first, then single cells."""
@@ -360,7 +360,7 @@ class TableDiff:
             self._add(consequence, [row_key])
 
     def _different(self, row_key: RowKey, name: str, ours: Distribution, theirs: Distribution) -> Consequence:
-        """Return why a cell has another version: the version of one side is impossible on the other."""
+        """Return the consequence for a cell whose version differs: it is impossible on the other side."""
         reason, is_before = self._why_other(row_key, name, name, ours.key, theirs.key)
         if not reason.core:
             other_image = (CoreItem("the preferred base image differs", "fact", "the table"),)

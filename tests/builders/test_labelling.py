@@ -399,7 +399,7 @@ def test_wheel_without_metadata_file_is_rejected(source: Path, tmp_path: Path, n
     ("changes", "message"),
     [
         ({"tiny/__init__.py": b"ANSWER = 43\n"}, "the sha256 of tiny/__init__.py differs from RECORD"),
-        ({"tiny/more.py": b""}, "RECORD has no SHA-256 of tiny/more.py"),
+        ({"tiny/more.py": b""}, "RECORD has no SHA-256 for tiny/more.py"),
         ({RECORD: b"\xff\xfe"}, "RECORD cannot be read"),
         ({WHEEL: b"Wheel-Version: 2.0\n"}, "its wheel format is 2.0; only version 1 is supported"),
         ({WHEEL: b"Generator: x\n"}, "its WHEEL has no Wheel-Version"),
@@ -559,7 +559,7 @@ def test_strong_hashes_are_checked_and_weak_rejected(source: Path, tmp_path: Pat
         with pytest.raises(RawWheelError, match=f"the {algorithm} of tiny/__init__.py differs from RECORD"):
             label(other, tmp_path / "out")
     weak = repacked(source, {RECORD: record("md5", content)}, folder="weak")
-    with pytest.raises(RawWheelError, match=r"RECORD has no SHA-256 of tiny/__init__\.py"):
+    with pytest.raises(RawWheelError, match=r"RECORD has no SHA-256 for tiny/__init__\.py"):
         label(weak, tmp_path / "out")
 
 

@@ -319,7 +319,7 @@ def test_release_without_facts_is_an_error_with_reason(ext: Catalog, version: st
     }
     with pytest.raises(UsageError) as caught:
         _resolved(ext, FakeIndexes({"ext": releases}), f"ext=={version}")
-    expected = f"The catalog does not list ext {version}, and cannot infer its facts: {reason}."
+    expected = f"The catalog does not list ext {version}, and its facts cannot be inferred: {reason}."
     assert caught.value.message == expected
     assert "Known versions: 4.0, 3.0, 2.0 and 1.0." in caught.value.hint
 

@@ -254,7 +254,7 @@ def _stdio(word: str) -> tuple[str, Any]:
 
 
 def jobs_of(word: str) -> tuple[str, Any]:
-    """Return the selector of a job."""
+    """Return HyperQueue's selector for a job number."""
     return "specific", {"ranges": [{"start": int(word), "count": 1, "step": 1}]}
 
 

@@ -1,4 +1,4 @@
-"""A server of files in a directory that supports ranges and counts the bytes that it sends."""
+"""An HTTP server of a directory, which supports ranges and counts the bytes of wheels that it sends."""
 
 from __future__ import annotations
 

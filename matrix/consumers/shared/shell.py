@@ -1,4 +1,4 @@
-"""The shell scripts of the consumers: ``scripts/`` holds their text, with ``@NAME@`` to be replaced."""
+"""Write the shell scripts of the consumers, from the templates with ``@NAME@`` in ``scripts/``."""
 
 from __future__ import annotations
 
