@@ -27,10 +27,9 @@ from matrix.cli import main
 from resolver.lock import dumps, read_lock
 from resolver.model import BaseImage
 from tests.rig.rig import Rig
-from tests.support.laif import wheel_of
 from tests.support.locks import with_image, with_kept
 from tests.support.projects import rows_of, write_catalog
-from tests.support.tiny import tiny_wheel
+from tests.support.tiny import tiny_wheel, wheel_of
 
 MODULES = "/usr/lib/x86_64-linux-gnu/modulecmd.tcl"
 """Of Debian's package environment-modules."""

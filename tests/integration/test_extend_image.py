@@ -22,7 +22,8 @@ from builders.index import Index
 from builders.index.server import serving
 from resolver.lock import read_lock
 from tests.rig.rig import Rig
-from tests.support.laif import NUMPY, make_laif_image, wheel_of
+from tests.support.laif import NUMPY, make_laif_image
+from tests.support.tiny import wheel_of
 
 pytestmark = pytest.mark.integration
 TORCH = "2.13.0+rocm7.2"

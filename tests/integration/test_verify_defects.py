@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,10 @@ from msgspec.structs import replace
 from uv import find_uv_bin
 
 from builders.index import Index
-from builders.wheel import NewMember, write_wheel
 from matrix.cli import main
 from resolver.lock import dumps
 from tests.support.locks import built_pick, local_file, lock_of, locked_pick
-from tests.support.tiny import tiny_wheel
+from tests.support.tiny import tiny_wheel, wheel_of
 
 pytestmark = pytest.mark.integration
 Capture = pytest.CaptureFixture[str]
@@ -61,20 +60,6 @@ def compiled(folder: Path, name: str, code: str, *options: str) -> bytes:
     return path.read_bytes()
 
 
-def wheel(folder: Path, name: str, version: str, members: Mapping[str, bytes], requires: str = "") -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    info = f"{name}-{version}.dist-info"
-    needs = f"Requires-Dist: {requires}\n" if requires else ""
-    texts = {
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}".encode(),
-        f"{info}/WHEEL": b"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: false\nTag: py3-none-any\n",
-    }
-    path = folder / f"{name}-{version}-py3-none-any.whl"
-    content = {**members, **texts}
-    write_wheel(path, {member: NewMember(len(data), [data]) for member, data in content.items()}, info)
-    return path
-
-
 def standin_torch(folder: Path, version: str) -> Path:
     libraries = folder / "libraries"
     rccl = compiled(libraries, "librccl.so", 'extern "C" int ncclGetVersion() { return 22707; }')
@@ -85,7 +70,7 @@ def standin_torch(folder: Path, version: str) -> Path:
         "torch/lib/librccl.so": rccl,
         "torch/lib/libtorch_hip.so": hip,
     }
-    return wheel(folder, "torch", version, members)
+    return wheel_of(folder, "torch", version, members)
 
 
 def standin_deepspeed(folder: Path, version: str = DEEPSPEED, *, op: bool = True, note: str = "") -> Path:
@@ -93,7 +78,7 @@ def standin_deepspeed(folder: Path, version: str = DEEPSPEED, *, op: bool = True
     members["deepspeed/git_version_info_installed.py"] = TABLE.format(ops={"cpu_adam": op}).encode()
     if op:
         members[OP] = compiled(folder / "op", "cpu_adam_op.so", MODULE)
-    return wheel(folder, "deepspeed", version, members, "torch")
+    return wheel_of(folder, "deepspeed", version, members, requires=["torch"])
 
 
 @dataclass(frozen=True)

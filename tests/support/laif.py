@@ -14,9 +14,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from wheel.wheelfile import WheelFile
-
+from tests.rig.rig import HERE as RIG
 from tests.rig.rig import Rig
+from tests.support.tiny import wheel_of
 
 NUMPY = "2.1.0"
 """An older numpy than the newest, as images have."""
@@ -46,7 +46,7 @@ def make_laif_image(rig: Rig) -> Path:
     wheels.mkdir()
     names = [f"torch=={rig.torch.name.split('-')[1]}", f"triton-rocm=={TRITON}", f"numpy=={NUMPY}", *_TOOLS]
     (wheels / rig.torch.name).hardlink_to(rig.torch)
-    wheel_of(wheels, "triton-rocm", TRITON, {"triton.py": b'"""A stand-in for triton."""\n'})
+    wheel_of(wheels, "triton-rocm", TRITON, {"triton.py": (RIG / "standin_triton.py").read_bytes()})
     line = [sys.executable, "-m", "pip", "download", "-q", "--only-binary=:all:", "--python-version", "3.11"]
     line += [
         "--platform",
@@ -68,32 +68,3 @@ def make_laif_image(rig: Rig) -> Path:
     done = rig.run_as_user(["apptainer", "build", *fast, str(image), str(definition)], folder)
     assert done.returncode == 0, done.stderr
     return image
-
-
-def wheel_of(
-    folder: Path,
-    name: str,
-    version: str,
-    files: dict[str, bytes],
-    *,
-    requires: tuple[str, ...] = (),
-    tag: str = "py3-none-any",
-) -> Path:
-    """Write a wheel of some files."""
-    stem = f"{name.replace('-', '_')}-{version}"
-    needs = "".join(f"Requires-Dist: {requirement}\n" for requirement in requires)
-    about = (
-        f"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: {str('any' in tag).lower()}\nTag: {tag}\n"
-    )
-    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}"
-    members = {
-        **files,
-        f"{stem}.dist-info/METADATA": metadata.encode(),
-        f"{stem}.dist-info/WHEEL": about.encode(),
-    }
-    path = folder / f"{stem}-{tag}.whl"
-    with WheelFile(str(path), "w") as sink:
-        for member, data in members.items():
-            sink.writestr(member, data)
-    path.chmod(0o644)
-    return path

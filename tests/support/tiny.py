@@ -7,6 +7,8 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from wheel.wheelfile import WheelFile
+
 
 def tiny_wheel(
     folder: Path,
@@ -47,6 +49,36 @@ def tiny_wheel(
     with zipfile.ZipFile(path, "w") as archive:
         for member, text in (members | {f"{info}/RECORD": record}).items():
             archive.writestr(member, text)
+    return path
+
+
+def wheel_of(
+    folder: Path,
+    name: str,
+    version: str,
+    files: Mapping[str, bytes],
+    *,
+    requires: Sequence[str] = (),
+    tag: str = "py3-none-any",
+) -> Path:
+    """Write a wheel of some files, with their hashes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    stem = f"{name.replace('-', '_')}-{version}"
+    needs = "".join(f"Requires-Dist: {requirement}\n" for requirement in requires)
+    about = (
+        f"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: {str('any' in tag).lower()}\nTag: {tag}\n"
+    )
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}"
+    members = {
+        **files,
+        f"{stem}.dist-info/METADATA": metadata.encode(),
+        f"{stem}.dist-info/WHEEL": about.encode(),
+    }
+    path = folder / f"{stem}-{tag}.whl"
+    with WheelFile(str(path), "w") as sink:
+        for member, data in members.items():
+            sink.writestr(member, data)
+    path.chmod(0o644)
     return path
 
 
