@@ -86,9 +86,9 @@ class Limits:
 
     jobs: int | None = None
     memory: float | None = None
-    """GiB."""
+    """GiB of all processes."""
     memory_per_job: float | None = None
-    """GiB; None means what the recipe states."""
+    """GiB of one compile job; None means the value of the recipe."""
     jobserver: Path | None = None
     """The named pipe through which this build shares its compile jobs with others."""
     until: float | None = None

@@ -28,7 +28,7 @@ class Link(NamedTuple):
     version: str
     """The releases, as versions or a specifier; empty if the statement is about every release."""
     predicate: str
-    """Such as ``requires torch<2.2``; empty if the statement always holds and is never reported."""
+    """The statement, such as ``requires torch<2.2``; empty if it always holds and is never reported."""
     source: str
 
 

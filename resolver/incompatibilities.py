@@ -270,7 +270,7 @@ class Search:
     def _learn(self, conflict: Incompatibility) -> Incompatibility | None:
         """Learn from a violated incompatibility and take choices back.
 
-        Returns what is left of it if only assumptions could be taken back.
+        Return the rest of it if only assumptions could be taken back.
         """
         while True:
             levels = {variable: self._level_of(variable, mask) for variable, mask in conflict.terms.items()}

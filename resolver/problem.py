@@ -120,9 +120,9 @@ class Row(msgspec.Struct, frozen=True):
     objects: int
     text: Fact | LazyText
     risk: bool = False
-    """It may work, but AMD does not support it."""
+    """Whether AMD does not support the combination, although it may work."""
     contradicts: bool = False
-    """It was observed although the catalog excludes it."""
+    """Whether the combination was observed although the catalog excludes it."""
 
     @property
     def fact(self) -> Fact:

@@ -246,7 +246,7 @@ class _Section:
         payload = at + 8 + struct.calcsize(layout) + _HASH
         end = at + (length[0] if length else left)
         if not payload <= end <= self.end:
-            msg = f"a compressed bundle of {end - at} bytes has {left} left in its section"
+            msg = f"a compressed bundle has {end - at} bytes, but only {left} are left in its section"
             raise DamagedError(msg)
         compare = promised <= _MOST_COMPARED - self.unpacked
         if not length and not compare:

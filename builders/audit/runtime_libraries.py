@@ -68,7 +68,7 @@ def read_torch(directory: Path) -> Torch:
     Raises
     ------
     UsageError
-        There is no torch.
+        The directory has no torch.
     """
     if not directory.is_dir():
         msg = f"There is no directory {directory}."

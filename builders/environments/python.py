@@ -86,7 +86,7 @@ class TargetPython:
     """Path in the runtime; never that of a virtual environment."""
     prefix: Path
     version: str
-    """Such as ``3.11.7``."""
+    """The full version, such as ``3.11.7``."""
     abi: str
     """CPython's ABI tag, such as ``cp311``."""
     glibc: str
@@ -103,7 +103,7 @@ class TargetPython:
 
     @property
     def minor(self) -> str:
-        """Such as ``3.11``."""
+        """The major and minor version, such as ``3.11``."""
         return ".".join(self.version.split(".")[:2])
 
     @property

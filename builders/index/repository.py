@@ -458,7 +458,7 @@ class Index:
         wheel
             The finished wheel.
         provenance
-            What the wheel was built from; its hash and size are added.
+            The inputs of the build; the hash and the size of the wheel are added.
         sha256
             The hash of the file that was checked; empty if it was not checked.
 

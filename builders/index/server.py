@@ -422,7 +422,7 @@ class _Parser(HTTPRequestParser):  # type: ignore[misc]
         return consumed
 
     def parse_header(self, header_plus: bytes) -> None:
-        """Parse the first line and the headers; waitress does not expect every invalid URL."""
+        """Parse the first line and the headers; waitress lets the `ValueError` of some invalid URLs pass."""
         try:
             super().parse_header(header_plus)
         except ValueError:

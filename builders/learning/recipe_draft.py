@@ -1,6 +1,6 @@
-"""Catalog rows for an extension that the catalog does not know, from what its source shows.
+"""Catalog rows for an extension that the catalog does not know, from its source.
 
-What the source states is `observed`. How to build it is `inferred`: a draft for the user to complete.
+What the source states is `observed`. The recipe is `inferred`: a draft for the user to complete.
 """
 
 from __future__ import annotations

@@ -549,7 +549,7 @@ def _undetermined(
         if any(used == name or used.endswith(f".{name}") for used in names):
             yield text
     if any("nvcc" in script.programs for script in scripts):
-        yield "what the build does with nvcc, which it looks for, and without it"
+        yield "how the build differs with and without nvcc, which it looks for"
 
 
 def _unknown_compilation(document: PyProject, scripts: list[BuildScript], files: dict[str, int]) -> str:

@@ -1,7 +1,7 @@
 """Judge the reply about an installed wheel.
 
 A build node has no GPU. A failure for that reason says nothing about the wheel, so the promise is *not
-judged*, which is a warning and never a pass. So is a required module that was not installed.
+judged*, which is a warning and never a pass. A required module that was not installed is not judged either.
 """
 
 from __future__ import annotations

@@ -339,7 +339,7 @@ class _CondaReader:
                     "conda sets variables after pip has run, so this one does not affect the installation."
                 )
                 message += f" {ISOLATION_VARIABLE}" if name == "PIP_NO_BUILD_ISOLATION" else ""
-                fix = "Set it in the environment in which you run cotainr; pip inherits that."
+                fix = "Set it in the environment in which you run cotainr; pip inherits that environment."
                 self._add("variables-too-late", _line_of(variables, name), message, fix=fix)
 
 

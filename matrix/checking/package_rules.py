@@ -437,7 +437,7 @@ def _check_extension(
         message = f"pip takes the highest version from any index. PyPI's {line.name} {reason}."
         yield finding("unpinned-extension", entry, message, fix=_PIN)
         return
-    message = "Of several builds of this version, pip takes the one whose label sorts last, for any GPU. "
+    message = "Of several builds of this version, pip takes the one whose label sorts last. "
     message += "Without the index" if indexes.any else "The file names no index with such builds, so"
     message += " pip builds PyPI's source archive, without torch."
     yield finding("unlabelled-extension", entry, message, fix=_PIN)

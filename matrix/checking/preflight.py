@@ -195,7 +195,7 @@ def _options(work: Path, python: str, glibc: str) -> list[str]:
 
 
 def _environment(expected: Expected) -> dict[str, str]:
-    """Return pip's environment where the file is used: cotainr passes on variables, but not pip.conf."""
+    """Return the variables that pip gets where the file is used; cotainr passes them on, but not pip.conf."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     if expected.consumer == "cotainr":
         kept.setdefault("PIP_CONFIG_FILE", os.devnull)

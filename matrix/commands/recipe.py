@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     actions = parser.add_subparsers(metavar="ACTION", required=True, dest="action")
     draft = add_action(
-        actions, "draft", "write a recipe from what a source shows, and build it for the CPU backend", EXAMPLE
+        actions, "draft", "write a recipe from a source, and build it for the CPU backend", EXAMPLE
     )
     draft.add_argument(
         "source",

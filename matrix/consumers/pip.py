@@ -68,7 +68,7 @@ def _check(installation: Installation, layout: Layout) -> list[Finding]:
             f"{_wheels(titles)} Python {python}, and no python{python} is on PATH. "
             "The pip of another Python skips such wheels and reports only the versions of others."
         )
-        fix = f"Load or install Python {python}, or resolve for the Python that you have with --python."
+        fix = f"Load or install Python {python}, or resolve with --python for the Python that you have."
         evidence = {"distributions": titles, "python": python}
         findings.append(Finding("missing-python", "warning", message, fix, evidence))
     return findings

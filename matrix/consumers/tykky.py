@@ -49,7 +49,7 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
     variables = [
         f"# {installation.heading}; {MARK} --for tykky`.",
         "# The programs of the environment set these variables.",
-        "# Packages of ~/.local would be used instead of those of the environment.",
+        "# Otherwise packages in ~/.local would take precedence over those of the environment.",
         "export PYTHONNOUSERSITE=1",
         site_environment(installation),
     ]

@@ -174,7 +174,7 @@ class Reader:
 
 
 class Connection:
-    """A connection to a server of the wheel, which asks for no key."""
+    """A connection to a server of the wheel; the server asks for no key."""
 
     def __init__(self, directory: Path) -> None:
         access = json.loads((active(directory) / "access.json").read_bytes())["client"]
