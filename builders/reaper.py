@@ -23,7 +23,7 @@ from contextlib import suppress
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # from linux/prctl.h
 _LEFT = 1.0
-"""Seconds that processes left behind, such as a runtime's monitor, have to end on their own."""
+"""Seconds to wait for processes left behind, such as a runtime's monitor, to end on their own."""
 _GRACE = 6.0
 """Seconds between SIGTERM and SIGKILL."""
 _LAST = 20.0

@@ -87,11 +87,11 @@ class CycleError(UsageError):
     id = "cycle"
 
     def __init__(self, path: Sequence[str], *, to_build: bool) -> None:
-        first = "the one that is needed to build" if to_build else "any of them"
+        first = "the one that is needed to build another" if to_build else "any of them"
         rows = "[[requires]] rows or in a recipe" if to_build else "[[requires]] rows"
         super().__init__(
             f"These distributions require each other in a cycle: {' -> '.join(path)}."
-            f" A requirement is installed before what requires it, so matrix cannot install {first}.",
+            f" A distribution is installed after its requirements, so matrix cannot install {first}.",
             hint=f"Remove one of these requirements from the catalog: they are in {rows} of these packages.",
         )
         self.path = tuple(path)

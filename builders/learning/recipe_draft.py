@@ -104,7 +104,7 @@ def draft_text(rows: list[Row], gaps: Collection[str], origin: str) -> str:
     Parameters
     ----------
     gaps
-        What could not be determined.
+        The facts that could not be determined.
     origin
         The source that it was drafted from.
     """

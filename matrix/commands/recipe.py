@@ -56,7 +56,7 @@ class DraftResult(JsonDocument, kw_only=True):
     """A note about limits on the use of the draft."""
     facts: SourceFacts
     gaps: list[str]
-    """What could not be determined."""
+    """The facts that could not be determined."""
     trial: Trial
 
 

@@ -29,7 +29,7 @@ def results_of(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def record_of(build_key: str) -> dict[str, Any]:
-    """Return the least provenance that has a build key."""
+    """Return the smallest provenance with a build key."""
     (statement_type,), (predicate_type,) = get_args(StatementType), get_args(PredicateType)
     return {
         "_type": statement_type,
