@@ -44,7 +44,7 @@ _PATCH_RELEASE = re.compile(r"(\d+\.\d+)\.\d+")
 def consequences_text(found: Sequence[Consequence], *, sources: bool = False) -> str:
     """Return consequences as text, without the `summary`.
 
-    Things that change in the same way for the same reason share a paragraph. Below it are the minimal
+    Changes of one kind with one reason share a paragraph. Below it are the minimal
     conflict of the first of them, and what changed, marked with an asterisk.
 
     Parameters

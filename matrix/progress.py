@@ -221,7 +221,7 @@ class Display:
             self.show_step(self.tasks.start_step(task, message), message)
 
     def progress(self, task: str = "", **change: Unpack[Change]) -> None:
-        """Receive what has changed about a task."""
+        """Receive a change of a task."""
         with self._lock:
             changed = self.tasks.change(task, change)
             if changed is not None:

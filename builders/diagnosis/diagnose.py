@@ -38,7 +38,7 @@ class Context:
     network: bool | None = None
     """Whether the build was allowed to use the network."""
     exit_code: int | None = None
-    """Of the build; negative for a signal."""
+    """The exit code of the build; negative for a signal."""
     findings: frozenset[str] = frozenset()
     """Ids of the audit's findings."""
 

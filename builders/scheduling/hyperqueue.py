@@ -1,9 +1,9 @@
 """Builds as HyperQueue tasks: one for each wheel, after those whose wheels it requires.
 
-A run is a HyperQueue job, and one more for whatever has to be submitted again. The server is the one that the
-program ``hq`` finds. If there is none and this is a Slurm allocation, a server and a worker on each of its
-nodes are started, and end with the run or with the allocation. Jobs are identified by name: a server that was
-started again without a journal counts from 1 again.
+A run is one HyperQueue job, and another one each time that tasks are submitted again. The server is the one
+that the program ``hq`` finds. If there is none and this is a Slurm allocation, a server and a worker on each
+of its nodes are started, and end with the run or with the allocation. Jobs are identified by name: a server
+that was started again without a journal counts from 1 again.
 
 Source: It4innovations/hyperqueue@680857bd, under ``docs/``: ``jobs/jobfile.md``, ``jobs/failure.md``,
 ``cli/output-mode.md``, ``deployment/server.md``, ``deployment/worker.md``; the texts of failures are in
