@@ -91,7 +91,7 @@ def compile_wheel(
     CommandError
         A command failed; the error names the log and the most informative lines.
     BuildError
-        The backend succeeded but did not leave exactly one wheel, or something other than a file.
+        The backend succeeded, but left no wheel, several wheels, or something that is not a file.
     EnvironmentLacksError
         The runtime cannot mount a shim where the source expects the program.
     """

@@ -248,7 +248,7 @@ class _Relabelling:
         try:
             self._version = Version(labels.version)
         except InvalidVersion:
-            msg = f"{labels.version!r} is not a version (PEP 440)."
+            msg = f"{labels.version!r} is not a valid version (PEP 440)."
             raise MatrixError(msg) from None
         self._stem = f"{wheel.name.replace('-', '_')}-{self._version}"
         self._info = f"{self._stem}.dist-info"

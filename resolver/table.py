@@ -303,7 +303,7 @@ class Table:
         return sorted(part.versions(domains, "torch"), key=rank)
 
     def _refused_rows(self, placed: set[tuple[str, str]]) -> Iterator[Row]:
-        """Yield every requested torch and Python that runs nowhere, with the reason."""
+        """Yield every requested torch and Python that works nowhere, with the reason."""
         variables, image = self._problem.variables, self.request.target.base_image
         image_pin = {"base-image": variables["base-image"].of_versions([image])} if image else {}
         for torch in self._row_part.requested_versions("torch"):
