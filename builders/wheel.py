@@ -314,7 +314,7 @@ def _check_directory(members: Sequence[zipfile.ZipInfo], file_size: int) -> None
         raise DamagedError(msg)
     total = sum(info.file_size for info in members)
     if total > _MOST_UNPACKED or total > max(_ALWAYS_ALLOWED, _HIGHEST_RATIO * file_size):
-        msg = f"its members would unpack to {total} bytes, from {file_size}"
+        msg = f"its members would unpack to {total} bytes; the file has {file_size}"
         raise DamagedError(msg)
 
 
