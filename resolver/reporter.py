@@ -14,7 +14,7 @@ TaskState = Literal["waiting", "running", "done", "failed", "skipped"]
 
 
 class Change(TypedDict, total=False):
-    """What has changed about a task."""
+    """The values of a task that have changed."""
 
     state: TaskState
     expected: float
