@@ -63,7 +63,7 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
         *lines,
         "REQUIREMENTS",
         f"cat > {_FILES}/constraints.txt <<'CONSTRAINTS'",
-        *constraint_lines(installation, installation.on_top),
+        *constraint_lines(installation, ()),
         "CONSTRAINTS",
         environment_steps(installation, _PREFIX, _FILES),
         "# The layers are squashed, so removed files take no space in the image.",

@@ -4,9 +4,6 @@ Such an easyconfig creates a virtual environment on top of the image's Python an
 ``local_pip_requirements`` into it. EasyBuild ignores a failing pip unless the command line ends with
 ``|| exit 1``. Source: LUMI-EasyBuild-containers easybuild/easyconfigs/p/PyTorch/
 PyTorch-2.3.1-rocm-6.0.3-python-3.12-singularity-exampleVenv-20240923.eb.
-
-The constraints are those of the image alone: if a wheel is missing and both files have its pin, pip 23
-reports conflicting dependencies.
 """
 
 from __future__ import annotations

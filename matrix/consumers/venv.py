@@ -49,10 +49,12 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
         *preinstalled_note(installation),
     ]
     lines = requirement_lines(installation, layout.mounted, installation.on_top)
-    limits = constraint_lines(installation, installation.on_top)
+    limits = constraint_lines(installation, ())
     return [
         requirements_file(layout.main, installation, lines, notes, "venv"),
-        requirements_file("constraints.txt", installation, limits, ["Versions to keep."], "venv"),
+        requirements_file(
+            "constraints.txt", installation, limits, ["Versions of the image to keep."], "venv"
+        ),
         File(_MAKE, _create(installation, layout), executable=True),
         File(_PACK, _pack(installation), executable=True),
         File(_RUN, _run(installation), executable=True),

@@ -70,7 +70,11 @@ def _line(pick: Distribution, installation: Installation, source: Source) -> str
 
 
 def constraint_lines(installation: Installation, chosen: Sequence[Distribution] | None = None) -> list[str]:
-    """Return the versions that later installs must keep: those of the lock and those preinstalled."""
+    """Return the versions that later installs must keep: those of the lock and those preinstalled.
+
+    If a wheel is missing and requirements and constraints have its pin, pip 23 reports conflicting
+    dependencies. So constraints that go with such requirements have only what is preinstalled.
+    """
     chosen = installation.installed if chosen is None else chosen
     pins = {pick.name: pick.pinned for pick in (*chosen, *installation.preinstalled)}
     pins |= installation.other_preinstalled
