@@ -53,8 +53,12 @@ _own_environment = {name: os.environ.get(name) for name in _ALONE}
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Set the environment of the test before any fixture, of whatever scope, is made."""
-    is_integration = item.get_closest_marker("integration") is not None
-    for name, value in (_own_environment if is_integration else _ALONE).items():
+    before, after = _own_environment, _ALONE
+    if item.get_closest_marker("integration"):
+        before, after = after, before
+    for name, value in after.items():
+        if os.environ.get(name) != before[name]:
+            continue  # a fixture of the module has set it
         if value is None:
             os.environ.pop(name, None)
         else:
