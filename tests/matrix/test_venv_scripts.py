@@ -122,7 +122,7 @@ def start_waiting(work: Path, script: str, waiting: str) -> tuple[subprocess.Pop
     """Start a script that does not end; return also the process id of what its tool started."""
     started = subprocess.Popen(
         ["bash", str(work / script)],
-        env={"PATH": f"{work / 'bin'}:/usr/bin:/bin", "STEPS": "wait"},
+        env={"PATH": f"{work / 'bin'}:/usr/bin:/bin", "STEPS": "wait", "TMPDIR": str(work)},
         start_new_session=True,
         stderr=subprocess.PIPE,
         text=True,
