@@ -78,7 +78,7 @@ class BuildDefinition(_Part, frozen=True, kw_only=True):
 
 
 class Builder(_Part, frozen=True, kw_only=True):
-    """The program that built it."""
+    """The program that built the wheel."""
 
     id: str
     version: dict[str, str] = {}

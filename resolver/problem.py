@@ -138,9 +138,9 @@ class Relation(msgspec.Struct, eq=False):
     kind: Literal["run", "build"]
     rows: list[Row]
     when_present: bool = False
-    """The relation holds only if the object is part of the set."""
+    """Whether the relation holds only if the object is part of the set."""
     forbids: bool = False
-    """The relation only excludes combinations, so it is never the reason for a choice."""
+    """Whether the relation only excludes combinations, and so is never the reason for a choice."""
     table: list[int] = []
     """For each bit of the subject the mask of allowed objects; computed from the rows."""
 
