@@ -101,7 +101,7 @@ class Limits:
 
 
 class Turn(Protocol):
-    """Is told when a build waits for another process, so that others can use its cores and memory."""
+    """Learns when a build waits for another process, so that others can use its cores and memory."""
 
     def wait(self) -> None:
         """Record that another process holds the lock of this build."""
@@ -133,7 +133,7 @@ def build_wheel(
     reporter
         Receives each step as it starts.
     turn
-        Told when another process builds the same wheel.
+        Notified when another process builds the same wheel.
 
     Raises
     ------

@@ -116,7 +116,7 @@ _DETAILS = re.compile(r", with | \(\d+ in all\)")
 
 
 def reason_of(pick: Distribution, resolution: Resolution) -> str:
-    """Return the most telling reason for a version, as part of a sentence."""
+    """Return the most important reason for a version, as part of a sentence."""
     for requirement in resolution.request.requirements:
         if requirement.name == pick.name and requirement.text != pick.name:
             return f"you asked for {requirement.text}"

@@ -333,7 +333,7 @@ def _facts(pick: Pick, required_by: Sequence[Fact]) -> Iterator[Fact]:
     elif pick.files:
         yield Fact(f"{release} comes from the URL in the request", "documented", pick.files[0].url)
     if pick.support == "inferred":
-        text = f"{release} requires what its PKG-INFO says, which a build may change"
+        text = f"{release} has the requirements in its PKG-INFO, which a build may change"
         yield Fact(text, "inferred", pick.files[0].url)
     yield from required_by[:_MOST_REASONS]
 

@@ -331,7 +331,7 @@ def image_name(given: str, catalog: Catalog) -> str:
 
 
 def with_cached_digest(resolution: Resolution) -> Resolution:
-    """Add the digest of the chosen base image if it has none and it was computed before.
+    """Add the digest of the chosen base image if it has none and the digest was computed before.
 
     Computing it would read tens of gigabytes, which only a build does.
     """

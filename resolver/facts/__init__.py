@@ -1,1 +1,1 @@
-"""The catalog: facts in TOML files, the schema of their rows, and how they are loaded."""
+"""The catalog: facts in TOML files, the schema of their rows, and the loader."""
