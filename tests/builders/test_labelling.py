@@ -215,7 +215,7 @@ def test_platform_wheel_without_objects_is_installable(make_wheel: MakeWheel, tm
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        ({"version": "one"}, "'one' is not a version"),
+        ({"version": "one"}, "'one' is not a valid version"),
         ({"platform": "linux-x86"}, "'linux-x86' is not a platform tag"),
     ],
 )
