@@ -178,7 +178,7 @@ class Console(Reporter):
             return
         self._print_message(f"{self.err.styled('bold red', 'error:')} {message}")
         if hint:
-            self._print_message(f"  {hint}")
+            self._print_message(f"  hint: {hint}")
 
     def log_to(self, directory: Path) -> None:
         """Write everything that the program and its libraries log to a new file in a directory."""

@@ -504,7 +504,7 @@ class Index:
                 raise
         try:
             if not is_current:
-                self._refresh_project(project, {wheel.name: entry}, ())
+                self._refresh_project(project, {}, ())  # an older file keeps its upload time
             self._refresh_root()
         except (MatrixError, OSError):
             if wheel.name not in self.entries(project):

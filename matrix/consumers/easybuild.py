@@ -47,7 +47,7 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
     lines = [
         f"# {installation.heading}; {MARK} --for easybuild`.",
         "# Copy these lines into the container's easyconfig, below local_singularity_bind, local_sif and",
-        "# local_conda_env. Run local_matrix_install where it installs into the virtual environment.",
+        "# local_conda_env. Run local_matrix_install where the easyconfig fills the virtual environment.",
         "# The image already has these; constraints keep them: "
         + ", ".join(map(pin, installation.preinstalled)),
         *(checksums if digest else ()),

@@ -177,7 +177,7 @@ def test_directory_in_cache_is_reported_as_cache(
 
     monkeypatch.setattr(cli, "main_inner", refuse)
     assert main(["resolve"]) == 3
-    assert f"Is a directory: {path}.\n  This is the cache" in capsys.readouterr().err
+    assert f"Is a directory: {path}.\n  hint: This is the cache" in capsys.readouterr().err
 
 
 BAD_FILES = [

@@ -63,7 +63,7 @@ def test_help_command(line: list[str], same: list[str], capsys: Capture) -> None
 
 def test_help_of_unknown_command_suggests_one(capsys: Capture) -> None:
     assert main(["help", "reslove"]) == 2
-    assert capsys.readouterr().err == "error: Unknown command 'reslove'.\n  Did you mean resolve?\n"
+    assert capsys.readouterr().err == "error: Unknown command 'reslove'.\n  hint: Did you mean resolve?\n"
 
 
 def options_of_a_new_command(

@@ -236,7 +236,7 @@ def test_deleted_directory_is_exit_3(line: list[str], tmp_path: Path) -> None:
         gone.rmdir()
         answer = run(line)
     assert answer.code == 3
-    assert answer.err == "error: The working directory was deleted.\n  Change to another directory.\n"
+    assert answer.err == "error: The working directory was deleted.\n  hint: Change to another directory.\n"
 
 
 @pytest.mark.usefixtures("work")
