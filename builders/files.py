@@ -178,7 +178,7 @@ def open_regular(path: str | Path, *, directory: int | None = None) -> int:
 
 
 def make_readable(path: Path) -> None:
-    """Give a file that another program wrote, perhaps privately, the mode of a new file, but read-only."""
+    """Make a file that another program wrote readable like a new file of this process, but read-only."""
     sample = path.with_name(f"{TEMPORARY_PREFIX}{os.urandom(8).hex()}")
     file = create_file(sample)
     path.chmod(stat.S_IMODE(os.fstat(file).st_mode))

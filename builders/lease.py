@@ -61,7 +61,7 @@ class Holder(msgspec.Struct, frozen=True):
     machine: str = ""
     """The running kernel and its PID namespace, in which `pid` is valid."""
     started: str = ""
-    """When the process started, in the kernel's unit, because process ids are used again."""
+    """When the process started, in the kernel's unit, because process ids are reused."""
     beat: int = 0
 
     def __str__(self) -> str:

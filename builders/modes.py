@@ -37,7 +37,7 @@ def is_shared(folder: os.stat_result) -> bool:
 
 
 def share(file: int, parent: os.stat_result) -> None:
-    """Give a new file or directory in a shared directory the rights of the directory's group."""
+    """Add the group permissions of a shared directory to a new file or directory in it."""
     if not is_shared(parent):
         return
     mode = os.fstat(file).st_mode

@@ -235,7 +235,7 @@ def start_in_background(command: Sequence[str], log: Path) -> None:
 
 
 def start_python(code: str) -> subprocess.Popen[bytes]:
-    """Start a Python program with the modules of this one; it gets no interrupts from the terminal.
+    """Start a Python program with the module path of this process; it gets no interrupts from the terminal.
 
     It must end when its standard input ends.
 

@@ -201,7 +201,7 @@ def built_for(index: Index) -> set[tuple[str, str]]:
 def earlier_failure(task: Task, index: Index) -> str:
     """Return when and why the last build from the same inputs failed, as part of a sentence.
 
-    Empty if it did not fail, or for a reason that is not in its inputs, such as a missing tool.
+    Empty if the build did not fail, or failed for a reason outside its inputs, such as a missing tool.
     """
     failure = _read(failure_path(log_path(index, task.pick.name, task.build_key)), _Failure)
     if failure is None or failure.build_key != task.build_key or failure.id in _OF_THE_MACHINE:

@@ -108,7 +108,7 @@ class Turn(Protocol):
         ...
 
     def take(self) -> None:
-        """Return when the build may start, after the lock is held."""
+        """Wait until the build may start; its lock is already held."""
         ...
 
 
@@ -245,7 +245,9 @@ class _Build:
         for note in recipe.notes:
             self.reporter.step(note)
         if build_host.runtime.isolation == "none":
-            self.reporter.step("this machine cannot isolate a build: it can change your files and processes")
+            self.reporter.step(
+                "this machine cannot isolate builds: a build can change your files and processes"
+            )
         if not build_host.runtime.isolates_network:
             self.reporter.step("this machine cannot disable the network for a build")
         how = "jobs that all builds share" if shims else f"{jobs} job{'s' if jobs > 1 else ''}"

@@ -49,7 +49,7 @@ class TemporaryDirectory:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Remove it."""
+        """Remove the directory."""
         self._remove()
 
 

@@ -298,7 +298,7 @@ class LimitedFile(io.FileIO):
         return super().seek(offset, whence)
 
     def read(self, size: int | None = -1) -> bytes:
-        """Read as many bytes as a directory may have, or less."""
+        """Read bytes; reject a read of more than the largest directory that is accepted."""
         if size is not None and size > _LARGEST_DIRECTORY:
             msg = f"its directory would have {size} bytes"
             raise DamagedError(msg)

@@ -16,6 +16,7 @@ from builders.scheduling.slurm import Slurm, partition_of
 from builders.sources import obtain
 from builders.task import wheels_of
 from matrix.planning import limits_of, make_plan, options_of
+from matrix.render import counted
 from resolver.errors import UsageError
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def cancel(executor: Executor, context: Context) -> int:
     """Cancel the jobs of an earlier command; return the exit code."""
     numbers = executor.cancel()
     if numbers:
-        context.console.data(f"Cancelled {len(numbers)} jobs: {', '.join(numbers)}")
+        context.console.data(f"Cancelled {counted(len(numbers), 'job')}: {', '.join(numbers)}")
     else:
         context.console.data("There are no jobs to cancel.")
     return 0

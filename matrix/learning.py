@@ -43,7 +43,7 @@ def learn(names: Sequence[str], catalog: Catalog, context: Context) -> Learned:
     from builders.learning import Learned
 
     if not names:
-        msg = "Nothing to read was named."
+        msg = "There is nothing to read."
         raise UsageError(
             msg, hint="Name wheels, base images, or distributions: matrix catalog learn NAME==VERSION"
         )

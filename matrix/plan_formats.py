@@ -138,7 +138,7 @@ def _job_names(plan: Plan) -> dict[str, str]:
 
 
 def _relative(word: str, plan: Plan) -> str:
-    """Return a path in the directory of the plan as the repository has it, and any other word unchanged."""
+    """Return a path in the plan's directory relative to that directory; return any other word unchanged."""
     return word.removeprefix(f"{plan.directory}/")
 
 

@@ -39,7 +39,7 @@ _MIN_WIDTH = len("- base-image")
 _GAP = "  "
 _REFUSAL = re.compile(r"(?<= )-( [^\s,]+(, [^\s,]+)*)?(?= |$)")
 _NO_IMAGE = ", no base image works: published wheels only"
-_REFUSED_ROWS = "Works nowhere at this site"
+_REFUSED_ROWS = "Does not work at this site"
 
 
 class CellDocument(msgspec.Struct, kw_only=True):

@@ -55,7 +55,7 @@ class Incompatibility:
         self.parents = parents
 
     def reasons(self) -> list[object]:
-        """Return the distinct statements from which it follows."""
+        """Return the distinct statements from which the incompatibility follows."""
         left, seen, stated = [self], {id(self)}, dict[int, object]()
         while left:
             incompatibility = left.pop()

@@ -176,7 +176,7 @@ def _is_unmatched(catalog: Catalog, request: Request, requirement: Requirement) 
 def _unknown(catalog: Catalog, requirement: Requirement, lack: EnvironmentLacksError) -> UsageError:
     msg = f"No known version of {requirement.name} matches {shorten(requirement.text)!r}."
     known = _closest(requirement, (row.version for row in catalog.releases_of(requirement.name)))
-    return UsageError(msg, hint=f"{known} Others are unknown, because no index was asked: {lack.message}")
+    return UsageError(msg, hint=f"{known} Others are unknown, because no index was queried: {lack.message}")
 
 
 def _no_release(

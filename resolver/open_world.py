@@ -618,7 +618,7 @@ class OpenWorld:
         """Return the end of a message about a requirement that a direct reference does not meet."""
         if allowed or not self._url(choices.name):
             return ""
-        return f", but the URL of {choices.name} is that of {choices.releases[0].version}"
+        return f", but the URL of {choices.name} points to {choices.releases[0].version}"
 
     def _is_decided(self, requirement: Requirement) -> bool:
         """Return whether a requirement is decided without looking at a project of its name on the indexes."""
@@ -817,7 +817,7 @@ class OpenWorld:
     def _require_one(
         self, terms: dict[int, int], requirement: Requirement, link: Link, *, is_ours: bool, is_built: bool
     ) -> bool:
-        """Add a requirement; return whether it brings its object into the result."""
+        """Add a requirement; return whether the requirement adds its object to the result."""
         name = requirement.name
         if link.subject != "torch" and self._is_of_torch(name):
             if not is_built:

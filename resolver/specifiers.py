@@ -84,7 +84,7 @@ class Specifier(msgspec.Struct, frozen=True):
         return iter(self.clauses)
 
     def allows(self, version: str) -> bool:
-        """Return whether it allows a version; a text that is not a version is never allowed."""
+        """Return whether the specifier allows a version; a text that is not a version is never allowed."""
         parsed = version_or_none(version)
         if parsed is None:
             return False

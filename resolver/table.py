@@ -303,7 +303,7 @@ class Table:
         return sorted(part.versions(domains, "torch"), key=rank)
 
     def _refused_rows(self, placed: set[tuple[str, str]]) -> Iterator[Row]:
-        """Yield every requested torch and Python that works nowhere, with the reason."""
+        """Yield every requested combination of torch and Python that does not work, with the reason."""
         variables, image = self._problem.variables, self.request.target.base_image
         image_pin = {"base-image": variables["base-image"].of_versions([image])} if image else {}
         for torch in self._row_part.requested_versions("torch"):
@@ -347,7 +347,7 @@ def request_of_cell(request: Request, row: Row, column: Column, image: str = "")
 
 
 def _pin(name: str, version: str) -> Requirement:
-    """Pin a version; one without a local label does not match versions with one."""
+    """Pin a version; a torch without a local label does not match the labelled builds of its release."""
     text = f"=={version}" if name != "torch" or "+" in version else f"==={version}"
     return Requirement(name, parse_specifier(text), f"{name}{text}")
 

@@ -167,7 +167,8 @@ def _missing_others(item: SharedObject, libraries: list[str], expected: Expected
         fix = "Install it in the base image, or build without the part that needs it."
         yield Finding("need-not-provided", "error", text, fix, evidence)
     elif unusual := [name for name in libraries if name not in _base_libraries()]:
-        text = f"{item.path} needs {', '.join(unusual)}, which is neither in the wheel nor on every system."
+        listed = ", ".join(unusual)
+        text = f"{item.path} needs {listed}, which the wheel does not contain and not every system provides."
         yield Finding("need-elsewhere", "warning", text, "Check that the base image provides it.", evidence)
 
 
@@ -250,5 +251,5 @@ def demangled(names: Sequence[str]) -> list[str]:
 
 @cache
 def _base_libraries() -> frozenset[str]:
-    """Return the libraries of every system with glibc, by auditwheel's policies."""
+    """Return the libraries that every system with glibc has, by auditwheel's policies."""
     return frozenset(library for policy in policies("x86_64") for library in policy.whitelist)

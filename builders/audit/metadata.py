@@ -168,7 +168,9 @@ def check_tags(contents: Contents, _: Expected) -> Iterator[Finding]:
         evidence = {"member": item.path}
         if elf_machines and item.machine not in elf_machines:
             text = f"{item.path} is for {item.machine}, but the tag is for {', '.join(sorted(machines))}."
-            yield Finding("other-machine", "error", text, "Build it on the CPU of the tag.", evidence)
+            yield Finding(
+                "other-machine", "error", text, "Build it on a machine of that architecture.", evidence
+            )
         suffix = _PYTHON_OF_SUFFIX.search(item.path)
         if suffix and f"cp{suffix[1]}" not in pythons:
             text = f"{item.path} is for CPython {suffix[1]}, but the tag is for {', '.join(sorted(pythons))}."

@@ -259,7 +259,7 @@ def _install(wheel: Path, root: Path, python: TargetPython) -> None:
     _, _, _, tags = parse_wheel_filename(wheel.name)
     if not {(tag.interpreter, tag.abi) for tag in tags} & _supported(major, minor, python.abi):
         msg = f"{wheel.name} is not a supported wheel for Python {python.minor} ({python.abi})."
-        raise EnvironmentLacksError(msg, hint="The build backend has written it for another Python.")
+        raise EnvironmentLacksError(msg, hint="The build backend wrote it for another Python.")
     packages = str(root / python.library)
     directories = {
         "purelib": packages,

@@ -136,7 +136,7 @@ def find_python(
     UsageError
         `given` is not a Python of that version.
     EnvironmentLacksError
-        There is none; the message says why each candidate cannot be used.
+        There is no such interpreter; the message says why each candidate cannot be used.
     """
     reasons = []
     for path, where, binds in _candidates(runtime, version, given, image_pythons):

@@ -276,7 +276,8 @@ _LANDING = """
   --extra-index-url https://download.pytorch.org/whl/rocm6.4 NAME==VERSION</pre></div>
 <div><pre>uv pip install --index URL NAME==VERSION</pre></div>
 <h2>Install what matrix resolved</h2>
-<p>These need the directory of the index, and a <code>matrix.lock</code>.</p>
+<p>These commands read the directory of the index. <code>matrix env</code> also needs a
+<code>matrix.lock</code>.</p>
 <div><pre>matrix index list --index DIR</pre></div>
 <div><pre>matrix env --for cotainr --index DIR</pre></div>
 <div><pre>matrix report --index DIR</pre></div>

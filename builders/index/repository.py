@@ -489,7 +489,7 @@ class Index:
                 msg = (
                     f"{wheel.name} changed after it was checked: its sha256 was {sha256}, now it is {digest}."
                 )
-                raise MatrixError(msg, hint="Nothing was published.")
+                raise MatrixError(msg, hint="Nothing was published. Run the same command again.")
             if os.path.lexists(folder / wheel.name):
                 self._require_same(target, digest)
             record = records / record_name(wheel.name, digest)
@@ -512,7 +512,7 @@ class Index:
         return target
 
     def _place(self, copied: Path, target: Path, entry: Entry) -> bool:
-        """Give a wheel its final name, replace the pages, and return whether its project's are current."""
+        """Rename a wheel to its final name and replace pages; return whether its project's are current."""
         project = target.parent.name
         with self.directory(target.parent) as folder, self._prepared(project, entry) as (pages, state, data):
             if not link_exclusively(copied, folder / target.name):

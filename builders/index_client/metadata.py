@@ -141,7 +141,7 @@ def parse(text: bytes, filename: str, source: str) -> Metadata:
         raise DamagedError(msg)
     expected = version_in(filename, canonicalize_name(name))
     if expected is None or not _is_same(expected, version):
-        msg = f"{source} is that of {name} {version}"
+        msg = f"{source} belongs to {name} {version}"
         raise DamagedError(msg)
     return Metadata(
         name=canonicalize_name(name),

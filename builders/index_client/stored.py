@@ -134,7 +134,7 @@ def write(path: Path, page: Page, releases: list[tuple[str, bytes]]) -> StoredPa
 
 
 def read(path: Path, url: str) -> StoredPage | None:
-    """Return the cached page of a URL; None if there is none, or a damaged one."""
+    """Return the cached page of a URL; None if it is missing or damaged."""
     try:
         with path.open("rb", buffering=0) as source:
             head = source.read(_FIRST_READ)

@@ -152,7 +152,7 @@ def _is_same_source(pin: Sdist | Git, other: Sdist | Git) -> bool:
 
 
 def _differences(facts: SourceFacts, recipe: schema.Recipe) -> Iterator[str]:
-    """Yield the differences to the build requirements in a recipe of the catalog."""
+    """Yield the differences from the build requirements in a recipe of the catalog."""
     where = f"{facts.name} {facts.version} ({recipe.location})"
     declared, listed = ({*map(required_name, texts)} for texts in (facts.declared, recipe.declared))
     if declared != listed:
@@ -244,7 +244,7 @@ def _of_project(
 
 
 def _newest_sdist(releases: list[Release], project: Project, text: str) -> tuple[Release, File]:
-    """Return the newest release with its sdist; pre-releases and yanked ones only if there is no other."""
+    """Return the newest release with its sdist; a pre-release or yanked release only if there is no other."""
     usual = [row for row in releases if not is_prerelease(row.version) and not _is_yanked(row)]
     stable = usual or releases
     if not stable:

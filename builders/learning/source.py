@@ -63,8 +63,8 @@ _COMPUTES_VERSION = {"version", "others", "use_scm_version", "pbr", "setuptools_
 """Arguments of ``setup()`` and tables of ``pyproject.toml`` that compute the version."""
 _CXX_STANDARD = re.compile(r"-std=(?:c|gnu)\+\+([12]\d)|CMAKE_CXX_STANDARD[\s=]+([12]\d)")
 _ASKS = {
-    "cuda.is_available": "what the build does with a GPU: it asks torch.cuda.is_available()",
-    "has_cuda": "what the build does with a GPU: it asks torch.has_cuda",
+    "cuda.is_available": "what the build does with a GPU: it calls torch.cuda.is_available()",
+    "has_cuda": "what the build does with a GPU: it checks torch.has_cuda",
     "CUDA_HOME": "what the build does with CUDA_HOME: torch sets it to None for ROCm",
 }
 """Names in a script that make its effect depend on the machine, each with that effect."""

@@ -461,7 +461,7 @@ class _Reading:
             old = any(map(_OLD_STRING.search, imports))
             if new != old:
                 specifiers.append(f"{'>=' if new else '<'}{_FIRST_WITH_NEW_STRING}")
-                notes.append(f"Its symbols of torch use the {'new' if new else 'old'} C++ ABI.")
+                notes.append(f"The torch symbols that it uses have the {'new' if new else 'old'} C++ ABI.")
             if not all(map(_is_c_symbol, imports)):
                 text = f"it uses {len(imports)} C++ symbols of torch, which have no version"
                 self._remark(f"the torch that it loads with is unknown: {text}.")

@@ -200,7 +200,7 @@ def ended(code: int, errors: bytes) -> dict[str, Any]:
 
 
 def peer(connection: socket.socket) -> int:
-    """Return the process at the other end (unix(7))."""
+    """Return the id of the process at the other end (unix(7))."""
     credentials = struct.Struct("3i")
     packed = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, credentials.size)
     return int(credentials.unpack(packed)[0])
@@ -262,7 +262,7 @@ def plain_import(modules: list[str]) -> dict[str, Any]:
 
 @cache
 def start() -> dict[str, Any]:
-    """Start the environment's Python, which may run installed code; return what `start_part` answers."""
+    """Start the environment's Python, which may run installed code; return the reply of `start_part`."""
     reply, _ = in_child("start", None)
     if reply.get("error"):
         sys.exit(f"Python does not start: {reply['error']}: {reply.get('text', '')}")

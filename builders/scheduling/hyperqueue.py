@@ -308,7 +308,7 @@ class HyperQueue(Executor):
         for task in ready:
             after = tuple(numbers[key] for key in task.requires if key in numbers)
             self.run.jobs.append(SubmittedJob(numbers[task.key], (task.key,), after))
-        self.reporter.info(f"Submitted {len(ready)} tasks as HyperQueue job {job}")
+        self.reporter.info(f"Submitted HyperQueue job {job}; tasks: {len(ready)}")
 
     def _with_enough_memory(self, task: WheelTask) -> WheelTask:
         return replace(task, memory_gib=task.memory_gib * 2 ** self._count(task.key, "OUT_OF_MEMORY"))

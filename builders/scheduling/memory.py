@@ -1,7 +1,7 @@
 """Measure the memory of a build, and recognize processes that the kernel killed for lack of memory.
 
-It covers all processes that this one has started, sampled several times a second, because
-control groups can rarely be created by users. Shared pages count several times, so the sum is an upper bound.
+The measurement samples all descendants of this process several times a second, because users can
+rarely create control groups. Shared pages count several times, so the sum is an upper bound.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _largest_child() -> float:
 
 
 def resident_sizes() -> list[int]:
-    """Return the resident memory in bytes of each process that this one has started."""
+    """Return the resident memory in bytes of each descendant of this process."""
     return [_resident(process) for process in descendants()]
 
 

@@ -1,10 +1,9 @@
 """Builds in Slurm jobs: one for each heavy wheel, light ones together.
 
 Jobs run ``matrix build-one``. They are submitted held, each after the jobs of the wheels it requires, and
-then released, so that no job starts before all are known. Each writes its exit code into the index. Slurm
-itself is asked with one ``squeue`` for all jobs, less and less often while nothing changes. Slurm forgets
-jobs after some minutes; accounting (``sacct``) is asked about those that left no exit code, but is not
-needed.
+then released, so that no job starts before all are known. Each writes its exit code into the index. One
+``squeue`` queries the states of all jobs, less and less often while nothing changes. Slurm forgets jobs
+after some minutes; ``sacct`` reports those that left no exit code, if the cluster has accounting.
 
 Sources: sbatch(1), squeue(1), scancel(1), sacct(1), sinfo(1).
 """

@@ -1,7 +1,7 @@
 """Download files into the cache: each once, checked by hash, continued where an earlier attempt stopped.
 
 A download is written to ``downloads/`` in the cache and gets its final name when it is complete and its
-hash is right. So a file with its final name is complete, and needs no lock to be read.
+hash matches. So a file with its final name is complete, and needs no lock to be read.
 """
 
 from __future__ import annotations

@@ -342,7 +342,7 @@ def check_names(document: Document, expected: Expected) -> Iterator[Finding]:
         )
         reason = "pip takes the highest version from any index, even that of another project with this name."
         if line.pinned:
-            reason = "Any index can serve this version. With a label it is not PyPI, which rejects labels."
+            reason = "Any index can serve this version, except PyPI if it has a label: PyPI rejects labels."
         message = f"The index {expected.index} has {line.name}. {reason}"
         corrected = [line.with_pin(versions[-1])] if versions and "+" in versions[-1] else []
         yield finding("any-index", entry, message, corrected=corrected, fix="" if corrected else _HASH)

@@ -61,10 +61,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--base-image-facts",
         metavar="FILE",
         type=Path,
-        help="output of matrix doctor --base-image IMAGE --format json for the image that they will run in",
+        help="output of matrix doctor --base-image IMAGE --format json for the image that the wheels "
+        "will run in",
     )
     parser.add_argument(
-        "--conda", metavar="DIR", type=Path, help="the conda environment that they will run in"
+        "--conda", metavar="DIR", type=Path, help="the conda environment that the wheels will run in"
     )
     for name, what in _VERSIONS.items():
         parser.add_argument(f"--{name}", metavar="VERSION", help=f"{what} where the wheels will run")

@@ -15,6 +15,7 @@ from matrix import learning
 from matrix.json_document import JsonDocument
 from matrix.options import add_action, add_catalog, add_format, add_names
 from matrix.refresh import update as updating
+from matrix.render import counted
 from matrix.settings import load_catalog, overlays
 from resolver.consequences.model import Consequence
 from resolver.errors import CatalogError, EnvironmentLacksError, UsageError, did_you_mean
@@ -301,7 +302,7 @@ def _report_end(
     if written:
         console.info(f"\nWrote {args.output}. Rows: {rows}. Use them: --catalog {args.output}")
     elif rows:
-        console.info(f"\n{rows} new rows. Nothing was written; --apply writes {args.output}.")
+        console.info(f"\n{counted(rows, 'new row')}. Nothing was written; --apply writes {args.output}.")
     else:
         console.info(nothing)
 

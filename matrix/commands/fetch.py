@@ -159,7 +159,7 @@ def _report(result: FetchResult, args: argparse.Namespace, console: Console) -> 
     for item in result.missing[:_MOST_ERRORS]:
         console.error(f"{item.name} {item.version}: {item.message}", item.hint)
     if len(result.missing) > _MOST_ERRORS:
-        console.error(f"{len(result.missing) - _MOST_ERRORS} more are missing; `--format json` lists them.")
+        console.error(f"Not shown: {len(result.missing) - _MOST_ERRORS} more. `--format json` lists all.")
     if args.format == "json":
         console.document(_document(result))
     else:

@@ -67,7 +67,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="JSON output of `matrix diff`, or of a `matrix resolve` without a resolution (repeatable)",
     )
     parser.add_argument(
-        "--all-rows", action="store_true", help="also list every torch that works nowhere, with the reason"
+        "--all-rows",
+        action="store_true",
+        help="also list every combination of torch and Python that does not work, with the reason",
     )
     parser.add_argument(
         "--reasons",

@@ -40,7 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", choices=FORMATS, default="table", help="default: %(default)s")
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="where to write (default: stdout)")
     parser.add_argument(
-        "--all-rows", action="store_true", help="also list every torch that works nowhere, with the reason"
+        "--all-rows",
+        action="store_true",
+        help="also list every combination of torch and Python that does not work, with the reason",
     )
     parser.add_argument(
         "--together", action="store_true", help="add a column in which all others are resolved together"

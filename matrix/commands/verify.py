@@ -114,7 +114,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--partition",
         metavar="NAME",
         default="",
-        help="default: by the time limit",
+        help="partition of the job (default: the site's GPU partition with the shortest sufficient limit)",
     )
     job.add_argument("--account", metavar="NAME", default="", help="default: Slurm's default account")
     job.add_argument("--time", metavar="TIME", default=_TIME, help="time limit (default: %(default)s)")

@@ -148,7 +148,7 @@ def _is_similar(file: DistributionPackage, known: schema.Release) -> bool:
 
 
 def _machine(tags: list[str]) -> str:
-    """Return the machine of a Linux platform tag, such as ``x86_64``, ignoring its glibc."""
+    """Return ``x86_64`` for every Linux tag of that machine, and the platform tag for others."""
     platform = tags[-1].split(".")[0]
     return "x86_64" if platform.endswith("x86_64") and "linux" in platform else platform
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Core = Callable[[Row, Column | None], list[CoreItem]]
     """Returns the whole reason why a cell, or a row, is refused."""
 
-_WORKS_NOWHERE = "Works nowhere at this site"
+_REFUSED_ROWS = "Does not work at this site"
 _ANY_PYTHON = "py3"
 
 
@@ -112,7 +112,7 @@ class TableData:
 
     def _heading(self, row: Row) -> str:
         if row.verdict is None:
-            return _WORKS_NOWHERE
+            return _REFUSED_ROWS
         if self._table.request.target.backend == "cpu":
             return "CPU"
         return f"ROCm {row.rocm}" + ("" if row.images else ", no base image works: published wheels only")

@@ -140,7 +140,7 @@ class Rows:
     def question(
         self, row_key: RowKey | None, column: str = "", pins: Mapping[str, str] | None = None
     ) -> Question:
-        """Ask whether a row, or a package in any row, has a solution, optionally with more pins."""
+        """Return the question whether a row, or a package in any row, has a solution with optional pins."""
         session, demands = self.table.question(self.columns[column] if column else None)
         all_pins = {}
         if row_key is not None:

@@ -174,7 +174,7 @@ def test_archive_of_a_repository_has_static_metadata(server: Server, client: Any
         ("some_pkg-1.0.tar.gz", sdist_of(None), UsageError, "has only setup.py"),
         (WHEEL, b"not a zip", SourceError, "cannot be used"),
         ("some_pkg-1.0.tar.gz", b"not a tar", SourceError, "cannot be used: its archive"),
-        (WHEEL, wheel_of(CORE.replace("1.0", "1.1")), SourceError, "is that of Some_Pkg 1.1"),
+        (WHEEL, wheel_of(CORE.replace("1.0", "1.1")), SourceError, "belongs to Some_Pkg 1.1"),
         (WHEEL.replace("some", "other"), None, SourceError, "404"),
     ],
 )

@@ -145,7 +145,7 @@ def test_wheel_is_the_one_checked_whatever_a_daemon_does(
     assert (beacon.read_text() if beacon.exists() else "") == before
     entry = attacked.index.provenance_of(outcome["wheel"])
     assert results_of(entry)["isolation"] == isolation
-    said = "this machine cannot isolate a build: it can change your files and processes"
+    said = "this machine cannot isolate builds: a build can change your files and processes"
     assert (said in attacked.steps) == (isolation == "none")
 
 

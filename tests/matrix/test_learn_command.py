@@ -108,7 +108,7 @@ def test_bad_arguments_are_usage_errors(tmp_path: Path, capsys: Capture) -> None
     (tmp_path / "project").mkdir()
     (tmp_path / "project" / "setup.py").touch()
     for arguments, text in (
-        ([], "Nothing to read"),
+        ([], "nothing to read"),
         (["empty"], "contains no wheel"),
         (["project"], "project does not state a valid name"),
         (["matrix-no-wheel.txt"], "matrix-no-wheel.txt"),

@@ -149,15 +149,13 @@ def test_two_urls_of_one_distribution_are_an_error(catalog: Catalog) -> None:
 
 
 def test_version_of_the_url_can_conflict(catalog: Catalog) -> None:
-    with pytest.raises(UsageError, match=r"matches 'lib>=3', but the URL of lib is that of 2\.0"):
+    with pytest.raises(UsageError, match=r"matches 'lib>=3', but the URL of lib points to 2\.0"):
         _answer(catalog, _with_url(), f"lib @ {URL}", "lib>=3")
     projects: Projects = {**INDEX, "user": {"1.0": ["lib>=3"]}}
     indexes = FakeIndexes(projects, direct={URL: ("lib", "2.0", FakeRelease())})
     answer = resolve(catalog, _request(catalog, f"lib @ {URL}", "user"), indexes)
     assert isinstance(answer, Conflict)
-    assert "user 1.0 requires lib>=3, but the URL of lib is that of 2.0" in {
-        item.text for item in answer.core
-    }
+    assert "user 1.0 requires lib>=3, but the URL of lib points to 2.0" in {item.text for item in answer.core}
 
 
 def test_wheel_at_url_must_fit_the_target(catalog: Catalog) -> None:
