@@ -371,7 +371,7 @@ class OpenWorld:
             return
         nodes = self._nodes(name, requirement.extras)
         if not nodes:
-            msg = f"No index has the project {shorten(name)!r}. Asked: {', '.join(self._indexes.urls)}."
+            msg = f"No index has the project {shorten(name)!r}. Searched: {', '.join(self._indexes.urls)}."
             hint = did_you_mean(name, self._bound)
             raise UsageError(msg, hint=hint if hint.startswith("Did") else "Check the name.")
         if not nodes[0].allowed_by(requirement.specifier) and not when:
@@ -601,7 +601,7 @@ class OpenWorld:
         Raises
         ------
         UsageError
-            There is more than one.
+            The request has several URLs for the name.
         """
         direct = [
             requirement

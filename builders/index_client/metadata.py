@@ -171,7 +171,7 @@ def from_wheel(path: Path, file: BinaryIO | None = None) -> Metadata:
     with WheelReader(path, file) as wheel:
         member = wheel.metadata_member("METADATA")
         if member is None or member.file_size > LARGEST_METADATA:
-            msg = "it has no METADATA file of a usual size"
+            msg = "its METADATA file is missing or too large"
             raise DamagedError(msg)
         return parse(wheel.read(member), path.name, "its wheel")
 
