@@ -76,6 +76,12 @@ def rewrite(wheel, top):
     return "started"
 
 
+def append(path, text):
+    """Add text to a file; if the program is killed meanwhile, the file keeps what it has."""
+    with Path(path).open("a") as file:
+        file.write(text)
+
+
 def linger(wheel, *beacons):
     """Leave a daemon that changes files as long as it runs."""
 
@@ -83,7 +89,7 @@ def linger(wheel, *beacons):
         until = time.monotonic() + 20
         while time.monotonic() < until:
             for path in beacons:
-                attempt(lambda path=path: Path(path).write_text(str(time.monotonic())))
+                attempt(lambda path=path: append(path, f"{time.monotonic()}\n"))
             time.sleep(0.02)
 
     daemon(act)
