@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,5 +21,9 @@ def cache_root() -> Path:
 
 def cached_file(file: File) -> Path:
     """Return the path of a file of a lock in the cache, whether or not it exists."""
-    key = file.sha256 or f"url-{hashlib.sha256(file.url.encode()).hexdigest()}"
+    key = file.sha256
+    if not key:
+        import hashlib  # every command imports this module, and loading OpenSSL takes 2 ms
+
+        key = f"url-{hashlib.sha256(file.url.encode()).hexdigest()}"
     return cache_root() / "wheels" / key / Path(file.name).name

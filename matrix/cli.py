@@ -17,6 +17,7 @@ from typing import NoReturn, TypeVar
 
 import matrix.commands
 from builders.cache import cache_root
+from builders.constants import GARBAGE_THRESHOLD
 from matrix import __version__
 from matrix.console import Console, OutputError, ReaderGoneError
 from matrix.context import Context
@@ -37,10 +38,6 @@ from resolver.errors import (
 )
 
 T = TypeVar("T", bound=str)
-
-_GARBAGE_THRESHOLD = 50_000
-"""Number of new objects after which Python searches for reference cycles. Nearly everything a command
-creates lives until the command ends, so Python's default costs a tenth of the run time and frees nothing."""
 
 
 def commands() -> dict[str, Path]:
@@ -86,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         color=_value_of("--color", ("always", "never"), arguments) or "auto",
         progress=_value_of("--progress", ("json",), arguments) or "auto",
     )
-    gc.set_threshold(_GARBAGE_THRESHOLD)
+    gc.set_threshold(GARBAGE_THRESHOLD)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:

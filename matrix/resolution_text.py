@@ -13,6 +13,7 @@ import msgspec
 from builders.cache import cache_root
 from builders.files import write_atomic
 from matrix.build_times import time_text
+from matrix.render import counted
 from matrix.resolution_json import ConflictDocument, conflict_document
 from matrix.screen import PLAIN, Cell, Screen
 from resolver.lock import decode, encode
@@ -188,8 +189,7 @@ def names_of_others(resolution: Resolution) -> frozenset[str]:
 
 def others_text(others: Sized) -> str:
     """Return a phrase with the number of distributions that are not listed."""
-    plural = "" if len(others) == 1 else "s"
-    return f"and {len(others)} other package{plural} from package indexes (-v lists them)"
+    return f"and {counted(len(others), 'other package')} from package indexes (-v lists them)"
 
 
 def conflict_text(conflict: Conflict) -> str:

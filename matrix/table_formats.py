@@ -9,7 +9,6 @@ import csv
 import io
 import json
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Literal
@@ -37,7 +36,6 @@ _RISK, _REFUSED = "yellow", "dim"
 _MIN_WIDTH = len("- base-image")
 """Width of the most frequent reasons for a refusal, for which every column has space."""
 _GAP = "  "
-_REFUSAL = re.compile(r"(?<= )-( [^\s,]+(, [^\s,]+)*)?(?= |$)")
 _NO_IMAGE = ", no base image works: published wheels only"
 _REFUSED_ROWS = "Does not work at this site"
 
@@ -112,22 +110,24 @@ def to_text(table: Table, rows: Sequence[Row], screen: Screen) -> Iterator[str]:
         yield screen.wrapped(f"Not available in any row: {listed}") + "\n"
     columns = [column for column in table.columns if not refused[column.name]]
     groups = [list(same) for _, same in groupby(rows, key=lambda row: (row.images, row.rocm, row.verdict))]
-    lengths = (_length(_wide(columns, group)) for group in groups if group[0].verdict)
+    grids = [_wide(columns, group) if group[0].verdict else _refused(group) for group in groups]
     room = math.inf if screen.width is None else screen.width
-    is_wide = max(lengths, default=0) <= room
-    for group in groups:
-        first = group[0]
-        yield from _heading(first, screen, is_cpu=target.backend == "cpu")
-        if first.verdict is None:
-            refusals = [[row.torch, row.python, f"- {row.refused}"] for row in group]
-            yield from _aligned([["torch", "python", ""], *refusals], screen)
-        elif is_wide:
-            yield from _aligned(_wide(columns, group), screen)
-        else:
-            for _, of_torch in groupby(group, key=lambda row: row.torch):
-                for block in _fold(_turned(columns, list(of_torch)), room):
-                    yield "\n"
-                    yield from _aligned(block, screen)
+    is_wide = all(
+        _length(grid) <= room for grid, group in zip(grids, groups, strict=True) if group[0].verdict
+    )
+    for group, grid in zip(groups, grids, strict=True):
+        yield from _heading(group[0], screen, is_cpu=target.backend == "cpu")
+        if is_wide or group[0].verdict is None:
+            yield _aligned(grid, screen)
+            continue
+        for _, of_torch in groupby(group, key=lambda row: row.torch):
+            for block in _fold(_turned(columns, list(of_torch)), room):
+                yield "\n" + _aligned(block, screen)
+
+
+def _refused(rows: Sequence[Row]) -> list[list[str]]:
+    """Return the texts of a table of rows that do not work."""
+    return [["torch", "python", ""], *([row.torch, row.python, f"- {row.refused}"] for row in rows)]
 
 
 def _wide(columns: Sequence[Column], rows: Sequence[Row]) -> list[list[str]]:
@@ -185,12 +185,10 @@ def _fold(lines: Sequence[Sequence[str]], room: float) -> Iterator[list[list[str
     yield [[line[0], *line[start + 1 :]] for line in lines]
 
 
-def _aligned(lines: Sequence[Sequence[str]], screen: Screen) -> Iterator[str]:
-    """Yield lines with texts in columns; a text that starts with a dash is a refusal."""
-    widths = _widths(lines)
-    for line in lines:
-        padded = _GAP.join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
-        yield re.sub(_REFUSAL, lambda match: screen.styled(_REFUSED, match[0]), padded) + "\n"
+def _aligned(lines: Sequence[Sequence[str]], screen: Screen) -> str:
+    """Return lines with texts in columns; a text that starts with a dash is a refusal."""
+    cells = [[(_REFUSED, text) if text.startswith("-") else text for text in line] for line in lines]
+    return screen.table(cells, indent="") + "\n"
 
 
 def _heading(row: Row, screen: Screen, *, is_cpu: bool) -> Iterator[str]:

@@ -20,6 +20,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 import msgspec
 
+from builders.constants import GARBAGE_THRESHOLD
 from builders.process import end_python, start_python
 from resolver.errors import MatrixError
 from resolver.indexes import File
@@ -33,8 +34,6 @@ _START_AT = 6
 """Number of requests after which many more are likely, so that a second process is worth its start."""
 _MOST = 16
 """Number of requests that the process handles at once; the other threads of the first process fetch, too."""
-_GARBAGE_THRESHOLD = 50_000
-"""As in `matrix.cli`."""
 _READY = b"ready\n"
 _CODE = "from builders.index_client.fetcher import serve; serve()"
 
@@ -135,7 +134,7 @@ def serve() -> None:
     """Fetch what standard input names."""
     from builders.index_client.client import IndexClient
 
-    gc.set_threshold(_GARBAGE_THRESHOLD)
+    gc.set_threshold(GARBAGE_THRESHOLD)
     client = IndexClient(**msgspec.json.decode(sys.stdin.buffer.readline()), is_second=True)
     os.write(1, _READY)
     for line in sys.stdin.buffer:

@@ -19,7 +19,7 @@ from matrix.checking.document import finding
 from matrix.checking.pip_line import PipLine, url_path
 from matrix.checking.target import released_with
 from resolver.facts.catalog import applies
-from resolver.requirements import TRITON_NAMES, is_for_cuda
+from resolver.requirements import TRITON_NAMES, is_for_cuda, required_name
 from resolver.versions import is_version, join_words, minor, satisfies, sort_key
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def check_indexes(document: Document, expected: Expected) -> Iterator[Finding]:
 def check_torch(document: Document, expected: Expected) -> Iterator[Finding]:
     """Check torch, torchvision, torchaudio, triton and packages for CUDA only."""
     indexes = Indexes(document)
-    has_torch = any(entry.pip.name == "torch" for entry in document.entries)
+    own_triton = _triton_of_torch(document, expected)
     for entry in document.entries:
         line = entry.pip
         if expected.backend == "rocm" and is_for_cuda(line.name):
@@ -165,12 +165,12 @@ def check_torch(document: Document, expected: Expected) -> Iterator[Finding]:
             yield finding("cuda-package", entry, message, corrected=corrected, fixable=certain, fix=fix)
         if line.requirement is None or line.location or line.name in expected.pins:
             continue
-        if line.name == "triton" and has_torch and expected.backend == "rocm":
+        if line.name == "triton" and own_triton not in {"", "triton"}:
             message = (
-                "torch for ROCm requires its own triton under another name. pip installs both into the same "
-                "directory, and the second overwrites files of the first."
+                f"The torch of this file requires {own_triton}. pip installs both into the same directory, "
+                "and the second overwrites files of the first."
             )
-            fix = "Leave it out: torch brings the triton that it works with."
+            fix = f"Remove the line: pip installs {own_triton} with torch."
             yield finding(
                 "second-triton", entry, message, corrected=[f"# {entry.text}"], fixable=True, fix=fix
             )
@@ -180,6 +180,16 @@ def check_torch(document: Document, expected: Expected) -> Iterator[Finding]:
             yield from _check_rocm(entry, rocm_of(line.local), expected)
         elif release := _CUPY_ROCM.fullmatch(line.name):
             yield from _check_rocm(entry, f"{release[1]}.{release[2]}", expected)
+
+
+def _triton_of_torch(document: Document, expected: Expected) -> str:
+    """Return the name of the triton that the torch of a file requires; empty if that is unknown."""
+    line = next((entry.pip for entry in document.entries if entry.pip.name == "torch"), None)
+    if line is None or expected.backend != "rocm":
+        return ""
+    exact = expected.catalog.torch.get(f"{line.public}+{line.local}")
+    rows = [exact] if exact else [] if line.local else expected.fitting("torch", line.public)
+    return required_name(rows[0].triton) if rows else ""
 
 
 def _check_rocm(entry: Entry, rocm: str, expected: Expected) -> Iterator[Finding]:

@@ -98,8 +98,8 @@ RULES: dict[str, Rule] = {
     "cuda-package": Rule("error", "package for CUDA only", "`nvidia-*`, `*-cu12`, `cupy-cuda*`"),
     "second-triton": Rule(
         "error",
-        "triton beside torch for ROCm",
-        "torch requires its own, and pip installs both into one directory",
+        "triton in addition to the triton of torch",
+        "torch requires its triton under another name, and pip installs both into one directory",
     ),
     # Names on several indexes
     "any-index": Rule(

@@ -41,7 +41,7 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
     image = installation.lock.image
     digest = image.digest.removeprefix("sha256:") if image else ""
     checksums = [
-        "# EasyBuild compares the image, which must be the only source, with the one that was resolved for.",
+        "# EasyBuild checks that the image is the one in the lock. It must be the only source.",
         f"checksums = [{digest!r}]",
     ]
     lines = [

@@ -48,9 +48,9 @@ def head(installation: Installation, consumer: str, name: str, notes: Sequence[s
 
 
 def stoppable(script: str, target: str, suffix: str = "") -> str:
-    """Return the function that runs a command that a signal to the script also stops.
+    """Return the lines that define ``stoppable``, which runs a command that ends with the script.
 
-    The lines also report what killed builds left.
+    They also report unfinished results that killed scripts left.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-# Runs a command in a process group of its own, so that everything that it starts ends with this script.
+# Runs a command in a separate process group, so that a signal to this script ends all its processes.
 stoppable() {
     local code=0
     set -m
