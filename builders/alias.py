@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def alias_requirement(pick: Distribution, resolution: Resolution) -> str:
-    """Return the only requirement of an alias: the distribution it stands for, in the locked version."""
+    """Return the only requirement of an alias: the distribution it stands for, pinned if the lock has it."""
     own = resolution.pick(pick.alias_of)
     return f"{pick.alias_of}=={own.pinned}" if own else pick.alias_of
 
@@ -21,7 +21,7 @@ def alias_requirement(pick: Distribution, resolution: Resolution) -> str:
 def write_alias(
     pick: Distribution, resolution: Resolution, directory: Path, *, build_number: int | None = None
 ) -> Path:
-    """Write the wheel of an alias; its bytes depend only on the arguments.
+    """Write the wheel of an alias, and return its path. Its bytes depend only on the arguments.
 
     Parameters
     ----------

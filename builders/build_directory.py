@@ -1,9 +1,10 @@
-"""The directory of a build, which an interrupted attempt leaves to the next one.
+"""The directory of a build, in which the next attempt continues an interrupted one.
 
-ninja writes each output to its log (``.ninja_log``) when its command has succeeded. So it does
-not trust a file that a killed compiler left half-written, and a build that uses ninja continues where it
-stopped. setuptools compares only times: what it copies and links (``build/lib*``) is removed before a build
-continues. If there is no log of ninja, everything is removed, and the build starts again.
+ninja records each output in its log (``.ninja_log``) when the command for it has succeeded. It therefore
+rebuilds a file that a killed compiler left half-written, and a build that uses ninja continues where it
+stopped. setuptools compares only modification times, so the files that it copies and links (``build/lib*``)
+are removed before a build continues. Without a log of ninja, everything is removed, and the build starts
+again.
 
 The state that the next attempt needs is in a file next to the part of the directory that the build sees, so a
 build cannot change it. Only the user who started a build continues it.
@@ -41,36 +42,36 @@ _OUTPUT_FIELD = 3
 _LONGEST = 30 * 24 * 3600.0
 """Seconds after which the directory of an abandoned build is removed."""
 _LARGEST = 50 * 2**30
-"""Limit in bytes for the directories of all builds that do not run."""
+"""Limit in bytes for the directories of all builds that are not running."""
 
 
 class _Attempt(msgspec.Struct, kw_only=True):
     """The state of a build that the next attempt needs."""
 
     inputs: str
-    """Digest of what the content of the directory depends on, besides the build key."""
+    """Digest of everything that determines the content of the directory, besides the build key."""
     tree: str
     """Name of the top directory of the source."""
     prepared: int = 0
     """Commands of the recipe that have succeeded."""
     started: float
     seconds: float = 0.0
-    """Time that earlier attempts took."""
+    """Seconds that earlier attempts took."""
     number: int = 1
     schema: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Abandoned:
-    """The directory of a build that does not run."""
+    """The directory of a build that is not running."""
 
     path: Path
     key: str
     """The first digits of its build key."""
     used: float
-    """When its last attempt started, in seconds since the epoch."""
+    """When the directory was last modified, in seconds since the epoch."""
     size: int
-    """Bytes."""
+    """Total size of its files in bytes."""
 
 
 def path_of(index: Index, build_key: str) -> Path:
@@ -84,7 +85,7 @@ def lock_of(index: Index, build_key: str) -> Path:
 
 
 class BuildDirectory:
-    """The directory of one attempt; call everything while holding the lock of the build key.
+    """The directory of one attempt. Call all methods while holding the lock of the build key.
 
     Parameters
     ----------
@@ -115,7 +116,7 @@ class BuildDirectory:
 
     @property
     def sandbox(self) -> Path:
-        """The part that the build sees, and may write to."""
+        """The part that the build sees and may write to."""
         return self.root / "build"
 
     @property
@@ -130,7 +131,7 @@ class BuildDirectory:
 
     @property
     def seconds_before(self) -> float:
-        """The time that earlier attempts took."""
+        """The seconds that earlier attempts took."""
         return self._attempt.seconds if self._attempt else 0.0
 
     @property
@@ -144,7 +145,7 @@ class BuildDirectory:
         Parameters
         ----------
         inputs
-            Digest of what the content of the directory depends on, besides the build key.
+            Digest of everything that determines the content of the directory, besides the build key.
         """
         attempt = self._attempt
         if attempt is not None and attempt.inputs == inputs:
@@ -182,7 +183,7 @@ class BuildDirectory:
         (self.root / _KEPT).unlink(missing_ok=True)
 
     def join_logs(self) -> None:
-        """Put the logs of earlier attempts before the current log, so that it shows every compilation."""
+        """Insert the logs of earlier attempts at the start of the log, so that it shows every compilation."""
         earlier = self.root / _EARLIER_LOG
         if earlier.exists():
             with earlier.open("ab") as sink, self.log.open("rb") as source:
@@ -224,12 +225,14 @@ def prune(
     keep: Collection[str] = (),
     dry_run: bool = False,
 ) -> list[Abandoned]:
-    """Remove directories of builds that do not run, and return them: old ones, then the least recently used.
+    """Remove directories of builds that are not running, and return them.
+
+    Old directories are removed first, then the least recently used ones.
 
     Parameters
     ----------
     longest
-        Seconds since its last attempt for which a directory is kept.
+        Seconds since its last modification for which a directory is kept.
     largest
         Maximum total size in bytes of the directories that are kept.
     keep
@@ -250,7 +253,7 @@ def prune(
 
 
 class _UsedError(Exception):
-    """Another process builds there."""
+    """Another process uses the directory."""
 
 
 def _remove_unless_used(row: Abandoned, index: Index) -> bool:
@@ -281,12 +284,12 @@ def _read(root: Path) -> _Attempt | None:
 
 
 def _is_directory(path: Path) -> bool:
-    """Return whether a path is a directory, and not a link to one."""
+    """Return whether a path is a directory, and not a link to a directory."""
     return path.is_dir() and not path.is_symlink()
 
 
 def _clear(directory: Path, *, keep: Collection[str]) -> None:
-    """Remove the content of a directory; do not follow links that a build made there."""
+    """Remove the content of a directory without following links that a build made there."""
     for path in directory.iterdir():
         if path.name not in keep:
             _remove(path)
@@ -300,7 +303,7 @@ def _remove(path: Path) -> None:
 
 
 def _remove_untracked(source: Path) -> None:
-    """Remove files that setuptools copies, links and packs: it trusts any that is newer than its source."""
+    """Remove the files that setuptools copies, links and packs: it trusts any copy newer than its source."""
     for directory, _ in list(_walk(source)):
         if os.path.basename(directory) == "build":  # noqa: PTH119
             for name in os.listdir(directory):  # noqa: PTH208
@@ -309,7 +312,7 @@ def _remove_untracked(source: Path) -> None:
 
 
 def _walk(root: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield each directory with the names of its files; no link is followed."""
+    """Yield each directory with the names of its files, without following links."""
     return ((directory, names) for directory, _, names in os.walk(root)) if _is_directory(root) else iter(())
 
 

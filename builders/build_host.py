@@ -1,4 +1,4 @@
-"""The build host: where the wheels of a lock are built, and what it provides."""
+"""The build host: the machine or base image in which the wheels of a lock are built, and its properties."""
 
 from __future__ import annotations
 
@@ -53,19 +53,19 @@ class BuildHost:
     """Content of the base image; None on the host itself."""
 
     def require_compilers(self, title: str, backend: str) -> None:
-        """Check that the base image has everything for compiling.
+        """Check that the base image has all tools for compiling.
 
         Parameters
         ----------
         title
-            What will be built, for the message.
+            Name and version of the wheel, for the message.
         backend
             ``rocm`` or ``cpu``.
 
         Raises
         ------
         EnvironmentLacksError
-            Something is missing.
+            A tool is missing.
         """
         missing = self.image.missing_tools(rocm=backend == "rocm") if self.image else []
         if self.image and missing:
@@ -185,7 +185,7 @@ def find_build_host(
     EnvironmentLacksError
         A container runtime, the base image or a Python is missing.
     ImageChangedError
-        The base image is not the lock's.
+        The base image differs from that of the lock.
     """
     built = lock.built(names)
     if built and all(pick.alias_of for pick in built):

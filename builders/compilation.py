@@ -34,7 +34,7 @@ _RPATH = re.compile(r"-Wl,(-rpath|-R|--enable-new-dtags)|-R/")
 
 @dataclass(frozen=True, slots=True)
 class BuiltWheel:
-    """A wheel from a build backend, where no build can reach it."""
+    """A wheel from a build backend, in a directory that no build sees."""
 
     path: Path
     sha256: str
@@ -64,7 +64,7 @@ def compile_wheel(
     wheels: Path,
     variables: Mapping[str, str],
 ) -> BuiltWheel:
-    """Build the wheel of an unpacked source, and copy it out of reach of the build.
+    """Build the wheel of an unpacked source, and copy it to a directory that the build does not see.
 
     When the wheel is copied, all processes of the build have ended: the runtime has ended those in its PID
     namespace, and `builders.reaper` ends all others.
@@ -74,7 +74,7 @@ def compile_wheel(
     title
         Name and version, for messages.
     runtime, environment
-        Where to build, and with which packages.
+        Where the build runs, and the packages that it can import.
     recipe
         Variables, options, commands and shims.
     source
@@ -233,9 +233,9 @@ def _check_mount(runtime: Runtime, bind: Bind) -> None:
         return
     image = runtime.image.name if runtime.image else runtime.kind
     msg = (
-        f"This source runs {bind.inside} to learn the GPU architecture and tries no other path. "
+        f"This source runs {bind.inside} to get the GPU architecture and tries no other path. "
         f"The base image {image} has no such file, and {runtime.kind} cannot mount one there. "
-        f"Without it the source compiles for another wave size, and the wheel fails only at run time."
+        f"Without this file, the source compiles for another wave size, and the wheel fails only at run time."
     )
     hint = "Choose a release of the package that also searches PATH, or an image that has the file."
     raise EnvironmentLacksError(msg, hint=hint)
@@ -244,8 +244,8 @@ def _check_mount(runtime: Runtime, bind: Bind) -> None:
 def _linkers(environment: BuildEnvironment, recipe: AppliedRecipe) -> dict[str, str]:
     """Return the link commands of this Python, without an RPATH to its own library directory.
 
-    Python from pyenv and conda passes that RPATH on to every extension (sysconfig's
-    ``LDSHARED``), and with it a path of the build machine.
+    Python from pyenv and conda passes that RPATH, a path of the build machine, on to every extension
+    (sysconfig's ``LDSHARED``).
     """
     linkers = {}
     for name, text in environment.linkers.items():

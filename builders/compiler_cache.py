@@ -47,7 +47,7 @@ _LONGEST = 1 << 26  # bytes of statistics; a compiled file takes about 100
 
 # ccache reports errors of its own, such as a full disk, with this prefix; those of the compiler have none.
 _SCRIPT = """#!/bin/sh
-# rocm-matrix shim: call a compiler through ccache, or itself if ccache fails
+# rocm-matrix shim: call a compiler through ccache, or directly if ccache fails
 here=${{0%/*}}
 errors=${{TMPDIR:-/tmp}}/compiler-cache.$$
 {{ : >"$errors"; }} 2>/dev/null || exec "$@"
@@ -102,7 +102,7 @@ class CompilerCache:
 
 
 def find_compiler_cache(setting: str | None) -> Path | None:
-    """Return the ccache of this machine, or None.
+    """Return the ccache of this machine; None if it is disabled or not installed.
 
     Parameters
     ----------
@@ -126,7 +126,9 @@ def find_compiler_cache(setting: str | None) -> Path | None:
 def use_compiler_cache(
     task: Task, recipe: AppliedRecipe, work: Path, program: Path | None
 ) -> tuple[AppliedRecipe, CompilerCache | None]:
-    """Return the settings of a build that uses the compiler cache; None if no ccache runs there.
+    """Add the compiler cache to the settings of a build.
+
+    If no ccache runs in the build, return the settings unchanged, and None instead of the cache.
 
     Parameters
     ----------

@@ -22,7 +22,7 @@ wait $!"""
 """End of a shell script that is process 1 of a PID namespace: run its arguments, and end all processes on a
 signal."""
 NO_COMPILER_CACHE = "none"
-"""The value of ``--compiler-cache`` that disables it."""
+"""The value of ``--compiler-cache`` that disables the cache."""
 GARBAGE_THRESHOLD = 50_000
 """Number of new objects after which Python searches for reference cycles. Nearly everything that a command
 creates lives until the command ends, so Python's default costs a tenth of the run time and frees nothing."""

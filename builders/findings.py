@@ -18,7 +18,7 @@ class Finding(msgspec.Struct, frozen=True):
     """One result of a check. JSON output is this struct, encoded."""
 
     id: str
-    """Stable name of the kind of finding, such as ``gfx-missing``."""
+    """Stable name of the kind of finding, such as ``target-missing``."""
     severity: Severity
     message: str
     """The problem and its consequence."""
@@ -28,7 +28,7 @@ class Finding(msgspec.Struct, frozen=True):
     """The location and the values that show the problem: ``member``, ``line``, ``path`` and the like."""
 
     def __str__(self) -> str:
-        """Message and fix in one line."""
+        """Return message and fix in one line."""
         return f"{self.message} {self.fix}".rstrip()
 
 
@@ -44,5 +44,6 @@ def limited(findings: Iterable[Finding], most: int = _MOST_OF_ONE_KIND) -> list[
     for (id_, severity), count in counts.items():
         if count > most:
             more = count - most
-            kept.append(Finding(id_, severity, f"There are {more} more of these.", "", {"count": str(more)}))
+            text = f"There are {more} more findings of this kind."
+            kept.append(Finding(id_, severity, text, "", {"count": str(more)}))
     return kept

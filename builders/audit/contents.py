@@ -44,7 +44,7 @@ _HARMLESS: Mapping[str, tuple[Severity, str]] = {
     "bundle-not-read": ("warning", "Its GPU architectures are not known."),
     "names-only": ("info", ""),
 }
-"""Problems in GPU code that do not mean that it is damaged."""
+"""Problems in GPU code that do not mean that the code is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +224,7 @@ class _Reading:
         self.code[path] = tuple(code)
         for problem in problems:
             evidence = {"member": path, "section": ".hip_fatbin", "offset": str(problem.offset)}
-            severity, fix = _HARMLESS.get(problem.id, ("error", "Build it again."))
+            severity, fix = _HARMLESS.get(problem.id, ("error", "Build the wheel again."))
             text = f"In the GPU code of {path}, {problem.text}."
             self.findings.append(Finding(problem.id, severity, text, fix, evidence))
 

@@ -83,7 +83,7 @@ class SharedObject:
     search_paths: tuple[str, ...] = ()
     """Directories of its RPATH and RUNPATH."""
     versions: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """The newest symbol version that it needs of ``GLIBC``, ``GLIBCXX``, ``CXXABI`` and ``GCC``."""
+    """The newest symbol versions that it needs, by family: ``GLIBC``, ``GLIBCXX``, ``CXXABI``, ``GCC``."""
     symbols: Symbols = field(default=Symbols(), repr=False)
     has_cuda_code: bool = False
     gpu_section: Section | None = None
@@ -214,10 +214,10 @@ def _compare_with_loader(
     read: Mapping[str, set[int]],
     loaded: dict[str, set[int]],
 ) -> None:
-    """Check that the sections that were read are what the loader reads.
+    """Check that the sections that were read are those that the loader reads.
 
-    The loader uses only the program headers. If an object has no section headers, or wrong ones, it would
-    seem to need nothing.
+    The loader uses only the program headers. An object without section headers, or with wrong section
+    headers, would seem to need no libraries.
     """
     loaded["dynamic section"] = {int(segment["p_vaddr"]) for segment in elf.iter_segments("PT_DYNAMIC")}
     for kind, addresses in loaded.items():

@@ -56,8 +56,8 @@ def _compare_member(path: str, code: Mapping[str, str], requested: tuple[str, ..
             )
     missing = [name for name in requested if name not in code and name not in code.values()]
     if missing and not path.endswith(BARE_OBJECT):
-        present = ", ".join(sorted(code)) or "no GPU code"
-        text = f"{path} contains {present}, but not {', '.join(missing)}."
+        present = f"code for {', '.join(sorted(code))}, but not" if code else "no code"
+        text = f"{path} contains {present} for {', '.join(missing)}."
         yield Finding("target-missing", "error", text, fix, {"member": path, "target": " ".join(missing)})
 
 
@@ -73,13 +73,13 @@ def check_label(contents: Contents, expected: Expected) -> Iterator[Finding]:
     labelled = sorted(set(_ARCHITECTURE.findall(label)))
     if labelled and not present and not contents.objects:
         text = f"The label names {', '.join(labelled)}, but the wheel contains nothing compiled."
-        fix = "Expected if kernels are compiled at run time, as with Triton; otherwise they are missing."
+        fix = "This is expected if kernels are compiled at run time (Triton). Otherwise they are missing."
         promised = expected.recipe is not None and not expected.recipe.must_contain
         yield Finding("label-of-pure-wheel", "info" if promised else "warning", text, fix)
     elif labelled and labelled != present:
         contained = f"contains code for {', '.join(present)}" if present else "contains no GPU code"
         text = f"The label names {', '.join(labelled)}, but the wheel {contained}."
-        yield Finding("label-differs", "error", text, "Build it again for the labelled architectures.")
+        yield Finding("label-differs", "error", text, "Build the wheel again for the labelled architectures.")
     elif present and not labelled:
         text = f"The label {label} does not name the GPU architectures in the wheel: {', '.join(present)}."
         yield Finding("label-odd", "info", text)

@@ -1,9 +1,9 @@
-"""Read GPU code: code objects, offload bundles, and the section that holds the bundles.
+"""Read GPU code: code objects, offload bundles, and the section that contains the bundles.
 
 ``.hip_fatbin`` contains one offload bundle for each translation unit: a table of entries, one for each GPU
 architecture, followed by the code. A plain bundle begins with ``__CLANG_OFFLOAD_BUNDLE__``, a compressed
 one with ``CCOB``. Layouts: clang's ``docs/ClangOffloadBundler.rst`` and LLVM's ``docs/AMDGPUUsage.rst``.
-Every number read is checked before it is used.
+Every number that is read is checked before it is used.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class CodeObject:
     features: tuple[str, ...]
     """Features that the code requires, such as ``xnack-``. Code without a feature runs with both settings."""
     offset: int
-    """Where its bundle begins, in bytes from the beginning of the section."""
+    """Offset of its bundle in the section, in bytes."""
     size: int
     """Uncompressed size in bytes."""
     compression: str = ""
@@ -104,7 +104,7 @@ class CodeObject:
 
     @property
     def name(self) -> str:
-        """The architecture with its features, as compilers take it: ``gfx90a:sramecc+:xnack-``."""
+        """The architecture with its features, as compilers accept it: ``gfx90a:sramecc+:xnack-``."""
         return ":".join([self.architecture, *self.features])
 
 
@@ -152,7 +152,7 @@ def read_code_objects(
 
 
 def code_object_name(data: Buffer, offset: int = 0) -> str | None:
-    """Return the architecture and features in an ELF header; None if it is not a GPU code object."""
+    """Return the architecture and features in an ELF header; None if the data is not a GPU code object."""
     header = data[offset : offset + _ELF_HEADER.size]
     if len(header) < _ELF_HEADER.size:
         return None
@@ -178,7 +178,7 @@ class _Section:
     unpacked: int = 0
     names_only: bool = False
     memory: io.BytesIO = field(default_factory=io.BytesIO)
-    """Compressed bundles are unpacked to it, one after another."""
+    """Buffer for compressed bundles, which are unpacked one after another."""
 
     def read(self) -> None:
         at = self._skip_zeros(self.start)
@@ -195,7 +195,7 @@ class _Section:
                 end = self._next_bundle(at + len(_COMPRESSED))
             at = self._skip_zeros(end)
             if isinstance(self.data, mmap.mmap):
-                self.data.madvise(mmap.MADV_DONTNEED)  # or all pages that were read stay in memory
+                self.data.madvise(mmap.MADV_DONTNEED)  # otherwise all pages that were read stay in memory
         if self.names_only:
             text = "only the entry names were read, because the bundles would unpack to more than 1 GiB"
             self._problem("names-only", text, self.start)
@@ -213,7 +213,7 @@ class _Section:
         return at
 
     def _next_bundle(self, at: int) -> int:
-        """Return where the next bundle begins, or the end of the section."""
+        """Return the offset of the next bundle, or of the end of the section."""
         while at < self.end:
             following = _MAGIC.search(self.data[at : min(at + _CHUNK + len(_PLAIN), self.end)])
             if following:
@@ -222,7 +222,7 @@ class _Section:
         return self.end
 
     def _read_bundle(self, at: int) -> int:
-        """Read the bundle at an offset, and return where it ends."""
+        """Read the bundle at an offset, and return the offset of its end."""
         magic = self.data[at : min(at + len(_PLAIN), self.end)]
         if magic == _PLAIN:
             entries, length = _read_table(self.data, at, self.end - at)
@@ -235,7 +235,7 @@ class _Section:
         raise DamagedError(msg)
 
     def _read_compressed(self, at: int) -> int:
-        """Read the compressed bundle at an offset, and return where it ends."""
+        """Read the compressed bundle at an offset, and return the offset of its end."""
         left = self.end - at
         version, method = _unpack("<HH", self.data, at + 4, self.end)
         layout, compression = _SIZES.get(version), _METHODS.get(method)
@@ -334,20 +334,20 @@ class _Section:
 
 
 def _read_table(data: Buffer, base: int, size: int) -> tuple[list[_Entry], int]:
-    """Read the table of a plain bundle: its entries for GPUs by their offset, and the bundle's length."""
+    """Read the table of a plain bundle: its entries for GPUs, sorted by offset, and its length in bytes."""
     end = base + size
     if data[base : min(base + len(_PLAIN), end)] != _PLAIN:
         msg = "the content of a compressed bundle is not an offload bundle"
         raise DamagedError(msg)
     (count,) = _unpack("<Q", data, base + 24, end)
     if not 0 < count <= _MOST_ENTRIES:
-        msg = f"a bundle has {count} entries"
+        msg = f"a bundle has {count} entries, which is not between 1 and {_MOST_ENTRIES}"
         raise DamagedError(msg)
     entries, at = [], 32
     for _ in range(count):
         offset, length, letters = _unpack("<QQQ", data, base + at, end)
         if letters > _LONGEST_ID:
-            msg = f"a bundle has an entry name of {letters} bytes"
+            msg = f"a bundle has an entry name of {letters} bytes, more than {_LONGEST_ID}"
             raise DamagedError(msg)
         (text,) = struct.unpack(f"{letters}s", _whole(data, base + at + 24, letters, end))
         name = text.decode("ascii", "backslashreplace")
@@ -373,7 +373,7 @@ def _whole(data: Buffer, at: int, size: int, end: int) -> bytes:
 
 
 def _disagreement(expected: str, data: Buffer, offset: int, size: int) -> str:
-    """Compare the name of an entry with its object; return the problem as a clause."""
+    """Compare the name of an entry with its object; return the difference as a clause, or an empty string."""
     if data[offset : offset + 4] == b"BC\xc0\xde":
         return "contains LLVM bitcode, which GPUs cannot run"
     actual = code_object_name(data, offset) if size >= _ELF_HEADER.size else None

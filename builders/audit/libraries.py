@@ -41,7 +41,7 @@ _CONDA_NAMES = {"libstdc++": "libstdcxx-ng", "libgcc": "libgcc-ng"}
 _ROCM_ROOTS = ("/opt/rocm/", "/opt/rocm-")
 _MOST_SYMBOLS = 5
 _LONGEST_SYMBOL = 500  # characters that are shown
-_FOR_THIS_TORCH = "Build it against the torch that it will run with."
+_FOR_THIS_TORCH = "Build the wheel against the torch that it will run with."
 
 
 def check_versions(contents: Contents, expected: Expected) -> Iterator[Finding]:
@@ -74,10 +74,10 @@ def _compare_glibc_with_tag(
         promised = promised_glibc(platform)
         if promised and version_key(version) > version_key(promised):
             text = f"{path} needs glibc {version}, but the tag {platform} promises glibc {promised}."
-            fix = "Tag it for the glibc that it needs, or build it on an older system."
+            fix = "Tag the wheel for the glibc that it needs, or build it on an older system."
             yield Finding("glibc-above-tag", "error", text, fix, evidence)
     if all(tag.platform.startswith("linux_") for tag in contents.tags):
-        text = f"The platform tag promises no glibc; the wheel needs {version}."
+        text = f"The platform tag promises no glibc version, and the wheel needs glibc {version}."
         yield Finding("plain-platform-tag", "info", text, "", evidence)
 
 
@@ -95,16 +95,17 @@ def _compare_runtime_with_tag(
                 f"{evidence['member']} needs {family}_{version}, but the systems that the tag {platform}"
                 f" promises have at most {family}_{promised}."
             )
-            fix = "Tag it for the system that it needs, or build it with an older compiler."
+            fix = "Tag the wheel for the system that it needs, or build it with an older compiler."
             yield Finding("libstdcxx-above-tag", "error", text, fix, evidence)
 
 
 def _too_new(family: str, text: str, evidence: dict[str, str]) -> Finding:
     if family == "GLIBC":
-        return Finding("glibc-too-new", "error", text, "Build in the image that it will run in.", evidence)
+        fix = "Build the wheel in the image that it will run in."
+        return Finding("glibc-too-new", "error", text, fix, evidence)
     library = _COMPILER_LIBRARIES[family]
     conda = _CONDA_NAMES[library]
-    fix = f"Compile it with the compiler of its image, or run it with a newer {library} (conda: {conda})."
+    fix = f"Build the wheel with its image's compiler, or run it with a newer {library} (conda: {conda})."
     return Finding("libstdcxx-too-new", "error", text, fix, evidence)
 
 
@@ -151,7 +152,7 @@ def _missing_of_rocm(item: SharedObject, libraries: list[str], expected: Expecte
     listed, evidence = ", ".join(libraries), {"member": item.path, "library": " ".join(libraries)}
     if libraries and torch and image:
         text = f"{item.path} needs {listed} of ROCm, which neither torch nor the base image provides."
-        fix = "Build in the base image of the ROCm that torch was built for."
+        fix = "Build the wheel in a base image with the ROCm that torch was built for."
         yield Finding("need-not-provided", "error", text, fix, evidence)
     elif libraries and (torch or image):
         known, other = ("torch", "the base image") if torch else ("the base image", "torch")
@@ -164,7 +165,7 @@ def _missing_others(item: SharedObject, libraries: list[str], expected: Expected
     if libraries and _knows_image(expected):
         listed = ", ".join(libraries)
         text = f"{item.path} needs {listed}, which neither the wheel, torch nor the base image provides."
-        fix = "Install it in the base image, or build without the part that needs it."
+        fix = "Install the library in the base image, or build without the part that needs it."
         yield Finding("need-not-provided", "error", text, fix, evidence)
     elif unusual := [name for name in libraries if name not in _base_libraries()]:
         listed = ", ".join(unusual)
@@ -182,7 +183,7 @@ def check_bundled(contents: Contents, expected: Expected) -> Iterator[Finding]:
         name = re.sub(r"-[0-9a-f]{8}(?=\.so)", "", file)
         if matches_any(name, (*TORCH_LIBRARIES, *ROCM_LIBRARIES)):
             text = f"{info.filename} is a second copy of a library that torch provides."
-            fix = "Leave it out (auditwheel repair --exclude)."
+            fix = "Leave the copy out (auditwheel repair --exclude)."
             yield Finding("bundled-twice", "error", text, fix, {"member": info.filename, "library": name})
 
 
@@ -198,14 +199,14 @@ def _is_for_torch(contents: Contents, expected: Expected) -> bool:
 
 
 def check_search_paths(contents: Contents, expected: Expected) -> Iterator[Finding]:
-    """Check that search paths are relative to the object that has them.
+    """Check that the search paths of each object are relative to the object.
 
-    An absolute path is an error in a wheel with a recipe, and a warning in other wheels: it does harm only
+    An absolute path is an error in a wheel with a recipe, and a warning in other wheels. It does harm only
     if the directory exists and the library was not loaded before.
     """
     severity: Severity = "warning" if expected.recipe is None else "error"
     python = f"{expected.python.rstrip('/')}/lib" if expected.python else None
-    fix = "Remove it with patchelf --remove-rpath."
+    fix = "Remove the search path with patchelf --remove-rpath."
     for item in contents.objects:
         absolute = [path for path in item.search_paths if not path.startswith(("$ORIGIN", "${ORIGIN}"))]
         rocm = [path for path in absolute if path == "/opt/rocm" or path.startswith(_ROCM_ROOTS)]
@@ -238,7 +239,7 @@ def check_symbols(contents: Contents, expected: Expected) -> Iterator[Finding]:
         title = f"torch {torch.version}" if torch.version else "this torch"
         listed = "; ".join(demangled(shown))
         text = f"{item.path} imports symbols that {title} does not export: {listed}{more}."
-        fix = f"{_FOR_THIS_TORCH} It does not load with this one."
+        fix = f"{_FOR_THIS_TORCH} The object does not load with this torch."
         evidence = {"member": item.path, "symbol": " ".join(shown), "count": str(len(missing))}
         yield Finding("torch-symbol-missing", "error", text, fix, evidence)
 
@@ -251,5 +252,5 @@ def demangled(names: Sequence[str]) -> list[str]:
 
 @cache
 def _base_libraries() -> frozenset[str]:
-    """Return the libraries that every system with glibc has, by auditwheel's policies."""
+    """Return the libraries that every system with glibc has according to auditwheel's policies."""
     return frozenset(library for policy in policies("x86_64") for library in policy.whitelist)

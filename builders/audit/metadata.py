@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 _MOST_SHOWN = 200  # characters of an invalid row
 _PYTHON_OF_SUFFIX = re.compile(r"\.cpython-(\d+)[^/]*\.so$")
-_REPACK = "Pack it again with the wheel library (wheel unpack, wheel pack)."
-_REBUILD = "Build it again."
+_REPACK = "Pack the wheel again with the wheel library (wheel unpack, wheel pack)."
+_REBUILD = "Build the wheel again."
 _DO_NOT_INSTALL = "Do not install this wheel."
-_RENAME = "Rename it with the wheel library, never by hand."
+_RENAME = "Rename the wheel with the wheel library, not manually."
 
 
 def check_members(contents: Contents, _: Expected) -> Iterator[Finding]:
@@ -151,7 +151,7 @@ def check_tags(contents: Contents, _: Expected) -> Iterator[Finding]:
     if objects and "any" in platforms:
         first = first_of([item.path for item in objects])
         text = f"The tag has the platform any, but {first} is compiled code."
-        yield Finding("pure-with-objects", "error", text, "Build it as a platform wheel.")
+        yield Finding("pure-with-objects", "error", text, "Build a platform wheel.")
     if not objects and not contents.code and "any" not in platforms:
         text = f"The tag has the platform {', '.join(platforms)}, but the wheel has no shared object."
         fix = "The build may have left its extensions out."
@@ -159,7 +159,7 @@ def check_tags(contents: Contents, _: Expected) -> Iterator[Finding]:
     inside = [item.path for item in objects if not item.path.partition("/")[0].endswith(".data")]
     if inside and any(value.lower() == "true" for value in contents.header("WHEEL", "Root-Is-Purelib")):
         text = f"WHEEL has Root-Is-Purelib: true, but {first_of(inside)} is compiled code."
-        fix = "Build it as a platform wheel: compiled code may be installed in another directory."
+        fix = "Build a platform wheel: compiled code may be installed in another directory."
         yield Finding("purelib-with-objects", "warning", text, fix, {"member": inside[0]})
     machines = {machine for platform in platforms if (machine := machine_of_tag(platform))}
     elf_machines = {MACHINES[machine] for machine in machines if machine in MACHINES}
@@ -168,13 +168,13 @@ def check_tags(contents: Contents, _: Expected) -> Iterator[Finding]:
         evidence = {"member": item.path}
         if elf_machines and item.machine not in elf_machines:
             text = f"{item.path} is for {item.machine}, but the tag is for {', '.join(sorted(machines))}."
-            yield Finding(
-                "other-machine", "error", text, "Build it on a machine of that architecture.", evidence
-            )
+            fix = "Build the wheel on a machine of that architecture."
+            yield Finding("other-machine", "error", text, fix, evidence)
         suffix = _PYTHON_OF_SUFFIX.search(item.path)
         if suffix and f"cp{suffix[1]}" not in pythons:
             text = f"{item.path} is for CPython {suffix[1]}, but the tag is for {', '.join(sorted(pythons))}."
-            yield Finding("other-python", "error", text, "Build it with the Python of the tag.", evidence)
+            fix = "Build the wheel with the Python of the tag."
+            yield Finding("other-python", "error", text, fix, evidence)
 
 
 def check_requirements(contents: Contents, _: Expected) -> Iterator[Finding]:
@@ -182,8 +182,8 @@ def check_requirements(contents: Contents, _: Expected) -> Iterator[Finding]:
     for requirement in contents.requirements():
         evidence = {"member": "METADATA", "requirement": str(requirement)}
         if requirement.name.startswith("nvidia-"):
-            text = f"The wheel requires {requirement.name}, a package of CUDA."
-            fix = "It was built against a CUDA torch; build it against torch for ROCm."
+            text = f"The wheel requires {requirement.name}, a CUDA package."
+            fix = "The wheel was built against a CUDA torch. Build it against torch for ROCm."
             yield Finding("nvidia-requirement", "error", text, fix, evidence)
         pinned = any(
             part.operator in {"==", "==="} and "*" not in part.version for part in requirement.specifier

@@ -1,4 +1,4 @@
-"""Platform tags: what a tag promises, and which tag a wheel qualifies for."""
+"""Platform tags: the symbol versions that a tag promises, and the tag that a wheel qualifies for."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def promised_versions(platform_tag: str) -> Mapping[str, str]:
     """Return the newest symbol version of each family on the systems that a platform tag promises.
 
     auditwheel's policies list the versions of libstdc++ and libgcc for each glibc. Without a policy for
-    the promised glibc, the next older one applies. Systems newer than all policies are unknown.
+    the promised glibc, the next older policy applies. The result is empty if the promised glibc is newer
+    than all policies.
 
     Examples
     --------
@@ -69,9 +70,9 @@ def policies(machine: str) -> tuple[Policy, ...]:
 
 
 def platform_tag(wheel: Path) -> str:
-    """Return the platform tag of a wheel by the symbol versions that its objects need.
+    """Return the platform tag that a wheel qualifies for by the symbol versions that its objects need.
 
-    auditwheel has the policies. Libraries of torch and ROCm count as present. A wheel without compiled
+    The policies are auditwheel's. Libraries of torch and ROCm count as present. A wheel without compiled
     code has the platform ``any``.
     """
     from auditwheel.error import NonPlatformWheelError

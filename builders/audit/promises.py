@@ -1,14 +1,14 @@
 """Check the promises of recipes and projects: shared objects, ops, and computed library names.
 
-DeepSpeed and Apex write ``git_version_info_installed.py`` next to their package: which ops were compiled,
-and with DeepSpeed for which accelerator and torch. ``ds_report`` and the loading of ops rely on it. The
-file is read as literals and never run. Names of ops and of the variables that request them:
+DeepSpeed and Apex record the ops that they compiled in ``git_version_info_installed.py``; DeepSpeed also
+records its accelerator and torch. ``ds_report`` and the loading of ops rely on this file. Its literals are
+read; it is never run. Sources of the names of ops and of the variables that request them:
 ``op_builder/*.py`` of deepspeedai/DeepSpeed 0.19.8 and of ROCm/apex, setup.py of both.
 
 bitsandbytes chooses ``libbitsandbytes_rocmXY.so`` by the ROCm version of the running torch, so no NEEDED
 entry names it. Rules from ``bitsandbytes/cextension.py`` and ``cuda_specs.py`` of the wheels 0.49.2 and
-0.50.2 on PyPI: up to 0.49, XY is ten times major plus minor (8.2 and 7.12 are the same); from 0.50 on, major
-followed by minor, and if that library is missing, another of the same major with a warning.
+0.50.2 on PyPI: up to 0.49, XY is ten times major plus minor (82 for both 8.2 and 7.12). From 0.50 on, XY is
+major followed by minor. If that library is missing, another of the same major is loaded with a warning.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def check_promised_objects(contents: Contents, expected: Expected) -> Iterator[F
 def promises_gpu_code(recipe: Recipe) -> bool:
     """Return whether a recipe promises GPU code.
 
-    It does if it passes GPU architectures to the build and names shared objects. The Triton variant of
-    flash-attn names none, since its kernels are compiled at run time; mpi4py passes no architecture.
+    A recipe does so if it passes GPU architectures to the build and names shared objects. The Triton variant
+    of flash-attn names no objects, since its kernels are compiled at run time. mpi4py passes no architecture.
     """
     texts = [
         *recipe.environment.values(),
@@ -100,7 +100,7 @@ class OpTable:
 
 
 def read_op_table(contents: Contents) -> OpTable | None:
-    """Read the op table of a wheel; return None if it has none, or if it cannot be read."""
+    """Return the op table of a wheel; None if the wheel has no op table, or if it cannot be read."""
     for member, source in sorted(contents.texts.items()):
         if member.rpartition("/")[2] != OP_TABLE:
             continue
@@ -130,7 +130,7 @@ def check_op_table(contents: Contents, expected: Expected) -> Iterator[Finding]:
     for op in table.compiled:
         if not any(stem.endswith((op, f"{op}_op")) for stem in stems):
             text = f"The op table lists {op} as compiled, but no shared object has this name."
-            fix = "Build it again, and see the log for this op."
+            fix = "Build the wheel again, and search the log for this op."
             yield Finding("op-without-object", "error", text, fix, {**evidence, "op": op})
     if expected.recipe is not None:
         yield from _compare_with_recipe(table, expected.recipe, evidence)
@@ -147,17 +147,17 @@ def _compare_with_recipe(table: OpTable, recipe: Recipe, evidence: dict[str, str
         ops = table.compiled if name in _GROUPS else _ops_called(table, known.get(variable, name))
         compiled = [op for op in ops if table.ops[op]]
         if requested and not compiled:
-            present = ", ".join(table.compiled) or "none at all"
-            text = f"{variable}={value} requested an op, but the op table lists as compiled: {present}."
-            fix = "The build found it incompatible, or chose another accelerator; see the build's log."
+            present = ", ".join(table.compiled) or "none"
+            text = f"{variable}={value} requested an op that was not compiled. Compiled ops: {present}."
+            fix = "The build found the op incompatible, or chose another accelerator; see the build's log."
             yield Finding("op-not-installed", "error", text, fix, {**evidence, "variable": variable})
         elif not requested and compiled and name not in _GROUPS:
             text = f"{variable}={value}, but {', '.join(compiled)} was compiled anyway."
             yield Finding("op-not-asked", "warning", text, "", {**evidence, "variable": variable})
     accelerator = environment.get("DS_ACCELERATOR", "")
     if accelerator and table.accelerator and accelerator != table.accelerator:
-        text = f"It was built for the accelerator {table.accelerator}, but {accelerator} was requested."
-        fix = "Set DS_ACCELERATOR in the build; without it the build machine decides."
+        text = f"The wheel was built for accelerator {table.accelerator}, but {accelerator} was requested."
+        fix = "Set DS_ACCELERATOR in the build. Without it, the GPUs of the build machine decide."
         yield Finding("accelerator-differs", "error", text, fix, evidence)
 
 
@@ -174,7 +174,7 @@ def _compare_with_torch(table: OpTable, expected: Expected, evidence: dict[str, 
     for name, recorded, actual in (("torch", table.torch, line), ("ROCm", table.rocm, torch.rocm)):
         if recorded and actual and ".".join(recorded.split(".")[:2]) != actual:
             text = f"The wheel was built against {name} {recorded}, but its torch has {name} {actual}."
-            fix = "Build it against the torch that it will run with."
+            fix = "Build the wheel against the torch that it will run with."
             yield Finding("built-for-other-torch", "error", text, fix, evidence)
 
 
@@ -186,7 +186,7 @@ def bitsandbytes_library(version: str, rocm: str) -> str:
     version
         The release, 0.47 or newer.
     rocm
-        ROCm of the torch that runs: major and minor, such as ``7.2``.
+        ROCm version of the running torch: major and minor, such as ``7.2``.
 
     Examples
     --------
@@ -201,7 +201,9 @@ def bitsandbytes_library(version: str, rocm: str) -> str:
 
 
 def bitsandbytes_hip(version: str, library: str) -> str:
-    """Return the HIP line for which a release of bitsandbytes loads a library; empty for another library.
+    """Return the HIP version (major and minor) for which a release of bitsandbytes loads a library.
+
+    The result is empty for any other library.
 
     Examples
     --------
@@ -234,8 +236,8 @@ def check_computed_names(contents: Contents, expected: Expected) -> Iterator[Fin
     text = f"With ROCm {rocm} in torch, bitsandbytes loads {library}, which is missing; present: {listed}."
     evidence = {"library": library}
     if version >= _FIRST_WITH_FALLBACK and rocm.partition(".")[0] in for_rocm.values():
-        fix = "It loads another library of the same major version; build the wheel for this ROCm to be sure."
+        fix = "It loads another library of the same major version. Build the wheel for this ROCm to be sure."
         yield Finding("computed-name-missing", "warning", text, fix, evidence)
     else:
-        fix = "Build it with the ROCm that torch was built for, or pass its ROCm version to the build."
+        fix = "Build the wheel with the ROCm of this torch, or pass that ROCm version to the build."
         yield Finding("computed-name-missing", "error", text, fix, evidence)

@@ -1,7 +1,7 @@
 """The libraries that a wheel runs with: those of torch, the base image and a conda environment.
 
-Their files are read here, or the facts that an inspection of the image reported; the checks compare a
-wheel with them.
+They are read from their files, or from the facts that an inspection of the image reported. The checks
+compare a wheel with them.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _LIBRARY = re.compile(r".+\.so(\.\d+)*")
 _LIBRARIES_WITH_SYMBOLS = ("libc10", "libtorch", "libcaffe2", "libshm")
 _ROCM_LINE = re.compile(r"\d+\.\d+")
 _CONDA_LIBRARIES = ("libstdc++.so.6", "libgcc_s.so.1")
-_TORCH_HINT = "It is torch/lib in the environment that the wheels are for."
-_IMAGE_HINT = "Write it with: matrix doctor --base-image IMAGE --format json"
+_TORCH_HINT = "Name the directory torch/lib of the environment that the wheels are for."
+_IMAGE_HINT = "Write the facts to a file with: matrix doctor --base-image IMAGE --format json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Provider:
     name: str
     """For messages: ``the base image``."""
     versions: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """The newest symbol version that it has of ``GLIBC``, ``GLIBCXX``, ``CXXABI`` and ``GCC``."""
+    """The newest symbol versions that it has, by family: ``GLIBC``, ``GLIBCXX``, ``CXXABI``, ``GCC``."""
     libraries: frozenset[str] | None = None
     """Sonames that its loader finds; None if unknown."""
     is_image: bool = True
@@ -68,7 +68,7 @@ def read_torch(directory: Path) -> Torch:
     Raises
     ------
     UsageError
-        The directory has no torch.
+        The directory does not exist or contains no torch library.
     """
     if not directory.is_dir():
         msg = f"There is no directory {directory}."
@@ -139,12 +139,12 @@ def literals(source: bytes) -> dict[str, Any]:
 
 
 def read_conda(prefix: Path) -> Provider:
-    """Read which symbol versions the C++ and GCC libraries of a conda environment have.
+    """Read the symbol versions of the C++ and GCC libraries of a conda environment.
 
     Raises
     ------
     UsageError
-        There is no environment, or a library cannot be read.
+        The directory does not exist, or a library cannot be read.
     """
     if not prefix.is_dir():
         msg = f"There is no directory {prefix}."
@@ -185,7 +185,7 @@ def read_image_facts(path: Path, overrides: Mapping[str, str]) -> Provider:
     Raises
     ------
     UsageError
-        The file cannot be read, or contains something else.
+        The file cannot be read, or does not contain the facts of an image.
     """
     try:
         facts = json.loads(path.read_bytes())
@@ -201,7 +201,7 @@ def read_image_facts(path: Path, overrides: Mapping[str, str]) -> Provider:
 
 
 def image_provider(facts: Mapping[str, object]) -> Provider:
-    """Return the libraries and symbol versions of a base image.
+    """Return the libraries and symbol versions of a base image as a provider.
 
     Parameters
     ----------
@@ -212,7 +212,7 @@ def image_provider(facts: Mapping[str, object]) -> Provider:
     Raises
     ------
     UsageError
-        A value is not a version, or there is nothing to compare with.
+        A value is not a version, or the facts contain neither versions nor libraries.
     """
     versions: dict[str, str] = {}
     for family in ("GLIBC", "GLIBCXX", "CXXABI", "GCC"):

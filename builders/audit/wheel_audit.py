@@ -66,7 +66,7 @@ class Report(msgspec.Struct):
     code_objects: dict[str, list[str]]
     """The GPU architectures, with their features, that each member has code for."""
     needs: dict[str, Needs]
-    """The needs of each shared object."""
+    """The libraries and symbol versions that each shared object needs."""
     ops: dict[str, bool] | None
     """Whether each op was compiled, from the wheel's op table."""
     findings: tuple[Finding, ...]
@@ -156,7 +156,7 @@ def audit_wheel(path: Path, expected: Expected = _NOTHING) -> WheelAudit:
             digest = hashing.result()
     except DamagedError as error:
         msg = f"{path} is not a valid wheel: {error}."
-        hint = "Its download or build may be incomplete."
+        hint = "Its download or build may be incomplete. Download or build the wheel again."
         raise UsageError(msg, hint=hint) from None
     except OSError as error:
         msg = f"Cannot read {path}: {error.strerror or error}."

@@ -41,7 +41,7 @@ def script(view: View, *, first_process: bool = False) -> str:
     ----------
     first_process
         Whether the shell is process 1 of its PID namespace. The kernel delivers only signals that
-        process 1 handles (pid_namespaces(7)), so the shell stays and ends all others.
+        process 1 handles (pid_namespaces(7)), so the shell keeps running and ends all other processes.
     """
     variables = {**_FIXED, **(_network_variables() if view.network else {}), **view.env}
     lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
@@ -54,7 +54,7 @@ def script(view: View, *, first_process: bool = False) -> str:
 
 
 def binds(view: View) -> list[Bind]:
-    """Return everything to bind, parents before their children.
+    """Return the paths to bind for a view, parents before their children.
 
     A path through a symbolic link is bound under its real path as well: programs resolve links.
 

@@ -32,7 +32,7 @@ _HOSTS = Path("/etc/hosts")
 
 
 def choose_runtime(kind: str | None, image: Image | None, *, tmp: Path | None = None) -> Runtime:
-    """Choose where programs run.
+    """Choose the runtime in which programs run.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def choose_runtime(kind: str | None, image: Image | None, *, tmp: Path | None = 
     EnvironmentLacksError
         The runtime is not installed.
     UsageError
-        A container needs an image, or the runtime cannot run this one.
+        A container requires an image, or the runtime cannot run this image.
     """
     if kind not in {None, *KINDS}:
         msg = f"{kind!r} is not a runtime. Runtimes are {', '.join(KINDS)}."
@@ -83,7 +83,7 @@ def _program(names: Sequence[str]) -> str:
         path = shutil.which(name)
         if path:
             return path
-    other = "--in podman uses podman." if names == _APPTAINERS else "--in apptainer uses Apptainer."
+    other = "Or use --in podman." if names == _APPTAINERS else "Or use --in apptainer."
     msg = f"{' or '.join(names)} is needed to run the image, but is not on PATH."
     hint = f"Load the site's module of that name (module avail {names[0]}) or install it. {other}"
     raise EnvironmentLacksError(msg, hint=hint)
@@ -98,7 +98,7 @@ _FEWER_PRIVILEGES = (("--no-privs",), ("--userns",))
 
 
 class _NetworkCut(NamedTuple):
-    """How a program is cut off from the network: arguments before the engine's command, and its options."""
+    """Arguments that cut a program off from the network: before the engine's command, and as its options."""
 
     prefix: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
@@ -141,7 +141,7 @@ class ApptainerRuntime:
     def _privileges(self) -> tuple[str, ...]:
         """Options that drop root's capabilities.
 
-        By default the engine passes them on, and fails if root runs in a container and does not have all of
+        By default the engine passes them on. It then fails if root runs in a container and lacks some of
         them.
         """
         if os.geteuid() != 0:
@@ -232,7 +232,7 @@ class PodmanRuntime:
     def _image_arguments(self) -> tuple[str, ...]:
         form = form_of(self.image.path)
         if form == "directory":
-            return ("--rootfs", f"{self.image.path}:O")  # O: an overlay that is discarded takes all writes
+            return ("--rootfs", f"{self.image.path}:O")  # O: all writes go to an overlay that is discarded
         if form == "archive":
             return (f"{_transport(self.image.path)}:{self.image.path}",)
         msg = f"podman cannot run {self.image.path}: it is a {form} file."
@@ -252,7 +252,7 @@ class PodmanRuntime:
         network = "host" if view.network else "none"
         line = [self.program, *options, "run", *_PODMAN_OPTIONS, f"--network={network}"]
         if os.geteuid() != 0:
-            line.append("--userns=keep-id")  # or files that it writes belong to another user
+            line.append("--userns=keep-id")  # otherwise its files belong to another user
         for name, limit, most in (
             ("nofile", resource.RLIMIT_NOFILE, _FILES),
             ("nproc", resource.RLIMIT_NPROC, _PROCESSES),

@@ -31,7 +31,7 @@ length of the descriptors and of the data. Source: sylabs/sif pkg/sif/sif.go, ap
 _SIF_MAGIC = b"SIF_MAGIC\0"
 _TAR_MAGIC, _TAR_AT = b"ustar", 257
 _UNSTABLE = ("dev", "proc", "run", "sys", "tmp")
-"""Directories of an unpacked image that do not belong to it."""
+"""Directories of an unpacked image whose content does not belong to it."""
 _DIGESTED = ("etc/os-release", "usr/lib/os-release", "var/lib/dpkg/status")
 """Files of an unpacked image whose content is part of its digest, in addition to ROCm's ``.info``."""
 
@@ -215,7 +215,7 @@ def locked_image(locked: BaseImage, given: Path | None = None) -> Image:
     """
     if given is None and not locked.path:
         msg = f"The lock has no path for the base image {locked.name}."
-        raise EnvironmentLacksError(msg, hint="Name the file: --base-image PATH")
+        raise EnvironmentLacksError(msg, hint="Name the image file with --base-image PATH.")
     image = find_image(given or Path(locked.path), locked.name)
     check_digest(image, locked.digest, locked.name)
     return image
@@ -230,7 +230,7 @@ def _digest_of_file(path: Path) -> str:
     after = path.stat()
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
         msg = f"{path} changed while it was read."
-        raise EnvironmentLacksError(msg, hint="Wait until it is written, then run again.")
+        raise EnvironmentLacksError(msg, hint="Wait until the file is complete, then run the command again.")
     entry = _CachedDigest(str(path), after.st_size, after.st_mtime_ns, after.st_ino, sha256)
     with suppress(OSError):  # without a cache it only takes longer
         write_atomic(_cache_file(path), msgspec.json.encode(entry))
@@ -291,7 +291,7 @@ def _entries(folder: Path, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]
 
 
 def is_local(path: Path) -> bool:
-    """Return whether a path exists on this machine."""
+    """Return whether a path exists on this machine; False if it cannot be checked."""
     try:
         return path.exists()
     except OSError:  # too long for a path, or in a directory that cannot be read
@@ -304,8 +304,8 @@ def image_name(given: str, catalog: Catalog) -> str:
     Parameters
     ----------
     given
-        A name, or the path of a file or directory. The file name is the image's name if the catalog knows
-        it (LUMI's end in ``.sif``), else without its suffix.
+        A name, or the path of a file or directory. The name of the image is the file name if the catalog
+        has it (names of LUMI's images end in ``.sif``), else the file name without its suffix.
 
     Raises
     ------
@@ -325,7 +325,7 @@ def image_name(given: str, catalog: Catalog) -> str:
         msg = f"{given} is an address; a base image must be a file on this machine."
         raise EnvironmentLacksError(msg, hint=f"Pull it first: apptainer pull image.sif {given}")
     if "/" in given:
-        msg = f"{shorten(given)} does not exist, and the catalog knows no base image {shorten(path.name)}."
+        msg = f"{shorten(given)} does not exist, and the catalog has no base image {shorten(path.name)}."
         raise UsageError(msg, hint=did_you_mean(path.name, catalog.image))
     return given
 

@@ -133,7 +133,7 @@ class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
         missing = []
         if rocm and not self.hipcc:
             missing.append(
-                "no hipcc: the image has only ROCm's runtime; use the one with the compiler (-dev, -complete)"
+                "no hipcc: the image has only ROCm's runtime; use one with the compiler (-dev, -complete)"
                 if self.rocm
                 else "no ROCm: neither /opt/rocm/.info/version nor hipcc"
             )
@@ -152,10 +152,10 @@ class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def with_inspected_image(catalog: Catalog, given: str | None, name: str = "") -> Catalog:
-    """Return a catalog with the contents of a base image on this machine added.
+    """Add the contents of a base image on this machine to a catalog.
 
-    The row takes precedence over a row of the same name. A name, or a path that is not on this machine, adds
-    nothing.
+    The row takes precedence over a row of the same name. For a name, or a path that is not on this machine,
+    return the catalog unchanged.
 
     Parameters
     ----------
@@ -188,9 +188,9 @@ def inspect_image(image: Image, kind: str | None = None) -> ImageFacts:
     Raises
     ------
     EnvironmentLacksError
-        No installed runtime can run it.
+        No installed runtime can run the image.
     MatrixError
-        As `inspect_in`.
+        As for `inspect_in`.
     """
     return cached_facts(image) or inspect_in(choose_runtime(kind, image))
 
@@ -201,7 +201,7 @@ def inspect_in(runtime: Runtime) -> ImageFacts:
     Raises
     ------
     CommandError
-        Nothing runs in the image; the error names the log.
+        The script failed in the image; the error names the log.
     MatrixError
         The script's output is damaged; the error names the log.
     UsageError
@@ -227,7 +227,8 @@ def _inspected(runtime: Runtime, image: Image, log: Path) -> ImageFacts:
         facts = parse_output(log.read_text(errors="replace"), image)
     except ValueError as error:
         msg = f"{what} failed: {error}.\n  Log: {log}"
-        raise MatrixError(msg, hint="Run it again; if it fails again, report it with the log.") from None
+        hint = "Run the command again. If it fails again, report the error with the log."
+        raise MatrixError(msg, hint=hint) from None
     with suppress(OSError):  # without a cache it only takes longer
         write_atomic(_cache_file(image), msgspec.json.encode(facts))
     return facts
@@ -275,7 +276,7 @@ def as_row(facts: ImageFacts, catalog: Catalog) -> schema.Image:
 
 
 def _catalogued(facts: ImageFacts, catalog: Catalog) -> dict[str, str]:
-    """Return those distributions of the Python with torch that the catalog knows."""
+    """Return those distributions of the Python with torch that the catalog has."""
     names = {*catalog.package, "torch", "torchvision", "torchaudio", *TRITON_NAMES}
     return {
         name: version
@@ -301,7 +302,7 @@ def gcc_of(glibcxx: str) -> str:
 
 
 def parse_output(text: str, image: Image) -> ImageFacts:
-    """Parse the output of the script, which may have lines of other programs in it.
+    """Parse the output of the script, which may contain output of other programs.
 
     Raises
     ------

@@ -1,8 +1,8 @@
-"""Where programs run: the `Runtime` interface, and the host.
+"""The environments in which programs run: the `Runtime` interface, and the host.
 
 A runtime only composes command lines; `builders.process` starts them, so that logs, interrupts and
-failures are the same everywhere. Files keep their paths: what a program may see of the host is bound
-at the same path, and nothing else is.
+failures are the same everywhere. Files keep their paths: a container sees a file of the host only if it is
+bound, and normally at the same path.
 
 Sources: unshare(1), user_namespaces(7), network_namespaces(7).
 """
@@ -56,8 +56,8 @@ class View:
     binds: Sequence[Bind] = ()
     network: bool = False
     untrusted: bool = False
-    """Whether the program is a stranger's. If so, the host runtime isolates it; a container isolates every
-    program. It has no network."""
+    """Whether the program is a stranger's. If so, the host runtime isolates it, and it has no network. A
+    container isolates every program."""
     hidden: Sequence[Path] = ()
     """Directories that an untrusted program does not see, besides those of users, agents and the cache."""
     scratch: Path | None = None
@@ -65,7 +65,7 @@ class View:
 
 
 class Runtime(Protocol):
-    """Where programs run."""
+    """An environment in which programs run."""
 
     kind: ClassVar[str]
     """``host``, ``apptainer`` or ``podman``."""
@@ -153,7 +153,7 @@ class HostRuntime:
 def run_in(runtime: Runtime, command: Sequence[str], view: View, *, what: str, log: Path) -> None:
     """Run a program in a runtime and append its output to a log.
 
-    It has a fresh /tmp and HOME, unless it is a trusted program on the host.
+    The program has a fresh /tmp and HOME, unless it is a trusted program on the host.
 
     Parameters
     ----------
@@ -207,7 +207,7 @@ def can_mount() -> bool:
 
 
 def only_loopback(devices: str) -> bool:
-    r"""Return whether ``/proc/net/dev`` lists no device but loopback.
+    r"""Return whether the content of ``/proc/net/dev`` lists only the loopback device.
 
     Examples
     --------

@@ -32,7 +32,7 @@ KINDS: tuple[Kind, ...] = ("bubblewrap", "namespaces")
 HOME = Path("/tmp/home")  # noqa: S108  inside, where /tmp is private
 TEMPORARY = (Path("/tmp"), Path("/var/tmp"))  # noqa: S108
 BUILD = Path("/tmp/build")  # noqa: S108
-"""Where every isolated build sees its own directory, so that the paths of all builds are equal."""
+"""The path at which every isolated build sees its own directory, so that all builds have equal paths."""
 _HIDDEN = ("/home", "/root", "/run", "/media", *map(str, TEMPORARY))
 _SOCKETS = ("SSH_AUTH_SOCK", "XDG_RUNTIME_DIR", "GPG_AGENT_INFO", "XAUTHORITY", "KRB5CCNAME", "DOCKER_HOST")
 _DIRECTORIES = ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "TMPDIR")
@@ -102,7 +102,7 @@ def layout(
         if any(
             place != other and place.is_relative_to(other) and shown[place] <= shown[other] for other in shown
         ):
-            del shown[place]  # it is seen with its parent
+            del shown[place]  # it is visible through its parent
     for place in shown:
         for temporary in TEMPORARY:
             if place.is_relative_to(temporary):
@@ -133,7 +133,7 @@ def command_line(kind: Kind, command: Sequence[str], where: Layout) -> list[str]
 
 @cache
 def sandbox() -> Kind | None:
-    """Return what isolates programs on this machine: the first that works for this user, or None."""
+    """Return the first kind of isolation that works for this user on this machine, or None."""
     with TemporaryDirectory() as directory:
         where = layout(directory.root, hidden=[], binds=[], path=os.defpath, cwd=None)
         for kind in KINDS:
@@ -197,7 +197,7 @@ def _secret_files(path: str) -> Iterator[Path]:
 
 
 def inside(scratch: Path, path: Path) -> Path:
-    """Return the path on the machine of a path below /tmp or /var/tmp."""
+    """Return the path on the machine for a path that a program sees below /tmp or /var/tmp."""
     return scratch / path.relative_to("/")
 
 
@@ -246,7 +246,7 @@ def _namespaces(command: Sequence[str], where: Layout) -> list[str]:
     unshare = shutil.which("unshare") or "unshare"
     outer = ["--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child", "--net", "--ipc"]
     inner = [unshare, "--user", *_mapping(), "--", *command]
-    script = where.scratch / "enter.sh"  # a file, so that it fills no log
+    script = where.scratch / "enter.sh"  # as an argument, it would fill the logs
     script.write_text(_script(where), encoding="utf-8", errors="surrogateescape")
     return [unshare, *outer, "/bin/sh", str(script), *inner]
 
@@ -262,8 +262,9 @@ def _mapping() -> tuple[str, ...]:
 def _script(where: Layout) -> str:
     """Return the script that makes a new root, enters it and runs its arguments.
 
-    It stays as process 1, with rights over the mounts. The program has no such rights, because it is in
-    another user namespace. The kernel delivers only signals that process 1 handles (pid_namespaces(7)).
+    The shell keeps running as process 1, with privileges over the mounts. The program has no such
+    privileges, because it is in another user namespace. The kernel delivers only signals that process 1
+    handles (pid_namespaces(7)).
     """
     root = where.scratch / "root"
     root.mkdir(exist_ok=True)
@@ -333,7 +334,7 @@ def _at(path: Path) -> str:
 
 
 def _remount(target: Path, options: Sequence[str]) -> str:
-    """Make a mount read-only; the kernel demands that all other options stay."""
+    """Return the command that makes a mount read-only; the kernel requires all other options unchanged."""
     kept = [option for option in options if option not in {"rw", "ro"}]
     return f"mount -o remount,bind,{','.join(['ro', *kept])} {_at(target)}"
 
@@ -346,7 +347,7 @@ def _mounts() -> list[tuple[Path, list[str]]]:
         number, parent, _, _, text, options, *_ = fields.split(" ")
         for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
             text = text.replace(code, character)
-        if not kind.startswith("autofs "):  # it is not writable, and touching it mounts something
+        if not kind.startswith("autofs "):  # not writable, and accessing it would mount a file system
             rows[number] = (parent, Path(text), options.split(","))
 
     def is_covered(number: str) -> bool:

@@ -1,4 +1,4 @@
-"""Why a build failed, or succeeded with nothing in it: known failures, recognized in logs and findings."""
+"""Diagnose builds that failed or whose wheel is empty: known failures, recognized in logs and findings."""
 
 from builders.diagnosis.diagnose import (
     OUT_OF_MEMORY,

@@ -67,7 +67,7 @@ def diagnose(log: Path, context: Context | None = None) -> list[Finding]:
 
 
 def diagnose_text(lines: Iterable[str], context: Context | None = None) -> list[Finding]:
-    """Diagnose lines, like `diagnose`."""
+    """Diagnose the lines of a log, like `diagnose`."""
     return diagnose_stream(io.BytesIO("\n".join(lines).encode(errors="replace")), context)
 
 
@@ -84,9 +84,10 @@ def judge(knowledge: Known, seen: Mapping[Pattern, tuple[Sighting, ...]], contex
     """Choose among the known failures.
 
     1. A failure applies if a line, a finding or the exit code shows it and no known condition excludes it.
-    2. Failures that follow from another one are dropped, and general ones if there is a specific one.
-    3. The most specific comes first, then the first in the log. Of failures with the same first line, only
-       the first is kept.
+    2. Failures that follow from another failure are dropped. General failures are dropped if a specific
+       failure applies.
+    3. The most specific failure comes first. Among equally specific failures, the first in the log comes
+       first. Of failures with the same first line, only the first is kept.
     """
     lines = {row.id: _lines(row, knowledge, seen) for row in knowledge.failures}
     applying = [row for row in knowledge.failures if _applies(row, lines[row.id], knowledge, seen, context)]
@@ -125,13 +126,13 @@ def _applies(
         return False
     if any(knowledge.patterns[text] in seen for text in row.none):
         return False
-    # The lines of a failed build are enough. For a finding, an exit code, or lines that a good build prints,
-    # too, the conditions must be known to hold.
+    # The lines of a failed build are enough. For a finding, an exit code, or lines that a good build also
+    # prints, the conditions must be known to be met.
     return _fits(row, context, certain=row.silent or not lines)
 
 
 def _fits(row: Failure, context: Context, *, certain: bool) -> bool:
-    """Return whether no condition of a row is violated; if `certain`, all must be known to be met."""
+    """Return whether no condition of a row is violated; if `certain`, whether all are known to be met."""
     answers: list[bool | None] = []  # None if unknown
     if row.package:
         answers.append(context.package in row.package if context.package else None)
@@ -141,7 +142,7 @@ def _fits(row: Failure, context: Context, *, certain: bool) -> bool:
             answers.append(satisfies(version, specifier) if version else None)
     if row.backend:
         answers.append(context.backend == row.backend if context.backend else None)
-    if row.network is not None:  # no line shows it, so it must be known
+    if row.network is not None:  # no line shows whether the build may use the network, so it must be known
         answers.append(context.network == row.network)
     return False not in answers and not (certain and None in answers)
 
@@ -188,7 +189,7 @@ def explain_failure(message: str, log: Path, context: Context) -> tuple[str, lis
 
 
 def scan(source: Readable, patterns: Iterable[Pattern]) -> dict[Pattern, tuple[Sighting, ...]]:
-    """Search a log for patterns; return the first few lines of each that matches."""
+    """Search a log for patterns; return the first few matching lines of each pattern."""
     patterns = list(patterns)
     present_in = literal_finder([pattern.plain for pattern in patterns])
     seen: dict[Pattern, list[Sighting]] = {}

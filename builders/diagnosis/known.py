@@ -200,7 +200,7 @@ class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     torch: str = ""
     rocm: str = ""
     python: str = ""
-    """Specifier of the versions of Python, torch and ROCm to which it applies."""
+    """Specifiers of the versions of torch, ROCm and Python to which the failure applies."""
     backend: Literal["", "rocm", "cpu"] = ""
     network: bool | None = None
     """Whether the build may use the network."""
@@ -261,7 +261,7 @@ def read_known(text: str, name: str) -> Known:
 
 
 def _row_of(data: dict[str, object], message: str) -> str:
-    """Return the id of the row whose number msgspec's message gives."""
+    """Return the id of the row whose number is in msgspec's message."""
     number = re.search(r"\$\.failure\[(\d+)\]", message)
     rows = data.get("failure")
     if number is None or not isinstance(rows, list) or not isinstance(rows[int(number[1])], dict):
@@ -275,7 +275,7 @@ def _check(row: Failure, rows: tuple[Failure, ...], patterns: dict[str, Pattern]
         msg = "the id is not unique"
         raise PatternError(msg)
     if not (row.any or row.findings or row.exit_code):
-        msg = "it has none of the keys any, findings and exit-code"
+        msg = "it has none of the keys any, findings or exit-code"
         raise PatternError(msg)
     if unknown := set(row.hides) - set(ids):
         msg = f"it hides {', '.join(sorted(unknown))}, which is not a known failure"

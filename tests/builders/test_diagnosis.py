@@ -379,7 +379,7 @@ TWICE = 'a test"\n' + ROW.partition("\n")[2]
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (('any = ["plain text"]', ""), "failure one: it has none of the keys any, findings and exit-code"),
+        (('any = ["plain text"]', ""), "failure one: it has none of the keys any, findings or exit-code"),
         (('["plain text"]', '["a|b"]'), "failure one: 'a|b' has alternatives"),
         (('fix = "Do."', 'fix = "Do {it}."'), "failure one: not every pattern has a group for {it}"),
         (('fix = "Do."', 'fix = " "'), "must not be empty"),

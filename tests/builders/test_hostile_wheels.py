@@ -230,7 +230,7 @@ def test_findings_after_a_hundred_are_counted(make_wheel: MakeWheel) -> None:
     )
     absent = [finding for finding in report.findings if finding.id == "record-names-absent"]
     assert len(absent) == 101
-    assert absent[-1].message == "There are 4900 more of these."
+    assert absent[-1].message == "There are 4900 more findings of this kind."
     assert absent[-1].evidence == {"count": "4900"}
     assert {finding.severity for finding in absent} == {"error"}
 
