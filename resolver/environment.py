@@ -199,7 +199,8 @@ class Environment:
         platforms.append(f"linux_{self.machine}")
         interpreter = f"cp{version[0]}{version[1]}"
         tags = [
-            *cpython_tags(version, platforms=platforms),
+            # Without abis, packaging would look at the interpreter that runs matrix.
+            *cpython_tags(version, [interpreter], platforms),
             *compatible_tags(version, interpreter, platforms),
         ]
         ranks: dict[str, int] = {}
