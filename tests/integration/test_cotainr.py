@@ -39,6 +39,9 @@ COTAINR = "cotainr==2025.7.1"
 LABEL = "+rocm7.2.torch2.13.0.gfx90a"
 OPS = {"apex": "amp_C", "deepspeed": "fused_adam"}
 """The only op of each package that is compiled, to save time."""
+BUILD = ["build.sh", "container.sif"]
+VERIFY = ["verify", "--image", "container.sif"]
+CERTIFICATES = ("PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
 INSTALLER = "standin_miniforge.sh"
 PACKAGES = "/opt/cotainr/conda/envs/conda_container_env/lib/python3.11/site-packages/"
 """Where cotainr installs into a container."""
@@ -101,11 +104,11 @@ class User:
 
     def build_script(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         """Build a container with build.sh."""
-        return self.run("./build.sh", *arguments, **(self.building | env))
+        return self.run("bash", BUILD[0], *arguments, **(self.building | env))
 
     def verify(self, sif: str, **env: str) -> tuple[int, dict[str, Any]]:
         """Verify the container; return exit code and answer."""
-        done = self.matrix("verify", "--image", sif, "--format", "json", **env)
+        done = self.matrix(*VERIFY[:-1], sif, "--format", "json", **env)
         document = json.loads(done.stdout)
         assert "verdict" in document, document
         return done.returncode, document
@@ -147,38 +150,36 @@ def small(rig: Rig, cotainr: Path) -> User:
 
 
 @pytest.fixture(scope="module")
-def tutorial(rig: Rig, cotainr: Path) -> User:
-    """Run the tutorial's commands, with the rig's image, driver and Python, and a stand-in for Apex."""
+def readme(rig: Rig, cotainr: Path, hidden_certificates: Path) -> User:
+    """Run README's commands up to `matrix env`, with the options that it names, and a stand-in for Apex.
+
+    The user has set variables for a certificate file that containers do not have.
+    """
     links, sources = rig.work(), rig.work()
-    user = User(rig, rig.work(), cotainr, {"PIP_FIND_LINKS": str(links), "PIP_RETRIES": "0"})
+    certificates = dict.fromkeys(CERTIFICATES, str(hidden_certificates))
+    user = User(rig, rig.work(), cotainr, {"PIP_FIND_LINKS": str(links), "PIP_RETRIES": "0", **certificates})
     shutil.copy(rig.torch, links)
     (user.work / "apex.toml").write_text(make_apex(sources))
     (user.work / "matrix.toml").write_text('catalog = ["apex.toml"]\n')
     hand_over(user.work, sources)
-    commands = tutorial_commands()
-    assert [command[:2] for command in commands] == [
+    text = (PROJECT / "README.md").read_text().partition("**Build the wheels")[2]
+    commands = [shlex.split(line, comments=True) for line in text.split("```")[1].strip().splitlines()]
+    assert [command[:2] for command in commands[:4]] == [
         ["matrix", name] for name in ("resolve", "fetch", "build-wheels", "env")
     ]
-    resolve, *others = (
-        [str(rig.image) if word.endswith(".sif") else word for word in command[1:]] for command in commands
-    )
-    good(user.matrix(*resolve, "--driver", "30.30", "--python", "3.11"))
+    assert commands[4:] == [["bash", *BUILD], ["matrix", *VERIFY]]
+    more = text.partition("options: `")[2].partition("`")[0].replace("IMAGE", str(rig.image))
+    good(user.matrix(*commands[0][1:], *more.split()))
     triton = next(pick for pick in user.lock.picks if pick.name.startswith("triton"))
     standin = {"triton.py": (RIG / "standin_triton.py").read_bytes()}
     wheel_of(links, triton.name, triton.pinned, standin)
     ops = [word for name, op in OPS.items() for word in ("--ops", f"{name}:{op}")]
-    for command in others:
+    for _, *command in commands[1:4]:
         good(user.matrix(*command, *(ops if command[0] == "build-wheels" else [])))
     return user
 
 
-def tutorial_commands() -> list[list[str]]:
-    """Return the commands of the tutorial that build wheels."""
-    section = (PROJECT / "docs" / "tutorial.md").read_text().partition("## Build the wheels\n")[2]
-    return [shlex.split(line, comments=True) for line in section.split("```")[1].strip().splitlines()]
-
-
-@pytest.fixture
+@pytest.fixture(scope="module")
 def hidden_certificates(rig: Rig) -> Iterator[Path]:
     """Return a copy of this machine's certificates under a path that containers do not have."""
     folder = Path(tempfile.mkdtemp(dir="/srv", prefix="rocm-matrix-"))
@@ -228,53 +229,49 @@ def test_failed_build_keeps_exit_code(small: User) -> None:
     assert "no-such.sif" in done.stdout + done.stderr
 
 
-def test_tutorial_builds_requested_ops(tutorial: User) -> None:
+def test_readme_builds_requested_ops(readme: User) -> None:
     for project, op in OPS.items():
-        found = tutorial.audit(project, "--gfx90a")
+        found = readme.audit(project, "--gfx90a")
         assert found["verdict"] == "sound"
         assert set(map(tuple, found["code_objects"].values())) == {("gfx90a",)}
-        (statement,) = (tutorial.work / "index" / "provenance").glob(f"{project}-*.json")
+        (statement,) = (readme.work / "index" / "provenance").glob(f"{project}-*.json")
         findings = results_of(json.loads(statement.read_text()))["findings"]
         assert any(op in finding["message"] for finding in findings if finding["id"] == "probe-ops")
-    older = tutorial.audit("deepspeed", "--glibcxx", "3.4.1")
+    older = readme.audit("deepspeed", "--glibcxx", "3.4.1")
     assert "libstdcxx-too-new" in {finding["id"] for finding in older["findings"]}
 
 
-def test_verify_reports_defects_of_base_image(tutorial: User) -> None:
+def test_verify_reports_defects_of_base_image(readme: User) -> None:
     """The base image lacks everything that the lock pins, and the user's own packages shadow it."""
-    own = tutorial.work / "own" / "lib" / "python3.11" / "site-packages"
+    own = readme.work / "own" / "lib" / "python3.11" / "site-packages"
     (own / "pip-99.dist-info").mkdir(parents=True)
     (own / "pip-99.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: pip\nVersion: 99\n")
-    code, answer = tutorial.verify(str(tutorial.rig.image), PYTHONUSERBASE=str(tutorial.work / "own"))
+    code, answer = readme.verify(str(readme.rig.image), PYTHONUSERBASE=str(readme.work / "own"))
     found = [finding["id"] for finding in answer["findings"]]
     assert (code, answer["verdict"]) == (1, "defective")
-    assert found.count("verify-pin-missing") == len(tutorial.lock.distributions)
+    assert found.count("verify-pin-missing") == len(readme.lock.distributions)
     assert "verify-torch-failed" in found
     assert {"verify-user-site", "verify-user-site-adds"} & set(found)
 
 
-def test_build_script_replaces_container_only_after_success(
-    tutorial: User, hidden_certificates: Path
-) -> None:
-    """The certificates that build.sh is told to use work; afterwards, the container is that of the lock."""
-    sif = tutorial.work / "container.sif"
-    good(tutorial.run("cp", "env.yml", str(sif)))  # as if it were the container of last time
+def test_build_script_replaces_container_only_after_success(readme: User, hidden_certificates: Path) -> None:
+    """The certificates of the user's variables work; afterwards, the container is that of the lock."""
+    sif = readme.work / "container.sif"
+    good(readme.run("cp", "env.yml", str(sif)))  # as if it were the container of last time
     older = sif.read_bytes()
-    before = {path.name for path in tutorial.work.iterdir()}
-    failed = tutorial.build_script(**{VARIABLE: "/nowhere"})
+    before = {path.name for path in readme.work.iterdir()}
+    failed = readme.build_script(**{VARIABLE: "/nowhere"})
     assert failed.returncode not in {0, 3}, failed.stderr
     assert sif.read_bytes() == older
-    assert {path.name for path in tutorial.work.iterdir()} == before
-    variables = ("PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
-    certificates = dict.fromkeys(variables, str(hidden_certificates))
-    done = tutorial.build_script("container.sif", "-v", "--no-color", **certificates)
+    assert {path.name for path in readme.work.iterdir()} == before
+    done = readme.build_script(*BUILD[1:], "-v", "--no-color")
     good(done)
-    assert f"{len(tutorial.lock.distributions)} distributions match the lock." in done.stdout
+    assert f"{len(readme.lock.distributions)} distributions match the lock." in done.stdout
     assert done.stdout.endswith("Built ./container.sif\n")
     assert "the container cannot see TMPDIR=/opt" in done.stderr
     assert str(hidden_certificates) not in done.stdout + done.stderr
-    assert {path.name for path in tutorial.work.iterdir()} == before
-    check_four_wheels(tutorial)
+    assert {path.name for path in readme.work.iterdir()} == before
+    check_four_wheels(readme)
 
 
 def check_four_wheels(user: User) -> None:
