@@ -4,6 +4,8 @@
 # ///
 """Tasks for a clone, run with ``pipx run nox -s NAME``; ``pipx run nox -l`` lists them."""
 
+import os
+
 import nox
 
 nox.options.sessions = ["lint", "tests"]
@@ -55,7 +57,7 @@ def unit(session: nox.Session) -> None:
         "-m",
         "pytest",
         "-n",
-        "auto",
+        str((os.cpu_count() or 1) * 3 // 2),  # some tests wait for programs and locks
         "-m",
         "not integration and not slow and not long",
         *session.posargs,

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 from wheel.wheelfile import WheelFile
 
 from builders.containers import runtime, sandbox
+from resolver.facts import catalog_files, schema
 from tests.rig.rig import Rig, the_rig
 
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -77,6 +78,24 @@ def _uncached_namespace_checks() -> None:
     runtime.without_network.cache_clear()
     runtime.can_mount.cache_clear()
     sandbox.sandbox.cache_clear()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _shipped_files_read_once() -> Iterator[None]:
+    """Read each shipped catalog file once: many tests add a layer, with which all files are read again."""
+    read, shipped = catalog_files.read_file, Path(schema.FOLDER).resolve()
+    files: dict[Path, schema.CatalogFile] = {}
+
+    def read_once(path: Path, text: str | None = None) -> schema.CatalogFile:
+        if text is not None or shipped not in path.parents:
+            return read(path, text)
+        if path not in files:
+            files[path] = read(path)
+        return files[path]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(catalog_files, "read_file", read_once)
+        yield
 
 
 @pytest.fixture(scope="session")

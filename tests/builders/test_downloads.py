@@ -206,6 +206,7 @@ def picks_of(server: FileServer, names: Sequence[str]) -> list[File]:
     return [server.file(name) for name in names]
 
 
+@pytest.mark.slow
 def test_files_are_fetched_together_and_failures_do_not_stop_others(server: FileServer) -> None:
     names = [f"p{number}-1.0-py3-none-any.whl" for number in range(40)]
     files = picks_of(server, names)

@@ -95,6 +95,7 @@ def test_provenance_has_hash_and_size(index: Index, make_wheel: MakeWheel) -> No
     assert record["size"] == wheel.stat().st_size
 
 
+@pytest.mark.slow
 def test_publish_same_wheel_twice_is_a_no_op(index: Index, make_wheel: MakeWheel, contents: Contents) -> None:
     made = make_wheel()
     index.publish(made, {"build_key": "k"})

@@ -1244,6 +1244,7 @@ def own_requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return urls
 
 
+@pytest.mark.slow
 def test_second_process_does_part_of_the_work(
     many: Server, client: MakeClient, own_requests: list[str]
 ) -> None:
@@ -1268,6 +1269,7 @@ def test_few_pages_start_no_process(client: MakeClient) -> None:
     assert children() == set()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("many")
 @pytest.mark.parametrize("delay", [0.0, 0.1, 0.2])
 def test_second_process_may_be_killed(client: MakeClient, delay: float) -> None:
@@ -1286,6 +1288,7 @@ def test_second_process_may_be_killed(client: MakeClient, delay: float) -> None:
     assert all_versions(answers) == dict.fromkeys(MANY, "1.0")
 
 
+@pytest.mark.slow
 def test_second_process_is_not_used_when_the_cache_cannot_be_written(
     many: Server, tmp_path: Path, own_requests: list[str]
 ) -> None:

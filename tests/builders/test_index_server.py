@@ -423,6 +423,7 @@ def test_many_clients_above_the_limit_lock_nobody_out(index: Index, monkeypatch:
         assert get(url).status_code == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stall", ["nothing sent", "half a request", "nothing read"])
 def test_stalled_connection_is_closed_in_time(
     index: Index, big: str, stall: str, monkeypatch: pytest.MonkeyPatch

@@ -120,6 +120,7 @@ def test_lock_of_unreaped_process_is_free(
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 def test_lock_of_stopped_process_is_held(
     lock: Path, start_holder: Callable[[], subprocess.Popen[bytes]]
@@ -154,6 +155,7 @@ def test_lease_of_lost_machine_expires(lock: Path) -> None:
     assert list(lock.parent.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 def test_lease_that_changes_does_not_expire(lock: Path) -> None:
     """A process of another machine rewrites its lease while it lives."""

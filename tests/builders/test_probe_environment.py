@@ -463,6 +463,7 @@ def test_missing_python_and_damaged_reply(tmp_path: Path) -> None:
         parse_reply(f"{MARK}42 {{}}", "42", EnvironmentReply)
 
 
+@pytest.mark.slow
 def test_environment_compares_files_with_their_hashes(tmp_path: Path, environment: Path) -> None:
     (packages,) = environment.parent.parent.glob("lib/python3*/site-packages")
     (info,) = packages.glob("my_ext-*.dist-info")
@@ -490,6 +491,7 @@ def test_environment_compares_files_with_their_hashes(tmp_path: Path, environmen
     assert asked({"my-ext": {}}).differing == ["my_ext.py"]
 
 
+@pytest.mark.slow
 def test_user_site_is_that_of_the_users_variables(tmp_path: Path, environment: Path) -> None:
     settings = environment.parent.parent / "pyvenv.cfg"
     settings.write_text(settings.read_text().replace("packages = false", "packages = true"))

@@ -140,6 +140,7 @@ def test_vllm_index_adds_release_with_its_torch(pages: Sources, capsys: Capture)
     assert not any("99.2.0" in path or "0.13.0/" in path for path, _ in pages.requests)
 
 
+@pytest.mark.slow
 def test_incomplete_vllm_release_is_left_for_next_run(pages: Sources, capsys: Capture) -> None:
     pages.project("vllm", [sdist("vllm", "99.1.0")])
     put(pages, f"{prebuilt.VLLM}/99.1.0/", listing("rocm721/", "rocm722/"), HTML)

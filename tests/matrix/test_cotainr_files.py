@@ -238,6 +238,7 @@ def start_sleeping(folder: Path, temporary: Path) -> tuple[subprocess.Popen[str]
     return process, int(file.read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_interrupted_build_leaves_nothing(scripted: Path, visible: Path, number: int) -> None:
     (scripted / "old.sif").write_text("old")

@@ -89,6 +89,7 @@ def test_from_options_describe_before(capsys: Capture) -> None:
     assert set(effects(document, "base-image").values()) == {"possible"}
 
 
+@pytest.mark.slow
 def test_catalog_is_a_layer_of_after(capsys: Capture, tmp_path: Path) -> None:
     (tmp_path / "update.toml").write_text(
         'schema = 1\n[[known-bad]]\ncombination = { apex = "==1.10.0" }\nproblem = "it hangs"\n'

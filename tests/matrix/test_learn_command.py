@@ -83,6 +83,7 @@ def test_bound_beside_one_of_the_catalog_is_a_remark(make_wheel: MakeWheel, caps
     assert any("facts.toml:7 has >=3.8" in remark for remark in report["remarks"])
 
 
+@pytest.mark.slow
 def test_directory_and_name_on_an_index(
     make_wheel: MakeWheel, capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

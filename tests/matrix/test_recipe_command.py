@@ -149,6 +149,7 @@ def test_project_on_an_index(index: str, capsys: Capture) -> None:
     assert drafted("old.toml")["release"][0]["version"] == "0.9"
 
 
+@pytest.mark.slow
 def test_commit_with_submodules(tmp_path: Path, capsys: Capture) -> None:
     inner, outer = tmp_path / "inner", tmp_path / "outer"
     commit(inner, {"kernel.cu": ""})
@@ -264,6 +265,7 @@ def test_bad_source(source: str, code: int, message: str, index: str, capsys: Ca
     assert list(Path().iterdir()) == []
 
 
+@pytest.mark.slow
 def test_catalog_learn_reads_sources(
     project: Path, index: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,6 +58,7 @@ def test_report_of_lock_has_its_columns_and_graph(capsys: Capture) -> None:
     capsys.readouterr()
 
 
+@pytest.mark.slow
 def test_conflicts_and_changes_are_included(capsys: Capture) -> None:
     asked = ["resolve", "apex", "rocm==7.1.*", *ON_LUMI, "--no-lock", "--format", "json"]
     assert main(asked) == 1

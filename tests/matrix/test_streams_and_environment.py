@@ -142,6 +142,7 @@ printing = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 def test_usual_answers_have_neither_fault_nor_lack(usual: Usual) -> None:
     answers = {name: usual(LINES.get(name, [name])) for name in NAMES}
     assert {name: answer for name, answer in answers.items() if answer.code not in {0, 1, 2, 3}} == {}

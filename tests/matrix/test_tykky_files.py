@@ -113,6 +113,7 @@ def start_waiting(work: Path, *arguments: str) -> tuple[subprocess.Popen[str], i
     return started, int(file.read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [[], ["--update", "env"]], ids=["new", "update"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_build_leaves_nothing(work: Path, number: int, arguments: list[str]) -> None:

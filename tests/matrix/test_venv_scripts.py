@@ -135,6 +135,7 @@ def start_waiting(work: Path, script: str, waiting: str) -> tuple[subprocess.Pop
 SCRIPTS = [("create_venv.sh", "matrix-venv.new-*/waiting"), ("create_squashfs.sh", "matrix-venv.sqsh.new-*")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("script", "waiting"), SCRIPTS)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_interrupted_script_keeps_what_exists(

@@ -85,6 +85,7 @@ def platform(answer: Resolution) -> tuple[Version, Version]:
     return Version(answer.version_of("rocm")), Version(answer.version_of("torch"))
 
 
+@pytest.mark.slow
 def test_platform_is_the_best_that_any_combination_allows() -> None:
     catalog, solvable, changed = load(), 0, 0
     newest = decided(frozenset({"torch"}))
