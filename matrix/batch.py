@@ -10,14 +10,14 @@ import msgspec
 
 from builders.cache import cache_root
 from builders.probe.slurm import hours_of
-from builders.scheduling.batch import Run, WheelTask
+from builders.scheduling.batch import Result, Run, WheelTask
 from builders.scheduling.hyperqueue import HyperQueue
 from builders.scheduling.slurm import Slurm, partition_of
 from builders.sources import obtain
 from builders.task import wheels_of
 from matrix.planning import limits_of, make_plan, options_of
 from matrix.render import counted
-from resolver.errors import UsageError
+from resolver.errors import MatrixError, UsageError
 
 if TYPE_CHECKING:
     import argparse
@@ -112,17 +112,23 @@ def build_in_jobs(
 ) -> Run:
     """Fetch what the tasks need, build them in jobs, and return the run when all have ended.
 
+    With ``--keep-going``, a task fails if something that it needs cannot be fetched.
+
     Raises
     ------
-    EnvironmentLacksError
-        Something cannot be fetched.
+    MatrixError
+        Something cannot be fetched; with ``--keep-going``, for every task.
     UsageError
         An option is not valid.
     CommandError
         The batch system rejected the jobs.
     """
     run = _run(tasks_of_locks, catalog, executor.index, context)
-    _fetch({task.build_key: task for _, tasks in tasks_of_locks for task in tasks}.values(), context)
+    tasks = {task.build_key: task for _, tasks in tasks_of_locks for task in tasks}
+    errors = _fetch(tasks.values(), context)
+    if len(errors) == len(tasks):
+        raise next(iter(errors.values()))
+    run.results = {key: Result("failed", f"{error.message}{_hint(error)}") for key, error in errors.items()}
     with _saying_that_jobs_go_on(executor, context):
         return executor.start(run)
 
@@ -147,16 +153,34 @@ def _run(
     )
 
 
-def _fetch(tasks: Iterable[Task], context: Context) -> None:
-    """Fetch what the jobs need: they may have no network."""
+def _fetch(tasks: Iterable[Task], context: Context) -> dict[str, MatrixError]:
+    """Fetch what the jobs need: they may have no network. Return the errors by build key.
+
+    Raises
+    ------
+    MatrixError
+        Something cannot be fetched, without ``--keep-going``.
+    """
     limits = limits_of(context)
     log = cache_root() / "logs" / "fetch.log"
+    errors: dict[str, MatrixError] = {}
     with context.console.task("fetch"):
         for task in tasks:
-            if not task.pick.alias_of:
-                context.console.step(f"what {task.title} needs")
+            if task.pick.alias_of:
+                continue
+            context.console.step(f"what {task.title} needs")
+            try:
                 obtain(task.pick, offline=limits.offline, mirrors=limits.mirrors, patches=task.patches)
                 wheels_of(task, limits, log, context.console)
+            except MatrixError as error:
+                if not context.args.keep_going:
+                    raise
+                errors[task.build_key] = error
+    return errors
+
+
+def _hint(error: MatrixError) -> str:
+    return f"\n  hint: {error.hint}" if error.hint else ""
 
 
 @contextmanager

@@ -278,3 +278,9 @@ def test_wheels_are_built_by_tasks_that_outlive_the_command(servers: Servers, tm
     assert all(Path(wheel["wheel"]).is_file() for wheel in wheels.values() if wheel["state"] == "built")
     assert "this source does not build" in attached.stderr
     assert not list((tmp_path / "index" / ".matrix" / "hq").glob("*.json"))
+
+    selection = ("--table", "slurmbase slurmbroken torch==2.13.*", "--backend", "cpu", "--catalog", "facts")
+    table = matrix(*build, *selection, "--index", "table", "--format", "json")
+    assert table.returncode == 1, table.stderr
+    cells = {cell["package"]: cell["state"] for cell in json.loads(table.stdout)["cells"]}
+    assert cells == {"slurmbase": "built", "slurmbroken": "buildable"}

@@ -12,7 +12,10 @@ import pytest
 from builders.host import running_python
 from builders.index import Index
 from builders.plan import Task
+from builders.scheduling.batch import Result, Run
+from builders.scheduling.hyperqueue import HyperQueue
 from builders.scheduling.local import Builds
+from matrix.batch import EXECUTORS
 from matrix.cli import main
 from resolver.errors import BuildError, EnvironmentLacksError, MatrixError, StoppedError
 from tests.support.records import record_of
@@ -244,3 +247,36 @@ def test_plan_of_selection_can_be_executed_by_build_one(
     assert main(["plan", *selection, "--format", "json"]) == 0
     again = json.loads(capsys.readouterr().out.partition("\n")[2])
     assert [task["name"] for task in again["tasks"] if task["state"] == "up to date"] == ["torch-sparse"]
+
+
+@pytest.mark.parametrize(
+    ("failing", "code", "states"),
+    [(TORCHES[:1], 1, ["failed", "to build", "to build"]), (TORCHES, 3, None)],
+)
+def test_failed_fetch_fails_only_its_task_in_batch_system(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, failing: list[str], code: int, states: list[str] | None
+) -> None:
+    results: list[Result] = []
+
+    class Batch(HyperQueue):
+        def require(self, consequence: str) -> None:
+            pass
+
+        def start(self, run: Run) -> Run:
+            results.extend(run.results.values())
+            return run
+
+    def fetch(task: Task, *_: object) -> None:
+        if task.resolution.version_of("torch") in failing:
+            msg = "no such wheel"
+            raise EnvironmentLacksError(msg, hint="look elsewhere")
+
+    monkeypatch.setitem(EXECUTORS, "hq", Batch)
+    monkeypatch.setattr("matrix.batch.obtain", lambda *_, **__: None)
+    monkeypatch.setattr("matrix.batch.wheels_of", fetch)
+    document = run(capsys, "--executor", "hq", code=code)
+    if states is None:
+        assert (document["message"], document["hint"], results) == ("no such wheel", "look elsewhere", [])
+    else:
+        assert [wheel["state"] for wheel in document["wheels"]] == states
+        assert results == [Result("failed", "no such wheel\n  hint: look elsewhere")]
