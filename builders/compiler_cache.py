@@ -1,6 +1,6 @@
 """ccache between a build and its compilers.
 
-Each package has a separate cache, so that no package can put objects into another one's wheel. A shim comes
+Each package has a separate cache, so that no package can put objects into the wheel of another. A shim comes
 first on PATH for each host compiler, and ``HIP_CLANG_PATH`` names a directory whose clang is a shim: hipcc
 and CMake call the clang there. The shims call ccache, or the compiler itself if ccache has an error of its
 own. Builds see their directories at fixed paths, so ccache recognizes files that an earlier build has

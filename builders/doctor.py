@@ -1,6 +1,6 @@
-"""Check what this machine has: hardware, container engines, Slurm, disk, network, Python, compiler.
+"""Check this machine: hardware, container engines, Slurm, disk, network, Python, compiler.
 
-Nothing here is an error: a missing tool is a warning that names the consequence.
+No finding here is an error. A missing tool is a warning that names the consequence.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ _MEMORY = 4
 _ENGINES = ("apptainer", "singularity", "podman")
 _VERSION = re.compile(r"\d+(\.\d+)+\S*")
 _TOPOLOGY = Path("/sys/class/kfd/kfd/topology/nodes")
-"""One directory for each node that the kernel knows; reading it does not require ROCm.
+"""One directory for each CPU and GPU node of the kernel's driver; reading it does not require ROCm.
 Source: the kernel's ``drivers/gpu/drm/amd/amdkfd/kfd_topology.c``."""
 
 
 def check_machine(catalog: Catalog, index: Path, servers: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield a finding for each thing that builds and jobs need, the quick checks first.
+    """Yield the findings about everything that builds and jobs need, the quick checks first.
 
     Parameters
     ----------
     index
         The wheel index that builds would publish to.
     servers
-        What is downloaded, such as ``sdists``, and the URL of its server with mirrors applied.
+        URLs of servers, with mirrors applied, by the kind of files they have, such as ``sdists``.
     """
     yield check_driver(host.driver_version(), catalog)
     yield check_gpus()
@@ -161,8 +161,8 @@ def check_namespaces() -> Finding:
         message = "user namespaces work: builds are cut off from the network"
         return Finding("user-namespaces", "info", message, evidence=evidence)
     message = (
-        "User namespaces do not work. A build on the host can use the network and may download what it "
-        "should build. Apptainer runs images only if it is installed setuid."
+        "User namespaces do not work. A build on the host can use the network and may download a finished "
+        "wheel instead of building it. Apptainer runs images only if it is installed setuid."
     )
     fix = (
         "Ask the site to set the sysctl user.max_user_namespaces above 0 (Ubuntu 24.04: also "
@@ -200,7 +200,7 @@ def check_disk(id_: str, path: Path) -> Finding:
         else "Set XDG_CACHE_HOME to a directory with more space, such as the project's."
     )
     if not os.access(existing, os.W_OK | os.X_OK):
-        return Finding(id_, "warning", f"{existing} is not writable. Nothing can be built.", fix, evidence)
+        return Finding(id_, "warning", f"{existing} is not writable. No wheel can be built.", fix, evidence)
     if free < _SPACE:
         message += f". torch for ROCm and one build take up to {_SPACE} GiB."
         return Finding(id_, "warning", message, fix, evidence)

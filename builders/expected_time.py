@@ -1,4 +1,4 @@
-"""How long a build is expected to take. It imports nothing, because `matrix resolve` always asks."""
+"""The expected time of a build. The module avoids imports, because every `matrix resolve` loads it."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def expected_time(
     Parameters
     ----------
     recipe
-        Its recipe; None if nothing is compiled.
+        The recipe of the build; None if nothing is compiled.
     measured
-        The result of `recorded`.
+        The result of `builders.scheduling.estimates.recorded`.
     cores
-        The cores that it will have.
+        Number of cores that the build will have.
     """
     if measured.get("seconds"):
         return measured["seconds"], "record"

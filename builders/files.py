@@ -25,8 +25,8 @@ _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.
 def temporary_sibling(target: Path) -> Iterator[Path]:
     """Yield a new temporary file in the target's directory; remove it at the end if it still exists.
 
-    A kill leaves a file whose name begins with `TEMPORARY_PREFIX`; all readers of these directories
-    skip such files. Errors about it name the target, because users do not know the temporary file.
+    A killed process leaves a file whose name begins with `TEMPORARY_PREFIX`; all readers of these directories
+    skip such files. Errors about the temporary file name the target, which users know.
     """
     make_directories(target.parent)
     temporary = target.parent / f"{TEMPORARY_PREFIX}{os.urandom(8).hex()}{target.suffix}"
@@ -64,7 +64,7 @@ def atomic_path(target: Path) -> Iterator[Path]:
 
     After an exception the target is unchanged and the temporary file removed.
     """
-    with temporary_sibling(target.resolve()) as temporary:  # a symbolic link stays one
+    with temporary_sibling(target.resolve()) as temporary:  # a symbolic link is kept
         yield temporary
         flush(temporary)
         temporary.replace(target.resolve())
@@ -91,7 +91,7 @@ def link_exclusively(temporary: Path, target: Path) -> bool:
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Replace a file with a hard link to another one, or with a copy on another file system; atomic."""
+    """Replace a file atomically with a hard link to another file, or with a copy on another file system."""
     with temporary_sibling(target) as temporary:
         temporary.unlink()
         try:
@@ -103,7 +103,7 @@ def link_or_copy(source: Path, target: Path) -> None:
 
 
 def replace_file(target: Path, data: bytes) -> None:
-    """Write a file atomically; a link of that name is replaced, not followed."""
+    """Write a file atomically. A link of that name is replaced, not followed."""
     with temporary_sibling(target) as temporary:
         temporary.write_bytes(data)
         flush(temporary)
@@ -111,25 +111,25 @@ def replace_file(target: Path, data: bytes) -> None:
 
 
 def write_atomic(target: Path, text: str | bytes) -> None:
-    """Write a file atomically, text as UTF-8; write directly to a device or pipe (``/dev/stdout``)."""
+    """Write a file atomically, text as UTF-8. Write directly to a device or pipe (``/dev/stdout``)."""
     data = text.encode() if isinstance(text, str) else text
     if target.exists() and not target.is_file():
         target.write_bytes(data)
         return
-    replace_file(target.resolve(), data)  # a symbolic link stays one
+    replace_file(target.resolve(), data)  # a symbolic link is kept
 
 
 @contextmanager
 def exclusive_lock(path: Path, *, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
-    """Hold a lock, also against other machines that share the directory; see `builders.lease`.
+    """Hold a lock against all processes, including those on other machines that share the directory.
 
-    It is released when the process ends, even by ``kill -9``. If the machine breaks down, others can take the
-    lock after `builders.lease.EXPIRY` seconds.
+    The lock is released when the process ends, even by ``kill -9``. If the machine breaks down, others can
+    take the lock after `builders.lease.EXPIRY` seconds.
 
     Parameters
     ----------
     path
-        The file that the lock is named after. `builders.lease.holder_of` returns who holds it.
+        The file of the lock. `builders.lease.holder_of` returns the holder.
     on_wait
         Called before waiting if another process holds the lock.
     """
@@ -151,7 +151,7 @@ class NotRegularError(OSError):
 
 
 def open_regular(path: str | Path, *, directory: int | None = None) -> int:
-    """Open a file that strangers can replace, and return its descriptor; follow no link, wait for no pipe.
+    """Open a file that strangers can replace, without following links or waiting for pipes.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ def open_regular(path: str | Path, *, directory: int | None = None) -> int:
     Raises
     ------
     NotRegularError
-        The path is something else.
+        The path is not a regular file.
     OSError
         The file does not exist, or cannot be read.
     """
@@ -178,7 +178,7 @@ def open_regular(path: str | Path, *, directory: int | None = None) -> int:
 
 
 def make_readable(path: Path) -> None:
-    """Make a file that another program wrote readable like a new file of this process, but read-only."""
+    """Set the mode of a file that another program wrote to that of a new file, without write permission."""
     sample = path.with_name(f"{TEMPORARY_PREFIX}{os.urandom(8).hex()}")
     file = create_file(sample)
     path.chmod(stat.S_IMODE(os.fstat(file).st_mode))

@@ -1,4 +1,4 @@
-"""The result of a check, the same for audit, probe, ``check``, ``doctor``, index and diagnosis."""
+"""The result of a check: one type for audit, probe, ``check``, ``doctor``, index and diagnosis."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """manylinux platform tags and the glibc they stand for (PEP 600), for any machine.
 
-`packaging.tags` knows only the tags of the machine it runs on.
+`packaging.tags` returns only the tags of the machine it runs on.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ _INSTALLERS = {
 
 
 class MissingTool(NamedTuple):
-    """A tool that a build on this host needs and that is missing."""
+    """A missing tool that a build on this host needs."""
 
     what: str
     fix: str
@@ -104,7 +104,7 @@ def find_python(version: str) -> Path:
 
 
 def missing_python(filenames: Iterable[str]) -> str:
-    """Return the CPython that wheels are for if this machine lacks it; empty if it can use one of them."""
+    """Return the CPython that wheels are for if this machine lacks it; empty if it can use any wheel."""
     from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
     pythons = set()
@@ -146,7 +146,7 @@ def mpi_identity() -> str:
 
 
 def missing_tools(python: Path, *, compile_cxx: bool = True, mpi: bool = False) -> list[MissingTool]:
-    """Return the tools that a build with this interpreter needs and that are missing on the host."""
+    """Return the missing tools that a build with this interpreter needs on the host."""
     missing = []
     answers = output_of([str(python), "-c", _PROBE]).split()[-2:]
     headers, venv = answers[:1] == ["True"], answers[1:] == ["True"]
@@ -164,7 +164,7 @@ def missing_tools(python: Path, *, compile_cxx: bool = True, mpi: bool = False) 
 
 
 def require_for_build(python: Path, *, compile_cxx: bool = True, mpi: bool = False) -> None:
-    """Check that the host has what a build needs.
+    """Check that the host has the tools that a build needs.
 
     Raises
     ------
@@ -174,12 +174,12 @@ def require_for_build(python: Path, *, compile_cxx: bool = True, mpi: bool = Fal
     missing = missing_tools(python, compile_cxx=compile_cxx, mpi=mpi)
     if missing:
         listed = "".join(f"\n  - {tool}" for tool in missing)
-        msg = f"Tools that the build needs are missing on this host. Nothing was started.{listed}"
+        msg = f"Tools that the build needs are missing on this host. The build was not started.{listed}"
         raise EnvironmentLacksError(msg)
 
 
 def fix_for(tool: str, python: Path | None = None) -> str:
-    """Return how to install a tool: ``compiler``, or ``headers`` or ``venv`` of a Python."""
+    """Return the way to install a tool: ``compiler``, or ``headers`` or ``venv`` of a Python."""
     family = _family()
     if python is not None and not str(python.resolve()).startswith("/usr/bin/"):
         return f"install it for {python}, which is not the distribution's own Python"
@@ -201,8 +201,8 @@ def _family() -> str:
 def cores() -> int:
     """Return the number of cores that this process may use.
 
-    It is the minimum of its CPU affinity, the quotas of its control groups, and the allocation of its Slurm
-    job, which not every cluster enforces.
+    It is the minimum of the process's CPU affinity, the quotas of its control groups, and the allocation of
+    its Slurm job, which not every cluster enforces.
     """
     limits = [len(os.sched_getaffinity(0))]
     for path in _cgroup_files("cpu", "cpu.max", "cpu.cfs_quota_us"):
@@ -261,7 +261,7 @@ def _cgroup_files(controller: str, file: str, file_of_version_1: str) -> list[Pa
 
 
 def compile_jobs(memory_per_job: float, *, jobs: int | None = None, memory: float | None = None) -> int:
-    """Return how many compile jobs fit.
+    """Return the number of compile jobs for which there is memory and a core.
 
     Parameters
     ----------
@@ -275,7 +275,7 @@ def compile_jobs(memory_per_job: float, *, jobs: int | None = None, memory: floa
 
 
 def cpu_identity() -> str:
-    """Return a digest of the CPU's instruction set flags, for code compiled for exactly this CPU."""
+    """Return the machine type and a digest of the CPU's flags, for code compiled for exactly this CPU."""
     flags = ""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith(("flags", "Features")):

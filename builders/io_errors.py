@@ -1,4 +1,4 @@
-"""Explain disk-full and permission errors, of this program or of one that it started."""
+"""Explain disk-full and permission errors, of this program or of a program that it started."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _DISK_FULL_DIAGNOSES = {"disk-full", "quota"}
 _LEAST_FREE = 1 << 20  # bytes; a program that fails with less free space failed because of it
 _NO_HOME = "Could not determine home directory."
 _NO_THREAD = "can't start new thread"
-"""Texts of Python's `RuntimeError`, which has no other mark."""
+"""Messages of `RuntimeError`, by which these errors are recognized."""
 _PROCESSES_HINT = "Wait until other programs of this user have ended, or raise the limit: ulimit -u."
 _UNUSABLE_NAMES = {
     errno.EISDIR: "is a directory, not a file",
@@ -68,9 +68,9 @@ def explain_io_errors(directory: Path, label: str = "", *, hint: str) -> Iterato
     directory
         Directory that is written to. Errors about files elsewhere are not changed.
     label
-        What the message calls the directory, such as ``cache``.
+        Name of the directory in the message, such as ``cache``.
     hint
-        What the user can do.
+        The hint of the error.
     """
     try:
         yield

@@ -1,7 +1,7 @@
 """Read a shared object: its machine, libraries, search paths, symbol versions, and torch's symbols.
 
 pyelftools reads the structures. Sizes and counts in a damaged or hostile file can be anything, so all reads
-are counted, and a file whose tables are larger than those of any real file counts as damaged.
+are counted. A file whose tables are larger than those of any real file counts as damaged.
 
 Torch promises no binary interface between versions. An extension that was built against another torch
 imports symbols that do not exist, and fails only when it is loaded. Torch's symbols are recognized by

@@ -261,10 +261,10 @@ def tree_digest(root: Path) -> str:
     """Return the digest of an unpacked image.
 
     It is the SHA-256 over one line per entry, sorted by path: kind, whether it is executable, size, path, and
-    target of a symbolic link; and over the content of the files that identify the image: the distribution's
+    target of a symbolic link. The content of files that identify the image is included: the distribution's
     release, its list of packages, and ROCm's ``.info``. Owners and times are ignored, and so are ``/dev``,
-    ``/proc``, ``/run``, ``/sys`` and ``/tmp``. Replacing any other file with one of the same size does not
-    change the digest.
+    ``/proc``, ``/run``, ``/sys`` and ``/tmp``. Replacing any other file with a file of the same size does
+    not change the digest.
     """
     total = hashlib.sha256()
     for relative, entry in sorted(_entries(root, "")):

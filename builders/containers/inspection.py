@@ -40,7 +40,7 @@ _SCRIPT = Path(__file__).with_name("inspect.sh")
 _MARK = "@fact"
 _VERSION = re.compile(r"\d+(\.\d+)+")
 _MPI = re.compile(r"(Open MPI|MPICH)\b\D*(\d+(?:\.\d+)+)")
-"""Matches what Open MPI's ``ompi_info`` and ``mpirun`` print, and MPICH's ``mpichversion``."""
+"""Matches the output of Open MPI's ``ompi_info`` and ``mpirun``, and of MPICH's ``mpichversion``."""
 _LIBRARIES = {"GLIBCXX": "libstdc++.so.6", "CXXABI": "libstdc++.so.6", "GCC": "libgcc_s.so.1"}
 _VALUES = {
     "os-id": 1, "os-version": 1, "os": 1, "architecture": 1, "glibc": 1, "library": 2, "symbol": 2, "rocm": 2,

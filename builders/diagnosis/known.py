@@ -179,7 +179,7 @@ class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     id: str
     message: str
-    """What happened, in one sentence. ``{name}`` is replaced with what the group of that name matched."""
+    """What happened, in one sentence. ``{name}`` is replaced with the text of the group of that name."""
     cause: str
     fix: str
     source: str

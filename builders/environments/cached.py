@@ -1,8 +1,8 @@
 """Directories of the cache that are built once and shared: complete or absent.
 
-A marker file, written last, marks a directory as complete. A directory without one was left by a
-killed process; it is removed and built again. Complete directories are read-only. They need neither a
-lock nor a writable cache, so a site can share its cache.
+A marker file, written last, marks a directory as complete. A directory without a marker was left by a
+killed process; it is removed and built again. Complete directories are read-only. Using them requires
+neither a lock nor a writable cache, so a site can share its cache.
 """
 
 from __future__ import annotations

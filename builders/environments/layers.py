@@ -1,9 +1,9 @@
 """Layers, wheels installed once into a read-only directory, and the environments on top of them.
 
 A layer is a virtual environment without pip, so its programs (``ninja``, ``cmake``) run with their own
-packages. Another environment uses it through a ``.pth`` file that calls `site.addsitedir`: the layer's
-packages come after the environment's own, `importlib.metadata` sees them, and the layer's own ``.pth``
-files are processed too (setuptools has one that provides distutils).
+packages. Another environment uses a layer through a ``.pth`` file that calls `site.addsitedir`. The layer's
+packages then come after the environment's own, `importlib.metadata` finds them, and the layer's own ``.pth``
+files are processed, too (that of setuptools provides distutils).
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def make_layers(
     requirements: Sequence[str],
     options: FetchOptions,
 ) -> Layers:
-    """Return the layers of a build; fetch and install what is missing.
+    """Return the layers of a build; download and install the wheels that are missing.
 
     Raises
     ------
@@ -179,7 +179,7 @@ def make_layer(
     runtime, python
         Each base image and each Python has its own layers.
     base
-        Layers that the programs of this one can import from.
+        Layers from which the programs of the new layer can import.
 
     Raises
     ------
@@ -211,12 +211,12 @@ def make_environment(
     hidden: Sequence[Path] = (),
     exists: bool = False,
 ) -> BuildEnvironment:
-    """Create an environment on top of layers, to build in or to test wheels in. No program is started.
+    """Create an environment on top of layers, in which to build or test wheels. No program is started.
 
     Parameters
     ----------
     layers
-        Layers that it sees, in lookup order.
+        Layers from which it can import, in lookup order.
     wheels
         Wheel files to install into it, without their dependencies.
     root
@@ -241,7 +241,7 @@ def make_environment(
             _write_environment(root, python, layers)
         except (FileExistsError, IsADirectoryError, NotADirectoryError) as error:
             msg = f"Wheels cannot be installed: {error}."
-            hint = "They have files where others have directories."
+            hint = "Some of them have files in the place of directories of others."
             raise EnvironmentLacksError(msg, hint=hint) from None
     path = (root / "bin", *(layer.root / "bin" for layer in layers))
     binds = (*python.binds, *(Bind(layer.root) for layer in layers), Bind(root, writable=True))
@@ -259,7 +259,7 @@ def _install(wheel: Path, root: Path, python: TargetPython) -> None:
     _, _, _, tags = parse_wheel_filename(wheel.name)
     if not {(tag.interpreter, tag.abi) for tag in tags} & _supported(major, minor, python.abi):
         msg = f"{wheel.name} is not a supported wheel for Python {python.minor} ({python.abi})."
-        raise EnvironmentLacksError(msg, hint="The build backend wrote it for another Python.")
+        raise EnvironmentLacksError(msg, hint="The build backend built it for another Python.")
     packages = str(root / python.library)
     directories = {
         "purelib": packages,
@@ -290,7 +290,7 @@ def _supported(major: int, minor: int, abi: str) -> set[tuple[str, str]]:
 
 
 def _write_environment(root: Path, python: TargetPython, layers: Sequence[Layer]) -> None:
-    """Make a directory a virtual environment without pip, as the module ``venv`` does (PEP 405)."""
+    """Write the files that make a directory a virtual environment without pip, as ``venv`` does (PEP 405)."""
     packages = root / python.library
     for directory in (root / "bin", root / "include", packages):
         directory.mkdir(parents=True, exist_ok=True)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _NOT_PASSED_ON = (
     "PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PIP_ROOT", "PIP_REQUIRE_VIRTUALENV", "PIP_PYTHON",
 )  # fmt: skip
-"""Variables that change what pip installs or where, rather than where packages come from."""
+"""Variables that change where or for which Python pip installs, rather than where packages come from."""
 _URLS = {"index-url", "extra-index-url"}
 _PATHS = {"find-links", "cert", "client-cert", "constraint"} | _URLS
 
@@ -61,7 +61,7 @@ def ensure_pip(runtime: Runtime, python: TargetPython, *, log: Path) -> Path:
 
     def build() -> None:
         view = python_view(python, binds=[Bind(root, writable=True)])
-        # Two commands, because venv hides what ensurepip prints, such as that the disk is full.
+        # Two commands, because venv hides the output of ensurepip, such as the error of a full disk.
         commands = [
             [str(python.path), "-m", "venv", "--without-pip", str(root)],
             [str(root / "bin" / "python"), "-m", "ensurepip", "--upgrade", "--default-pip"],

@@ -1,8 +1,8 @@
 """Find the Python that wheels are built for, and check it in the runtime where it will be used.
 
 A base image may not contain the required Python. Then a Python of this machine is bound into the image
-at the same path: one that the user names (a conda prefix, or a virtual environment for the Python it was
-created from), or one that uv manages.
+at the same path: a Python that the user names, or one that uv manages. The user can name a conda prefix, or a
+virtual environment, which stands for the Python it was created from.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ print({_ANSWER!r} + json.dumps({{
     "linkers": {{name: sysconfig.get_config_var(name) or "" for name in ("LDSHARED", "LDCXXSHARED")}},
 }}))
 """
-# $1 is the minor version. PATH comes first: it is what the authors of the image chose.
+# $1 is the minor version. PATH comes first, because the authors of the image chose it.
 _SEARCH = f"""
 for p in "$(command -v "python$1")" /opt/python*/bin/"python$1" /opt/*/bin/"python$1" \
     /opt/*/envs/*/bin/"python$1" /usr/local/bin/"python$1" /usr/bin/"python$1"; do
@@ -136,7 +136,7 @@ def find_python(
     UsageError
         `given` is not a Python of that version.
     EnvironmentLacksError
-        There is no such interpreter; the message says why each candidate cannot be used.
+        There is no such interpreter; the message lists each candidate and its problem.
     """
     reasons = []
     for path, where, binds in _candidates(runtime, version, given, image_pythons):
@@ -146,7 +146,7 @@ def find_python(
         reasons.append(f"{path}: {candidate}")
     place = f"the base image {runtime.image.name}" if runtime.image else "this machine"
     listed = "".join(f"\n  - {reason}" for reason in dict.fromkeys(reasons))
-    msg = f"Python {version} is required, and {place} has no usable one.{listed}"
+    msg = f"Python {version} is required, but {place} has no usable Python {version}.{listed}"
     hint = f"Install it with `uv python install {version}` or conda, or resolve for another --python."
     raise EnvironmentLacksError(msg, hint=hint)
 
@@ -159,7 +159,7 @@ def python_view(python: TargetPython, *, binds: Sequence[Bind] = (), network: bo
 def _candidates(
     runtime: Runtime, version: str, given: Path | None, image_pythons: Sequence[Path]
 ) -> Iterator[tuple[Path, str, tuple[Bind, ...]]]:
-    """Yield interpreters to try: path, origin, and what must be bound into the image."""
+    """Yield interpreters to try: path, origin, and the files that must be bound into the image."""
     if given is not None:
         yield _given(runtime, version, given)
         return
@@ -192,7 +192,7 @@ def _given(runtime: Runtime, version: str, given: Path) -> tuple[Path, str, tupl
         msg = f"{given} has no Python {version}: {python} does not exist."
         raise UsageError(msg, hint="Name the prefix of a Python of that version.")
     if runtime.image is not None and prefix in _SYSTEM:
-        msg = f"{python} belongs to this machine's system; {prefix} cannot be bound over the image's own."
+        msg = f"{python} belongs to this machine's system. {prefix} cannot be bound over that of the image."
         raise EnvironmentLacksError(msg, hint=f"Install one elsewhere: uv python install {version}")
     return python, "given", (Bind(prefix),)
 
@@ -262,12 +262,12 @@ def _failure_reason(lines: Sequence[str]) -> str:
     if old := _OLD_GLIBC.search(text):
         return f"it needs {old[1]}, but the glibc of the base image is older"
     if missing := _NO_LIBRARY.search(text):
-        return f"it needs {missing[1]}, which does not exist there"
+        return f"it needs {missing[1]}, which is missing"
     return f"it does not run: {lines[-1] if lines else 'no output'}"
 
 
 def _run(runtime: Runtime, command: Sequence[str], view: View) -> tuple[bool, list[str]]:
-    """Run a short program; return whether it succeeded, and its output or the last lines of it."""
+    """Run a short program; return whether it succeeded, and its output, or the last lines after a failure."""
     with TemporaryDirectory() as directory:
         log = directory.root / "log"
         try:

@@ -4,10 +4,10 @@ In the cache::
 
     wheels/<sha256>/<file>        each wheel once
     wheelhouses/<key>.json        the wheels for a set of requirements: names, versions, files, hashes
-    wheelhouses/<key>.part/       an unfinished download, which the next one resumes
+    wheelhouses/<key>.part/       an unfinished download, which the next download resumes
 
-The manifest is written last. Build requirements must have wheels: building one from source would need
-the network and a separate environment.
+The manifest (``<key>.json``) is written last. Build requirements must have wheels: building one from source
+would need the network and a separate environment.
 """
 
 from __future__ import annotations
@@ -84,12 +84,12 @@ class Wheelhouse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     wheels: tuple[Wheel, ...]
     """By name."""
     depends_on_base: bool = False
-    """Whether the requirements depend on a constraint; `wheels` then excludes those."""
+    """Whether the requirements depend on a constraint; `wheels` then excludes the constraints."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchOptions:
-    """Where wheels are downloaded from."""
+    """The options of a download of wheels."""
 
     log: Path
     """Receives pip's output."""
@@ -123,7 +123,7 @@ def fetch_wheels(
     runtime, python
         The target of the wheels. pip runs there, so it selects matching wheels.
     requirements
-        PEP 508 requirements; torch pinned with its local version.
+        PEP 508 requirements; torch is pinned with its local version.
     constraints
         Wheels that exist already. A wheel with a local version is not replaced by another version.
 
@@ -183,7 +183,7 @@ def remove_damaged(wheels: Sequence[Wheel]) -> list[Wheel]:
 
 @contextmanager
 def _download_directory(part: Path) -> Iterator[Path]:
-    """Create the directory of a download; after a failure, pip's cache of complete files stays in it."""
+    """Create the directory of a download. After a failure, pip's cache of complete files stays there."""
     partial = [part / "files", part / "tmp"]
     _remove_all(partial)
     for directory in partial:
@@ -322,7 +322,7 @@ def _check(files: Sequence[Path], requested: Sequence[str], pinned: Sequence[str
             raise EnvironmentLacksError(msg, hint="Build requirements must have wheels.") from None
         if is_for_cuda(name):
             msg = f"{', '.join(requested)} would install {file.name}, which is for CUDA."
-            hint = "Pin torch with its local version, such as torch==2.9.1+rocm6.4, or drop what needs CUDA."
+            hint = "Pin torch with its local version (torch==2.9.1+rocm6.4), or remove the requirement."
             raise EnvironmentLacksError(msg, hint=hint)
         if name == "torch" and name not in names:
             msg = f"{', '.join(requested)} would install {file.name}, but no torch is pinned."
@@ -343,8 +343,9 @@ def _is_exact(file: Path, requested: Sequence[str], pinned: Collection[str]) -> 
 def _check_origin(files: Sequence[Path], options: FetchOptions) -> None:
     """Reject a wheel from an index if an earlier index has its project, but not this file.
 
-    pip takes the highest version of all indexes, so a stranger's project on one index could replace that of
-    the same name on another one (dependency confusion). Directories of find-links are the user's own.
+    pip takes the highest version of all indexes, so a stranger's project on one index could replace the
+    project of the same name on another index (dependency confusion). Directories of find-links are the
+    user's own.
     """
     urls = [url for url in map(options.mirrored, package_sources().indexes) if is_reachable(url)]
     folders = find_links_directories()
@@ -365,9 +366,9 @@ def _check_origin(files: Sequence[Path], options: FetchOptions) -> None:
                 f"{name}, and does not have this version."
             )
             hint = (
-                "pip takes the highest version of all indexes. If it is the same project, pin it in the "
-                f"recipe ({name}=={version}). Otherwise exclude that version there, or remove the index from "
-                "pip's configuration."
+                "pip takes the highest version of all indexes. If both are the same project, pin it in the "
+                f"recipe ({name}=={version}). Otherwise exclude that version in the recipe, or remove the "
+                "index from pip's configuration."
             )
             raise EnvironmentLacksError(msg, hint=hint)
 

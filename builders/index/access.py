@@ -1,8 +1,8 @@
 """Open the files and directories of an index without following links.
 
-Every user who can write to a shared index can put a link, a pipe or a device where a page or a wheel
-belongs. Links are not followed, so that no user can make another one read or write a file elsewhere. Pipes
-are not opened, so that nothing waits forever. The path of the index itself may contain links.
+Every user who can write to a shared index can put a link, a pipe or a device in the place of a page or a
+wheel. Links are not followed, so that no user can make another user read or write a file elsewhere. Pipes
+are not opened, because a program could wait for one forever. The path of the index itself may contain links.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def directory(root: Path, path: Path, *, create: bool = False) -> Iterator[Path]
     """Open a directory below an index and yield a path that leads to it.
 
     The path leads through a descriptor (``/proc/self/fd``), so it leads to the same directory even if
-    another user replaces the directory, or one above it, with a link.
+    another user replaces the directory, or a directory above it, with a link.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def directory(root: Path, path: Path, *, create: bool = False) -> Iterator[Path]
     Raises
     ------
     DamagedIndexError
-        The directory, or one between it and the index, is a link or a file.
+        The directory, or a directory between it and the index, is a link or a file.
     OSError
         The directory does not exist, or cannot be created. Errors about files in it name their real paths.
     """
@@ -105,7 +105,7 @@ def _rename_in(error: OSError, through: str, path: Path) -> None:
 
 
 NOT_A_FILE = (FileNotFoundError, NotADirectoryError, NotRegularError)
-"""Exceptions of `open_regular` if there is no file."""
+"""Exceptions of `open_regular` if there is no regular file."""
 
 
 def read_regular(path: Path, *, largest: int) -> bytes:
@@ -130,7 +130,7 @@ def sha256_of_regular(path: Path) -> str:
 
 
 def is_regular(path: Path) -> bool:
-    """Return whether a path is a file; a link to one is not."""
+    """Return whether a path is a regular file, and not a link."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except OSError:

@@ -1,7 +1,7 @@
 """Maintenance of an index: check and repair it, remove, yank and prune wheels, pack it into one file.
 
-Damage is reported as `Finding`. Its evidence has ``path``, relative to the index, and ``repaired``: the
-repair, empty if there was none.
+Damage is reported as `Finding`. Its evidence has ``path``, relative to the index, and ``repaired``, the
+repair that was made (empty for none).
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ def _move_to_damaged(index: Index, finding: Finding) -> Finding:
 def check(index: Index, *, repair: bool = False) -> list[Finding]:
     """Compare every wheel and page of an index with its records.
 
-    Every wheel is read completely: its hash, name and version. Each page is compared with one rebuilt from
-    the files.
+    Every wheel is read completely; its hash, name and version are checked. Each page is compared with a page
+    that is rebuilt from the files.
 
     Parameters
     ----------
@@ -113,9 +113,9 @@ def check(index: Index, *, repair: bool = False) -> list[Finding]:
 
 
 def replaced(index: Index) -> Iterator[Finding]:
-    """Find wheels that differ from what their pages list.
+    """Find wheels that differ from the entries on their pages.
 
-    A file is read only if its size or time differs from the page, as after a copy that did not keep times.
+    A file is read only if its size or time differs from its entry, as after a copy that did not keep times.
     """
     for project in index.project_directories():
         entries = index.entries(project)
@@ -134,7 +134,7 @@ def _is_unchanged(path: Path, entry: Entry) -> bool:
 
 
 def unlisted(index: Index) -> Iterator[Finding]:
-    """Find wheels with a valid name and type that are missing from their page, and say why."""
+    """Yield the reason for each wheel with a valid name and type that is missing from its page."""
     for project in index.project_directories():
         listed = index.entries(project)
         paths = [path for path in index.wheels(project) if path.name not in listed and is_regular(path)]
@@ -288,8 +288,8 @@ def misplaced(index: Index, *, repair: bool = False) -> Iterator[Finding]:
     Parameters
     ----------
     repair
-        Move the wheels of a directory with a wrong name to the right one, and everything else that is
-        found to ``.matrix/damaged``.
+        Move the wheels of a directory with a wrong name to the right directory, and all other misplaced
+        files to ``.matrix/damaged``.
     """
     irregular = list(_irregular_directories(index))
     if irregular:
@@ -323,10 +323,8 @@ def _irregular_directories(index: Index) -> Iterator[Finding]:
     for path in own:
         if os.path.lexists(path) and (path.is_symlink() or not path.is_dir()):
             kind = "a link" if path.is_symlink() else "not a directory"
-            message = (
-                f"{path.relative_to(index.root)} is {kind}, so nothing is read from it or written to it."
-            )
-            fix = "Put a directory in its place."
+            message = f"{path.relative_to(index.root)} is {kind}, so matrix does not use it."
+            fix = "Replace it with a directory."
             yield _damage(index, "folder-irregular", path, message, fix=fix)
 
 
@@ -351,7 +349,7 @@ def _kind(mode: int) -> str:
 
 
 def _merge(index: Index, folder: Path) -> str:
-    """Move wheels to the directory with the normalized name without replacing any; return what was done."""
+    """Move wheels to the directory with the normalized name without replacing any; describe the action."""
     name = canonicalize_name(folder.name)
     if not is_normalized_name(name):
         return f"moved to {_shown(index.move_to_damaged(folder))}"
@@ -410,7 +408,7 @@ def _misplaced_wheels(index: Index, project: str) -> Iterator[tuple[Path, Findin
 def adopt(index: Index, wheel: Path, audit: WheelAudit) -> Path:
     """Publish a wheel that was built elsewhere, or is in the index without a record; return its final path.
 
-    Its record says when it was added and what the audit found.
+    Its record contains the time and the findings of the audit.
 
     Raises
     ------
@@ -568,8 +566,8 @@ def _by_project(wheels: Iterable[Path]) -> dict[str, list[Path]]:
 def pack(index: Index, target: Path, *, log: Path) -> None:
     """Write an index into one squashfs file, because parallel file systems are slow with many small files.
 
-    Wheels are compressed already, so they are stored; times and owners are constant, so the same index
-    gives the same bytes. An existing file is replaced when the new one is complete.
+    Wheels are compressed already, so they are not compressed again. Times and owners are constant, so the
+    same index gives the same bytes. An existing file is replaced when the new file is complete.
 
     Parameters
     ----------

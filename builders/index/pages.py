@@ -2,7 +2,7 @@
 
 Each project has the same page twice: HTML (PEP 503, with the attributes of PEP 592 and PEP 792), which
 pip reads over ``file://``, and JSON (PEP 691, with PEP 700 and PEP 792). Links are relative. The JSON
-page also caches what the index knows about each wheel, so that adding a wheel reads one file. Keys for
+page also caches the facts about each wheel, so that only a new wheel is read when it is added. Keys for
 this program alone begin with an underscore, which PEP 691 reserves for the index.
 """
 
@@ -146,7 +146,8 @@ def project_html(
 ) -> bytes:
     """Return a project's HTML page (PEP 503).
 
-    With `metadata`, it announces a metadata file for each wheel (PEP 658, PEP 714); only our server has them.
+    With `metadata`, the page announces a metadata file for each wheel (PEP 658, PEP 714). Only our server
+    has these files.
     """
     links = [_link(entry, metadata=metadata) for entry in entries]
     meta = ""
@@ -209,7 +210,7 @@ LANDING_START = b"""<!DOCTYPE html>
 <head>
 <meta charset="utf-8">
 <meta name="generator" content="rocm-matrix">"""
-"""How a landing page begins. matrix does not replace a root page that begins differently."""
+"""The beginning of a landing page. matrix does not replace a root page that begins differently."""
 
 
 def landing_html(names: Iterable[str]) -> bytes:
@@ -275,7 +276,7 @@ _LANDING = """
 <div><pre>pip install --only-binary :all: --extra-index-url URL \
   --extra-index-url https://download.pytorch.org/whl/rocm6.4 NAME==VERSION</pre></div>
 <div><pre>uv pip install --index URL NAME==VERSION</pre></div>
-<h2>Install what matrix resolved</h2>
+<h2>Use with matrix</h2>
 <p>These commands read the directory of the index. <code>matrix env</code> also needs a
 <code>matrix.lock</code>.</p>
 <div><pre>matrix index list --index DIR</pre></div>
@@ -319,7 +320,7 @@ def entry_of(wheel: Path, filename: str = "") -> Entry:
     wheel
         The file; a link is not followed.
     filename
-        The name that it will have.
+        The name of the wheel in the index, if the file has another name.
 
     Raises
     ------
@@ -331,7 +332,8 @@ def entry_of(wheel: Path, filename: str = "") -> Entry:
         requires = BytesHeaderParser().parsebytes(metadata).get("Requires-Python", "")
         requires_python = " ".join(str(requires).split())
         if len(requires_python) > _LONGEST_REQUIRES_PYTHON:
-            msg = f"{filename} has a Requires-Python of {len(requires_python)} characters."
+            size, most = len(requires_python), _LONGEST_REQUIRES_PYTHON
+            msg = f"The Requires-Python of {filename} has {size} characters, more than {most}."
             raise MatrixError(msg)
         file.seek(0)
         return Entry(
@@ -405,7 +407,7 @@ def _metadata_in(reader: WheelReader) -> bytes:
         msg = "it has no METADATA file"
         raise DamagedError(msg)
     if member.file_size > LARGEST_METADATA:
-        msg = f"its METADATA would have {member.file_size} bytes"
+        msg = f"its METADATA would have {member.file_size} bytes, more than {LARGEST_METADATA}"
         raise DamagedError(msg)
     try:
         return reader.read(member)

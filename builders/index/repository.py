@@ -6,7 +6,7 @@ Layout::
     simple/index.html, index.json              the projects
     simple/<project>/index.html, index.json    the project's wheels, with hashes
     simple/<project>/<wheel>
-    provenance/<wheel>.<hash>.json             what the wheel with this hash was built from
+    provenance/<wheel>.<hash>.json             the provenance of the wheel with this hash
     .matrix/yanked/<wheel>                     the reason why a wheel is yanked (PEP 592)
     .matrix/status/<project>                   the status of a project (PEP 792)
     .matrix/damaged/                           files that maintenance moved out of the index
@@ -146,12 +146,12 @@ class Index:
         return entries_of_page(self.read(self.simple / project / JSON_PAGE, largest=_LARGEST_PAGE))
 
     def directory(self, path: Path, *, create: bool = False) -> AbstractContextManager[Path]:
-        """Open a directory of the index and yield a path that keeps leading to it if it is renamed.
+        """Open a directory of the index, and yield a path that stays valid if the directory is renamed.
 
         Raises
         ------
         DamagedIndexError
-            The directory, or one above it in the index, is a link or a file.
+            The directory, or a directory above it in the index, is a link or a file.
         OSError
             The directory does not exist, or cannot be created.
         """
@@ -212,7 +212,9 @@ class Index:
     ) -> bool:
         """Rewrite the pages of a project, and of the root, until they match the files.
 
-        The slower of two writers may replace a newer page with an older one. So each writer compares
+        A wheel is listed if it has a record. A wheel that cannot be read is left out with a warning.
+
+        The slower of two writers may replace a newer page with an older page. So each writer compares
         again after it wrote: the last comparison follows the last new wheel and the last written page,
         and finds any difference.
 
@@ -222,8 +224,6 @@ class Index:
             Entries of wheels that the page does not have yet, by file name.
         without
             Names of files to leave out although they still exist.
-
-        A wheel is listed if it has a record. A wheel that cannot be read is left out with a warning.
 
         Returns
         -------
@@ -240,7 +240,7 @@ class Index:
         return self._refresh_root() or changed
 
     def refresh_all(self) -> list[str]:
-        """Rewrite every page that does not match the files, and return the projects it belonged to.
+        """Rewrite every page that does not match the files, and return the projects with changed pages.
 
         Directories without a normalized name get no page: no installer reads them.
 
@@ -337,7 +337,7 @@ class Index:
         return text if text.startswith(LANDING_START) else b""
 
     def _write_landing(self, names: Sequence[str]) -> bool:
-        """Write the landing page if it differs, unless there is one that matrix did not write."""
+        """Write the landing page if it differs, unless matrix did not write the existing page."""
         path, text = self.root / PAGE, landing_html(names)
         if self.has_content(path, text) or not (names or os.path.lexists(path)):
             return False
@@ -448,9 +448,9 @@ class Index:
     def publish(self, wheel: Path, provenance: Mapping[str, Any], *, sha256: str = "") -> Path:
         """Copy a wheel into the index and list it on its pages.
 
-        The pages are written under temporary names before the wheel gets its name. So if there is no space
-        or no permission, nothing is published. A crash leaves the index with or without the wheel, never
-        with part of it; the next `refresh` repairs a page that a crash left outdated. A wheel that is in
+        The pages are written under temporary names before the wheel gets its name, so a full disk or a
+        missing permission prevents publishing. A crash leaves the index with or without the wheel, never
+        with part of it. The next `refresh` repairs a page that a crash left outdated. A wheel that is in
         the index without a record gets its record.
 
         Parameters
@@ -512,7 +512,7 @@ class Index:
         return target
 
     def _place(self, copied: Path, target: Path, entry: Entry) -> bool:
-        """Rename a wheel to its final name and replace pages; return whether its project's are current."""
+        """Rename a wheel to its final name and replace pages; return whether the project's are current."""
         project = target.parent.name
         with self.directory(target.parent) as folder, self._prepared(project, entry) as (pages, state, data):
             if not link_exclusively(copied, folder / target.name):
@@ -538,7 +538,7 @@ class Index:
     ) -> Iterator[tuple[list[tuple[Path, Path]], _State, bytes]]:
         """Write the pages that a new wheel changes.
 
-        Yields their temporary and their final paths, and the inputs and the text of the JSON page.
+        Yield their temporary and final paths, and the inputs and the text of the JSON page.
         """
         state = self._state(project, adding=entry.filename)
         page, data = self._pages(project, state, {**self.entries(project), entry.filename: entry})
@@ -560,7 +560,11 @@ class Index:
             yield prepared, state, data
 
     def provenance_of(self, wheel: Path) -> dict[str, Any]:
-        """Return the provenance of a wheel; of several records after a lost race, that with its hash."""
+        """Return the provenance of a wheel.
+
+        Publishers of different wheels with the same name may leave several records. The record with the
+        wheel's hash is returned.
+        """
         if not is_regular(wheel):
             return {}
         records = [record for path in self.record_paths(wheel) if (record := self._read_record(path))]
@@ -588,7 +592,7 @@ def record_name(wheel: str, sha256: str) -> str:
 
 
 def wheel_of(record: str) -> str:
-    """Return the file name of the wheel that a record is for; meaningless for any other file name."""
+    """Return the file name of the wheel that a record is for, from the file name of the record."""
     return record[:-_RECORD_ENDING]
 
 
@@ -603,7 +607,7 @@ def _record_text(provenance: Mapping[str, Any], entry: Entry) -> bytes:
 
 
 def _check_page(path: Path) -> None:
-    """Check that there is no directory where a page belongs; a rename replaces anything else."""
+    """Check that no directory is in the place of a page; a rename replaces anything else."""
     if path.is_dir() and not path.is_symlink():
         msg = f"{path} is a directory, but must be a page."
         raise DamagedIndexError(msg, hint="`matrix index check --repair` moves it away.")
@@ -612,7 +616,8 @@ def _check_page(path: Path) -> None:
 def _has_content(path: Path, text: bytes) -> bool:
     """Return whether a file has exactly this content; a missing file counts as empty.
 
-    Compared in chunks: with thousands of wheels, memory for a whole page costs more than reading it.
+    The content is compared in chunks: with thousands of wheels, memory for a whole page costs more than
+    reading it.
     """
     try:
         file = open_regular(path)

@@ -5,7 +5,7 @@ serves the metadata of every wheel (PEP 658), answers range and conditional requ
 spellings of a name to the normalized one. Werkzeug implements HTTP's semantics, waitress the protocol.
 
 No client can lock others out. Only complete requests use a thread, and no thread waits for a client. Idle and
-slow connections end after a time limit, or earlier if there are too many, so that a new one is always
+slow connections end after a time limit, or earlier if there are too many, so that a new connection is always
 accepted. The memory in use does not grow with the number of requests or the size of files.
 """
 
@@ -129,8 +129,8 @@ class _Pages:
 class IndexApplication:
     """An index as a WSGI application; it serves the landing page and files under ``simple/``.
 
-    Symbolic links are followed within the index; a link that leaves it is not found. The index may change
-    while it is served; every response shows its current state.
+    Symbolic links are followed within the index; the reply for a link to a file outside is 404. The index may
+    change while it is served; every response shows its current state.
     """
 
     def __init__(self, index: Index) -> None:
@@ -348,7 +348,7 @@ def serving_on(listening: socket.socket, index: Index, *, threads: int = 8) -> I
         sockets=[listening],
         threads=threads,
         ident=None,
-        connection_limit=2 * _MOST_CONNECTIONS,  # `_Connections` has a lower one, and never stops accepting
+        connection_limit=2 * _MOST_CONNECTIONS,  # `_Connections` has a lower limit, and never stops accepting
         max_request_header_size=_HEADER_LIMIT,
         max_request_body_size=1,  # no body
         log_socket_errors=False,
@@ -431,13 +431,13 @@ class _Parser(HTTPRequestParser):  # type: ignore[misc]
 
 
 class _Connection(HTTPChannel):  # type: ignore[misc]
-    """A connection that knows how long it has waited for its client."""
+    """A connection that measures how long it has waited for its client."""
 
     parser_class = _Parser
     _request_began = 0.0
 
     def received(self, data: bytes) -> bool:
-        """Receive a part of a request, or a whole one."""
+        """Receive a part of a request, or a whole request."""
         if self.request is None:
             self._request_began = time.time()
         return bool(super().received(data))
@@ -464,9 +464,10 @@ class _Connections:
         self._checked = 0.0
 
     def close_some(self, now: float) -> None:
-        """Close overdue connections, and one more if the next new one would exceed a limit.
+        """Close overdue connections.
 
-        The latter is the one that has waited longest, among those of the client with the most connections.
+        If the next new connection would exceed a limit, also close the connection that has waited longest,
+        among those of the client with the most connections.
         """
         if now >= self._checked + _TICK:
             self._checked = now

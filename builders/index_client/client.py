@@ -2,7 +2,7 @@
 
 A fresh page is used without a request. A stale page is requested conditionally if the server sent a
 validator. Metadata never changes, so it is requested once. Cached files are replaced atomically, and a
-damaged one counts as missing, so several processes may share a cache.
+damaged file counts as missing, so several processes may share a cache.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ T = TypeVar("T")
 class IndexClient:
     """Fetch projects and metadata from package indexes: a `resolver.indexes.PackageIndexes`.
 
-    All indexes that have a project are merged, as in pip; of files with the same name, the one on the first
-    index is used. An index that replies with an error other than "not found" stops the resolution, because
-    the answer could otherwise depend on its state. uv does so, too; pip ignores such an index. The one
-    exception is a 403 of PyTorch's index, which means that it does not have the project.
+    All indexes that have a project are merged, as in pip. If several indexes have a file of the same name,
+    the file on the first one is used. An index that replies with an error other than "not found" stops the
+    resolution, because the answer could otherwise depend on its state. uv also stops; pip ignores such an
+    index. The only exception is status 403 of PyTorch's index, which means that it does not have the project.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ class IndexClient:
         self._has_second = not is_second and len(os.sched_getaffinity(0)) > 1
         self._pool = _Pool(_WITH_SECOND if self._has_second else _THREADS)
         self._parsing = threading.Lock()
-        """Threads that parse at the same time are slower than one, and need more memory."""
+        """Threads that parse at the same time are slower than a single thread, and need more memory."""
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -134,7 +134,7 @@ class IndexClient:
         return (*self._indexes, *self._links)
 
     def at(self, url: str) -> IndexClient:
-        """Return a single index, which need not be one of these."""
+        """Return a client for a single index, which need not be one of `urls`."""
         url = _shown([url])[0]
         return self._alone.get(url, lambda: self._restricted_to(url))
 
@@ -151,7 +151,7 @@ class IndexClient:
         Raises
         ------
         EnvironmentLacksError
-            An index cannot be reached, or replies with an error, and the cache cannot answer.
+            An index cannot be reached, or replies with an error.
         SourceError
             A page is broken; the error names index and project.
         """
@@ -169,7 +169,7 @@ class IndexClient:
         Raises
         ------
         EnvironmentLacksError
-            An index cannot be reached, and the cache cannot answer.
+            An index cannot be reached, and the metadata is not in the cache.
         SourceError
             The metadata is broken, or contradicts the file; the error names index, project and file.
         """
@@ -180,7 +180,7 @@ class IndexClient:
         return None
 
     def direct(self, name: str, url: str) -> Project:
-        """Return the release that a direct reference (``name @ URL``) names, as the only one of its project.
+        """Return a project whose only release is the one that a direct reference (``name @ URL``) names.
 
         A branch or tag of a git repository becomes its commit, and a remote file is downloaded.
 
@@ -189,9 +189,9 @@ class IndexClient:
         UsageError
             The metadata is not static, or is that of another distribution.
         SourceError
-            There is no such file or commit, or it is damaged or has another hash.
+            The file or commit does not exist, is damaged, or has another hash.
         EnvironmentLacksError
-            The server cannot be reached, and the cache cannot answer.
+            The server cannot be reached, and the cache has no usable copy.
         """
         return self._references.get(f"{name} {url}", lambda: self._load_direct(name, url))
 
@@ -211,7 +211,7 @@ class IndexClient:
         return DirectProject(metadata.name, (DirectRelease(metadata.version, (file,)),))
 
     def is_cached(self, name: str) -> bool:
-        """Return whether `project` would answer without a request over the network."""
+        """Return whether `project` would return without a request over the network."""
         name = normalize_name(name)
         remote = [(index, name) for index in self._indexes] + [(links, "") for links in self._links]
         return all(
@@ -272,7 +272,7 @@ class IndexClient:
         return by_project
 
     def _local_page(self, folder: Path, index: str, name: str) -> StoredPage:
-        """Read the page of a project in a directory; the cache has it until its file changes."""
+        """Read the page of a project in a directory; it is cached until its file changes."""
         for file, kind in _LOCAL_PAGES.items():
             path = folder / file
             validator = _changed(path)
@@ -346,7 +346,7 @@ class IndexClient:
     def _get(
         self, url: str, headers: Mapping[str, str], index: str, name: str, *, is_cached: bool
     ) -> tuple[requests.Response, bytes]:
-        """Return a reply: a page, or a status that says it did not change or does not exist."""
+        """Return a reply: a page, or the status of an unchanged or missing page."""
         from builders.index_client.transport import RequestError
         from builders.web import MISSING
 
@@ -410,7 +410,7 @@ class IndexClient:
         return self._transports.get("", connect)
 
     def _hand_over(self, what: File | tuple[str, str], read: Callable[[], T | None]) -> T | None:
-        """Let the second process fetch something; return what it put into the cache, or None."""
+        """Fetch a page or metadata with the second process; return the cached result, or None."""
         if self._fetcher is None or not self._fetcher.fetch(what):
             return None
         found = read()
@@ -464,7 +464,7 @@ class IndexClient:
         self._warned.set()
         day = datetime.fromtimestamp(time.time() - age, UTC).strftime("%Y-%m-%d %H:%M UTC")
         self._reporter.warning(
-            f"--offline uses cached pages of package indexes; that of {name} is from {day}. "
+            f"--offline uses cached pages of package indexes. The page of {name} is from {day}. "
             "Newer releases are not considered."
         )
 
@@ -601,13 +601,13 @@ class _Pool:
     def _work(self) -> None:
         while True:
             work = self._queue.get()
-            with suppress(Exception):  # whoever asks again receives it
+            with suppress(Exception):  # raised again where the result is needed
                 work()
             del work  # which keeps the client alive, and with it the second process
 
 
 class _Once(Generic[T]):
-    """Answers that are computed only once, even if several threads ask; errors are answers, too."""
+    """Values that are computed only once, even if several threads request them; errors are kept, too."""
 
     def __init__(self) -> None:
         self._locks: dict[str, threading.Lock] = {}

@@ -64,14 +64,14 @@ class DirectProject(msgspec.Struct, frozen=True):
 
 
 class DirectReader:
-    """Read what direct references name.
+    """Read the distributions that direct references name.
 
-    A remote file is downloaded to where ``matrix fetch`` keeps it, so that the lock has its hash.
+    A remote file is downloaded to the path where ``matrix fetch`` keeps it, so that the lock has its hash.
 
     Parameters
     ----------
     cache
-        Directory of what is known about remote references.
+        Directory of the cached facts about remote references.
     transport
         The connections.
     mirrors
@@ -105,7 +105,7 @@ class DirectReader:
         UsageError
             Its metadata cannot be read without running code, or is that of another distribution.
         SourceError
-            There is no such file or commit, or it is damaged or has another hash.
+            The file or commit does not exist, is damaged, or has another hash.
         EnvironmentLacksError
             The server cannot be reached.
         """
@@ -193,20 +193,20 @@ class DirectReader:
                     metadata = _static(top_files(filename, content, subdirectory, _FILES), shown)
         except DamagedError as error:
             msg = f"{shown!r} cannot be used: {error}."
-            raise SourceError(msg, hint="Check the file, or name another.") from None
+            raise SourceError(msg, hint="Check the file, or name another file.") from None
         except OSError as error:
             msg = f"{shown!r} cannot be read: {error.strerror}."
             raise SourceError(msg, hint="Check the path.") from None
         expected = options.get("sha256", "").lower()
         if expected and digest != expected:
-            msg = f"{shown!r} has the sha256 {digest}, but its URL says {expected}."
-            raise SourceError(msg, hint="Find out why the file differs.")
+            msg = f"{shown!r} has the sha256 {digest}, but its URL has {expected}."
+            raise SourceError(msg, hint="Check why the file differs before you use it.")
         location = url.partition("#")[0] + (f"#subdirectory={subdirectory}" if subdirectory else "")
         size = path.stat().st_size
         return _reference(name, url, location, metadata, filename, digest=digest, size=size)
 
     def _of_git(self, name: str, url: str, location: str, subdirectory: str) -> Reference:
-        """Fetch a commit, and read its ``pyproject.toml``; a branch or tag counts as the commit it names."""
+        """Fetch a commit, which a branch or tag may name, and read its metadata."""
         from builders.sources.git import Repository, is_commit
 
         parts = urlsplit(location)
@@ -274,7 +274,7 @@ def _read_record(path: Path, url: str) -> Reference | None:
 
 
 def _keep(temporary: Path, file: File) -> None:
-    """Put a file where ``matrix fetch`` looks for it."""
+    """Move a file to the path where ``matrix fetch`` looks for it."""
     target = cached_file(file)
     make_directories(target.parent)
     make_read_only(temporary)

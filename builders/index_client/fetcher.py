@@ -55,7 +55,7 @@ class Fetcher:
         self._requests: IO[bytes]
 
     def fetch(self, what: File | tuple[str, str]) -> bool:
-        """Fetch something into the cache; return False if this process should do it.
+        """Fetch a page or metadata into the cache; return False if the first process must fetch it.
 
         Parameters
         ----------
@@ -105,7 +105,7 @@ class _Replies:
         self._is_ready = False
 
     def expect(self, number: int) -> threading.Event | None:
-        """Return an event that the reply to a request sets; None if the process cannot take the request."""
+        """Return an event that the reply to a request sets; None if the process cannot accept the request."""
         with self._lock:
             if not self._is_ready or len(self._expected) == _MOST:
                 return None
@@ -131,7 +131,7 @@ class _Replies:
 
 
 def serve() -> None:
-    """Fetch what standard input names."""
+    """Fetch the pages and metadata that standard input names."""
     from builders.index_client.client import IndexClient
 
     gc.set_threshold(GARBAGE_THRESHOLD)
@@ -143,7 +143,7 @@ def serve() -> None:
 
 
 def _fetch(client: IndexClient, number: int, what: dict[str, Any] | tuple[str, str]) -> None:
-    with suppress(MatrixError):  # the other process meets it when it tries
+    with suppress(MatrixError):  # the first process gets the same error when it tries
         if isinstance(what, dict):
             client.metadata([msgspec.convert(what, File)])
         else:

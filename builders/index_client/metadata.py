@@ -54,7 +54,7 @@ def read(file: File, local: Path | None, transport: Transport) -> Metadata | Non
         The server does not have the file, or its metadata is broken or contradicts its name.
     """
     where = f"{file.name} ({projects_in(file.name)[0]} on {file.index})" if file.index else file.name
-    hint = "Exclude this version, or tell the owners of the index."
+    hint = "Exclude this version, or report the problem to the owners of the index."
     try:
         return _read_local(file, local) if local is not None else _read_remote(file, transport)
     except DamagedError as error:
@@ -119,7 +119,7 @@ def _remote_sdist(file: File, transport: Transport) -> Metadata | None:
 
 def _check_hash(what: str, digest: hashlib._Hash, expected: str) -> None:
     if expected and digest.hexdigest() != expected:
-        msg = f"{what} has the sha256 {digest.hexdigest()}, but the index says {expected}"
+        msg = f"{what} has the sha256 {digest.hexdigest()}, but the index lists {expected}"
         raise DamagedError(msg)
 
 
@@ -177,9 +177,9 @@ def from_wheel(path: Path, file: BinaryIO | None = None) -> Metadata:
 
 
 def from_sdist(filename: str, content: BinaryIO) -> Metadata | None:
-    """Read the PKG-INFO of an sdist; return None if it has none.
+    """Read the PKG-INFO of an sdist; return None if the sdist has none.
 
-    If it is not static and lists no requirements, they are those that setuptools wrote into requires.txt.
+    If it is not static and lists no requirements, the requirements in setuptools's requires.txt are used.
 
     Raises
     ------
@@ -206,7 +206,7 @@ def from_sdist(filename: str, content: BinaryIO) -> Metadata | None:
 def top_files(
     filename: str, content: BinaryIO, subdirectory: str, names: Collection[str]
 ) -> dict[str, bytes]:
-    """Return some files in the top directory of an archive, or in a directory below it.
+    """Return the files of some names in the top directory of an archive, or in a directory below it.
 
     Raises
     ------

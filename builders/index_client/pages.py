@@ -118,14 +118,14 @@ def cut(content: bytes, content_type: str, url: str, project: str) -> Cut:
     content_type
         As the server declares it.
     url
-        Where the page was found.
+        URL of the page.
     project
         Normalized name. If it is empty, all files are in one release with an empty version.
 
     Raises
     ------
     PageError
-        The page is not one of a package index.
+        The content is not a page of a package index.
     """
     kind = content_type.partition(";")[0].strip().lower()
     if kind.endswith(("/json", "+json")):
@@ -149,7 +149,7 @@ def files(part: bytes, form: Form, url: str, index: str) -> tuple[File, ...]:
     Parameters
     ----------
     url
-        Where the page was found; relative links are resolved against it.
+        URL of the page; relative links are resolved against it.
     index
         The `File.index` of the files.
     """
@@ -161,7 +161,7 @@ def files(part: bytes, form: Form, url: str, index: str) -> tuple[File, ...]:
 
 
 def wheels_first(file: File) -> tuple[bool, str]:
-    """Return a key by which files are sorted."""
+    """Return a key that sorts wheels first, then by name."""
     return not file.name.endswith(".whl"), file.name
 
 
@@ -206,12 +206,12 @@ def _log_skipped(count: int, reason: str, page: str) -> None:
 
 @lru_cache(maxsize=1000)
 def _is_for_others(ending: str) -> bool:
-    """Return whether a file name ends like that of a wheel only for systems other than Linux."""
+    """Return whether an ending of a file name is that of a wheel for systems other than Linux only."""
     return ending.endswith(".whl") and all(tag.startswith(_OTHER_SYSTEMS) for tag in ending[:-4].split("."))
 
 
 def version_in(filename: str, project: str) -> str | None:
-    """Return the version in the name of a wheel or sdist; None if it is not one of that project.
+    """Return the version in the name of a wheel or sdist; None if the file is not of that project.
 
     Parameters
     ----------
@@ -408,7 +408,7 @@ def _html_files(part: bytes, url: str, index: str) -> list[File]:
 
 
 def _parse_unusual_html(text: str, url: str) -> list[_JsonFile]:
-    """Parse HTML that is not written as indexes usually write it; this takes much longer."""
+    """Parse HTML in an unusual form; this takes much longer."""
     import pypi_simple
 
     try:

@@ -1,8 +1,8 @@
-"""Pages in the cache: the releases of a project in their order; their files are read when needed.
+"""Pages in the cache: the sorted releases of a project, whose files are parsed when they are needed.
 
-A page has up to 10,000 files, of which resolving needs a few. So a cached page is a token, the length of
-the header, the header, and what the page says of each release, as the server sent it. Reading it takes one
-read of its beginning.
+A page has up to 10,000 files, of which resolving needs a few. So a cached page consists of a token, the
+length of the header, the header, and the part of the page about each release, as the server sent it. Opening
+a page takes one read of its beginning.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from builders.index_client.pages import ACTIVE, Form
 if TYPE_CHECKING:
     from resolver.indexes import File
 
-_TOKEN = 16  # random bytes at the beginning, by which a replaced file is recognized
+_TOKEN = 16  # random bytes at the beginning, which differ in a replaced file
 _START = _TOKEN + 4
-_FIRST_READ = 1 << 15  # bytes; holds most pages
+_FIRST_READ = 1 << 15  # bytes; enough for most headers
 _WINDOW = 1 << 17  # bytes of a later read: a search goes from newer to older versions
 
 
@@ -38,7 +38,7 @@ class Page(msgspec.Struct, array_like=True, gc=False):
     exists: bool = False
     """Whether the index has the project."""
     location: str = ""
-    """Where the page was found, which redirects can change."""
+    """URL of the page after redirects."""
     index: str = ""
     form: Form = "json"
     """The format of the releases."""
@@ -59,7 +59,7 @@ class StoredPage:
     Attributes
     ----------
     age
-        Seconds since it was written, when it was read.
+        Age in seconds when the page was read from the cache.
     """
 
     __slots__ = (
@@ -80,7 +80,7 @@ class StoredPage:
     def files(self, number: int) -> tuple[File, ...]:
         """Return the files of a version by its position in `Page.versions`, wheels first.
 
-        If another process replaced the page meanwhile, they are those of the new page, and may be empty.
+        If another process has replaced the page, the result is from the new page, and may be empty.
         """
         start = self._start + sum(self._page.sizes[:number])
         part = self._read(start, start + self._page.sizes[number])
@@ -122,7 +122,7 @@ def write(path: Path, page: Page, releases: list[tuple[str, bytes]]) -> StoredPa
     Parameters
     ----------
     releases
-        The versions, newest first, and what the page says about each.
+        The versions, newest first, and the part of the page about each.
     """
     page.versions = [version for version, _ in releases]
     page.sizes = [len(part) for _, part in releases]
@@ -153,7 +153,7 @@ def read(path: Path, url: str) -> StoredPage | None:
 def replace(path: Path, content: bytes) -> bool:
     """Replace a file of the cache atomically; return False if the cache is not writable, or full.
 
-    That is not an error: a cache may be read-only, and what could not be stored is fetched again.
+    That is not an error: a cache may be read-only, and data that could not be stored is fetched again.
     """
     try:
         with temporary_sibling(path) as temporary:

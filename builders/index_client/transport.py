@@ -19,8 +19,8 @@ from builders.wheel import DamagedError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-_TAIL = 1 << 19  # bytes; holds the directory and the metadata of almost all wheels
-_WINDOW = 1 << 16  # bytes of a later request, and more before a directory: there the metadata usually is
+_TAIL = 1 << 19  # bytes; contains the directory and the metadata of almost all wheels
+_WINDOW = 1 << 16  # bytes of a later request, and additional bytes before a directory, for the metadata
 _LARGEST_RANGE = 1 << 24  # bytes; the directory of torch has 2 MB
 _LARGEST_WHOLE = 50_000_000  # bytes of a wheel that is downloaded to read its metadata
 _LARGEST_PAGE = 200_000_000  # bytes; that of a project with 10,000 files has 5 MB
@@ -66,7 +66,7 @@ class Transport:
         Raises
         ------
         RequestError
-            There was no reply. The host is then not asked again.
+            There was no reply. If the host cannot be reached, later requests to it fail at once.
         """
         url = without_password(mirrored(url, self._mirrors))
         host = urlsplit(url).netloc
@@ -90,7 +90,7 @@ class Transport:
         Raises
         ------
         RequestError
-            There was no reply, or not all of it.
+            There was no reply, or it was incomplete or too large.
         """
         with self.get(url, headers, stream=True) as response:
             return response, b"".join(chunks(response, _LARGEST_PAGE, decode=True))
@@ -101,7 +101,7 @@ class Transport:
         Raises
         ------
         RequestError
-            The server does not have it, or sends more than `limit` bytes.
+            The server does not have the file, or sends more than `limit` bytes.
         """
         with self.get(url, {"Accept-Encoding": "identity"}, stream=True) as response:
             check_status(response)
@@ -110,7 +110,7 @@ class Transport:
     def remote_file(self, url: str, tail: int = _TAIL) -> io.BufferedReader | io.BytesIO | None:
         """Return a remote file that downloads only the parts that are read.
 
-        If the server does not support ranges, the file is downloaded; None if it is too large for that.
+        If the server does not support ranges, the file is downloaded; None if it is too large to download.
 
         Parameters
         ----------
@@ -120,7 +120,7 @@ class Transport:
         Raises
         ------
         RequestError
-            The server does not have it.
+            The server does not have the file.
         """
         headers = {"Accept-Encoding": "identity", "Range": f"bytes=-{tail}"}
         with self.get(url, headers, stream=True) as response:
@@ -235,7 +235,7 @@ class _Credentials(requests.auth.AuthBase):
         return request
 
     def ask_keyring(self, url: str) -> bool:
-        """Look for a password of a server that asked for one; return whether there is one to try."""
+        """Look for the password of a server that requires one; return whether keyring has one."""
         host = urlsplit(url).netloc
         if host in self._known:
             return False
@@ -253,7 +253,7 @@ class _Credentials(requests.auth.AuthBase):
 
 
 def check_status(response: requests.Response) -> None:
-    """Raise `RequestError` unless the server sent what was requested."""
+    """Raise `RequestError` if the server replied with an error."""
     if not response.ok:
         reason = f"the server replied {response.status_code} {response.reason or ''}".rstrip()
         raise RequestError(reason, response.status_code)

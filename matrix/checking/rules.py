@@ -104,7 +104,7 @@ RULES: dict[str, Rule] = {
     # Names on several indexes
     "any-index": Rule(
         "warning",
-        "name of our index that any index may serve",
+        "distribution of our index that any index may provide",
         "pip takes the highest version from any index: a stranger may register the name on PyPI",
     ),
     # Extensions

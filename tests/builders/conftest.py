@@ -22,7 +22,7 @@ int linkat(int a, const char *b, int c, const char *d, int e) { errno = EPERM; r
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use an own cache, and no proxy."""
+    """Use a separate cache, and no proxy."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setenv("no_proxy", "127.0.0.1")

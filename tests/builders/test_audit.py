@@ -147,7 +147,7 @@ def test_library_in_purelib_is_read(make_wheel: MakeWheel, binary: bytes) -> Non
 
 
 def test_torch_libraries_do_not_change_the_tag(make_wheel: MakeWheel, compile_object: Compile) -> None:
-    """A library that no policy knows takes the tag away; torch's own does not."""
+    """A library that no policy lists leads to the plain tag; torch's own library does not."""
     tags = {}
     for name in ("libtorch_cpu", "libstrange"):
         library = compile_object(f"{name}.so", "int give(void) { return 1; }", f"-Wl,-soname,{name}.so")

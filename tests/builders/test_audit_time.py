@@ -1,4 +1,4 @@
-"""The time of an audit is bounded by the size of the wheel, whatever its tables say."""
+"""The size of a wheel limits the time of its audit, whatever its tables claim."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def needs(data: bytes, count: int) -> Section:
 
 
 def compressed_symbols() -> Section:
-    """Write a table that states to be compressed, as sections for debuggers may be."""
+    """Return a table that is marked as compressed, as sections for debuggers may be."""
     data = struct.pack("<IIQQ", 1, 0, 10**10, 1) + zlib.compress(bytes(2000 * MB // 100))
     return Section(".dynsym", DYNSYM, data + bytes(-len(data) % 24), 1, 0, COMPRESSED)
 

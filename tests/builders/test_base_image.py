@@ -1,4 +1,4 @@
-"""Base images: their names and digests, and that a changed image is noticed."""
+"""Base images: their names and digests, and the detection of changed images."""
 
 from __future__ import annotations
 

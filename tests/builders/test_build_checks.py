@@ -49,7 +49,7 @@ RICH = ImageFacts(
 
 @pytest.fixture
 def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Task:
-    """A task whose source does not exist, so it cannot be built."""
+    """Return a task whose source does not exist, so it cannot be built."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     pick = built_pick(
         "tiny",
@@ -108,7 +108,7 @@ def test_wheel_of_another_process_is_used(
 ) -> None:
     index = Index(tmp_path / "index")
     published = index.publish(make_wheel("tiny", "1.0+rocm6.4"), record_of(task.build_key))
-    monkeypatch.setattr(builds, "obtain", lambda *_, **__: pytest.fail("it is built again"))
+    monkeypatch.setattr(builds, "obtain", lambda *_, **__: pytest.fail("the wheel is built again"))
     log = index.state / "logs" / f"tiny-{task.build_key[:12]}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_text("of the run that built it")
@@ -161,7 +161,7 @@ class Container(HostRuntime):
     [("0.14.4", False, True), ("0.14.4", True, False), ("0.19.8", False, False)],
 )
 def test_shim_at_fixed_path_must_run(tmp_path: Path, version: str, binds: bool, refused: bool) -> None:
-    """Without it DeepSpeed 0.14.4 would be built for 32 lanes per wave, without a warning."""
+    """Without the shim, DeepSpeed 0.14.4 would be built for 32 lanes per wave, without a warning."""
     catalog = load()
     release = catalog.release["deepspeed", version, ""]
     recipe = recipe_for(catalog, release, "rocm")

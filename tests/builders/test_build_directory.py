@@ -1,4 +1,4 @@
-"""What an interrupted build leaves to the next attempt, and what is removed."""
+"""The directory of an interrupted build: files for the next attempt, and files that are removed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def log(index: Index) -> Path:
 
 
 def attempt(index: Index, log: Path, *, key: str = KEY, ninja: bool = True) -> BuildDirectory:
-    """Leave what an attempt leaves that is killed while it compiles."""
+    """Create the files of an attempt that is killed while it compiles."""
     directory = BuildDirectory(path_of(index, key), log)
     assert directory.resume("inputs") is None
     tree = directory.source / "tiny-1.0"

@@ -53,13 +53,13 @@ Compile = Callable[..., Path]
 
 @pytest.fixture(scope="session")
 def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Keep one cache for all builds, so that their environment is made once."""
+    """Return one cache for all builds, so that their environment is created once."""
     return tmp_path_factory.mktemp("cache")
 
 
 @pytest.fixture
 def task_for(shared_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeTask:
-    """Pack a project as an sdist into the cache; return the task that builds it."""
+    """Return a function that packs a project as an sdist into the cache, and returns its task."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(shared_cache))
 
     def make(project: str, environment: dict[str, str] | None = None, source: Path | None = None) -> Task:
@@ -93,7 +93,7 @@ def task_for(shared_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture
 def index(tmp_path: Path, make_wheel: Callable[..., Path]) -> Index:
-    """Return an index that already has a wheel, which no failure may disturb."""
+    """Return an index that already has a wheel, which no failure may change."""
     filled = Index(tmp_path / "index")
     filled.publish(make_wheel(), {"build_key": "of tiny"})
     return filled
@@ -104,7 +104,7 @@ def build(task: Task, index: Index) -> Path:
 
 
 def answer_of(wheel: Path, package: str, into: Path) -> str:
-    """Load the wheel's extension in a fresh interpreter and ask it."""
+    """Return the answer of the wheel's extension, which is loaded in a fresh interpreter."""
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(into)
     code = f"import sys; sys.path.insert(0, sys.argv[1]); import {package}._native as n; print(n.answer())"
@@ -116,7 +116,7 @@ def answer_of(wheel: Path, package: str, into: Path) -> str:
 def test_sound_project_is_built_and_published(
     task_for: MakeTask, index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CFLAGS", "-DTINY_ANSWER=1")  # the caller's flags stay out
+    monkeypatch.setenv("CFLAGS", "-DTINY_ANSWER=1")  # the caller's flags are not used
     task = task_for("sound")
     recorder = Recorder()
     wheel = build_wheel(task, index, Limits(jobs=1), recorder)

@@ -92,7 +92,7 @@ def build(task: Task, index: Path, **limits: str) -> tuple[bytes, tuple[int, int
 @pytest.mark.integration
 def test_objects_are_reused_and_wheels_are_identical(named: MakeTask, tmp_path: Path) -> None:
     if sandbox() is None:
-        pytest.skip("this machine cannot isolate builds, so that their paths differ")
+        pytest.skip("this machine cannot isolate builds, so their paths differ")
     plain, counts, _ = build(named(), tmp_path / "plain", compiler_cache="none")
     assert counts is None
     first, counts, _ = build(named(), tmp_path / "first")
@@ -108,7 +108,7 @@ def test_objects_are_reused_and_wheels_are_identical(named: MakeTask, tmp_path: 
 @pytest.mark.integration
 @pytest.mark.parametrize("damage", ["file", "full"])
 def test_broken_cache_is_left_out(named: MakeTask, tmp_path: Path, damage: str) -> None:
-    """A program that fails as ccache does stands in for a full disk; the other cache cannot be written."""
+    """Either the cache cannot be written, or a stand-in for ccache fails as ccache does on a full disk."""
     limits = {}
     if damage == "file":
         directory = cache_root() / "compiler-cache"

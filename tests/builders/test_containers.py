@@ -1,4 +1,4 @@
-"""Command lines for containers, and what a container gets; the engines here are stand-ins."""
+"""Command lines, variables and mounts of containers; the engines here are stand-ins."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def in_shell(view: View, *command: str, path: str = "/usr/bin:/bin") -> str:
 
 @pytest.fixture
 def image(tmp_path: Path) -> Image:
-    """An empty unpacked image."""
+    """Return an empty unpacked image."""
     root = tmp_path / "image"
     (root / "usr").mkdir(parents=True)
     return Image("base", root, "ab" * 32)
@@ -42,7 +42,7 @@ def image(tmp_path: Path) -> Image:
 
 @pytest.fixture
 def runtimes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory for stand-ins of engines, the only one on PATH."""
+    """Return the only directory on PATH, for stand-ins of engines."""
     folder = tmp_path / "runtimes"
     folder.mkdir()
     for name in ("sh", "cat", "unshare"):

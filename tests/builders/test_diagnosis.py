@@ -1,8 +1,8 @@
 """Provoked failures are recognized in their logs; logs of successful builds give no diagnosis.
 
 ``data/logs/ID.log`` and ``ID--CASE.log`` are excerpts of real logs, with paths made neutral: each must be
-recognized as ID and as nothing else. Where torch appears in those for ROCm, it was a stand-in for a ROCm
-build, made from the CPU wheel; compilers and sources were real. ``data/lines.toml`` has single lines.
+recognized as ID and as no other failure. In logs for ROCm, torch was a stand-in for a ROCm build, made from
+the CPU wheel; compilers and sources were real. ``data/lines.toml`` has single lines.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LINES: dict[str, Any] = tomllib.loads((DATA / "lines.toml").read_text(encoding="
 CONTEXTS: dict[str, dict[str, Any]] = LINES.pop("context")
 ROCM = Context(backend="rocm")
 WHAT = "Building apex"
-SILENT = ("cuda-torch-resolved", "deepspeed-cpu-accelerator-silent")  # told apart by the backend alone
+SILENT = ("cuda-torch-resolved", "deepspeed-cpu-accelerator-silent")  # only the backend shows them
 
 
 def ids(log: Path, context: Context | None = None) -> list[str]:
@@ -85,8 +85,9 @@ def test_pattern_has_a_log_or_a_line() -> None:
     assert [text for text, pattern in known().patterns.items() if pattern not in seen] == []
     logged = {path.stem.partition("--")[0] for path in LOGS}
     lacking = {row.id for row in known().failures if "provoked" in row.source} - logged
-    # These say little and show only beside others in those logs; undefined-symbol and network-in-build
-    # are the same lines as undefined-torch-symbol and no-network; library-missing is provoked below.
+    # The general failures occur in these logs only together with specific ones. undefined-symbol and
+    # network-in-build have the same lines as undefined-torch-symbol and no-network. library-missing is
+    # provoked below.
     general = {
         "pip-metadata-failed",
         "pip-wheel-failed",
@@ -152,7 +153,7 @@ def test_cpu_accelerator_fails_only_for_rocm() -> None:
     log = DATA / "logs" / "deepspeed-cpu-accelerator-silent.log"
     assert ids(log, ROCM) == ["deepspeed-cpu-accelerator-silent"]
     assert ids(log, Context(backend="cpu")) == []
-    assert ids(log) == []  # nobody can tell from this log what was wanted
+    assert ids(log) == []  # the log does not show the requested backend
 
 
 def test_cuda_torch_from_uv_fails_only_for_rocm() -> None:
@@ -164,7 +165,7 @@ def test_cuda_torch_from_uv_fails_only_for_rocm() -> None:
         )
         assert ids_of(line) == []
         assert ids_of(line, context=Context(backend="cpu")) == []
-    assert ids_of(" - nvidia-cublas-cu12==12.8.4.1", context=ROCM) == []  # taken out
+    assert ids_of(" - nvidia-cublas-cu12==12.8.4.1", context=ROCM) == []  # uninstalled
 
 
 def test_missing_oneccl_is_the_failure_for_cpu() -> None:
@@ -177,7 +178,7 @@ def test_violated_condition_excludes_failure() -> None:
     line = "error: no member named 'getCurrentHIPStreamMasqueradingAsCUDA' in namespace 'c10::hip'"
     assert ids_of(line, context=Context(torch="2.11.0+rocm7.2")) == ["hipify-2"]
     assert ids_of(line, context=Context(torch="2.5.1+rocm6.2")) == ["other-torch-header"]
-    assert ids_of(line) == ["hipify-2"]  # what is not known does not speak against it
+    assert ids_of(line) == ["hipify-2"]  # an unknown value violates no condition
     apex = "AttributeError: 'NoneType' object has no attribute 'split'"
     assert ids_of(apex, context=Context(package="apex")) == ["apex-torch-without-hip"]
     assert ids_of(apex, context=Context(package="vllm")) == []
@@ -246,7 +247,7 @@ def test_message_contains_the_matched_text() -> None:
 
 
 class Endless:
-    """Stands in for a log of a size that no test wants on disk: a failure behind very many good lines."""
+    """A stand-in for a log that is too large for a file of a test: a failure after very many good lines."""
 
     def __init__(self, pieces: int, last: bytes) -> None:
         self.left = pieces

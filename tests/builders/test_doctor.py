@@ -42,7 +42,7 @@ def catalog() -> Catalog:
 
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The only directory on PATH; tests put fake programs in it."""
+    """Return the only directory on PATH, in which tests put fake programs."""
     folder = tmp_path / "programs"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))

@@ -32,7 +32,7 @@ class FileServer:
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {NAME: DATA}
         self.cuts: list[int] = []
-        """After how many bytes each of the next replies ends."""
+        """Number of bytes after which each of the next replies ends."""
         self.ranges: list[str] = []
         """The Range header of every request."""
         self.sends_ranges = True

@@ -44,7 +44,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
 
 @pytest.fixture
 def own_cache(shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Use a separate cache for each test, except for pip, which takes long to install."""
+    """Use a separate cache for each test, except for pip, which takes a long time to install."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     cache_root().mkdir(parents=True)
     (shared / "tools").mkdir(parents=True, exist_ok=True)

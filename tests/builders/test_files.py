@@ -23,7 +23,7 @@ from builders.files import (
 )
 from builders.index import Index
 
-# Writes half, says so, and waits for what never comes.
+# Writes half of the content, reports that, and then waits until it is killed.
 WRITE_HALF = """
 import pathlib, sys
 from builders.files import atomic_path
@@ -147,6 +147,6 @@ def test_sha256_of_reads_the_whole_file(tmp_path: Path) -> None:
 
 
 def test_error_names_the_target() -> None:
-    target = Path("/proc/there")  # where nobody can create a file, root included
+    target = Path("/proc/there")  # even root cannot create files there
     with pytest.raises(OSError, match="'/proc/there'"):
         write_atomic(target, "text")

@@ -1,4 +1,4 @@
-"""Sources in git: the pinned commit with its submodules, or an error that says why not."""
+"""Sources in git: the pinned commit with its submodules, or an error that names the reason."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OUTER = {"setup.py": "print('outer')\n", "run.sh": "#!/bin/sh\n"}
 
 @dataclass
 class Repositories:
-    """An outer repository with two submodules, of which one has its own."""
+    """An outer repository with two submodules, one of which has a submodule of its own."""
 
     root: Path
     commit: str
@@ -438,7 +438,7 @@ def test_kill_at_any_moment_leaves_usable_cache(repositories: Repositories) -> N
     assert interrupted
     cached = fetch_git(pin)
     assert fetch_git(pin, offline=True).trees == cached.trees
-    # Of a kill within the write of git's few settings those may stay, and nothing else.
+    # A process that is killed while it writes git's few settings leaves only these.
     left = (cache_root() / "git").glob(f"{TEMPORARY_PREFIX}*")
     assert [path.name for path in left if path.suffix or path.stat().st_size > 1_000] == []
 

@@ -77,7 +77,7 @@ def test_bundles_of_clang_are_read(name: str, packing: str) -> None:
 
 @pytest.mark.slow
 def test_highly_compressed_bundle_is_read() -> None:
-    """The decompressor may return nothing several times before it returns data."""
+    """The decompressor may return no data several times before it returns some."""
     big = plain([HOST, (GFX90A[0], code_object(size=30_000_000)), GFX942])
     assert names(packed(big, 3) + packed(big, 2)) == ["gfx90a", "gfx942"] * 2
 
@@ -154,7 +154,7 @@ def test_names_only_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("version", [2, 3])
 def test_huge_bundle_is_not_unpacked(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its promised size decides before more than its table is unpacked; the next bundle is compared."""
+    """Its promised size is checked before more than its table is unpacked; the next bundle is compared."""
     wrong = (f"{PREFIX}gfx90a", code_object("gfx942"))
     large = packed(plain([HOST, (f"{PREFIX}gfx942", code_object("gfx942", size=1 << 24))]), version)
     section = padded(large, packed(plain([HOST, wrong]), 3))

@@ -22,7 +22,7 @@ Put = Callable[[str, str], None]
 
 @pytest.fixture
 def no_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty directory as PATH."""
+    """Set PATH to an empty directory, and return it."""
     empty = tmp_path / "bin"
     empty.mkdir()
     monkeypatch.setenv("PATH", str(empty))
@@ -59,7 +59,7 @@ def test_missing_compiler_names_package(
     with pytest.raises(EnvironmentLacksError) as caught:
         host.require_for_build(PYTHON)
     assert caught.value.exit_code == 3
-    assert "Nothing was started" in caught.value.message
+    assert "The build was not started" in caught.value.message
     assert fix in caught.value.message
 
 

@@ -1,4 +1,4 @@
-"""Builds that attack: what they change, see and leave behind, on this machine and in containers."""
+"""Hostile builds change, see and leave no files outside, on this machine and in containers."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ SECRET = "word-of-the-user"
 
 @pytest.fixture(scope="module")
 def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Keep one cache for all builds, so that their layers are made once."""
+    """Return one cache for all builds, so that their layers are created once."""
     return tmp_path_factory.mktemp("cache")
 
 
 @pytest.fixture(params=["bubblewrap", "namespaces", "none"])
 def isolation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Isolate builds in one of the ways, if this machine has it."""
+    """Isolate builds by one kind of isolation; skip the test if this machine lacks it."""
     return isolated_by(request.param, monkeypatch)
 
 
@@ -77,7 +77,7 @@ class Attacked:
         self.steps: list[str] = []
 
     def task(self, deeds: Mapping[str, Sequence[object]]) -> Task:
-        """Pack the project into the cache; return the task that builds it."""
+        """Pack the project into the cache, and return its task."""
         packed = self.work / "hostile-1.0.tar.gz"
         with tarfile.open(packed, "w:gz") as archive:
             archive.add(SOURCE, arcname="hostile-1.0")
@@ -101,7 +101,7 @@ class Attacked:
         return Task(pick, recipe, build_host, make_resolution(pick, backend="cpu"))
 
     def build(self, deeds: Mapping[str, Sequence[object]]) -> dict[str, Any]:
-        """Build the project; return what each deed reported, and the published wheel."""
+        """Build the project; return the report of each deed, and the published wheel."""
         recorder = Recorder()
         wheel = build_wheel(self.task(deeds), self.index, Limits(jobs=1), recorder)
         self.steps = recorder.messages
@@ -151,7 +151,7 @@ def test_wheel_is_the_one_checked_whatever_a_daemon_does(
 
 @pytest.fixture
 def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The socket of an agent in a directory of its own."""
+    """Return the socket of an agent in a directory of its own."""
     with socket.socket(socket.AF_UNIX) as server:
         path = tmp_path / "agent" / "socket"
         path.parent.mkdir()

@@ -1,4 +1,4 @@
-"""Links, pipes and broken wheels in an index: nothing elsewhere changes, nothing hangs, the rest works."""
+"""Links, pipes and broken wheels in an index neither change other files, nor block, nor break the rest."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def precious(tmp_path: Path) -> Path:
 
 
 def put(index: Index, wheel: Path, project: str = "tiny") -> Path:
-    """Copy a wheel into an index with a record but without a page, as a publisher that was killed."""
+    """Copy a wheel into an index with a record but without a page, as a killed publisher leaves it."""
     target = index.simple / project / wheel.name
     target.parent.mkdir(exist_ok=True)
     shutil.copy(wheel, target)
@@ -61,7 +61,7 @@ def put(index: Index, wheel: Path, project: str = "tiny") -> Path:
 
 
 def strange(path: Path, kind: str, precious: Path) -> None:
-    """Put something else where a file belongs."""
+    """Replace a file with a link, a pipe or a socket."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     if kind == "link":
@@ -72,7 +72,7 @@ def strange(path: Path, kind: str, precious: Path) -> None:
         os.mkfifo(path)
     else:
         with socket.socket(socket.AF_UNIX) as listening, pytest.MonkeyPatch.context() as patch:
-            patch.chdir(path.parent)  # the names of sockets are short
+            patch.chdir(path.parent)  # because the names of sockets must be short
             listening.bind(path.name)
 
 
@@ -154,7 +154,7 @@ def test_strange_wheel_is_not_opened(
 def test_linked_directory_is_not_entered(
     index: Index, make_wheel: MakeWheel, tmp_path: Path, contents: Contents, name: str
 ) -> None:
-    """Whoever may write to an index cannot make others write elsewhere."""
+    """A user who may write to an index cannot make other users write elsewhere."""
     (index.state / "yanked").mkdir(parents=True)
     elsewhere = tmp_path / "elsewhere"
     (index.root / name).rename(elsewhere)
@@ -265,11 +265,11 @@ MISNAMED = {
     "not ASCII": HEAD.replace("Name: tiny", "Name: tïny"),
     "not ASCII version": HEAD.replace("9.0", "9.٠"),
 }
-"""The text of METADATA."""
+"""Texts of METADATA that do not match the file name."""
 
 
 def use_around(index: Index, make_wheel: MakeWheel, bad: Path) -> None:
-    """Use an index that has a bad wheel: it is named, and everything else works."""
+    """Check that an index with a bad wheel names this wheel, and that everything else works."""
     recorder = Recorder()
     again = Index(index.root, recorder)
     again.publish(make_wheel("tiny", "2.0"), {})
@@ -528,7 +528,7 @@ def test_full_file_system_loses_nothing(
             break
         published.append(wheel.name)
     else:
-        pytest.fail("the file system never was full")
+        pytest.fail("the file system was never full")
     listed = [name for project in index.projects() for name in index.entries(project)]
     assert sorted(listed) == sorted(published)
     wheels = [path.name for project in index.projects() for path in index.wheels(project)]

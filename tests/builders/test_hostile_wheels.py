@@ -42,7 +42,7 @@ quick = settings(
 
 
 def changes_of(least: int) -> st.SearchStrategy[list[tuple[float, bytes]]]:
-    """Return changes of a file: where, as a fraction of its length, and the new bytes."""
+    """Return changes of a file: positions, as fractions of its length, and the new bytes."""
     return st.lists(st.tuples(st.floats(0, 1), st.binary(min_size=1, max_size=8)), min_size=least, max_size=4)
 
 
@@ -166,7 +166,7 @@ def test_member_without_name_is_rejected(make_wheel: MakeWheel) -> None:
 
 
 def test_member_with_two_names_is_damaged(make_wheel: MakeWheel) -> None:
-    """One reader would install another file than another reader audited."""
+    """Otherwise one reader could audit a file, and another reader install a different one."""
     wheel = make_wheel()
     data = wheel.read_bytes()
     wheel.write_bytes(data.replace(b"tiny.py", b"evil.py", 1))
@@ -175,7 +175,7 @@ def test_member_with_two_names_is_damaged(make_wheel: MakeWheel) -> None:
 
 
 def test_overlapping_members_are_errors(tmp_path: Path) -> None:
-    """As in a bomb that counts the same bytes many times."""
+    """Zip bombs use the same bytes many times in this way."""
     path = tmp_path / "tiny-1.0-py3-none-any.whl"
     data = b"x" * 2000
     with zipfile.ZipFile(path, "w") as sink:
@@ -266,7 +266,7 @@ def test_requirement_with_deep_brackets_is_ignored(make_wheel: MakeWheel) -> Non
 
 
 def test_directory_of_16_mib_is_rejected(tmp_path: Path) -> None:
-    """Each of its bytes takes some twenty in memory."""
+    """Each of its bytes takes about 20 bytes of memory."""
     size = (1 << 24) + 1
     path = tmp_path / "tiny-1.0-py3-none-any.whl"
     end = struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 1, 1, size, 0, 0)
@@ -306,7 +306,7 @@ def test_object_with_false_section_headers_is_damaged(make_wheel: MakeWheel, rea
 
 @pytest.mark.parametrize("end", [zlib.Z_SYNC_FLUSH, zlib.Z_FINISH])
 def test_data_after_the_compressed_member_is_damage(make_wheel: MakeWheel, end: int) -> None:
-    """Without an end, or with something behind it, readers may unpack different files."""
+    """Without an end mark, or with data after it, readers may unpack different files."""
     data = b"ANSWER = 42\n" * 100
     packer = zlib.compressobj(wbits=-15)
     compressed = packer.compress(data) + packer.flush(end) + b"junk" * (end == zlib.Z_FINISH)

@@ -72,7 +72,7 @@ class Server:
     index: Index
 
     def set(self, states: Mapping[str, str]) -> None:
-        """Set the states of tasks, as ``{"1@2": "running"}``; any other word is the error of a failed one."""
+        """Set states of tasks, as ``{"1@2": "running"}``. Any other word is the error of a failed task."""
         path = self.root / "default" / "jobs.json"
         jobs = json.loads(path.read_text())
         for number, state in states.items():
@@ -146,7 +146,7 @@ Follow = Callable[..., tuple[Run, Recorder]]
 
 @pytest.fixture
 def follow(server: Server, monkeypatch: pytest.MonkeyPatch) -> Follow:
-    """Start a run, or follow the one that is there; between two polls, the next steps happen."""
+    """Start a run, or follow the existing run; between two polls, the next steps are made."""
 
     def go(run: Run | None, *steps: Sequence[Step] | Step) -> tuple[Run, Recorder]:
         waiting = iter(steps)
@@ -295,7 +295,7 @@ def test_rejected_tasks_are_error_and_leave_nothing(server: Server, follow: Foll
 
 
 class Killed(BaseException):
-    """Stands in for a signal at that moment."""
+    """A stand-in for a signal at that moment."""
 
 
 def kill() -> None:

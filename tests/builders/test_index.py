@@ -41,7 +41,7 @@ def page_of(index: Index, project: str) -> str:
 
 
 def links_of(index: Index, project: str) -> list[DistributionPackage]:
-    """Read a project's page as pip does, by a reader that is not ours."""
+    """Read a project's page as pip does, with an independent reader."""
     base = (index.simple / project).as_uri() + "/"
     return ProjectPage.from_html(project, page_of(index, project), base_url=base).packages
 
@@ -51,7 +51,7 @@ def file_of(link: DistributionPackage) -> Path:
 
 
 def json_links_of(index: Index, project: str) -> list[DistributionPackage]:
-    """Read a project's JSON page, by the same reader."""
+    """Read a project's JSON page with the same reader."""
     text = (index.simple / project / "index.json").read_text()
     base = (index.simple / project).as_uri() + "/"
     return ProjectPage.from_json_data(json.loads(text), base_url=base).packages
@@ -120,7 +120,7 @@ def test_publish_other_content_same_name_fails(
 def test_publish_lost_race_fails(
     index: Index, make_wheel: MakeWheel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two builds of the same lock end at once; the second publishes while the first one copies."""
+    """Two builds of the same lock end at once. The second one publishes while the first one copies."""
     first = make_wheel()
     second = make_wheel(files={"tiny.py": b"ANSWER = 43\n"}, folder="other")
     real = shutil.copyfile
@@ -223,7 +223,7 @@ def test_refresh_repairs_page_after_crash(index: Index, make_wheel: MakeWheel) -
 def test_refresh_slow_writer_writes_again(
     index: Index, make_wheel: MakeWheel, monkeypatch: pytest.MonkeyPatch, page: str
 ) -> None:
-    """Between reading the directory and writing the page, another one publishes and is done."""
+    """Another publisher publishes between the moments of reading the directory and writing the page."""
     index.publish(make_wheel(version="1.0"), {})
     others = [make_wheel(version="2.0"), make_wheel(name="other")]
     (index.simple / page).unlink()
@@ -245,7 +245,7 @@ def test_refresh_slow_writer_writes_again(
 def test_publish_slow_writer_writes_again(
     index: Index, make_wheel: MakeWheel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between preparing the pages and publishing, another one publishes and is done."""
+    """Another publisher publishes between the moments of preparing the pages and publishing."""
     others = [make_wheel(version="2.0"), make_wheel(name="other")]
 
     def link_late(temporary: Path, target: Path) -> bool:

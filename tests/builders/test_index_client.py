@@ -480,7 +480,7 @@ def test_offline_uses_old_pages_and_warns_once(server: Server, client: MakeClien
     assert not indexes.is_cached("other")
     assert versions(indexes.project("some-pkg"))
     assert indexes.project("missing") is None
-    assert [message.partition(";")[0] for message in reporter.messages] == [
+    assert [message.partition(".")[0] for message in reporter.messages] == [
         "--offline uses cached pages of package indexes"
     ]
     assert "1970-01-01" in reporter.messages[0]
@@ -1169,7 +1169,7 @@ MANY = [f"pkg-{number}" for number in range(40)]
 
 @pytest.fixture
 def many(server: Server, make_wheel: MakeWheel, monkeypatch: pytest.MonkeyPatch) -> Server:
-    """The server with many projects, whose pages take a moment."""
+    """Return the server with many projects, whose pages take a moment."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     for name in MANY:
         file = make_wheel(name.replace("-", "_"), "1.0")
@@ -1232,7 +1232,7 @@ def children() -> set[str]:
 
 @pytest.fixture
 def own_requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What this process requests itself."""
+    """Return the list to which the requests of this process are added."""
     urls: list[str] = []
     get = transport.Transport.get
 
@@ -1273,7 +1273,7 @@ def test_few_pages_start_no_process(client: MakeClient) -> None:
 @pytest.mark.usefixtures("many")
 @pytest.mark.parametrize("delay", [0.0, 0.1, 0.2])
 def test_second_process_may_be_killed(client: MakeClient, delay: float) -> None:
-    """Whatever it was doing is done by this process."""
+    """The first process then makes the requests that the second one has not finished."""
     source = with_second_process(client())
 
     def kill() -> None:

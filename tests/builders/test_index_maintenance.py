@@ -1,4 +1,4 @@
-"""Wheels taken out of an index, yanked, and looked at again: what is damaged is told, and mended."""
+"""Maintenance of an index: wheels are removed and yanked; damage is reported and repaired."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def index(tmp_path: Path, make_wheel: MakeWheel) -> Index:
 
 
 def page_of(index: Index, project: str) -> ProjectPage:
-    """Read a project's page by a reader that is not ours."""
+    """Read a project's page with an independent reader."""
     text = (index.simple / project / "index.html").read_text()
     return ProjectPage.from_html(project, text, base_url="file:///x/")
 
@@ -88,7 +88,7 @@ def test_remove_deletes_wheel_and_its_files(index: Index) -> None:
 
 
 def test_remove_killed_midway_can_be_repeated(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the worst moment the page is without a wheel that is still there: no reader is misled."""
+    """At the worst moment, a wheel that still exists is missing from its page, which misleads no reader."""
     older, newer = index.wheels("tiny")
 
     def die(*_: object, **__: object) -> None:
@@ -224,7 +224,7 @@ def test_prunable_keeps_pinned_highest_build_tag(index: Index, make_wheel: MakeW
 
 @pytest.mark.parametrize("case", ["same", "other", "new"])
 def test_check_merges_misnamed_directory_safely(index: Index, make_wheel: MakeWheel, case: str) -> None:
-    """Only what lies in the wrong folder is moved or put aside, and a second look finds nothing."""
+    """Only files in the wrong directory are moved, and a second check has no findings."""
     older, newer = good = index.wheels("tiny")
     before = [path.read_bytes() for path in good]
     wrong = index.simple / "TINY"

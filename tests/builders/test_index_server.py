@@ -246,7 +246,7 @@ def test_unreadable_page_gives_503_and_no_traceback(
 
 
 def test_server_link_out_of_index_gives_404(address: str, index: Index, make_wheel: MakeWheel) -> None:
-    """Neither a wheel, nor its metadata, nor a page, nor a whole folder."""
+    """Links to a wheel (and its metadata), to a page and to a whole directory are tested."""
     outside = make_wheel("outside", "1.0")
     folder, name = index.simple / "my-pkg-ext", "evil-1.0-py3-none-any.whl"
     (folder / name).symlink_to(outside)
@@ -318,7 +318,7 @@ def test_server_stops_during_request(index: Index, monkeypatch: pytest.MonkeyPat
 
 
 def is_open(client: socket.socket) -> bool:
-    """Return whether the server has not closed the connection; read what it has sent."""
+    """Return whether the connection is still open; read the data that the server has sent."""
     client.setblocking(False)
     try:
         while client.recv(1 << 20):
@@ -331,7 +331,7 @@ def is_open(client: socket.socket) -> bool:
 
 
 def closed(client: socket.socket) -> bool:
-    """Return whether the server closes the connection within ten seconds; read what it sends before."""
+    """Return whether the server closes the connection within ten seconds; read the data it sends before."""
     client.settimeout(10)
     try:
         while client.recv(1 << 20):
@@ -360,10 +360,10 @@ def big(index: Index) -> str:
     [("", 1), ("Range: bytes=1-999999999\r\n", 1), ("", 50)],
     ids=["file", "range", "pipelined"],
 )
-def test_clients_that_do_not_read_block_nobody(
+def test_clients_that_do_not_read_do_not_block_others(
     address: str, big: str, index: Index, header: str, times: int
 ) -> None:
-    """There are more of them than threads."""
+    """There are more such clients than threads."""
     with ExitStack() as stack:
         clients = [stack.enter_context(connected(address)) for _ in range(20)]
         for client in clients:
@@ -381,7 +381,7 @@ def test_pipelined_requests_close_the_connection(address: str) -> None:
         assert closed(client)
 
 
-def test_idle_connections_lock_nobody_out(address: str) -> None:
+def test_idle_connections_do_not_lock_others_out(address: str) -> None:
     with ExitStack() as stack:
         for _ in range(200):
             stack.enter_context(connected(address))
@@ -392,7 +392,7 @@ def test_idle_connections_lock_nobody_out(address: str) -> None:
 def test_connections_above_the_limit_are_closed(
     index: Index, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
-    """One client opens far too many; another one keeps its connection, and a third one gets one."""
+    """One client opens too many connections; a second one keeps its connection, and a third one gets one."""
     monkeypatch.setattr(server, "_MOST_CONNECTIONS", 20)
     with serving(index) as url, ExitStack() as stack:
         other = stack.enter_context(connected(url, "127.0.0.2"))
@@ -415,7 +415,9 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def test_many_clients_above_the_limit_lock_nobody_out(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_clients_above_the_limit_do_not_lock_others_out(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(server, "_MOST_CONNECTIONS", 20)
     with serving(index) as url, ExitStack() as stack:
         for number in range(2, 60):
@@ -455,7 +457,7 @@ def test_pages_beyond_the_cache_are_right(index: Index, monkeypatch: pytest.Monk
 @pytest.mark.integration
 @pytest.mark.parametrize("version", ["22.3", "newest"])
 def test_pip_installs_from_server_metadata(address: str, tmp_path: Path, version: str) -> None:
-    """The oldest pip that is supported, and the newest."""
+    """The test runs the oldest supported pip and the newest one."""
     environment = tmp_path / "env"
     subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
     pip = [str(environment / "bin" / "python"), "-m", "pip", "-q", "--disable-pip-version-check"]

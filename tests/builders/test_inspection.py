@@ -1,4 +1,4 @@
-"""Parsing the output of the inspection script, and what follows from it."""
+"""The inspection of a base image: its script, the parsed output, and the row for the catalog."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ class TestInspecting:
 
 @pytest.mark.integration
 def test_script_inspects_the_host() -> None:
-    """The real script, run by the host's own shell."""
+    """The host's own shell runs the real script."""
     script = Path(inspection.__file__).with_name("inspect.sh").read_text()
     done = subprocess.run(["/bin/sh", "-c", script], capture_output=True, text=True, check=True)
     facts = parse_output(done.stdout, IMAGE)

@@ -1,4 +1,4 @@
-"""Full and read-only disks are explained, whether this program or another one meets them."""
+"""Errors of full and read-only disks are explained, whether this program or another one gets them."""
 
 from __future__ import annotations
 

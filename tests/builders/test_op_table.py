@@ -42,7 +42,7 @@ def recipe(**environment: str) -> Recipe:
 
 @pytest.fixture
 def wheel_with(make_wheel: MakeWheel, compile_object: Compile) -> Callable[..., Path]:
-    """Make a wheel of DeepSpeed with an op table and these shared objects."""
+    """Return a function that makes a wheel of DeepSpeed with an op table and shared objects."""
     library = compile_object("op.so", "int answer(void) { return 42; }").read_bytes()
 
     def make(message: bytes, *objects: str) -> Path:
@@ -54,7 +54,7 @@ def wheel_with(make_wheel: MakeWheel, compile_object: Compile) -> Callable[..., 
 
 @pytest.fixture
 def bitsandbytes(make_wheel: MakeWheel, compile_object: Compile) -> Callable[..., Path]:
-    """Make a wheel of a release of bitsandbytes with its libraries for some backends."""
+    """Return a function that makes a wheel of bitsandbytes with its libraries for some backends."""
     library = compile_object("op.so", "int answer(void) { return 42; }").read_bytes()
 
     def make(version: str, present: list[str]) -> Path:
@@ -88,7 +88,7 @@ def test_op_table_that_agrees_has_no_findings(wheel_with: Callable[..., Path]) -
 
 
 def test_requested_op_that_is_missing_is_an_error(wheel_with: Callable[..., Path]) -> None:
-    """DeepSpeed's build ends well without its ops when it finds no torch or no GPU."""
+    """DeepSpeed's build succeeds without its ops if it finds no torch or no GPU."""
     wheel = wheel_with(table({"fused_adam": False, "async_io": False}))
     for variable in ("DS_BUILD_FUSED_ADAM", "DS_BUILD_AIO", "DS_BUILD_OPS", "DS_BUILD_CPU_ADAM"):
         assert errors(wheel, Expected(recipe=recipe(**{variable: "1"}))) == ["op-not-installed"]
@@ -173,7 +173,7 @@ def test_invalid_op_table_is_ignored(message: bytes, wheel_with: Callable[..., P
 
 
 def test_jit_only_apex_has_errors(make_wheel: MakeWheel) -> None:
-    """Its build ends well with Python modules in the place of every extension."""
+    """Its build succeeds with Python modules in the place of every extension."""
     files = {
         "apex/__init__.py": b"",
         "apex/git_version_info_installed.py": b"installed_ops={'amp_C': False, 'mlp_cuda': False}\n",

@@ -1,4 +1,4 @@
-"""Wheels that others compiled: audited when they are fetched, and refused with errors."""
+"""Wheels that others compiled: audited when they are fetched, and rejected if they have errors."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def fetched(capsys: Capture, code: int = 0) -> dict[str, Any]:
 
 
 def broken(wheel: Path) -> Path:
-    """Rename a wheel, so that its name and its metadata disagree."""
+    """Rename a wheel, so that its name differs from its metadata."""
     return wheel.rename(wheel.with_name(wheel.name.replace("1.0", "1.1")))
 
 

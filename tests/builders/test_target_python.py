@@ -45,7 +45,7 @@ def runtime(tmp_path: Path) -> ImageRuntime:
 
 @pytest.fixture
 def interpreter() -> Interpreter:
-    """Write a fake interpreter: a script that answers the probe, or fails with a message."""
+    """Return a function that writes a fake interpreter, which answers the probe or fails with a message."""
 
     def make(prefix: Path, version: str = "3.12.3", *, fails: str = "", **reply: Any) -> Path:
         python = prefix / "bin" / f"python{version.rpartition('.')[0]}"
@@ -110,7 +110,7 @@ def test_error_lists_why_no_python_is_usable(runtime: ImageRuntime, interpreter:
     reasons = [line.partition(": ")[2] for line in caught.value.message.splitlines()[1:]]
     assert reasons[0] == "it is missing the headers (Python.h) and the venv module with pip (ensurepip)"
     assert reasons[1] == "it needs GLIBC_2.34, but the glibc of the base image is older"
-    assert reasons[2] == "it needs libpython3.12.so.1.0, which does not exist there"
+    assert reasons[2] == "it needs libpython3.12.so.1.0, which is missing"
     assert reasons[3] == "it does not report its version"
     assert reasons[4].startswith("it does not run: ")
     assert "rocm-6.4" in caught.value.message
@@ -179,7 +179,7 @@ def test_system_python_is_not_bound_over_image(
 ) -> None:
     interpreter(tmp_path / "usr")
     monkeypatch.setattr(module, "_SYSTEM", {(tmp_path / "usr").resolve()})
-    with pytest.raises(EnvironmentLacksError, match="cannot be bound over the image's own"):
+    with pytest.raises(EnvironmentLacksError, match="cannot be bound over that of the image"):
         find_python(runtime, "3.12", given=tmp_path / "usr")
 
 

@@ -47,7 +47,7 @@ def running_on(**facts: object) -> Expected:
 
 @pytest.fixture
 def with_code(compile_object: Compile, tmp_path: Path) -> WithCode:
-    """Compile a shared object that holds a section of GPU code."""
+    """Return a function that compiles a shared object with a section of GPU code."""
 
     def make(section: bytes, *flags: str) -> bytes:
         fatbin = tmp_path / f"section{len(list(tmp_path.iterdir()))}"
@@ -206,13 +206,13 @@ def test_newer_libstdcxx_than_the_tag_is_an_error(
     assert error.evidence == {"member": OP, "symbol version": "GLIBCXX_3.4.29"}
     assert "at most GLIBCXX_3.4.24" in error.message
     assert ids(audit_wheel(wheel_for("29"))) == ["libstdcxx-above-tag"], (
-        "without a policy, the next older one applies"
+        "without a policy, the next older policy applies"
     )
     for newer in ("34", "36", "99"):
         assert ids(audit_wheel(wheel_for(newer))) == []
     assert ids(audit_wheel(wheel_for("17", "34"))) == ["libstdcxx-above-tag"]
     own = {"tiny.libs/libstdc++-0123abcd.so.6": runtime.read_bytes()}
-    assert ids(audit_wheel(wheel_for("28", **own))) == [], "it brings its own"
+    assert ids(audit_wheel(wheel_for("28", **own))) == [], "the wheel contains its own libstdc++"
 
 
 def test_needed_library_must_be_provided(make_wheel: MakeWheel, compile_object: Compile) -> None:
@@ -334,7 +334,7 @@ def test_cuda_and_unpinned_torch_requirements_are_reported(
 
 
 def rewritten(wheel: Path, change: Callable[[dict[str, bytes]], None]) -> Path:
-    """Write a wheel's members anew without mending its RECORD."""
+    """Write a wheel's members again without correcting its RECORD."""
     with zipfile.ZipFile(wheel) as source:
         members = {name: source.read(name) for name in source.namelist()}
     change(members)
@@ -443,7 +443,7 @@ def test_file_that_is_not_a_wheel_is_rejected(make_wheel: MakeWheel, tmp_path: P
 
 @pytest.mark.slow
 def test_pipe_is_rejected_before_it_is_opened(tmp_path: Path) -> None:
-    """Nobody writes to it, so opening it would wait for ever; a run of its own can be ended then."""
+    """No program writes to it, so opening it would wait forever; a separate process can then be killed."""
     pipe = tmp_path / "tiny-1.0-py3-none-any.whl"
     os.mkfifo(pipe)
     command = [sys.executable, "-m", "matrix", "audit", str(pipe)]

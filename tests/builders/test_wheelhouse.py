@@ -131,7 +131,7 @@ def test_rebuilt_local_wheel_is_fetched_again(
     for times, change in enumerate((data[:-1] + b"\1", data + b"more"), 2):
         file.write_bytes(change)
         os.utime(file, (2**31, 2**31))
-        assert fetch("zeta", offline=True) == seen  # what is in the cache is what there is
+        assert fetch("zeta", offline=True) == seen  # only the cache is used
         seen = fetch("zeta")
         assert seen.wheels[0].sha256 == sha256_of(file)
         assert len(pip.commands) == times
@@ -213,13 +213,13 @@ def test_leftovers_of_killed_download_are_ignored(
 ) -> None:
     pip.gives = [make_wheel("zeta")]
     with monkeypatch.context() as patch:
-        patch.setattr(wheelhouse, "_remove_all", lambda _: None)  # what SIGKILL leaves no time for
+        patch.setattr(wheelhouse, "_remove_all", lambda _: None)  # SIGKILL leaves no time for this
         patch.setattr(wheelhouse, "_check", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             fetch("zeta")
     (part,) = (cache_root() / "wheelhouses").glob("*.part")
     assert list((part / "files").iterdir())
-    assert len(fetch("zeta").wheels) == 1  # the fake sees that the directory is empty when it begins
+    assert len(fetch("zeta").wheels) == 1  # the fake checks that the directory is empty
     assert not part.exists()
 
 
@@ -258,7 +258,7 @@ def test_sdist_is_an_error(pip: FakePip, fetch: Fetch, tmp_path: Path) -> None:
 def test_constraints_are_not_listed_again(
     pip: FakePip, fetch: Fetch, make_wheel: Callable[..., Path]
 ) -> None:
-    """Torch stays at its version, and requirements of it do not list it again."""
+    """Torch keeps its version. The wheels of a requirement that depends on torch do not include torch."""
     torch, shared = make_wheel("torch", "2.9.1+rocm6.4"), make_wheel("shared")
     pip.gives = [torch, shared]
     base = fetch("torch==2.9.1+rocm6.4").wheels

@@ -102,5 +102,5 @@ def test_an_image_without_that_python(
     runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UV_PYTHON_INSTALL_DIR", str(tmp_path))
-    with pytest.raises(EnvironmentLacksError, match=r"Python 3\.8 is required, .* has no usable one"):
+    with pytest.raises(EnvironmentLacksError, match=r"Python 3\.8 is required, .* has no usable Python 3\.8"):
         find_python(runtime, "3.8")

@@ -102,7 +102,7 @@ def test_missing_compiler_is_reported_first(
     assert main(["build-wheels", "deepspeed", "--backend", "cpu", "--index", "index"]) == 3
     output = capsys.readouterr().err
     assert "C++ compiler" in output
-    assert "Nothing was started" in output
+    assert "The build was not started" in output
     assert left_behind(tmp_path / "cache") == []
 
 
