@@ -26,4 +26,4 @@ html_theme = "furo"
 html_title = "matrix"
 html_extra_path = ["_extra"]
 html_copy_source = False
-suppress_warnings = ["misc.highlighting_failure"]  # output of commands is no language
+suppress_warnings = ["misc.highlighting_failure"]  # output of commands is not a language

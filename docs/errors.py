@@ -47,7 +47,7 @@ def pages() -> dict[Path, str]:
     advice = tomllib.loads((HERE / "errors.toml").read_text(encoding="utf-8"))
     errors = error_classes()
     if missing := errors.keys() - advice.keys():
-        sys.exit(f"docs/errors.toml does not say what to do about: {', '.join(sorted(missing))}")
+        sys.exit(f"docs/errors.toml has no advice for: {', '.join(sorted(missing))}")
     folder = HERE / "reference" / "errors"
     rows = [
         f"| [{name}]({name}.md) | {error.exit_code} | {_meaning(error)} |" for name, error in errors.items()

@@ -1,9 +1,8 @@
 """Write the parts of the documentation that are generated from the program; ``--check`` only compares.
 
-Completely generated are the man pages and, in ``docs/reference``, ``golden.md``, ``diagnosis.md``, ``errors``
-and ``schemas``.
-In ``catalog.md`` the numbers of rows are generated, and on the page of each command the
-options that the page does not mention.
+The man pages and, in ``docs/reference``, ``golden.md``, ``diagnosis.md``, ``errors`` and ``schemas`` are
+completely generated. Two parts of other pages are generated: the numbers of rows in ``catalog.md``, and the
+options of each command that its page does not mention.
 """
 
 from __future__ import annotations
@@ -100,7 +99,7 @@ def schema_list(page: str) -> str:
 
 
 def _between(page: str, name: str, text: str) -> str:
-    """Replace what is between the two markers of that name."""
+    """Replace the text between the two markers of that name."""
     begin, end = f"<!-- {name}: generated -->\n", f"<!-- end of {name} -->\n"
     before, _, rest = page.partition(begin)
     _, _, after = rest.partition(end)

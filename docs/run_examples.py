@@ -32,7 +32,7 @@ def pages() -> list[Path]:
 
 
 def updated(page: str) -> str:
-    """Return a page with the output that its examples have now."""
+    """Return a page with the current output of its examples."""
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder).resolve() / "work"
         work.mkdir()

@@ -8,7 +8,7 @@ import sys
 
 
 def main() -> int:
-    """Run the program; the version is printed without importing anything else."""
+    """Run the program and return its exit code. ``--version`` is printed without further imports."""
     _open_missing_streams()
     if sys.argv[1:] in (["--version"], ["-V"]) and _print_version():
         return 0
@@ -22,15 +22,15 @@ def main() -> int:
     from matrix.cli import main as run
 
     code = run()
-    gc.freeze()  # nothing that still exists needs a last search for reference cycles
+    gc.freeze()  # the interpreter then skips the last search for reference cycles
     return code
 
 
 def _open_missing_streams() -> None:
     """Open /dev/null in place of each standard stream that was closed at the start.
 
-    Otherwise a file that is opened later would get its number, and receive what programs print.
-    `sys.stdout` and `sys.stderr` stay None, so that `Console` can tell.
+    Otherwise a file that is opened later would get the number of the stream, and receive the output of
+    programs. `sys.stdout` and `sys.stderr` stay None, so that `Console` can detect the closed stream.
     """
     if None not in {sys.stdin, sys.stdout, sys.stderr}:
         return
@@ -44,7 +44,7 @@ def _open_missing_streams() -> None:
 
 
 def _print_version() -> bool:
-    """Print the version; return False if that fails, which `matrix.cli` then explains."""
+    """Print the version. Return False if printing fails; `matrix.cli` then reports the error."""
     from matrix import __version__
 
     if sys.stdout is None:

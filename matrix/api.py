@@ -210,9 +210,10 @@ def build(
     Raises
     ------
     BuildError, AuditError
-        A wheel could not be built, or its content is wrong; the error names the log. It is not published.
+        A wheel could not be built, or its content is wrong. The wheel is not published, and the error
+        names the log.
     EnvironmentLacksError
-        The machine lacks something, or a source is not available.
+        The machine lacks a tool, or a source is not available.
     """
     from builders.build_host import find_build_host
     from builders.plan import plan

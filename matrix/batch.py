@@ -110,14 +110,14 @@ def build_in_jobs(
     executor: Executor,
     context: Context,
 ) -> Run:
-    """Fetch what the tasks need, build them in jobs, and return the run when all have ended.
+    """Fetch the inputs of tasks, build the tasks in jobs, and return the run when all jobs have ended.
 
-    With ``--keep-going``, a task fails if something that it needs cannot be fetched.
+    With ``--keep-going``, only the tasks fail whose inputs cannot be fetched.
 
     Raises
     ------
     MatrixError
-        Something cannot be fetched; with ``--keep-going``, for every task.
+        A source or a wheel cannot be fetched; with ``--keep-going``, for every task.
     UsageError
         An option is not valid.
     CommandError
@@ -154,12 +154,12 @@ def _run(
 
 
 def _fetch(tasks: Iterable[Task], context: Context) -> dict[str, MatrixError]:
-    """Fetch what the jobs need: they may have no network. Return the errors by build key.
+    """Fetch the inputs of the jobs, which may have no network. Return the errors by build key.
 
     Raises
     ------
     MatrixError
-        Something cannot be fetched, without ``--keep-going``.
+        A source or a wheel cannot be fetched, without ``--keep-going``.
     """
     limits = limits_of(context)
     log = cache_root() / "logs" / "fetch.log"
@@ -168,7 +168,7 @@ def _fetch(tasks: Iterable[Task], context: Context) -> dict[str, MatrixError]:
         for task in tasks:
             if task.pick.alias_of:
                 continue
-            context.console.step(f"what {task.title} needs")
+            context.console.step(f"inputs of {task.title}")
             try:
                 obtain(task.pick, offline=limits.offline, mirrors=limits.mirrors, patches=task.patches)
                 wheels_of(task, limits, log, context.console)
@@ -189,6 +189,6 @@ def _saying_that_jobs_go_on(executor: Executor, context: Context) -> Iterator[No
         yield
     except KeyboardInterrupt:
         command = f"matrix build-wheels --executor {executor.name}"
-        context.console.info(f"The {executor.title} jobs continue. Follow them: {command} --attach")
-        context.console.info(f"Cancel them: {command} --cancel")
+        context.console.info(f"The {executor.title} jobs continue. To follow them: {command} --attach")
+        context.console.info(f"To cancel them: {command} --cancel")
         raise

@@ -66,7 +66,7 @@ def _cores() -> int:
 
 
 def time_text(times: Iterable[BuildTime], *, cores: bool = False) -> str:
-    """Return the sum of expected times as text; recipes only have the least time.
+    """Return the sum of expected times as text; recipes only state a minimum time.
 
     Parameters
     ----------

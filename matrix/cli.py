@@ -125,7 +125,7 @@ def _interrupt(number: int, frame: object) -> NoReturn:  # noqa: ARG001
 def main_inner(arguments: Sequence[str], console: Console) -> int:
     """Run the program and return its exit code; raise failures."""
     called, arguments = called_command(arguments)
-    os.getcwd()  # noqa: PTH109  it fails if the directory was deleted, which programs would not explain
+    os.getcwd()  # noqa: PTH109  fails early if the directory was deleted; pip and others would not explain it
     parser = make_parser(called)
     if not arguments:
         parser.print_help()
@@ -163,7 +163,7 @@ def _add_to_names(args: argparse.Namespace, rest: Sequence[str]) -> None:
 
 
 def make_parser(called: str = "") -> argparse.ArgumentParser:
-    """Return the parser of the command line: with the arguments of one command, or with all summaries.
+    """Return the parser of the command line, with the arguments of one command or all summaries.
 
     Only the module of the command that is called is imported.
     """
@@ -181,7 +181,7 @@ def make_parser(called: str = "") -> argparse.ArgumentParser:
         metavar="COMMAND",
         required=True,
         parser_class=_Parser,
-        prog=parser.prog,  # argparse would format the usage to find it, which imports much
+        prog=parser.prog,  # to find the name, argparse would format the usage, which imports many modules
     )
     files = commands()
     if called in files:
@@ -229,7 +229,7 @@ def _fail(error: MatrixError, arguments: Sequence[str], console: Console) -> int
 
 
 def _value_of(option: str, values: Sequence[T], arguments: Sequence[str]) -> T | None:
-    """Return the value that an option has, before anything is parsed: parsing may fail."""
+    """Return the value of an option before the command line is parsed, because parsing may fail."""
     own = list(takewhile(lambda argument: argument != "--", arguments))
     pairs = {*pairwise(own), *(tuple(word.split("=", 1)) for word in own)}
     return next((value for value in values if (option, value) in pairs), None)

@@ -63,5 +63,5 @@ def _add_completers(parser: argparse.ArgumentParser) -> None:
 def _of_catalog(names: Callable[[Catalog], Iterable[str]], **_: object) -> list[str]:
     try:
         return sorted(set(names(load_catalog(read_settings()))))
-    except MatrixError:  # a file of facts with an error: the command itself explains it
+    except MatrixError:  # a file of facts has an error, which the command itself reports
         return []

@@ -31,7 +31,7 @@ class SideDocument(msgspec.Struct, kw_only=True):
 
 
 class DiffDocument(JsonDocument, kw_only=True):
-    """What a change makes possible, impossible or different."""
+    """The consequences of a change."""
 
     status: Literal["ok", "breaks"]
     before: SideDocument

@@ -44,8 +44,8 @@ _PATCH_RELEASE = re.compile(r"(\d+\.\d+)\.\d+")
 def consequences_text(found: Sequence[Consequence], *, sources: bool = False) -> str:
     """Return consequences as text, without the `summary`.
 
-    Changes of one kind with one reason share a paragraph. Below it are the minimal
-    conflict of the first of them, and what changed, marked with an asterisk.
+    Changes of one kind with one reason share a paragraph. Below its subject are the minimal conflict of the
+    first change, and the facts that changed, marked with an asterisk.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def summary(found: Sequence[Consequence]) -> str:
 
 
 def _alike(one: Consequence) -> tuple[object, ...]:
-    """Return the key by which consequences share a paragraph: the core without the names of the things."""
+    """Return a key that is equal for consequences that share a paragraph: the core without their names."""
     own = {one.name.partition(" ")[2] or one.name, *(row_key.torch for row_key in one.where)} - {""}
     texts = [item.text for item in _shown_core(one) if not any(name in item.text for name in own)]
     core = [_PATCH_RELEASE.sub(r"\1", text) for text in texts]
@@ -169,7 +169,7 @@ def _where(row_keys: Sequence[RowKey], *, torch: bool = True) -> str:
 
 
 def _reason(one: Consequence, *, sources: bool) -> Iterator[str]:
-    """Yield the lines of a core, those that changed with an asterisk, then what else changed."""
+    """Yield the lines of a core, changed ones with an asterisk, then the other facts that changed."""
     was, now = ({fact.text: fact for fact in facts} for facts in (one.was, one.now))
     core = _shown_core(one)
     shown = {item.text for item in core}

@@ -38,15 +38,15 @@ class ReaderGoneError(BrokenPipeError):
 class Console(Reporter):
     """Print messages for a person, or one JSON document for a program.
 
-    Everything is also logged, so that a log file has it (``--debug``). A result that cannot be written is an
-    error; a message that cannot be written is dropped.
+    With ``--debug``, everything is also written to a log file. A result that cannot be written is an error; a
+    message that cannot be written is dropped.
 
     Parameters
     ----------
     verbosity
         -1 prints only results and errors, 0 is normal, 1 prints more, 2 shows tracebacks.
     color
-        When to use colours; ``auto`` asks `NO_COLOR`, `FORCE_COLOR` and the terminal.
+        When to use colours; ``auto`` depends on `NO_COLOR`, `FORCE_COLOR` and the terminal.
     progress
         How progress is shown; see `matrix.progress`.
     """
@@ -138,7 +138,7 @@ class Console(Reporter):
         self.display.step(message, task)
 
     def progress(self, task: str = "", **change: Unpack[Change]) -> None:
-        """Show what has changed about a task."""
+        """Show changes of a task."""
         if "state" in change and task:
             self._log("INFO", f"{task}: {change['state']}")
         self.display.progress(task, **change)
@@ -254,7 +254,7 @@ def _write_message(text: str) -> None:
     if sys.stderr is None:
         return
     if sys.stdout is not None:
-        with suppress(OSError, ValueError):  # whoever prints a result next, or at the end, gets the error
+        with suppress(OSError, ValueError):  # the next result, or the last flush, raises the error
             sys.stdout.flush()
     try:
         print(text, file=sys.stderr, flush=True)

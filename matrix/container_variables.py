@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from resolver.facts.schema import SiteVariable
 
 VISIBLE = (PurePath("/tmp"), PurePath("/var/tmp"))  # noqa: S108
-"""The only directories of this machine that a container sees while cotainr builds it."""
+"""The only directories of this machine that are visible in a container while cotainr builds it."""
 BUILDERS = ("cotainr", "apptainer", "singularity")
 """Programs that build a container."""
 _BINDING = ("SINGULARITY_BIND", "SINGULARITY_BINDPATH", "APPTAINER_BIND", "APPTAINER_BINDPATH")
@@ -113,7 +113,7 @@ def unset_changes(env: Mapping[str, str], keep: Iterable[str] = ()) -> list[Chan
 
 
 def kept_warnings(env: Mapping[str, str]) -> list[str]:
-    """Return warnings about variables that are kept and may cause surprises."""
+    """Return warnings about variables that are kept and may have unwanted effects."""
     return [f"{name} {effect}" for name, effect in _KEPT.items() if env.get(name)]
 
 
@@ -140,30 +140,30 @@ def index_changes(env: Mapping[str, str], url: str) -> list[Change]:
 def bind_changes(index: str) -> list[Change]:
     """Return the changes that bind the index to /mnt, read-only, for SingularityCE and Apptainer."""
     value = f"{index}:/mnt:ro"
-    return [Change(name, value, "the container sees the index as /mnt") for name in _BINDS]
+    return [Change(name, value, "the index is /mnt in the container") for name in _BINDS]
 
 
 def container_changes(env: Mapping[str, str], folder: Path, keep: Iterable[str] = ()) -> list[Change]:
     """Return the changes for a command that builds a container.
 
-    ``PYTHONNOUSERSITE`` is not set: cotainr itself may be installed in the user's site directory, which the
-    container does not see while it is built.
+    ``PYTHONNOUSERSITE`` is not set: cotainr itself may be installed in the user's site directory, which is
+    not visible in the container while it is built.
 
     Parameters
     ----------
     folder
-        A directory that the container sees. `fill_folder` creates the files that the changes name.
+        A directory that is visible in the container. `fill_folder` creates the files that the changes name.
     """
     kept = set(keep)
     changes = [
-        Change(name, None, f"the container cannot see {env[name]}, and cotainr needs a directory that it can")
+        Change(name, None, f"{env[name]} is not visible in the container, where cotainr needs it")
         for name in ("TMPDIR", "TEMP", "TMP")
         if env.get(name) and not is_visible(env[name]) and name not in kept
     ]
     if "PIP_NO_CACHE_DIR" not in env:
         changes.append(Change("PIP_NO_CACHE_DIR", "1", "pip's cache would end up in the image"))
     changes += [
-        Change(name, str(folder / f"{name}.pem"), f"a copy of {env[name]}, which the container may not see")
+        Change(name, str(folder / f"{name}.pem"), f"a copy of {env[name]}, which the container may lack")
         for name in _hidden_certificates(env, kept)
     ]
     if shutil.which("apptainer") and not shutil.which("singularity"):
@@ -192,7 +192,7 @@ def fill_folder(env: Mapping[str, str], folder: Path, keep: Iterable[str] = ()) 
 
 
 def is_visible(path: str) -> bool:
-    """Return whether a container sees a path of this machine while it is built.
+    """Return whether a path of this machine is visible in a container while it is built.
 
     Examples
     --------

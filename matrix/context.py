@@ -113,7 +113,7 @@ class Context:
                 site=self.lock.target.site,
                 name=name,
                 value=value,
-                reason=f"{recipe.package} needs it at run time",
+                reason=f"{recipe.package} needs this variable at run time",
                 status=recipe.status,
                 source=recipe.source,
             )

@@ -80,7 +80,7 @@ class CoveredCell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CoverageResult(JsonDocument, kw_only=True):
-    """The part of the JSON output of ``matrix build-wheels --table`` that is about cells."""
+    """The part of the JSON output of ``matrix build-wheels --table`` that describes cells."""
 
     index: str
     target: Target
@@ -116,11 +116,11 @@ class Coverage:
     cells: list[_Covered]
     limits: Limits
     why_not: dict[str, str] = field(default_factory=dict)
-    """Build key to the reason why a wheel is not built now, or was not."""
+    """Build key to the reason why the wheel is not built now, or was not built."""
 
     def __post_init__(self) -> None:
         self.tasks: dict[str, Task] = {}
-        """By build key, worth first; each follows those that it requires."""
+        """By build key, most useful first; each task follows the tasks that it requires."""
         for cell in self.cells:
             for task in cell.tasks:
                 self.tasks.setdefault(task.build_key, task)
@@ -128,13 +128,13 @@ class Coverage:
 
     @property
     def lacking(self) -> EnvironmentLacksError | None:
-        """Why this machine cannot build anything of the selection; None if there is something to plan."""
+        """The reason why this machine cannot build any wheel of the selection; None if a cell has tasks."""
         if any(cell.tasks for cell in self.cells):
             return None
         return next((cell.lacking for cell in self.cells if cell.lacking), None)
 
     def tasks_of_locks(self, keys: Iterable[str] | None = None) -> list[tuple[Context, list[Task]]]:
-        """Return the tasks with the contexts of their locks, which are written to the index.
+        """Write the locks to the index, and return their contexts with their tasks.
 
         Parameters
         ----------
@@ -255,7 +255,7 @@ def add_table(parser: argparse.ArgumentParser) -> None:
         "--table",
         metavar="SELECTION",
         help="all cells of a selection of the table instead of a lock, such as 'apex torch>=2.9 "
-        "python==3.12 gfx=gfx90a,gfx942'; what `matrix table` accepts, and gfx=A,B",
+        "python==3.12 gfx=gfx90a,gfx942': the requirements of `matrix table`, and gfx=A,B",
     )
 
 
@@ -270,7 +270,9 @@ def add_table_options(parser: argparse.ArgumentParser) -> None:
         help="node time that the builds may take, such as 40h or 90m (default: no limit)",
     )
     group.add_argument(
-        "--retry-failed", action="store_true", help="also build what failed before from the same inputs"
+        "--retry-failed",
+        action="store_true",
+        help="also build wheels that failed before from the same inputs",
     )
 
 
@@ -295,7 +297,7 @@ def check_table_options(args: argparse.Namespace) -> None:
 
 
 def cover(context: Context, index: Index) -> Coverage | Conflict:
-    """Resolve the cells of the selection that the options name, and find their tasks; nothing is written.
+    """Resolve the cells of the selection in the options, and find their tasks, without writing files.
 
     Returns a conflict if the selection has no row.
 
@@ -332,7 +334,7 @@ def cover(context: Context, index: Index) -> Coverage | Conflict:
 
 
 def _context_of_selection(context: Context) -> Context:
-    """Return a context that requests what the selection names instead of the requirements of matrix.toml."""
+    """Return a context with the requests of the selection instead of the requirements in matrix.toml."""
     try:
         words = shlex.split(context.args.table)
     except ValueError as error:
@@ -469,7 +471,7 @@ class _Planner:
         return found
 
     def _context_of(self, lock: Resolution, tasks: Sequence[Task]) -> Context:
-        """Return the context of a lock, whose file is named after what it builds."""
+        """Return the context of a lock, whose file name is a hash of its build keys."""
         keys = " ".join(sorted(task.build_key for task in tasks))
         name = f"{hashlib.sha256(keys.encode()).hexdigest()[:20]}.lock"
         path = self._index.state / _LOCKS / name

@@ -41,7 +41,7 @@ def parse_line(text: str, directory: str = "", *, editable: bool = False) -> Req
     Raises
     ------
     UsageError
-        The text is not valid, does not say which distribution it is, or names a missing file.
+        The text is not valid, does not state the name of the distribution, or names a missing file.
     """
     parsed = parse_pep508(text)
     if parsed is not None and parsed.url:
@@ -89,7 +89,7 @@ class _DirectReference:
             url = self._location
             self._read_file_name("" if parts.scheme.startswith("git+") else parts.path)
         if not self._name:
-            self._fail("does not say which distribution it is", f"Write: NAME @ {shorten(self._location)}")
+            self._fail("does not name its distribution", f"Write: NAME @ {shorten(self._location)}")
         extras = f"[{','.join(sorted(self._extras))}]" if self._extras else ""
         fragment = f"#{self._fragment}" if self._fragment else ""
         return parse_requirement(f"{self._name}{extras} @ {url}{fragment}{f' ; {marker}' if marker else ''}")
@@ -139,7 +139,7 @@ class _DirectReference:
                 return
 
     def _check_name(self, name: str) -> None:
-        """Check that a stated name is the real one."""
+        """Check that a stated name is the real name."""
         if self._name and normalize_name(self._name) != name:
             self._fail(f"is {name}, not {self._name}", "Correct the name.")
         self._name = self._name or name

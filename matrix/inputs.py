@@ -1,7 +1,7 @@
 """The requirements that a user states: on the command line, in ``matrix.toml`` and in files.
 
-`matrix.checking` parses the files. It is imported only when there is one, because that takes longer than most
-resolutions. Anything that pip would use and `matrix` does not is an error or a warning with file and line.
+`matrix.checking` parses the files. It is imported only if there is a file, because the import takes longer
+than most resolutions. If pip would use a line that `matrix` does not, an error or a warning names the line.
 """
 
 from __future__ import annotations
@@ -91,7 +91,9 @@ def read_inputs(settings: Settings) -> Inputs:
     if settings.has_requirements and not reader.requirements["requirements"]:
         files = [file for file in (*settings.requirement_files, settings.env, settings.project) if file]
         msg = f"There are no requirements in {join_words(files or ['matrix.toml'], joiner='and')}."
-        raise UsageError(msg, hint="Add one. Without any file or name, matrix resolves its default set.")
+        raise UsageError(
+            msg, hint="Add a requirement. Without any file or name, matrix resolves its default set."
+        )
     unique = {kind: tuple(dict.fromkeys(rows)) for kind, rows in reader.requirements.items()}
     return Inputs(
         requirements=unique["requirements"],
@@ -113,8 +115,8 @@ class _Source(msgspec.Struct, frozen=True):
     line: int = 0
     key: str = ""
     directory: str = ""
-    """Where relative paths of projects and wheels begin. For pip it is the working directory, for conda that
-    of its file."""
+    """Where relative paths of projects and wheels begin. For pip it is the working directory, for conda the
+    directory of its file."""
     chain: tuple[str, ...] = ()
     """The real paths of the files that include each other, up to this one."""
 
@@ -200,7 +202,7 @@ class _Reader:
             self._append(parse_requirement(f"python{lock.python}"), kind, _Source())
         for package in lock.packages:
             self._add_requirement(package.requirement, kind, _Source(str(path), key=package.name))
-        # What comes from PyPI comes from the configured index, which may be a mirror.
+        # Packages from PyPI come from the configured index, which may be a mirror.
         known = {"", public_index().rstrip("/")}
         urls = dict.fromkeys(package.index_url.rstrip("/") for package in lock.packages)
         self.extra_index_urls += [_index_url(url, _Source(str(path))) for url in urls if url not in known]
@@ -272,7 +274,7 @@ class _Reader:
                 hashed += [here] if expanded.pip.values("--hash") else []
         if hashed:
             lines = "this line" if len(hashed) == 1 else f"this line and {len(hashed) - 1} more"
-            text = f"matrix does not use the hashes of {lines}. The lock records those that the index states."
+            text = f"matrix ignores the hashes of {lines}. The lock has the hashes that the index states."
             self.warnings.append(hashed[0].text(text))
 
     def _expanded(self, entry: Entry, source: _Source) -> Entry | None:
@@ -329,7 +331,7 @@ class _Reader:
             self.find_links.append(url)
         else:
             if self.index_url not in {None, url}:
-                self.warnings.append(source.text("this --index-url replaces the one on an earlier line."))
+                self.warnings.append(source.text("this --index-url replaces an earlier --index-url."))
             self.index_url = url
 
     def _add_requirement(self, text: str, kind: Kind, source: _Source, *, editable: bool = False) -> None:
@@ -357,7 +359,7 @@ def _plain_requirement(text: str) -> Requirement | None:
 
 
 def _check_form(entry: Entry, source: _Source) -> None:
-    """Reject lines that pip rejects or misunderstands."""
+    """Reject lines that pip rejects or partly ignores."""
     from matrix.checking.line_rules import check_line
 
     for finding in check_line(entry):

@@ -1,4 +1,4 @@
-"""``matrix catalog learn``: decide what each argument is, and read it."""
+"""``matrix catalog learn``: identify each argument, and read it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def learn(names: Sequence[str], catalog: Catalog, context: Context) -> Learned:
     from builders.learning import Learned
 
     if not names:
-        msg = "There is nothing to read."
+        msg = "`matrix catalog learn` requires at least one name."
         raise UsageError(
             msg, hint="Name wheels, base images, or distributions: matrix catalog learn NAME==VERSION"
         )
@@ -61,7 +61,7 @@ def learn(names: Sequence[str], catalog: Catalog, context: Context) -> Learned:
 
 
 def _is_source(text: str) -> bool:
-    """Return whether a name is that of an sdist, a source tree or a git repository."""
+    """Return whether a name refers to an sdist, a source tree or a git repository."""
     from builders.learning.origin import ARCHIVES, is_git
 
     if is_git(text):
@@ -136,7 +136,7 @@ def _wheels_of(text: str, indexes: IndexClient) -> list[File]:
     requirement = parse_requirement(text)
     name, specifier = requirement.name, requirement.specifier
     project = indexes.project(name)
-    where = f"Indexes asked: {', '.join(indexes.urls)}."
+    where = f"Searched: {', '.join(indexes.urls)}."
     if project is None:
         msg = f"{shorten(text)} is not a file, and no index has a project {name}."
         raise SourceError(msg, hint=where)

@@ -30,7 +30,7 @@ def catalog_of(lock: Resolution, path: Path, settings: Settings, shipped: Path |
 
     With `shipped`, the catalog that another version ships is loaded instead.
 
-    The overlays of the lock are looked for next to the lock, then in the working directory. Releases of the
+    Overlays of the lock are searched for next to the lock, then in the working directory. Releases of the
     lock that the catalog does not list are added, with the facts of the nearest older release.
 
     Raises
@@ -91,12 +91,12 @@ def is_same_request(one: Request, other: Request) -> bool:
 
 
 def kept_versions(lock: Resolution, upgrade: Collection[str]) -> dict[str, str]:
-    """Return the version and variant of everything in a lock, by name, except what will be upgraded.
+    """Return the version and variant of each distribution in a lock, by name, except those to upgrade.
 
     Raises
     ------
     UsageError
-        The lock has no distribution of that name.
+        A distribution to upgrade is not in the lock.
     """
     keys = {pick.name: pick.key for pick in lock.picks}
     for name in upgrade:
@@ -113,17 +113,17 @@ def is_unchanged(lock: Resolution, again: Resolution) -> bool:
 
 
 def names_target(args: argparse.Namespace) -> bool:
-    """Return whether any option names a part of the target."""
+    """Return whether any option sets a part of the target."""
     return any(getattr(args, name) for name in _TARGET_OPTIONS)
 
 
 def same_target(lock: Resolution, args: argparse.Namespace, catalog: Catalog) -> None:
-    """Check that the options do not request a different target from that of the lock.
+    """Check that the options agree with the target of the lock.
 
     Raises
     ------
     UsageError
-        An option differs.
+        An option requests a different target.
     """
     target = lock.target
     pairs = {
@@ -150,7 +150,7 @@ def same_target(lock: Resolution, args: argparse.Namespace, catalog: Catalog) ->
 
 
 def same_image(lock: Resolution, args: argparse.Namespace, catalog: Catalog) -> None:
-    """Check that ``--base-image`` does not name a different image from that of the lock.
+    """Check that ``--base-image`` agrees with the base image of the lock.
 
     Raises
     ------

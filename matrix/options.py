@@ -55,12 +55,12 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--prefer",
         choices=("advised", "newest", "proven", "oldest"),
-        help="which of several solutions to choose (default: advised: what the site advises, then newest)",
+        help="which of several solutions to choose; advised (default): as the site advises, then newest",
     )
     group.add_argument(
         "--no-prebuilt",
         action="store_true",
-        help="build what the catalog can build, even if others publish wheels",
+        help="build packages that have a recipe, even if others publish wheels",
     )
 
 
@@ -218,7 +218,7 @@ GLOBAL_DEFAULTS: dict[str, Any] = {
     "color": "auto",
     "progress": "auto",
 }
-"""Default values of the global options, which may stand before or after the command."""
+"""Default values of the global options, which are accepted before and after the command."""
 
 GLOBAL_WITH_VALUE = {"--color", "--progress"}
 """The global options that take a value, which may be a separate word."""
@@ -294,14 +294,14 @@ def normalized_name(text: str) -> str:
 
 
 def positive(text: str) -> int:
-    """Convert a whole number above 0."""
+    """Convert a text to a whole number above 0."""
     if not (text.isdecimal() and int(text) > 0):
         raise argparse.ArgumentTypeError(f"{shorten(text)!r} is not a whole number above 0")
     return int(text)
 
 
 def date(text: str) -> datetime.date:
-    """Convert a date in ISO form."""
+    """Convert a text in ISO form to a date."""
     try:
         return datetime.date.fromisoformat(text)
     except ValueError:
@@ -349,7 +349,7 @@ def add_wheel_options(parser: argparse.ArgumentParser) -> None:
         choices=("exact", "release", "none"),
         default="exact",
         help="torch that the wheels require: exactly the build they are compiled against (default), any "
-        "build of that release, or what their source requires",
+        "build of that release, or the versions that their source requires",
     )
 
 

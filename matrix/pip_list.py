@@ -55,7 +55,7 @@ def read_preinstalled(source: str, catalog: Catalog, base_image: str = "") -> Pr
     EnvironmentLacksError
         The base image cannot be read, or no runtime is installed to inspect it.
     UsageError
-        The file cannot be read or lists nothing, or a line is not valid.
+        The file cannot be read or lists no distribution, or a line is not valid.
     """
     if source == IMAGE:
         if not base_image or not is_local(Path(base_image)):
@@ -71,7 +71,7 @@ def read_preinstalled(source: str, catalog: Catalog, base_image: str = "") -> Pr
 
 
 def _versions(dists: Iterable[InstalledDist], source: str, known: set[str]) -> dict[str, str]:
-    """Return the version of each name. Names that the catalog knows must have a valid version."""
+    """Return the version of each name. Names in the catalog must have a valid version."""
     versions: dict[str, str] = {}
     for name, version, line in dists:
         if name in known and not version:

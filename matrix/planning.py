@@ -52,11 +52,11 @@ class PlannedTask(msgspec.Struct, frozen=True, kw_only=True):
     requires: tuple[str, ...]
     """Keys of the tasks whose wheels are installed to build this one."""
     inputs: dict[str, Any]
-    """Everything that the key is the digest of."""
+    """Everything that determines the key, which is its digest."""
     lock: str
     """Path of the lock that it belongs to."""
     command: tuple[str, ...]
-    """The words of the command that executes it, on any machine that sees the lock and the index."""
+    """The words of the command that executes it, on any machine that has the lock and the index."""
     cores: int
     memory_gib: float
     seconds: float
@@ -65,7 +65,7 @@ class PlannedTask(msgspec.Struct, frozen=True, kw_only=True):
     time_limit: int
     """Seconds after which the task has certainly failed."""
     network: bool
-    """Whether it may fetch what the cache lacks, before anything is compiled."""
+    """Whether it may fetch files that the cache lacks, before anything is compiled."""
 
 
 class Plan(JsonDocument, kw_only=True):

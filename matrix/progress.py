@@ -62,7 +62,7 @@ class Row(msgspec.Struct):
     after: Collection[str] = ()
     share: float = 0.0
     is_listed: bool = True
-    """Whether a line reports how it ended. Tasks of the command itself are not listed; its result is."""
+    """Whether a line reports its end. Tasks of the command itself are not listed: the result is printed."""
     started: float | None = None
     ended: float | None = None
     counted_from: tuple[float, float] = (0.0, 0.0)
@@ -73,11 +73,11 @@ class Row(msgspec.Struct):
     """The time when its last JSON event was written."""
 
     def elapsed(self, now: float) -> float:
-        """Return the seconds that it has run."""
+        """Return the seconds for which the task has run."""
         return 0.0 if self.started is None else (self.ended or now) - self.started
 
     def remaining(self, now: float) -> float | None:
-        """Return the seconds that it will probably take from now on; None if unknown."""
+        """Return the seconds that the task will probably still take; None if unknown."""
         if self.state in _ENDED:
             return 0.0
         since, before = self.counted_from
@@ -119,7 +119,7 @@ class Tasks:
         self._remaining: tuple[float, tuple[float, bool] | None] = (-math.inf, None)
 
     def row(self, name: str) -> Row | None:
-        """Return a task; for an empty name the one that was started last and still runs."""
+        """Return a task; for an empty name, the running task that was started last."""
         if name:
             return self.rows.get(name)
         running = (row for row in reversed(self.rows.values()) if row.state == "running")
@@ -167,7 +167,7 @@ class Tasks:
         return [row for row in self.running() if row.elapsed(now) >= _SHOWN_AFTER]
 
     def listed(self) -> list[Row]:
-        """Return the tasks for which a line reports how they ended."""
+        """Return the tasks whose end a line reports."""
         return [row for row in self.rows.values() if row.is_listed]
 
     def count(self, state: TaskState) -> int:
@@ -178,7 +178,7 @@ class Tasks:
         """Return the seconds until all tasks end, and whether that is only a lower bound; None if unknown.
 
         It is the larger of two bounds: the longest chain of tasks that wait for each other, and the work
-        of all tasks. The answer is computed at most once a second.
+        of all tasks. The result is computed at most once a second.
         """
         now = self.clock()
         if now - self._remaining[0] >= 1.0:
@@ -202,7 +202,7 @@ class Tasks:
 class Display:
     """Show no progress: ``--progress none``.
 
-    Everything that writes to the terminal does so within `cleared`.
+    Code that writes other text to the terminal does so within `cleared`.
     """
 
     def __init__(self, tasks: Tasks, stream: TextIO | None) -> None:
@@ -213,15 +213,15 @@ class Display:
         self._ticking = 0
         self._stop = threading.Event()
 
-    # What happens
+    # Events
 
     def step(self, message: str, task: str = "") -> None:
-        """Receive the start of a step."""
+        """Handle the start of a step."""
         with self._lock:
             self.show_step(self.tasks.start_step(task, message), message)
 
     def progress(self, task: str = "", **change: Unpack[Change]) -> None:
-        """Receive a change of a task."""
+        """Handle a change of a task."""
         with self._lock:
             changed = self.tasks.change(task, change)
             if changed is not None:
@@ -247,13 +247,13 @@ class Display:
 
     @contextmanager
     def cleared(self) -> Iterator[None]:
-        """Remove what is drawn on the terminal while something else is written to it."""
+        """Remove the drawing from the terminal while other text is written."""
         with self._lock:
             self.erase()
             yield
 
     def close(self) -> None:
-        """Remove what is drawn, and draw no more."""
+        """Remove the drawing, and draw no more."""
         self._stop.set()
         with self._lock:
             self.erase()
@@ -263,19 +263,19 @@ class Display:
         with self._lock:
             self.show_time()
 
-    # What a display does with it
+    # Reactions, which differ by display
 
     def show_step(self, row: Row | None, message: str) -> None:
         """Show the start of a step."""
 
     def show_change(self, row: Row, has_new_state: bool) -> None:
-        """Show what has changed about a task."""
+        """Show changes of a task."""
 
     def show_time(self) -> None:
-        """Show that time has passed."""
+        """Show the elapsed time."""
 
     def erase(self) -> None:
-        """Remove what is drawn."""
+        """Remove the drawing."""
 
     def _start_ticking(self) -> None:
         self._ticking += 1
@@ -293,7 +293,7 @@ class Display:
             self.tick()
 
     def _write(self, text: str) -> None:
-        """Write to stderr; what cannot be written is dropped."""
+        """Write to stderr; text that cannot be written is dropped."""
         if self._stream is None:
             return
         encoding = encoding_of(self._stream)
@@ -314,7 +314,7 @@ class Plain(Display):
         self._line(message if row is None else f"{self._named(row)}: {message}")
 
     def show_change(self, row: Row, has_new_state: bool) -> None:
-        """Write how a task ended."""
+        """Write the end of a task."""
         if has_new_state and row.state in {"done", "failed"} and row.is_announced and row.is_listed:
             self._line(f"{row.name}: {_ended(row)}")
         self.show_time()
@@ -400,7 +400,7 @@ class Board(Display):
         self.show_time()
 
     def show_change(self, row: Row, has_new_state: bool) -> None:
-        """Write how a task ended above the table."""
+        """Write the end of a task above the table."""
         if has_new_state and row.state in {"done", "failed"} and row.is_listed:
             with self.cleared():
                 mark = "done" if row.state == "done" else "failed"
@@ -443,7 +443,7 @@ class Board(Display):
             parts.append("\n" if number else "")
             parts.append(f"\r{line}\033[K" if line != before else "")
         self._drawn = lines
-        self._write("".join(parts) + "\r")  # at the end of a line, the terminal's ^C would begin another one
+        self._write("".join(parts) + "\r")  # at the end of a line, the terminal's ^C would begin a new line
 
     def _to_first_line(self, columns: int) -> str:
         """Return the codes that move the cursor; a narrower terminal may have wrapped the lines."""
@@ -532,7 +532,7 @@ def display(mode: Mode, stream: TextIO | None, screen: Screen = PLAIN, *, quiet:
 
 
 def summary(tasks: Tasks) -> str:
-    """Return what runs now in one line, and when everything may be finished."""
+    """Return one line with the running tasks, and the expected remaining time of all tasks."""
     now = tasks.clock()
     parts = []
     for row in tasks.running()[:4]:
@@ -545,7 +545,7 @@ def summary(tasks: Tasks) -> str:
 
 
 def overview(tasks: Tasks) -> str:
-    """Return the number of tasks by state, and when everything may be finished."""
+    """Return the number of tasks by state, and the expected remaining time of all tasks."""
     counts = [f"{tasks.count('done')} of {len(tasks.listed())} done"]
     counts += [
         f"{number} {state}"
@@ -569,7 +569,7 @@ def _ended(row: Row) -> str:
 
 
 def _times(row: Row, now: float) -> str:
-    """Return the elapsed time, and the expected one."""
+    """Return the elapsed time and the expected time."""
     if row.state != "running":
         return f"about {duration(row.expected)}" if row.expected else ""
     seconds = int(row.elapsed(now))

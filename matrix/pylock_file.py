@@ -1,4 +1,4 @@
-"""Read ``pylock.toml`` (PEP 751): what another tool locked becomes exact requirements."""
+"""Read the packages of a ``pylock.toml`` (PEP 751) as exact requirements."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class LockedPackage(NamedTuple):
     requirement: str
     """Its requirement: an exact version or a URL, with its marker."""
     index_url: str
-    """The index that it comes from; empty if the file does not say."""
+    """The index that it comes from; empty if the file does not name one."""
 
 
 class LockedPackages(NamedTuple):

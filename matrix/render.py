@@ -24,9 +24,9 @@ def findings_text(
 ) -> str:
     """Return findings as text, each as a message, its evidence and a hint.
 
-    Of the evidence, ``file`` and ``line`` come before the message, ``text`` (a line of a file, or a list of
-    ``{line, text}``) and ``corrected`` (the lines that should replace it) after it; the rest appears only in
-    JSON.
+    The ``file`` and ``line`` of the evidence come before the message. Its ``text`` (a line of a file, or a
+    list of ``{line, text}``) and ``corrected`` (the lines that should replace the text) come after the
+    message. The rest of the evidence appears only in JSON.
 
     Parameters
     ----------

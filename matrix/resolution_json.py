@@ -19,7 +19,7 @@ class Kept(Preinstalled, frozen=True):
     picks: dict[str, str] | UnsetType = UNSET
     """The kept distributions that the resolution contains."""
     ignored: list[str] | UnsetType = UNSET
-    """Kept distributions that the catalog does not know, or that nothing requires."""
+    """Kept distributions that are not in the catalog, or that no distribution requires."""
 
 
 class TargetDocument(Target, frozen=True, kw_only=True):
@@ -35,7 +35,7 @@ class ResolutionDocument(Resolution, frozen=True, kw_only=True):
 
 
 class ConflictDocument(Conflict, frozen=True, kw_only=True):
-    """Why there is no resolution."""
+    """A conflict: the reason why there is no resolution."""
 
     target: TargetDocument
 

@@ -43,8 +43,8 @@ def resolution_text(
     screen
         The capabilities of the output.
     every
-        List all distributions. Otherwise those that only package indexes know, and that the request does
-        not name, are counted.
+        List all distributions. Otherwise, distributions that come only from package indexes, and that the
+        request does not name, are counted.
     """
     others: frozenset[str] = frozenset() if every else names_of_others(resolution)
     listed = [pick for pick in resolution.picks if pick.name not in others]
@@ -152,7 +152,7 @@ def _reason_text(pick: Distribution, resolution: Resolution) -> str:
 
 
 def facts_text(pick: Distribution, resolution: Resolution, screen: Screen = PLAIN) -> str:
-    """Return why a version was chosen: one reason, then all facts by source."""
+    """Return the reasons for a version as text: one reason, then all facts by source."""
     title = f"{screen.styled('bold', f'{pick.name} {pick.key}')}: {_reason_text(pick, resolution)}"
     lines = [title.removesuffix(": ")]
     groups: dict[tuple[str, str], list[Fact]] = {}
@@ -177,7 +177,7 @@ def reasons_text(resolution: Resolution, screen: Screen = PLAIN) -> str:
 
 
 def names_of_others(resolution: Resolution) -> frozenset[str]:
-    """Return the distributions that only package indexes know, and that the request does not name."""
+    """Return the distributions that come only from package indexes, and that the request does not name."""
     named = {*PLATFORM, *(requirement.name for requirement in resolution.request.requirements)}
     return frozenset(
         pick.name
@@ -206,7 +206,7 @@ def conflict_text(conflict: Conflict) -> str:
             for suggestion in conflict.suggestions
         ]
     else:
-        lines.append("No smaller change makes this request resolve.")
+        lines.append("No change of this request was found that resolves the conflict.")
     return "\n".join(lines)
 
 

@@ -71,8 +71,8 @@ class Screen(NamedTuple):
     def table(self, rows: Sequence[Sequence[Cell]], head: Sequence[str] = (), *, indent: str = "  ") -> str:
         """Align rows in columns; only the text of the last column is wrapped.
 
-        If there is too little space for it, it moves below each row. If the other columns do not fit either,
-        each row becomes a paragraph with one line for each column.
+        If the last column does not fit, it moves below each row. If the other columns do not fit either, each
+        row becomes a paragraph with one line for each column.
 
         Examples
         --------
@@ -176,7 +176,7 @@ def screen_of(stream: TextIO | None, color: Color = "auto") -> Screen:
 def uses_ascii(stream: TextIO | None, text: str) -> bool:
     """Return whether a text has characters that the character set of a stream lacks."""
     names = os.environ
-    coerced = {"C.UTF-8", "C.utf8", "UTF-8"}  # what the interpreter puts there if the locale is C
+    coerced = {"C.UTF-8", "C.utf8", "UTF-8"}  # the interpreter sets one of these if the locale is C
     category = names.get("LC_CTYPE", "")
     if (names.get("LC_ALL") or (category not in coerced and category) or names.get("LANG")) in {"C", "POSIX"}:
         return not text.isascii()
@@ -237,12 +237,12 @@ def _aligned_text(rows: Sequence[Sequence[str]], last: int) -> str:
 
 
 def _divided(text: Text, width: int) -> list[Text]:
-    """Break a text into lines of a width; words that are longer are not broken."""
+    """Break a text into lines of a width; longer words are not broken."""
     return list(text.divide(_breaks(text.plain, width)))
 
 
 def _breaks(text: str, width: int) -> list[int]:
-    """Return where the lines of a width begin, except the first; words that are longer are not broken."""
+    """Return the offsets at which lines of a width begin, except the first; longer words are not broken."""
     offsets, start = [], 0
     for word in re.finditer(r"\S+", _protected(text)):
         if word.start() > start and _width(text[start : word.end()]) > width:

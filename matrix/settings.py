@@ -58,7 +58,7 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename=
     support: Literal["documented", "observed", "any"] | None = None
     prefer: Literal["advised", "newest", "proven", "oldest"] | None = None
     no_prebuilt: bool = False
-    """Build what the catalog can build, even if others publish wheels."""
+    """Build packages that have a recipe, even if others publish wheels."""
     catalog: list[str] = []
     keep_installed: str | None = None
     """A file that lists the installed distributions to keep, or ``image``."""
@@ -157,7 +157,7 @@ def overlays(settings: Settings) -> list[Path]:
 
 
 def load_catalog(settings: Settings, shipped: Path | None = None) -> Catalog:
-    """Load the shipped catalog, what audits and builds learned, and the overlays.
+    """Load the shipped catalog, the facts learned from audits and builds, and the overlays.
 
     With `shipped`, the catalog that another version ships is loaded instead.
     """

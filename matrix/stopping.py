@@ -30,12 +30,12 @@ def add_stopping(parser: argparse.ArgumentParser) -> None:
         "--signal",
         metavar="NAME",
         type=_signal,
-        help="stop on this signal, such as USR1, as sbatch --signal sends it (always: INT, TERM and HUP)",
+        help="also stop on this signal, such as USR1 from sbatch --signal (INT, TERM and HUP always stop)",
     )
 
 
 def stop_time(context: Context) -> float | None:
-    """Return when builds stop, in seconds since the epoch; None if nothing limits them.
+    """Return the time when builds stop, in seconds since the epoch; None if there is no limit.
 
     This also makes the signal that the user named stop the builds.
     """

@@ -41,7 +41,7 @@ _REFUSED_ROWS = "Does not work at this site"
 
 
 class CellDocument(msgspec.Struct, kw_only=True):
-    """A cell: a version, or the versions of a combination, or the reason why there is none."""
+    """A cell: a version, or the versions of a combination, or the reason why no version works."""
 
     version: str | UnsetType = UNSET
     variant: str | UnsetType = UNSET
@@ -66,7 +66,7 @@ class RowDocument(msgspec.Struct, kw_only=True):
 
 
 class TableDocument(JsonDocument, kw_only=True):
-    """Everything that works together at a site."""
+    """The versions that work together at a site."""
 
     status: Literal["ok"] = "ok"
     target: Target
@@ -76,7 +76,7 @@ class TableDocument(JsonDocument, kw_only=True):
 
 
 def answer_of(table: Table, rows: Iterable[Row]) -> str:
-    """Return a sentence with the number of torch versions that work, and that work with every package."""
+    """Return a sentence with the numbers of torch versions that work, and that work with every package."""
     columns = [column for column in table.columns if not table.refused_everywhere(column)]
     working = [row for row in rows if row.verdict]
     complete = [row for row in working if all(row.cells[column.name].picks for column in columns)]
@@ -88,7 +88,7 @@ def answer_of(table: Table, rows: Iterable[Row]) -> str:
 
 
 def to_text(table: Table, rows: Sequence[Row], screen: Screen) -> Iterator[str]:
-    """Yield the table in lines.
+    """Yield the parts of the table as text.
 
     Rows with the same base images have one heading that names the images. If the columns do not fit side by
     side, each torch has a separate table, with a line for each package and a column for each Python.

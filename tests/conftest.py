@@ -19,14 +19,14 @@ from resolver.facts import catalog_files, schema
 from tests.rig.rig import Rig, the_rig
 
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("any machine")  # a busy machine is not a fault
+settings.load_profile("any machine")  # a busy machine must not fail tests
 
 _INTEGRATION_TIMEOUT = 1800
 """Seconds; the first test that needs the rig's base image also makes it."""
 
 
 def pytest_configure() -> None:
-    """Receive SIGINT, and so do the programs that tests start; a background job of a shell ignores it."""
+    """Handle SIGINT, also in programs that tests start, because a shell's background job ignores it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -46,14 +46,14 @@ _ALONE = {
     "PIP_FIND_LINKS": None,
     "XDG_CACHE_HOME": _cache.name,
 }
-"""Variables of tests that are not integration tests: these resolve the shipped catalog alone, without an
-index and without what builds and audits of the user have learned."""
+"""Variables of tests that are not integration tests. These tests use only the shipped catalog, without an
+index and without facts that builds and audits of the user have learned."""
 _own_environment = {name: os.environ.get(name) for name in _ALONE}
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Set the environment of the test before any fixture, of whatever scope, is made."""
+    """Set the environment of the test before fixtures of any scope are created."""
     before, after = _own_environment, _ALONE
     if item.get_closest_marker("integration"):
         before, after = after, before
@@ -68,7 +68,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(autouse=True)
 def _unlimited_width(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove what pytest-xdist sets for its workers, so that text is wrapped only where a test wants it."""
+    """Remove a variable of pytest-xdist's workers, so that only tests that set a width wrap text."""
     monkeypatch.delenv("COLUMNS", raising=False)
 
 
@@ -100,7 +100,7 @@ def _shipped_files_read_once() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def rig() -> Iterator[Rig]:
-    """A base image with a real HIP compiler, a stand-in torch, and an ordinary user; made once, kept."""
+    """Return a base image with a real HIP compiler, a stand-in torch, and an ordinary user; made once."""
     with the_rig() as made:
         yield made
 
@@ -153,7 +153,7 @@ def make_wheel(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def libraries(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stand-ins for the JavaScript libraries, which a checkout has only after an installation."""
+    """Return stand-ins for the JavaScript libraries, which a checkout has only after an installation."""
     folder = tmp_path_factory.mktemp("vendored")
     for name in ("tabulator.js", "tabulator.css", "dagre.js"):
         (folder / name).write_text("/* stand-in */\n")

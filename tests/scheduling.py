@@ -33,12 +33,12 @@ def _scope(nodeid: str) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let one process make the rig's base image while the other runs the tests that do not need it."""
+    """Order the tests: one process makes the rig's base image, the other runs tests that do not need it."""
     items.sort(key=lambda item: (_scope(item.nodeid) != _FIRST, "rig" in getattr(item, "fixturenames", ())))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """For ``--dist loadscope``, keep the tests in one process that share a build."""
+    """Return a scheduler for ``--dist loadscope`` that runs tests that share a build in one process."""
     if config.getoption("dist") != "loadscope":
         return None
     scheduler = LoadScopeScheduling(config, log)

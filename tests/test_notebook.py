@@ -1,4 +1,4 @@
-"""What notebooks and interactive Python show of results: escaped, and short."""
+"""Results in notebooks and interactive Python: escaped, and short."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Tags(HTMLParser):
 
 
 def read(value: object) -> str:
-    """Return the text that a notebook shows of a value; it is a table and nothing else."""
+    """Return the text of a value in a notebook; check that it has only the tags of a table."""
     shown = Tags(value._repr_html_())  # type: ignore[attr-defined]
     assert shown.tags <= {"table", "caption", "tr", "th", "td"}
     return shown.text

@@ -26,7 +26,7 @@ _MOST_ROUNDS = 50
 
 
 def read_document(text: str, name: str) -> Document:
-    """Parse a file of either kind; its name decides, or else its content.
+    """Parse a file of either kind. Its name determines the kind, or else its content.
 
     Raises
     ------
@@ -56,7 +56,7 @@ def check(document: Document, expected: Expected) -> list[Finding]:
 def fixed(text: str, name: str, expected: Expected) -> str:
     """Return a file with every correction that is certain.
 
-    One correction can reveal another: a line that was split has a requirement that was hidden before.
+    One correction can make another possible: splitting a line may reveal a requirement.
     """
     for _ in range(_MOST_ROUNDS):
         document = read_document(text, name)

@@ -258,7 +258,7 @@ class _CondaReader:
                 self._add("not-text", line, "conda expects a string here and stops with a Python error.")
             for key in item if text is None and isinstance(item, CommentedMap) else ():
                 if key != "pip":
-                    self._add("not-text", line, "conda does not know this section and stops.")
+                    self._add("not-text", line, "conda accepts only a pip section here, and stops.")
                     continue
                 if sections:
                     message = "conda uses only the last pip section and ignores the others."
@@ -296,7 +296,8 @@ class _CondaReader:
         written = _COMMENT.sub("", self.lines[line][column:]).strip()
         if isinstance(section[position], CommentedMap) and written.startswith("--"):
             message = (
-                "YAML reads a mapping; conda expects a string and stops with a TypeError before pip runs."
+                "YAML reads this line as a mapping. conda expects a string and stops with a TypeError before "
+                "pip runs."
             )
             alone = len(section[position]) == 1 and not section.fa.flow_style() and self.editable
             entry = Entry(line=line + 1, text=self.lines[line].strip(), sequence=section, position=position)
@@ -304,7 +305,7 @@ class _CondaReader:
             self._add("yaml-map", line + 1, message, corrected=[json.dumps(written)], fixable=alone)
             return
         message = "conda expects a string and stops with a TypeError before pip runs."
-        fix = "Write a requirement or an option. Quote it if YAML reads anything else."
+        fix = "Write a requirement or an option. Quote it if YAML does not read it as a string."
         self._add("not-text", line + 1, message, fix=fix)
 
     def _entry(self, sequence: CommentedSeq, position: int, text: str, *, alone: bool = True) -> Entry:
@@ -335,9 +336,7 @@ class _CondaReader:
             return
         for name in variables:
             if _BUILD_VARIABLE.match(str(name)):
-                message = (
-                    "conda sets variables after pip has run, so this one does not affect the installation."
-                )
+                message = "conda sets variables after pip has run, so this variable does not affect pip."
                 message += f" {ISOLATION_VARIABLE}" if name == "PIP_NO_BUILD_ISOLATION" else ""
                 fix = "Set it in the environment in which you run cotainr; pip inherits that environment."
                 self._add("variables-too-late", _line_of(variables, name), message, fix=fix)

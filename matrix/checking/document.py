@@ -85,7 +85,7 @@ def finding(
         Whether `corrected` is the only sensible correction, so that ``--fix`` may write it.
     """
     corrected = tuple(corrected)
-    # A list in flow style, [a, b], has no room for a comment.
+    # An item of a list in flow style, [a, b], cannot be commented out.
     possible = entry.editable and not (entry.in_flow and any(text.startswith("#") for text in corrected))
     return finding_at(
         rule, entry.line, entry.text, message, corrected=corrected, fixable=fixable and possible, fix=fix
@@ -177,7 +177,7 @@ def read_requirements(text: str, name: str) -> Document:
     lines = text.splitlines(keepends=True)
     numbered = enumerate((line.rstrip("\r\n") for line in lines), start=1)
     if "\\" in text:
-        from pip_requirements_parser import join_lines  # takes long to load, and most files are plain
+        from pip_requirements_parser import join_lines  # slow to load, and needed for few files
 
         joined = list(join_lines(numbered))
     else:

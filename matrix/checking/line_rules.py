@@ -215,8 +215,8 @@ def _check_settings(entry: Entry) -> Iterator[Finding]:
     if not void:
         return
     message = (
-        "pip passes this to the build backend, which does not know the option: "
-        "the build stays isolated and has no torch."
+        "pip passes this to the build backend, which has no such option. "
+        "The build stays isolated and has no torch."
     )
     if line.requirement_text:
         yield _rewritten("void-setting", entry, message, [_without(line, void)])
@@ -241,7 +241,7 @@ def _check_hashes(document: Document) -> Iterator[Finding]:
 
 
 def _check_duplicates(document: Document) -> Iterator[Finding]:
-    """Find names that are on two lines: pip looks for a version that satisfies both.
+    """Report names that are on two lines: pip looks for a version that satisfies both.
 
     Observed with pip 22.3.1 and 26.3. Only the old resolver, which pip 20.3 replaced, rejected every second
     line for a name.
@@ -265,7 +265,7 @@ def _duplicate(entry: Entry, requirement: Requirement, earlier: list[tuple[Entry
             return finding("contradicting-requirement", entry, message, fix="Keep one of the two.")
     former, other = earlier[0]
     if any(former.text == entry.text for former, _ in earlier):
-        return _commented_out("duplicate-requirement", entry, f"Line {former.line} is the same requirement.")
+        return _commented_out("duplicate-requirement", entry, f"Line {former.line} has the same requirement.")
     fix = "Keep one of the two."
     if not (requirement.url or other.url or entry.pip.options or former.pip.options):
         extras = ",".join(sorted(requirement.extras | other.extras))

@@ -158,7 +158,7 @@ def check_torch(document: Document, expected: Expected) -> Iterator[Finding]:
     for entry in document.entries:
         line = entry.pip
         if expected.backend == "rocm" and is_for_cuda(line.name):
-            message = f"{line.name} is for NVIDIA GPUs: gigabytes that AMD GPUs cannot use."
+            message = f"{line.name} is for NVIDIA GPUs. AMD GPUs cannot use these gigabytes."
             certain = line.name.startswith("nvidia-")
             corrected = [f"# {entry.text}"] if certain else []
             fix = "torch for ROCm does not need it."
@@ -167,8 +167,8 @@ def check_torch(document: Document, expected: Expected) -> Iterator[Finding]:
             continue
         if line.name == "triton" and own_triton not in {"", "triton"}:
             message = (
-                f"The torch of this file requires {own_triton}. pip installs both into the same directory, "
-                "and the second overwrites files of the first."
+                f"The torch of this file requires {own_triton}. pip installs triton into the same directory, "
+                "and the second of the two overwrites files of the first."
             )
             fix = f"Remove the line: pip installs {own_triton} with torch."
             yield finding(
@@ -275,8 +275,8 @@ def _check_labelled(
     row = expected.catalog.torch.get(f"{line.public}+{line.local}")
     if row is None:
         versions = [row.version for row in expected.fitting("torch", line.public)]
-        message = f"The catalog does not list torch {line.pinned}; it may not exist."
-        message += f" For {expected.against} it lists {join_words(versions)}." if versions else ""
+        message = f"The catalog does not list torch {line.pinned}. This version may not exist."
+        message += f" For {expected.against}, the catalog lists {join_words(versions)}." if versions else ""
         corrected = [line.with_pin(version) for version in versions[:1]]
         yield finding("unknown-torch", entry, message, corrected=corrected)
         return
@@ -330,7 +330,9 @@ def check_extensions(document: Document, expected: Expected) -> Iterator[Finding
             corrected = [f"--only-binary {line.name}", line.text]
             yield finding("no-only-binary", entry, message, corrected=corrected, fixable=True)
         if line.local and not indexes.any:
-            message = "PyPI has no labelled versions, and the file names no index that could have this one."
+            message = (
+                "PyPI has no labelled versions, and the file names no index that could have this version."
+            )
             fix = f"Add the index: --extra-index-url {MOUNTED_INDEX}"
             yield finding("label-without-index", entry, message, fix=fix)
 
@@ -350,9 +352,9 @@ def check_names(document: Document, expected: Expected) -> Iterator[Finding]:
             {str(parse_wheel_filename(path.name)[1]) for path in Index(expected.index).wheels(line.name)},
             key=sort_key,
         )
-        reason = "pip takes the highest version from any index, even that of another project with this name."
+        reason = "pip takes the highest version from any index, even from another project with this name."
         if line.pinned:
-            reason = "Any index can serve this version, except PyPI if it has a label: PyPI rejects labels."
+            reason = "Any index can serve this version. A version with a label cannot come from PyPI."
         message = f"The index {expected.index} has {line.name}. {reason}"
         corrected = [line.with_pin(versions[-1])] if versions and "+" in versions[-1] else []
         yield finding("any-index", entry, message, corrected=corrected, fix="" if corrected else _HASH)
@@ -491,5 +493,7 @@ def _check_published(entry: Entry, rocm: str, expected: Expected) -> Iterator[Fi
         supported = [version for row in rows if row.kind == "run" for version in row.versions]
         if supported and not any(satisfies(rocm, version) for version in supported):
             releases = join_words(supported)
-            message = f"The wheel of {line.name} {line.pinned} is for ROCm {releases}, torch for {rocm}."
+            message = (
+                f"The wheel of {line.name} {line.pinned} is for ROCm {releases}, but torch is for {rocm}."
+            )
             yield finding("other-rocm", entry, message, fix="Pin a version for this ROCm.")

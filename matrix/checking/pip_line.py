@@ -132,7 +132,7 @@ class PipLine:
 
     @property
     def is_source(self) -> bool:
-        """Whether pip builds what the line names: a repository, a source archive or a directory."""
+        """Whether the line names something that pip builds: a repository, a source archive or a directory."""
         return bool(self.location) and not self.location.partition("#")[0].endswith(".whl")
 
     @cached_property
@@ -226,7 +226,7 @@ def parse_requirement(text: str) -> Requirement | None:
 
 
 def is_location(text: str) -> bool:
-    """Return whether pip takes a word as a path or a URL.
+    """Return whether pip treats a word as a path or a URL.
 
     Examples
     --------

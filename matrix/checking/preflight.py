@@ -1,8 +1,8 @@
 """Ask pip itself whether it can install a file; cotainr would hide pip's error.
 
-pip resolves the lines for the target's Python with ``--dry-run``. Nothing is built, so lines that pip would
-have to build are left out and listed. When pip cannot be run or cannot reach an index, the result is
-``not-run``, never ``passed``.
+pip resolves the lines for the target's Python with ``--dry-run``. Lines that pip would have to build are
+left out and listed, because the check must not run a build. If pip cannot be run or cannot reach an index,
+the result is ``not-run``, never ``passed``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 Outcome = Literal["passed", "refused", "unclear", "not-run"]
 _OLDEST_PIP = Version("22.3")
 _GLIBC = "2.39"
-"""The glibc to assume for an unknown image: that of the newest one in use, so pip skips the fewest wheels."""
+"""The glibc to assume for an unknown image: the newest in use, so that pip skips the fewest wheels."""
 _NOISE = re.compile(
     r"\s*(\$ |Looking in|Collecting|Obtaining|Downloading|Using cached|Would install|Requirement already|━"
     r"|-+$|Processing|Reading|Preparing|Discarding|\[notice\]|DEPRECATION)"
@@ -55,7 +55,7 @@ _UNREADABLE_BY_CONDA = {"yaml-map", "not-text", "pip-not-list", "duplicate-key"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preflight:
-    """The result of asking pip."""
+    """The result of running pip."""
 
     outcome: Outcome
     text: str
@@ -63,7 +63,7 @@ class Preflight:
     output: str = ""
     """pip's error in full."""
     left_out: tuple[int, ...] = ()
-    """Lines of the file that pip was not asked about, because it would have to build something."""
+    """Lines of the file that were not passed to pip, because pip would have to build them."""
 
     def __str__(self) -> str:
         """Return the result and the lines that were left out."""
@@ -75,7 +75,7 @@ SKIPPED = Preflight(outcome="not-run", text="Skipped, as requested with --no-pre
 
 
 def preflight(document: Document, expected: Expected, *, seconds: float) -> Preflight:
-    """Ask pip whether it can install the file.
+    """Check with pip whether the file can be installed.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def preflight(document: Document, expected: Expected, *, seconds: float) -> Pref
     left_out = tuple(entry.line for entry in document.entries if _builds(entry))
     checked = [entry for entry in document.entries if not _builds(entry)]
     if not any(entry.pip.requirement_text for entry in checked):
-        return _not_run("there is no requirement" + (" that pip would not build" if left_out else ""))
+        return _not_run("pip would build every requirement" if left_out else "there is no requirement")
     texts = {entry.line: _with_local_index(entry.text, expected.index) for entry in checked}
     missing = next(_missing_files(texts.values()), "")
     if missing:
@@ -145,9 +145,9 @@ def _not_run(reason: str, output: str = "") -> Preflight:
 
 
 def _builds(entry: Entry) -> bool:
-    """Return whether pip would build something, or read a file that may make it do so.
+    """Return whether pip would run a build, or read a file that may lead to a build.
 
-    A build runs other people's code, so everything that is not certainly a name or a wheel counts.
+    A build runs other people's code, so every entry counts that is not certainly a name or a wheel.
     """
     line = entry.pip
     is_wheel = line.location.partition("#")[0].endswith(".whl")
@@ -159,7 +159,7 @@ def _builds(entry: Entry) -> bool:
 
 
 def _with_local_index(text: str, index: Path) -> str:
-    """Replace the URL of the index in the container with that on this machine."""
+    """Replace the URL of the index in the container with its URL on this machine."""
     if not (index / "simple").is_dir():
         return text
     return text.replace(MOUNTED_INDEX, (index / "simple").absolute().as_uri())
@@ -208,7 +208,7 @@ def _failed(output: str, details: str, code: int, expected: Expected) -> Preflig
     Parameters
     ----------
     output
-        What pip printed.
+        The output of pip.
     details
         pip's log, which contains the URLs that it could not read.
     """

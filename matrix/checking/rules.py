@@ -104,7 +104,7 @@ RULES: dict[str, Rule] = {
     # Names on several indexes
     "any-index": Rule(
         "warning",
-        "distribution of our index that any index may provide",
+        "distribution in our index that any index may provide",
         "pip takes the highest version from any index: a stranger may register the name on PyPI",
     ),
     # Extensions
@@ -152,8 +152,8 @@ RULES: dict[str, Rule] = {
     # Paths
     "hidden-path": Rule(
         "error",
-        "path that the build cannot see",
-        "cotainr's container sees /tmp, /var/tmp and bound directories",
+        "path that is not visible in the build",
+        "only /tmp, /var/tmp and bound directories are visible in cotainr's container",
     ),
     "relative-path": Rule("error", "relative path", "only the file itself is copied to where pip runs"),
     "editable": Rule("error", "editable install", "the source tree is not copied to where pip runs"),

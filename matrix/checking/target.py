@@ -45,7 +45,7 @@ class Expected:
     glibc: str = ""
     """glibc of the base image; empty if there is no base image or its glibc is unknown."""
     index: Path = INDEX_DIRECTORY
-    """The local index, which the consumer sees as ``file:///mnt/simple``."""
+    """The local index, whose URL in the container is ``file:///mnt/simple``."""
 
     def fit(self, rocm: str) -> Fit:
         """Return whether a ROCm release fits; a release older than the driver supports may run."""
@@ -80,7 +80,7 @@ def expect_request(
     Raises
     ------
     UsageError
-        The catalog does not know the driver, image or GPU architecture.
+        The catalog does not have the driver, image or GPU architecture.
     """
     target = request.target
     check_target(catalog, target)

@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="GPU architectures that each wheel must contain code for, and no others; also --gfx90a",
     )
     parser.add_argument(
-        "--package", metavar="NAME", help="compare with what the catalog's recipe for NAME promises"
+        "--package", metavar="NAME", help="compare with the content that the recipe for NAME promises"
     )
     parser.add_argument(
         "--torch-lib", metavar="DIR", type=Path, help="torch/lib of the torch that the wheels will run with"

@@ -56,7 +56,7 @@ class TaskResults(JsonDocument, kw_only=True):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument(
-        "keys", metavar="KEY", nargs="+", help="the task's key; its first digits, if they are unique"
+        "keys", metavar="KEY", nargs="+", help="the key of a task, or its first digits if they are unique"
     )
     add_locks(parser)
     add_index(parser)

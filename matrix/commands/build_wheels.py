@@ -164,7 +164,7 @@ def execute(context: Context) -> int:
 
 
 def _batch_system(index: Index, context: Context) -> Executor | None:
-    """Return the batch system that will build the wheels; None if this machine builds them, or nothing does.
+    """Return the batch system that will build the wheels; None for this machine and with ``--dry-run``.
 
     Raises
     ------
@@ -273,7 +273,7 @@ def _build(builds: Builds, wheels: Sequence[WheelResult], context: Context) -> i
             wheel.why = f"it requires {builds.tasks[outcome.skipped[key]].title}, which failed"
         elif key in outcome.over_budget:
             wheel.state = "skipped"
-            wheel.why = "it is expected to take longer than what is left of the budget"
+            wheel.why = "its expected time is more than the rest of the budget"
     return _report_failures(builds, context)
 
 
@@ -423,7 +423,7 @@ def _remember(built: Mapping[str, Path], tasks: Mapping[str, Task], context: Con
 
 
 def _report_failures(builds: Builds, context: Context) -> int:
-    """Print the failures and return the highest of their exit codes; raise the first one, or go on."""
+    """Print the failures and return the highest of their exit codes; raise the first without --keep-going."""
     errors = list(builds.errors.values())
     first = [] if context.args.keep_going else errors[:1]
     for error in errors[len(first) :]:

@@ -81,7 +81,7 @@ class CatalogCheckDocument(JsonDocument, kw_only=True):
 
 
 class LearnDocument(JsonDocument, kw_only=True):
-    """Facts in files."""
+    """The facts that were learned from files."""
 
     status: Literal["ok"] = "ok"
     rows: int
@@ -135,7 +135,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     text = "only this package, on PyPI or with --source git (repeatable)"
     update.add_argument("--package", action="append", metavar="NAME", help=text)
-    text = "also show what the new rows change at this site (takes minutes)"
+    text = "also show the consequences of the new rows at this site (takes minutes)"
     update.add_argument("--site", metavar="NAME|FILE", help=text)
     for action, default in ((learn, learning.OUTPUT), (update, updating.OUTPUT)):
         action.add_argument(
@@ -349,7 +349,7 @@ def _update(context: Context) -> int:
             from matrix.consequences_text import consequences_text, summary
 
             console.data(f"\nConsequences: {summary(found)}\n\n{consequences_text(found)}")
-        reached = "The sources that were reached have nothing new."
+        reached = "The sources that were reached have no new facts."
         nothing = reached if update.unreachable else "The catalog is up to date."
         _report_end(args, len(update.rows), nothing, console, written=written)
     return EnvironmentLacksError.exit_code if update.unreachable else 0

@@ -1,4 +1,4 @@
-"""``matrix check``: report what pip or conda rejects, ignores or gets wrong in a file."""
+"""``matrix check``: report lines of a file that pip or conda rejects, ignores or gets wrong."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from matrix.console import Console
     from matrix.context import Context
 
-SUMMARY = "check an environment file for what pip or conda will reject, ignore or get wrong"
+SUMMARY = "check an environment file for lines that pip or conda will reject, ignore or get wrong"
 EXAMPLE = "matrix check env.yml --site lumi-g --fix"
 _SECONDS = 120.0
 _TARGET_OPTIONS = ("site", "date", "backend", "driver", "base_image", "gfx")

@@ -1,4 +1,4 @@
-"""``matrix diff``: what a new driver, day, base image or catalog makes possible, impossible or different."""
+"""``matrix diff``: the consequences of a new driver, day, base image or catalog."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from resolver.consequences import Consequence
     from resolver.model import Resolution
 
-SUMMARY = "show what a new driver, day, base image or catalog makes possible or impossible, and why"
+SUMMARY = "show the consequences of a new driver, day, base image or catalog, and the reasons"
 EXAMPLE = "matrix diff --site lumi-g --driver 30.10"
 
 
@@ -149,7 +149,7 @@ def _settings(context: Context) -> tuple[Settings, Settings]:
 
 
 def _side(context: Context, settings: Settings, shipped: Path | None = None) -> Side:
-    """Return the facts and the table of a side; only what the catalog knows is compared."""
+    """Return the facts and the table of a side; only distributions in the catalog are compared."""
     catalog = with_inspected_image(load_catalog(settings, shipped), settings.base_image)
     known = {*catalog.package, *ROW_COMPONENTS, *PAIRED_WITH_TORCH}
     requirements = [requirement for requirement in context.inputs.requirements if requirement.name in known]
@@ -232,7 +232,7 @@ def _records(args: argparse.Namespace, side: Side) -> Iterator[WheelRecord]:
 
 
 def _python_of(tags: Iterable[Tag]) -> dict[str, str]:
-    """Return the Python that a wheel is for; empty if it is for any."""
+    """Return the Python that a wheel requires; empty if the wheel works with any."""
     for tag in tags:
         if match := re.fullmatch(r"cp3(\d+)", tag.interpreter):
             return {"python": f"{'>=' if tag.abi == 'abi3' else '=='}3.{match[1]}"}
@@ -240,7 +240,7 @@ def _python_of(tags: Iterable[Tag]) -> dict[str, str]:
 
 
 def _title(before: Side, after: Side, shipped: Path | None) -> str:
-    """Return the target, and what changes in it."""
+    """Return the target and its changes."""
     pairs: dict[str, list[object]] = {
         "date": [side.request.target.date for side in (before, after)],
         "kernel driver": [_driver(side) for side in (before, after)],

@@ -1,4 +1,4 @@
-"""``matrix doctor``: check what this machine and a base image have, and what is missing."""
+"""``matrix doctor``: check this machine and a base image, and list missing tools."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from matrix.context import Context
     from resolver.facts.catalog import Catalog
 
-SUMMARY = "check what this machine and a base image have, and what is missing"
+SUMMARY = "check this machine and a base image, and list missing tools"
 EXAMPLE = "matrix doctor --base-image /appl/local/containers/lumi-rocm.sif"
 
 
 class ImageDocument(ImageFacts, frozen=True, kw_only=True):
-    """The content of a base image, and what it lacks to build wheels."""
+    """The content of a base image, and the tools that it lacks to build wheels."""
 
     missing: list[str]
     can_build: bool
@@ -104,7 +104,7 @@ def _inspect(given: str, catalog: Catalog, where: str | None) -> ImageFacts:
     row = catalog.image.get(name)
     if not path.exists():
         if row is None:
-            msg = f"{shorten(given)} does not exist, and the catalog knows no base image of that name."
+            msg = f"{shorten(given)} does not exist, and the catalog has no base image of that name."
             raise UsageError(msg, hint=did_you_mean(name, catalog.image))
         path = Path(row.path)
         if not row.path.startswith("/") or not path.exists():

@@ -51,13 +51,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--index-url",
         metavar="URL",
-        help=f"the index as the consumer sees it (default: {MOUNTED_INDEX} for cotainr and venv, paths "
+        help=f"URL of the index for the consumer (default: {MOUNTED_INDEX} for cotainr and venv, paths "
         "relative to the file for pylock, the real path for all others)",
     )
     parser.add_argument(
         "--hashes",
         action="store_true",
-        help="list everything with the hashes of its files",
+        help="list all distributions with the hashes of their files",
     )
     parser.add_argument(
         "--wheelhouse",
@@ -111,13 +111,13 @@ def execute(context: Context) -> int:
 
 
 def _write(files: Sequence[File], output: Path | None, folder: Path, console: Console) -> None:
-    """Write the files, or print the main one."""
+    """Write the files, or print the main file."""
     # A device or pipe, such as /dev/stdout, has no directory for other files.
     if output is None or (output.exists() and not (output.is_file() or output.is_dir())):
         console.data(files[0].text.rstrip())
         if files[1:]:
             names = ", ".join(file.name for file in files[1:])
-            console.info(f"It needs these files in the same directory: {names}. -o DIR writes all of them.")
+            console.info(f"Required in the same directory: {names}. To write all files: -o DIR")
         return
     for path in write_files(files, folder, named=not output.is_dir()):
         console.info(f"Wrote {path}")
@@ -136,7 +136,7 @@ def _check_options(args: argparse.Namespace, consumer: Consumer) -> None:
 
 
 def _left_open(lock: Resolution, wheels: Mapping[str, Sequence[Path]]) -> list[str]:
-    """Return what a lock leaves open: what it lists, and what our wheels require in addition."""
+    """Return the dependencies that a lock leaves open: those in the lock, and others of our wheels."""
     unbuilt = [
         pick.name for pick in lock.built() if not pick.files and not pick.alias_of and not wheels[pick.name]
     ]

@@ -112,19 +112,19 @@ def execute(context: Context) -> int:
             console.text("\n".join(["", heading, *map(_rejected_text, rejected)]))
         if more:
             command = f"matrix explain '{picks[0].name}==VERSION'"
-            console.text(f"  {more} more versions are preferred to it. To explain one of them: {command}")
+            console.text(f"  {more} more versions would be preferred. To explain one of them: {command}")
     return 0
 
 
 def _rejected(context: Context, requirement: Requirement) -> tuple[list[RejectedVersion], int]:
-    """Return why preferred versions were not chosen, and the number of those that are not explained.
+    """Return the reasons why preferred versions were not chosen, and the number of those left out.
 
     If the request can no longer be compiled, only the facts in the lock are used.
 
     Raises
     ------
     UsageError
-        The user named versions, and neither the chosen one nor any preferred one is among them.
+        The user named versions, and neither the chosen nor any preferred version is among them.
     """
     from matrix.locking import catalog_with_image_of
     from matrix.settings import Settings

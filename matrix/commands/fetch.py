@@ -74,14 +74,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_names(parser, "names", metavar="NAME", help="fetch only these (default: everything)")
     add_lock(parser)
     parser.add_argument(
-        "--only-sources", action="store_true", help="fetch only the sources of what the lock builds"
+        "--only-sources", action="store_true", help="fetch only the sources of distributions that are built"
     )
     parser.add_argument(
         "--wheelhouse",
         metavar="DIR",
         type=Path,
-        help="fetch only what pip installs, and put it into DIR together with our wheels from the index, for "
-        "`matrix env --wheelhouse DIR`",
+        help="fetch only the files that pip installs, and put them into DIR together with our wheels from "
+        "the index, for `matrix env --wheelhouse DIR`",
     )
     add_index(parser)
     add_build_host_options(parser)
@@ -181,7 +181,7 @@ def _check_wheelhouse_options(args: argparse.Namespace, lock: Resolution) -> Non
 def _fill_wheelhouse(
     folder: Path, result: FetchResult, lock: Resolution, built: Sequence[Distribution], index: Index
 ) -> None:
-    """Put the fetched files of the lock and our wheels into a directory; warn about missing ones."""
+    """Copy the fetched files of the lock and our wheels to a directory; warn about missing files."""
     ours = {pick.name: index.wheels_of(pick.name, pick.pinned) for pick in built}
     paths = [Path(item.path) for item in result.sources]
     paths += [path for wheels in ours.values() for path in wheels]
@@ -216,7 +216,7 @@ def _fetch_wheels(
 ) -> Iterator[FetchedItem | MissingItem]:
     """Fetch torch and the build requirements, with the Python and in the base image of the lock.
 
-    `seen` are the identities of what has been fetched.
+    `seen` are the identities of files that have been fetched.
     """
     from builders.build_host import find_build_host
     from builders.plan import plan

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from matrix.context import Context
     from resolver.model import Resolution
 
-SUMMARY = "show the build graph: what each distribution requires to run and to build"
+SUMMARY = "show the build graph: the requirements of each distribution to run and to build"
 EXAMPLE = "matrix graph --format svg -o graph.svg"
 FORMATS = ("text", "dot", "mermaid", "svg", "json")
 
@@ -78,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser,
         "requirements",
         metavar="REQ",
-        help="with a lock: show only what these require (default: all); without one: resolve these",
+        help="with a lock: show only these and their requirements (default: all); without: resolve these",
     )
     add_lock(parser)
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="where to write (default: stdout)")
@@ -134,7 +134,7 @@ def execute(context: Context) -> int:
 
 
 def _without_build_tools(graph: DiGraph[str], names: Sequence[str], console: Console) -> DiGraph[str]:
-    """Return the graph without what pip chooses, except distributions that the user named."""
+    """Return the graph without distributions that pip chooses, except those that the user named."""
     from resolver.graph import pick_in
 
     tools = {name for name in graph if pick_in(graph, name) is None} - set(names)

@@ -112,10 +112,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     made = {name: add_action(actions, name, summary, EXAMPLES[name]) for name, summary in _SUMMARIES.items()}
     add_names(made["list"], "projects", metavar="NAME", help="only these projects")
     made["add"].add_argument("wheels", nargs="+", metavar="FILE", type=Path, help="wheel files")
-    made["check"].add_argument("--repair", action="store_true", help="repair what can be repaired")
+    made["check"].add_argument("--repair", action="store_true", help="repair damage where possible")
     made["remove"].add_argument("what", nargs="+", metavar="WHEEL", help=_WHAT)
     made["prune"].add_argument(
-        "--lock", metavar="FILE", type=Path, action="append", help="keep what this lock pins (repeatable)"
+        "--lock",
+        metavar="FILE",
+        type=Path,
+        action="append",
+        help="keep the wheels that this lock pins (repeatable)",
     )
     made["prune"].add_argument(
         "--older-than",
@@ -149,7 +153,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     made["pack"].add_argument("-o", "--output", metavar="FILE", type=Path, default=Path("index.squashfs"))
     for name in ("remove", "prune"):
-        made[name].add_argument("--dry-run", action="store_true", help="list what would be removed")
+        made[name].add_argument("--dry-run", action="store_true", help="print the list, but remove nothing")
     for name, one in made.items():
         add_index(one)
         if name in {"list", "add", "check", "refresh", "remove", "prune"}:
@@ -345,7 +349,7 @@ def _check(index: Index, args: argparse.Namespace, console: Console) -> int:
     console.answer(found if findings else f"No damage in {what}.")
     _print_damage(findings, console)
     if damaged:
-        console.info("Repair it with: matrix index check --repair")
+        console.info("Repair the index with: matrix index check --repair")
     return int(damaged)
 
 

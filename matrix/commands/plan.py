@@ -41,7 +41,7 @@ EXAMPLE = "matrix plan --jobs 16 --memory 64 --format sbatch -o build.sh"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    add_names(parser, "names", metavar="NAME", help="plan only these, and what is needed to build them")
+    add_names(parser, "names", metavar="NAME", help="plan only these, and their build requirements")
     add_locks(parser)
     add_index(parser)
     add_wheel_options(parser)

@@ -1,4 +1,4 @@
-"""``matrix recipe draft``: catalog rows for an extension that the catalog does not know."""
+"""``matrix recipe draft``: catalog rows for an extension that the catalog does not have."""
 
 from __future__ import annotations
 
@@ -109,11 +109,11 @@ def execute(context: Context) -> int:
     )
     facts, gaps = origin.facts, gaps_of(origin.facts)
     if facts.name in context.catalog.package:
-        console.warning(f"The catalog has {facts.name}; the rows of the draft overlay its rows.")
+        console.warning(f"The catalog already has {facts.name}. The rows of the draft overlay its rows.")
     components = components_of(context.catalog)
     unnamed = [] if origin.on_index else unnamed_requirements(facts, components)
     if unnamed:
-        gaps.append(f"versions of {', '.join(unnamed)}: the wheel requires them, but the draft cannot")
+        gaps.append(f"versions of {', '.join(unnamed)}: the wheel requires them, but the draft does not")
     rows = origin.rows(components, context.today)
     file = args.output or Path(f"{facts.name}.toml")
     _write(file, rows, gaps, origin, context)
@@ -121,7 +121,7 @@ def execute(context: Context) -> int:
     if args.no_build:
         trial = Trial("skipped", "--no-build is set.")
     elif facts.without_cpu_path:
-        trial = Trial("skipped", f"{facts.without_cpu_path}, so nothing can be compiled for the CPU.")
+        trial = Trial("skipped", f"{facts.without_cpu_path}, so it cannot be compiled for the CPU.")
     else:
         trial = _build(file, facts, context)
         if trial.state == "built":

@@ -1,4 +1,4 @@
-"""``matrix report``: what works at a site, the build graph, the builds and the wheels on one HTML page."""
+"""``matrix report``: compatible versions, the build graph, the builds and the wheels on one HTML page."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
     from resolver.model import Request
 
-SUMMARY = "write one HTML page with what works at a site, the build graph, builds, wheels and conflicts"
+SUMMARY = "write one HTML page with compatible versions, the build graph, builds, wheels and conflicts"
 EXAMPLE = "matrix report -o report.html"
 
 
@@ -47,8 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser,
         "requirements",
         metavar="REQ",
-        help="the columns of the table and the limits of its rows, as for `matrix table` (default: what the "
-        "lock was resolved for)",
+        help="the columns of the table and the limits of its rows, as for `matrix table` (default: the "
+        "request of the lock)",
     )
     parser.add_argument(
         "-o",
@@ -102,7 +102,7 @@ def execute(context: Context) -> int:
     conflicts += [last] if last and last not in conflicts else []
     builds = build_records(index) if has_index or index.state.is_dir() else []
     report = Report(
-        title=f"What works at {request.target.site} on {request.target.date}",
+        title=f"Compatible versions at {request.target.site} on {request.target.date}",
         subtitle=subtitle_of(table),
         table=data,
         graph=graph_data(context.lock, _states(builds)) if context.has_lock else None,
@@ -144,7 +144,7 @@ def _absent(*, has_lock: bool, has_index: bool, has_changes: bool) -> list[tuple
         absent.append(("Builds and wheels", "matrix build-wheels"))
     if not has_changes:
         commands = "matrix diff --format json >diff.json; matrix report --include diff.json"
-        absent.append(("What a change breaks", commands))
+        absent.append(("The consequences of a change", commands))
     return absent
 
 
@@ -154,7 +154,7 @@ def _included(paths: Sequence[Path]) -> tuple[list[Conflict], list[dict[str, Any
     Raises
     ------
     UsageError
-        A file cannot be read, or contains something else.
+        A file cannot be read, or has other content.
     """
     conflicts: list[Conflict] = []
     changes = []
@@ -168,8 +168,8 @@ def _included(paths: Sequence[Path]) -> tuple[list[Conflict], list[dict[str, Any
         except OSError as error:
             raise UsageError(f"Cannot read {path}: {error.strerror}.") from None
         except (ValueError, TypeError, RecursionError):
-            msg = f"{path} is neither the JSON of `matrix diff`, nor that of a conflict of `matrix resolve`."
-            raise UsageError(msg, hint="These commands write it with --format json.") from None
+            msg = f"{path} is not JSON output of `matrix diff`, or of `matrix resolve` with a conflict."
+            raise UsageError(msg, hint="Write the file with --format json of these commands.") from None
     return conflicts, changes
 
 

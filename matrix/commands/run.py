@@ -1,4 +1,4 @@
-"""``matrix run -- COMMAND``: run a command, such as cotainr, so that it sees the index."""
+"""``matrix run -- COMMAND``: run a command, such as cotainr, so that it can use the index."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _require(command: list[str], index: Index) -> None:
         raise UsageError(msg, hint=f"Put options for `matrix run` before the two dashes: {EXAMPLE}")
     if not index.simple.is_dir():
         msg = f"There is no index at {index.root}: it has no directory simple/."
-        raise UsageError(msg, hint="`matrix build-wheels` creates one; --index names another directory.")
+        raise UsageError(msg, hint="`matrix build-wheels` creates an index; --index names another one.")
     if not shutil.which(command[0]):
         msg = f"{command[0]} is not on PATH."
         raise EnvironmentLacksError(
@@ -142,7 +142,7 @@ def _bindable(root: Path) -> str:
 
 
 class Choice(NamedTuple):
-    """How the command sees the index, and why."""
+    """How the command reaches the index, and why."""
 
     route: Literal["bind", "loopback"]
     reason: str
@@ -167,14 +167,14 @@ def base_image_of(command: Sequence[str]) -> str:
 
 
 def choose_route(route: str, command: Sequence[str], image: str) -> Choice:
-    """Choose how the command sees the index.
+    """Choose how the command reaches the index.
 
     Parameters
     ----------
     route
         ``bind``, ``loopback`` or ``auto``.
     image
-        The base image that the user names; if empty, the one that the command names.
+        The base image that the user names; if empty, the base image in the command.
 
     Raises
     ------
@@ -218,7 +218,7 @@ def _choose_by_image(route: str, image: str, *, requested: bool) -> Choice:
 
 
 def _has_mount_point(text: str) -> bool:
-    """Return whether a base image has the directory /mnt; a container runtime looks into image files.
+    """Return whether a base image has the directory /mnt; for image files, a container runtime is started.
 
     Raises
     ------

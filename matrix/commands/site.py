@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     actions = parser.add_subparsers(metavar="ACTION", required=True, dest="action")
     init = add_action(actions, "init", SUMMARY, EXAMPLE)
-    init.add_argument("--name", metavar="NAME", help="name of the site (default: that of Slurm's cluster)")
+    init.add_argument("--name", metavar="NAME", help="name of the site (default: the Slurm cluster's name)")
     text = "directory with base images of the site (repeatable)"
     init.add_argument("--images", metavar="DIR", type=Path, action="append", default=[], help=text)
     init.add_argument(

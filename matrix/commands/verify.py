@@ -44,7 +44,7 @@ SUMMARY = "check that a built container or environment matches the lock"
 EXAMPLE = "matrix verify --image container.sif"
 SCRIPT = Path("matrix-verify.sbatch")
 _MOST_OF_ONE_KIND = 10
-"""Maximum number of findings in the text output; a container built from another lock has hundreds."""
+"""Maximum number of findings of a kind in the text; a container built from another lock has hundreds."""
 _TIME = "00:15:00"
 _OUTPUT = "matrix-verify-%j.out"
 _GPU_VARIABLES = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
@@ -101,7 +101,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_index(parser)
     add_catalog(parser)
-    parser.add_argument("--need-gpu", action="store_true", help="fail if torch sees no GPU")
+    parser.add_argument("--need-gpu", action="store_true", help="fail if torch finds no GPU")
     add_format(parser)
     job = parser.add_argument_group("on a GPU node")
     job.add_argument(
@@ -157,7 +157,7 @@ def _reject_job_options(args: argparse.Namespace) -> None:
     }
     for option, is_given in given.items():
         if is_given:
-            msg = f"{option} requires --gpu: without it no job is written."
+            msg = f"{option} requires --gpu: without --gpu, no job is written."
             raise UsageError(msg)
 
 
@@ -171,7 +171,7 @@ def _verify(
         raise UsageError(msg, hint=hint)
     image = find_image(args.image) if args.image else None
     runtime = choose_runtime(args.where, image)
-    # Several may run at once, also on other nodes with the same cache.
+    # Several verifications may run at once, also on other nodes with the same cache.
     log = cache_root() / "logs" / f"verify-{os.uname().nodename}-{os.getpid()}.log"
     log.unlink(missing_ok=True)
     if image:

@@ -1,7 +1,7 @@
 """The tools for which `matrix env` writes files.
 
 Every module of this package is one consumer and defines it as ``CONSUMER``; its name is the module's name. A
-new consumer needs nothing else. Subpackages contain what the consumers share.
+new consumer needs nothing else. Subpackages contain shared code.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A definition file for an unprivileged build of an image on top of the base image.
 
 ``%post`` of such a build (SingularityCE with PRoot, apptainer without root) has a clean environment, and
-nothing can be bound to new paths. So wheels are copied in with ``%files`` and removed again. Everything is
+cannot bind files to new paths. So wheels are copied in with ``%files`` and removed again. Everything is
 installed into a separate environment, which does not change the image's packages. Source:
 LUMI-training-materials docs/2day-20260422/205-Containers.md ("unprivileged proot build").
 """

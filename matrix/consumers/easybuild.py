@@ -41,14 +41,14 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
     image = installation.lock.image
     digest = image.digest.removeprefix("sha256:") if image else ""
     checksums = [
-        "# EasyBuild checks that the image is the one in the lock. It must be the only source.",
+        "# EasyBuild compares the image with the digest in the lock. The image must be the only source.",
         f"checksums = [{digest!r}]",
     ]
     lines = [
         f"# {installation.heading}; {MARK} --for easybuild`.",
         "# Copy these lines into the container's easyconfig, below local_singularity_bind, local_sif and",
         "# local_conda_env. Run local_matrix_install where the easyconfig fills the virtual environment.",
-        "# The image already has these; constraints keep them: "
+        "# The image already has these distributions, and constraints keep them: "
         + ", ".join(map(pin, installation.preinstalled)),
         *(checksums if digest else ()),
         'local_pip_requirements = """',
@@ -61,7 +61,7 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
         '"""',
         f"# The {layout.what}. It is not needed after the module is built.",
         f"local_matrix_bind = {bind!r}",
-        "# A failing command stops the installation, which EasyBuild would not notice by itself.",
+        "# EasyBuild ignores a failing pip. So `|| exit 1` stops the installation.",
         "local_matrix_install = [",
         f"    f'cat >{_VENV}/requirements.txt <<EOF {{local_pip_requirements}}EOF',",
         f"    f'cat >{_VENV}/constraints.txt <<EOF {{local_pip_constraints}}EOF',",

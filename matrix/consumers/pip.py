@@ -58,7 +58,7 @@ def _check(installation: Installation, layout: Layout) -> list[Finding]:
     for required, titles in newer.items():
         message = (
             f"{_wheels(titles)} glibc {required}, and this machine has glibc {glibc}. "
-            "pip skips such wheels and reports only the versions of others."
+            "pip skips such wheels and reports only the versions of other wheels."
         )
         fix = "Install where glibc is new enough, or build in a base image with an older glibc."
         evidence = {"distributions": titles, "required": required, "glibc": glibc}
@@ -66,7 +66,7 @@ def _check(installation: Installation, layout: Layout) -> list[Finding]:
     for python, titles in other.items():
         message = (
             f"{_wheels(titles)} Python {python}, and no python{python} is on PATH. "
-            "The pip of another Python skips such wheels and reports only the versions of others."
+            "The pip of another Python skips such wheels and reports only the versions of other wheels."
         )
         fix = f"Load or install Python {python}, or resolve with --python for the Python that you have."
         evidence = {"distributions": titles, "python": python}

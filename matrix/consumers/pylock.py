@@ -1,9 +1,9 @@
 """A lock as ``pylock.toml`` (PEP 751), which uv and other installers read.
 
 An installer of this file resolves nothing: it installs the listed files, and every file has a location and a
-hash. So our wheels must be in the index. The files of all others are in the lock; if it leaves dependencies
-to pip, the files of its other distributions are looked up on their indexes, and the file says what is
-missing.
+hash. So the index must contain our wheels. A complete lock has the files of all other distributions. If a
+lock leaves dependencies to pip, the files of its distributions are looked up on their indexes, and a comment
+in the file states that dependencies are missing.
 
 Specification: https://packaging.python.org/en/latest/specifications/pylock-toml/
 """
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
 _HEAD = "# Written by `matrix env --for pylock`.\n"
 _INCOMPLETE = (
-    "# It lists what matrix.lock decides and nothing else:\n"
-    "# pip or uv must install the other dependencies of these distributions.\n"
+    "# This file lists only the distributions in matrix.lock.\n"
+    "# pip or uv must install their other dependencies.\n"
 )
 
 
@@ -105,13 +105,13 @@ def _check(installation: Installation, _: Layout) -> list[Finding]:
     messages = []
     if not installation.is_complete:
         messages.append(
-            "pylock.toml lists only what the lock decides. Other dependencies (such as sympy for torch) are "
-            "not in it."
+            "pylock.toml lists only the distributions in the lock. Other dependencies, such as sympy for "
+            "torch, are missing."
         )
     if installation.preinstalled:
         names = ", ".join(sorted(pick.name for pick in installation.preinstalled))
         messages.append(f"Not in pylock.toml, because the base image has them: {names}.")
-    fix = "After installing, run `pip check` to list them."
+    fix = "After installing, run `pip check` to list missing dependencies."
     return [Finding("pylock-incomplete", "warning", " ".join(messages), fix)] if messages else []
 
 

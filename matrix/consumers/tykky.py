@@ -1,7 +1,7 @@
 """A conda environment file and requirements for tykky, and the script that builds the environment with them.
 
-tykky sees the file systems of the machine, so the index is named by its real path. Observed with tykky at
-CSCfi/hpc-container-wrapper@b0956d9:
+tykky can read the file systems of the machine, so the files contain the real path of the index. Observed with
+tykky at CSCfi/hpc-container-wrapper@b0956d9:
 
 - pip treats packages in ``~/.local`` and ``PYTHONPATH`` as installed, so the environment lacks them,
   and tykky succeeds. Programs in the environment then prefer packages in ``~/.local``.
@@ -45,7 +45,7 @@ _SCRIPT = "build.sh"
 def _emit(installation: Installation, layout: Layout) -> list[File]:
     reject_preinstalled(installation, "conda environments")
     lines = requirement_lines(installation, layout.local)
-    about = [f"{_SCRIPT} passes it to conda-containerize -r."]
+    about = [f"{_SCRIPT} passes this file to conda-containerize -r."]
     variables = [
         f"# {installation.heading}; {MARK} --for tykky`.",
         "# The programs of the environment set these variables.",
@@ -64,8 +64,8 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
 def _build_script(installation: Installation, layout: Layout) -> str:
     notes = [
         f"Usage: bash {_SCRIPT} [--update] [DIR [more options of conda-containerize]]",
-        "With --update, pip replaces what has changed in an existing environment.",
-        "tykky builds in /tmp, which may be memory; CW_BUILD_TMPDIR=DIR chooses another directory.",
+        "With --update, pip installs the changes into an existing environment.",
+        "tykky builds in /tmp, which may be in memory; CW_BUILD_TMPDIR=DIR chooses another directory.",
         f"Set {layout.variable} if the {layout.what} has moved.",
     ]
     source = source_checks(installation, layout)

@@ -1,6 +1,6 @@
 """A ``pyproject.toml`` for uv.
 
-Each index is *explicit*: uv asks it only for the names that are bound to it. Overrides fix the versions,
+Each index is *explicit*: uv uses it only for the names that are bound to it. Overrides fix the versions,
 whatever a dependency requires. Source: uv's documentation, "Package indexes", "Dependency overrides" and
 "Dependency metadata"; tested with uv 0.13.
 """
@@ -60,7 +60,7 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
             if installation.is_complete and len(binary) == len(picks)
             else _array("no-build-package", binary)
         ),
-        "# These versions override what dependencies require.",
+        "# These versions override the requirements of dependencies.",
         *_array("override-dependencies", pinned),
         *(
             ["no-index = true", *_array("find-links", [source.url])]
@@ -90,7 +90,7 @@ def _sources(installation: Installation, url: str) -> list[str]:
 
 
 def _dependency_metadata(installation: Installation) -> list[str]:
-    """Return the tables that tell uv the requirements of what we build, so that it never asks for them."""
+    """Return the tables with the requirements of our wheels, so that uv does not look them up."""
     lines = []
     for pick in installation.built:
         edges = [edge for edge in installation.lock.edges if edge.subject == pick.name]

@@ -1,4 +1,4 @@
-"""Find facts that public sources have and the catalog does not.
+"""Find facts that public sources have and the catalog lacks.
 
 Each module for a source turns its pages, which `client` fetches, into rows. `update` adds the rows to a file
 of the user, after showing them as a diff.

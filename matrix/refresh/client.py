@@ -1,8 +1,8 @@
-"""An HTTP client for public sources: one request at a time, and only for pages that changed.
+"""An HTTP client for public sources: one request at a time, with a cache.
 
 CacheControl stores every page with its validators and requests it again conditionally (RFC 9110, section
-13.1), so most replies are a 304 without a body. It replaces its files atomically: a run that was killed loses
-no page that it already had.
+13.1), so most replies are a 304 without a body. It replaces its files atomically, so no cached page is lost
+if a run is killed.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ _TAG = re.compile(r"v?(\d+(\.\d+)+(\.?post\d+)?)")
 def find_updates(catalog: Catalog, packages: Iterable[str], mirrors: Mapping[str, str]) -> CatalogUpdate:
     """Return the tags that are newer than every known release of their package.
 
-    Only packages whose newest release without a variant comes from git are looked up: for the others, PyPI
-    or a fork decides what a release is. Wheels that others compiled are not compared.
+    Only packages whose newest release without a variant comes from git are looked up. Releases of other
+    packages are those on PyPI or of a fork. Wheels that others compiled are not compared.
     """
     update = CatalogUpdate()
     for name in packages:

@@ -2,7 +2,7 @@
 
 A label such as ``+rocm7.2torch2.14`` or ``+rocm721`` names the versions that a wheel was compiled for. Its
 file name states the Pythons and the glibc, and its metadata the torch. One wheel of each release is read in
-parts; the rows of a release whose wheel cannot be read rest on names alone, and are inferred.
+parts. If that wheel cannot be read, the rows of the release come from names alone, and are inferred.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _OLDEST_VLLM = "0.14"  # the first release with wheels for ROCm
 _NOTE = "From the names of its files; the content was not read."
 
 Reader = Callable[[File], Learned]
-"""Learns from a wheel on a server by fetching parts of it; raises a `MatrixError` if it cannot."""
+"""Reads facts from a wheel on a server by fetching parts of the file; raises a `MatrixError` on failure."""
 
 
 # AMD's indexes.
@@ -152,7 +152,7 @@ def vllm_updates(catalog: Catalog, client: Client, index: str, read: Reader) -> 
 
 
 def _vllm_versions(catalog: Catalog, client: Client, index: str) -> list[str]:
-    """Return the releases for which there may be an index that the catalog does not know."""
+    """Return the releases for which there may be an index that the catalog does not have."""
     known = [Version(row.version) for row in catalog.releases_of("vllm") if row.index]
     newest = max((version.public for version in known), key=sort_key, default="")
     page = client.project_page(index, "vllm")
@@ -385,7 +385,7 @@ def _is_final(version: str) -> bool:
 def _rocm_of(catalog: Catalog, version: str) -> str:
     """Return the ROCm that a local label names, such as ``7.2.1`` for ``rocm721``; empty if it names none.
 
-    Digits without dots are split so that they match a release or a line that the catalog knows.
+    Digits without dots are split so that they match a release or a line in the catalog.
     """
     match = _ROCM.search(Version(version).local or "")
     if match is None:

@@ -26,8 +26,8 @@ _COPIED = "Copied from {known}; the requirements of {new} have not been checked.
 def find_updates(catalog: Catalog, packages: Iterable[str], client: Client, index: str) -> CatalogUpdate:
     """Compare the releases of packages with the files on a package index.
 
-    A package is skipped if the project of that name on PyPI is a different one. Only releases newer than
-    all known ones count: the catalog leaves out older ones for a reason.
+    A package is skipped if the project of that name on PyPI is a different project. Only releases newer than
+    all known ones are added, because the catalog leaves out older releases on purpose.
     """
     update = CatalogUpdate()
     for name in packages:

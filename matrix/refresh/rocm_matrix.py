@@ -55,7 +55,7 @@ class Column(msgspec.Struct):
 
     gfx: list[str] = []
     drivers: list[str] = []
-    """Driver lines it was tested with."""
+    """Driver lines that the release was tested with."""
 
 
 def read_matrix(text: str) -> dict[str, Column]:

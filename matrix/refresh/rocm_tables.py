@@ -56,7 +56,7 @@ def read_drivers(text: str) -> dict[str, set[str]]:
 def _add_drivers(catalog: Catalog, text: str, url: str, update: CatalogUpdate) -> None:
     stated = read_drivers(text)
     if not stated:
-        update.remarks.append(f"{url} no longer states what drivers support and was skipped.")
+        update.remarks.append(f"{url} no longer states which ROCm a driver supports, so it was skipped.")
     for driver, lines in stated.items():
         known = catalog.driver.get(driver)
         if known is None:

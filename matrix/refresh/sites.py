@@ -61,8 +61,8 @@ def _read_frontier(catalog: Catalog, text: str, update: CatalogUpdate) -> None:
         if before is None:
             if not driver:
                 update.remarks.append(
-                    f"Frontier has kernel module {module} (ROCm {rocm}) since {day}, whose driver is "
-                    "not in the catalog."
+                    f"Frontier has had kernel module {module} (ROCm {rocm}) since {day}. The driver of this "
+                    "module is not in the catalog."
                 )
                 continue
             update.rows.append(
@@ -78,7 +78,8 @@ def _read_frontier(catalog: Catalog, text: str, update: CatalogUpdate) -> None:
             )
         elif before.package and before.package != module:
             update.remarks.append(
-                f"Frontier's guide names kernel module {module} since {day}, the catalog {before.package}."
+                f"From {day} on, Frontier's guide lists kernel module {module}, but the catalog lists "
+                f"{before.package}."
             )
 
 
@@ -87,14 +88,14 @@ def _driver_of(catalog: Catalog, module: str, rocm: str) -> str:
     lines = {minor(row.driver) for row in catalog.driver_module.values() if row.module == module}
     if len(lines) == 1:
         return lines.pop()
-    line = minor(rocm)  # before driver 30.10 it had the number of its ROCm
+    line = minor(rocm)  # before 30.10, drivers had the version of their ROCm
     return line if line in catalog.driver else ""
 
 
 def _read_lumi(catalog: Catalog, text: str, update: CatalogUpdate) -> None:
     limits = {name: int(count) * _HOURS[unit] for name, count, unit in _TABLE_ROW.findall(text)}
     if not limits:
-        update.remarks.append(f"{LUMI} is no longer a table of partitions and was skipped.")
+        update.remarks.append(f"{LUMI} no longer has a table of partitions and was skipped.")
     for (site, name), row in catalog.partition.items():
         hours = limits.get(name)
         if site in _LUMI_SITES and hours is not None and row.max_hours and hours != row.max_hours:

@@ -1,8 +1,8 @@
 """New torch wheels on PyTorch's indexes, with the distributions that match each of them.
 
-The indexes are those that the catalog names, and that of every newer ROCm line. The metadata file of a
-wheel (PEP 658) names its triton, and the torch of a torchvision. No index says for which GPU
-architectures a wheel has code: they are copied from the newest known wheel, and the row is inferred.
+The indexes are those in the catalog, and the index of every newer ROCm line. The metadata file of a wheel
+(PEP 658) names its triton, and the torch of a torchvision. Indexes do not state the GPU architectures of a
+wheel: they are copied from the newest known wheel, and the row is inferred.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def find_updates(catalog: Catalog, client: Client) -> CatalogUpdate:
 def indexes(catalog: Catalog) -> list[str]:
     """Return the URLs of PyTorch's indexes that may have something new.
 
-    An index that does not have the newest known torch is no longer updated.
+    Indexes without the newest known torch are left out, because PyTorch no longer updates them.
     """
     rows = [row for row in catalog.torch.values() if row.index.startswith(_BASE)]
     newest = {

@@ -47,7 +47,7 @@ def fetch_update(
     today: date,
     reporter: Reporter,
 ) -> CatalogUpdate:
-    """Fetch the pages of public sources and return what the catalog does not have.
+    """Fetch the pages of public sources and return the facts that the catalog lacks.
 
     Parameters
     ----------
@@ -218,7 +218,7 @@ def side_at(site: str, catalog: Catalog, today: date) -> Side:
     Raises
     ------
     UsageError
-        The catalog does not know the site, or its driver of that day.
+        The catalog does not have the site, or its driver on that day.
     """
     from matrix.inputs import Inputs
     from matrix.request import make_request
@@ -237,14 +237,14 @@ def without_rows(text: str, lines: Iterable[int]) -> str:
         while end < len(kept) and not kept[end].startswith("[["):
             end += 1
         while end > first and (not kept[end - 1].strip() or kept[end - 1].startswith("#")):
-            end -= 1  # what follows the row: empty lines, and a comment on the next one
+            end -= 1  # keep empty lines after the row, and a comment on the next row
         start = first - 1 if first == 1 or kept[first - 2].strip() else first - 2
         del kept[start:end]
     return "\n".join(kept)
 
 
 def leave_own_rows(update: CatalogUpdate, path: Path) -> None:
-    """Turn rows that would replace a row of the file itself into remarks: its rows are never changed."""
+    """Turn rows that would replace a row of the file into remarks, because its rows are never changed."""
     resolved = str(path.resolve())
     for row in [row for row in update.rows if row.from_file == resolved]:
         update.rows.remove(row)

@@ -45,7 +45,7 @@ class Report:
     changes: Sequence[dict[str, Any]] = ()
     """Output of `matrix diff`, with its consequences by effect."""
     absent: Sequence[tuple[str, str]] = field(default=())
-    """The sections without data, each with what to do."""
+    """The sections without data, each with the command that provides the data."""
 
 
 def render_page(report: Report) -> str:
@@ -67,7 +67,7 @@ def render_page(report: Report) -> str:
     environment.filters["shell"] = shlex.join
     libraries = [library(f"{name}.js") for name in _libraries(report)]
     own = (_TEMPLATES / "report.js").read_text(encoding="utf-8")
-    # Outside strings and comments, JavaScript has ASCII only.
+    # The scripts have other characters than ASCII only in strings and comments, where escapes are allowed.
     scripts = [text.encode("ascii", "backslashreplace").decode() for text in (*libraries, own)]
     page = environment.get_template("report.html.j2").render(
         report=report,
@@ -94,7 +94,7 @@ def library(name: str) -> str:
     Raises
     ------
     EnvironmentLacksError
-        The package was built without it.
+        The package was built without the library.
     """
     path = VENDORED / name
     try:

@@ -168,7 +168,7 @@ class TableData:
 
 
 def table_report(table: Table, rows: Iterable[Row], core: Core | None = None) -> Report:
-    """Return a page with the table alone."""
+    """Return a page with only the table."""
     target = table.request.target
     return Report(
         title=f"Compatible versions: {target.site} on {target.date}",

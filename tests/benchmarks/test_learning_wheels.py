@@ -1,4 +1,4 @@
-"""Learning from wheels on a server reads little of them where the format allows."""
+"""Learning from wheels on a server reads small parts of them where the format allows it."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ WITH_EXAMPLES = sorted(
 
 @pytest.fixture(scope="module")
 def examples() -> Iterator[Any]:
-    """The module of the documentation that runs examples."""
+    """Return the module of the documentation that runs examples."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(PROJECT / "docs")
         yield importlib.import_module("run_examples")

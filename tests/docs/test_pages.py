@@ -20,7 +20,7 @@ COMMANDS = PROJECT / "docs" / "reference" / "commands"
 
 @pytest.fixture(scope="module")
 def command_line() -> Any:
-    """The module of the documentation that reads the parsers."""
+    """Return the module of the documentation that reads the parsers."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(PROJECT / "docs")
         yield importlib.import_module("command_line")
@@ -29,7 +29,7 @@ def command_line() -> Any:
 
 @pytest.fixture(scope="module")
 def flags(command_line: Any) -> dict[str, set[str]]:
-    """The flags of each command and its actions."""
+    """Return the flags of each command and its actions."""
     return {
         command.name: {
             flag

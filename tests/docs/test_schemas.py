@@ -1,4 +1,4 @@
-"""The published JSON Schemas describe what the commands print: real documents, validated strictly."""
+"""The published JSON Schemas describe the output of the commands: real documents, validated strictly."""
 
 from __future__ import annotations
 

@@ -268,7 +268,7 @@ def test_build_script_replaces_container_only_after_success(readme: User, hidden
     good(done)
     assert f"{len(readme.lock.distributions)} distributions match the lock." in done.stdout
     assert done.stdout.endswith("Built ./container.sif\n")
-    assert "the container cannot see TMPDIR=/opt" in done.stderr
+    assert "TMPDIR=/opt is not visible in the container" in done.stderr
     assert str(hidden_certificates) not in done.stdout + done.stderr
     assert {path.name for path in readme.work.iterdir()} == before
     check_four_wheels(readme)

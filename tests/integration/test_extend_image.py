@@ -187,7 +187,7 @@ def test_environment_on_image_is_created_packed_verified_and_updated(user: User)
     good(user.matrix("env", "--for", "venv", "-o", "."))
     failed = user.bash("create_venv.sh", PIP_INDEX_URL="http://127.0.0.1:9/simple", PIP_RETRIES="0")
     assert failed.returncode == 3
-    assert "what existed before has not changed" in failed.stderr
+    assert "an existing environment has not changed" in failed.stderr
     assert user.seen() == seen
     good(user.bash("create_venv.sh"))
     updated = user.seen()

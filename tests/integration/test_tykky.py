@@ -209,7 +209,7 @@ def test_update_replaces_what_has_changed(environment: User) -> None:
     done = environment.run("bash", "build.sh", "--update", "env")
     assert done.returncode == 3
     assert "extra 1.0+cpu.torch2.13.0 is not in the lock" in done.stderr
-    assert "build anew, without --update" in done.stderr
+    assert "build again, without --update" in done.stderr
     assert environment.versions() == ["1.0+cpu.torch2.13.0", TORCH, "True"]
     environment.lock(("fused", "2.0+cpu.torch2.13.0"), ("extra", "1.0+cpu.torch2.13.0"))
     done = environment.run("bash", "build.sh", "--update", "env")

@@ -30,7 +30,7 @@ _DOT = re.compile(r'\s*("(?:\\.|[^"\\])*"|->|[{}\[\]=]|[A-Za-z_][\w]*|-?\d+)', r
 
 
 def read_dot(text: str) -> Drawn:
-    """Read the part of Graphviz's language that is written: statements, attributes, subgraphs."""
+    """Read the part of Graphviz's language that `matrix graph` writes: statements, attributes, subgraphs."""
     tokens = []
     position = 0
     text = text.strip()
@@ -84,7 +84,7 @@ def _attributes(tokens: Any) -> dict[str, str]:
 
 
 def _unquoted(text: str) -> str:
-    """Read a label: backslash and n is a line break, backslash and anything else that character."""
+    r"""Return a label without its escapes: ``\n`` is a line break, any other escape is its character."""
     if not text.startswith('"'):
         return text
     return re.sub(r"\\(.)", lambda match: "\n" if match[1] == "n" else match[1], text[1:-1])

@@ -1,4 +1,4 @@
-"""``matrix build-wheels``: what it rejects, and that it never builds something else."""
+"""``matrix build-wheels``: rejected options, locks and images, and errors that start no build."""
 
 from __future__ import annotations
 

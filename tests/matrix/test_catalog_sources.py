@@ -1,4 +1,4 @@
-"""The sources of ``matrix catalog update``, with a local server that has pages of their real form."""
+"""The sources of ``matrix catalog update``, with a local server whose pages have the form of real ones."""
 
 from __future__ import annotations
 
@@ -347,7 +347,7 @@ def test_unreachable_sites_are_named(pages: Sources, capsys: Capture) -> None:
     put(pages, prebuilt.RELEASES, "[]", "application/json")
     assert main_of("--source", "sites", "--source", "github") == 3
     message = capsys.readouterr().err
-    assert "The sources that were reached have nothing new." in message
+    assert "The sources that were reached have no new facts." in message
     assert "frontier_user_guide.rst" in message
 
 

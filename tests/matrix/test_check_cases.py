@@ -1,6 +1,6 @@
-"""The cases in ``checks/``: each is a file with the expected findings beside it.
+"""The cases in ``checks/``: each is a file with the expected findings next to it.
 
-``NAME.expected`` holds the options of the command, a line ``LINE ID`` for each finding (with ``fixed`` if
+``NAME.expected`` contains the options of the command, a line ``LINE ID`` for each finding (with ``fixed`` if
 ``--fix`` corrects it), and after ``----`` the corrected file, if it differs.
 """
 

@@ -1,4 +1,4 @@
-"""``matrix check``: invalid files, locks, output and what ``--fix`` writes."""
+"""``matrix check``: invalid files, locks, output and the corrections of ``--fix``."""
 
 from __future__ import annotations
 
@@ -339,7 +339,7 @@ def test_fix_of_last_line_without_line_break(capsys: Capture) -> None:
     ],
 )
 def test_name_that_any_index_may_serve_is_reported(capsys: Capture, text: str, reported: list[int]) -> None:
-    """The index has the name, and the catalog does not know it."""
+    """The index has the name, and the catalog does not."""
     page = Path("index/simple/mylab-ext")
     page.mkdir(parents=True)
     for version in ("0.9+cpu", "1.0+cpu"):

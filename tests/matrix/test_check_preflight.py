@@ -1,4 +1,4 @@
-"""The preflight: pip's answer, or why there is none. `fake_pip` replaces pip."""
+"""The preflight: pip's result, or the reason why there is none. `fake_pip` replaces pip."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def fake_pip(monkeypatch: pytest.MonkeyPatch, output: str, code: int) -> Path:
-    """Replace pip by a program, and return the file in which it records its arguments."""
+    """Replace pip with a program, and return the file in which it records its arguments."""
     program, record = Path("pip.sh").absolute(), Path("asked").absolute()
     script = f'#!/bin/sh\necho "$@" > {record}\nfor last; do :; done\ncat "$last" >> {record}\n'
     program.write_text(
@@ -124,7 +124,7 @@ def test_preflight_without_pip_report_is_not_run(
     ("lines", "why"),
     [
         ("--extra-index-url file:///mnt/simple\nnumpy==1.26.4", "name the index with --index"),
-        ("-e .", "no requirement"),
+        ("-e .", "pip would build every requirement"),
         ("# nothing", "no requirement"),
     ],
 )

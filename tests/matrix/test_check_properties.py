@@ -81,7 +81,7 @@ _HEAD = "channels: [conda-forge]\ndependencies:\n  - python=3.12\n  - pip:\n"
 
 @cache
 def lumi(consumer: str) -> Expected:
-    """Return what fits LUMI-G in March 2026."""
+    """Return the versions that fit LUMI-G in March 2026."""
     target = Target(backend="rocm", gfx=("gfx90a",), site="lumi-g", date=datetime.date(2026, 3, 1))
     kind = "cotainr" if consumer == "cotainr" else "pip"
     return expect_request(Request(target, ()), load(), kind)  # type: ignore[arg-type]
@@ -93,7 +93,7 @@ def test_check_of_any_text_ends_normally(text: str, name: str) -> None:
     try:
         document = read_document(text, name)
     except UsageError as error:
-        assert name in error.message  # noqa: PT017  a text that is no file of either kind
+        assert name in error.message  # noqa: PT017  a text that is neither kind of file
         return
     for finding in check(document, lumi("cotainr")):
         assert 1 <= finding.evidence["line"] <= len(document.lines)

@@ -69,7 +69,7 @@ def test_help_of_unknown_command_suggests_one(capsys: Capture) -> None:
 def options_of_a_new_command(
     line: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[int, str]:
-    """Return verbosity and colour mode that a command sees."""
+    """Return the verbosity and the colour mode that a command receives."""
     import matrix.commands
 
     (tmp_path / "hello.py").write_text(

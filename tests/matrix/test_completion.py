@@ -1,4 +1,4 @@
-"""Completion: what a shell's Tab shows, asked as the scripts of argcomplete ask; and real bash and fish."""
+"""Completion: the completions that argcomplete's scripts request, and those of real bash and fish."""
 
 from __future__ import annotations
 

@@ -349,7 +349,7 @@ def test_stdout_gets_main_file_and_others_are_listed(work: Path, capsys: Capture
     assert env("venv", lock="kept.lock") == 0
     output = capsys.readouterr()
     assert pins([line for line in output.out.splitlines() if line[:1] != "#"])["xformers"]
-    assert "constraints.txt, create_venv.sh, create_squashfs.sh, run.sh. -o DIR writes all" in output.err
+    assert "constraints.txt, create_venv.sh, create_squashfs.sh, run.sh. To write all files: -o" in output.err
 
 
 def test_file_of_user_is_not_replaced(work: Path, capsys: Capture) -> None:
@@ -360,9 +360,9 @@ def test_file_of_user_is_not_replaced(work: Path, capsys: Capture) -> None:
     assert (work / "build.sh").read_text() == "make\n"
     (work / "build.sh").unlink()
     (work / "env.yml").write_text("old\n")
-    assert env("cotainr", "-o", ".") == 2  # in a directory the main file is not named either
-    assert env("cotainr", "-o", "env.yml") == 0  # here it is
-    assert env("cotainr", "-o", ".") == 0  # and what is ours may be replaced
+    assert env("cotainr", "-o", ".") == 2  # with a directory, the user does not name the main file
+    assert env("cotainr", "-o", "env.yml") == 0  # here the user names it
+    assert env("cotainr", "-o", ".") == 0  # files that `matrix env` wrote may be replaced
     assert "name: matrix" in (work / "env.yml").read_text()
 
 
@@ -386,7 +386,7 @@ def test_same_lock_gives_same_bytes(work: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "output"),
     [
-        ("venv --hashes", "depends on what the image already has"),
+        ("venv --hashes", "depend on the packages that the image already has"),
         ("uv --hashes", "uv lock"),
         ("pylock --hashes", "a hash for every file"),
         ("pip --wheelhouse x --index-url https://x/simple", "cannot be combined"),
@@ -424,11 +424,11 @@ def test_needed_by_preinstalled_excludes_requested_packages(work: Path) -> None:
     bare, in_image = read_lock(work / "bare.lock"), read_lock(work / "kept.lock")
     assert Installation(bare).needed_by_preinstalled == frozenset()
     assert Installation(in_image).needed_by_preinstalled == {"pytorch-triton-rocm"}
-    # Somebody asked for it: then it is installed, whoever needs it besides.
+    # A requested distribution is installed, even if packages of the image also need it.
     requirements = (*in_image.request.requirements, parse_requirement("pytorch-triton-rocm"))
     changed = replace(in_image, request=replace(in_image.request, requirements=requirements))
     assert Installation(changed).needed_by_preinstalled == frozenset()
-    # What else needs it decides as well.
+    # A distribution that other packages also need is installed.
     assert Installation(with_kept(bare, "torchvision")).needed_by_preinstalled == frozenset()
 
 

@@ -36,7 +36,7 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert main(["resolve", *packages, "--date", "2026-03-01", "--python", "3.12", "-q"]) == 0
     capsys.readouterr()
     assert main(["env", "--for", "cotainr", "-o", "env.yml"]) == 0
-    assert "is not in" in capsys.readouterr().err  # nothing was built yet, and that is output
+    assert "is not in" in capsys.readouterr().err  # a warning: the wheels were not built yet
     return YAML(typ="safe").load(Path("env.yml").read_text())
 
 
@@ -52,13 +52,13 @@ def test_python_and_pip_are_dependencies(environment: Any) -> None:
 
 
 def test_libstdcxx_is_not_older_than_that_of_image(environment: Any) -> None:
-    assert "libstdcxx-ng>=14" in environment["dependencies"]  # that of Ubuntu 24.04
+    assert "libstdcxx-ng>=14" in environment["dependencies"]  # the libstdc++ of Ubuntu 24.04
 
 
 def test_definition_has_one_option_per_line(environment: Any) -> None:
     for line in pip_lines(environment):
         if line.startswith("-"):
-            assert len(line.split()) == 2, line  # with a requirement behind it pip installs nothing
+            assert len(line.split()) == 2, line  # pip ignores a requirement after an option
         else:
             assert "--" not in line
 
@@ -162,7 +162,7 @@ def start_script(
 
 @pytest.fixture
 def visible() -> Iterator[Path]:
-    """Return an empty directory that containers see, whatever pytest uses."""
+    """Return an empty directory that is visible in containers; pytest's directories may not be."""
     with tempfile.TemporaryDirectory(dir="/tmp") as name:
         yield Path(name)
 
@@ -204,7 +204,7 @@ def test_script_gives_cotainr_clean_environment_and_index(scripted: Path) -> Non
         ANY,
     ]
     assert re.fullmatch(r"tmp=/tmp/matrix-\w+ python=unset cache=1", rest[-1])
-    assert "the container cannot see TMPDIR=/scratch/p" in done.stderr
+    assert "TMPDIR=/scratch/p is not visible in the container" in done.stderr
     assert (scripted / "old.sif").read_text() == "new\n"
     assert sorted(path.name for path in scripted.glob("*.sif*")) == ["base image.sif", "old.sif"]
     assert "checked" in done.stdout
@@ -227,7 +227,7 @@ def test_failed_build_keeps_existing_container(scripted: Path) -> None:
 
 
 def start_sleeping(folder: Path, temporary: Path) -> tuple[subprocess.Popen[str], int]:
-    """Start a build that does not end; return also the process id of what cotainr started."""
+    """Start a build that does not end; return also the process id of the program that cotainr started."""
     temporary.mkdir(exist_ok=True)
     image = str(folder / "base image.sif")
     process = start_script(
@@ -315,7 +315,7 @@ def test_build_script_and_run_change_same_variables(scripted: Path) -> None:
 
 
 def test_missing_cotainr_is_reported(scripted: Path) -> None:
-    run_script(scripted, MATRIX_BASE_IMAGE="/no/such.sif")  # makes the programs
+    run_script(scripted, MATRIX_BASE_IMAGE="/no/such.sif")  # creates the fake programs
     environment = {"PATH": str(scripted / "system"), "MATRIX_BASE_IMAGE": str(scripted / "base image.sif")}
     (scripted / "system" / "singularity").write_text("")
     (scripted / "system" / "singularity").chmod(0o755)

@@ -1,4 +1,4 @@
-"""``matrix explain --log``: what a support engineer sees of a user's log."""
+"""``matrix explain --log``: the explanation of a user's log for a support engineer."""
 
 from __future__ import annotations
 

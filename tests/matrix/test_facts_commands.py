@@ -233,7 +233,7 @@ def test_explain_counts_rejected_versions_it_omits(capsys: Capture) -> None:
     assert more > 0
     assert main(["explain", "torch"]) == 0
     output = capsys.readouterr().out
-    assert f"{more} more versions are preferred to it" in output
+    assert f"{more} more versions would be preferred" in output
     assert "matrix explain 'torch==VERSION'" in output
     assert "2.14.1+rocm7.14" not in output
     assert main(["explain", "torch==2.14.1", "--format", "json"]) == 0

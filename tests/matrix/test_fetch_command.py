@@ -1,4 +1,4 @@
-"""``matrix fetch``: what is fetched, cached and missing."""
+"""``matrix fetch``: fetched, cached and missing files."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_named_source_only_is_fetched(capsys: Capture) -> None:
 
 
 def test_missing_source_does_not_stop_the_others(work: Work, capsys: Capture) -> None:
-    """Without the mirrors nothing can be reached: the hosts do not exist."""
+    """Without the mirrors, no source can be reached, because the hosts do not exist."""
     assert main(["fetch", "tiny", "-q", "--only-sources"]) == 0
     (work.root / "matrix.toml").write_text('catalog = ["facts"]\n')
     capsys.readouterr()

@@ -172,7 +172,7 @@ def test_names_choose_part_of_lock(lock: Resolution, capsys: Capture) -> None:
     names = [node["name"] for node in document["nodes"]]
     assert names == ["bitsandbytes", "numpy", "pytorch-triton-rocm", "torch"]
     assert document["requirements"] == ["bitsandbytes>=0.40"]
-    assert len(run_json(capsys, "rocm==6.4.*")["nodes"]) > 10  # a platform component limits nothing
+    assert len(run_json(capsys, "rocm==6.4.*")["nodes"]) > 10  # a platform component does not limit the graph
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.fixture
 def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An unpacked image, and a STAND-IN for its inspection."""
+    """Return an unpacked image; a STAND-IN replaces its inspection."""
     (tmp_path / "mine.sif" / "usr").mkdir(parents=True)
 
     def inspect_image(image: Image, kind: str | None = None) -> ImageFacts:  # noqa: ARG001
@@ -155,14 +155,14 @@ def test_fetch_accepts_image_that_has_moved(
 
 @pytest.fixture
 def _bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine with a C++ compiler and nothing else, and without a network."""
+    """Simulate a machine that has only a C++ compiler, and no network."""
     programs = tmp_path / "programs"
     programs.mkdir()
     (programs / "g++").write_text("#!/bin/sh\necho g++ 12\n")
     (programs / "g++").chmod(0o755)
     monkeypatch.setenv("PATH", str(programs))
     monkeypatch.setattr(machine, "is_reachable", lambda _: False)
-    monkeypatch.setattr(doctor, "index_url", lambda: "https://index.example/simple")  # else pip is asked
+    monkeypatch.setattr(doctor, "index_url", lambda: "https://index.example/simple")  # else pip is started
 
 
 @pytest.mark.usefixtures("_bare_machine")

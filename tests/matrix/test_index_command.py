@@ -1,4 +1,4 @@
-"""``matrix index``: what it says of an index, and that nothing happens to a wrong one."""
+"""``matrix index``: reports about an index, and errors that leave it unchanged."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def test_index_pack_rejects_links(
 
 
 def test_index_refresh_reports_replaced_wheel(index: Index, capsys: Capture) -> None:
-    """Pages would go on naming the old hash of a replaced wheel, and pip would refuse it."""
+    """Pages would still have the old hash of a replaced wheel, and pip would reject the wheel."""
     older, newer = index.wheels("tiny")
     before = (index.simple / "tiny" / "index.html").read_bytes()
     newer.write_bytes(older.read_bytes() + b"more")

@@ -109,7 +109,7 @@ def test_bad_arguments_are_usage_errors(tmp_path: Path, capsys: Capture) -> None
     (tmp_path / "project").mkdir()
     (tmp_path / "project" / "setup.py").touch()
     for arguments, text in (
-        ([], "nothing to read"),
+        ([], "requires at least one name"),
         (["empty"], "contains no wheel"),
         (["project"], "project does not state a valid name"),
         (["matrix-no-wheel.txt"], "matrix-no-wheel.txt"),
@@ -126,7 +126,7 @@ def test_bad_arguments_are_usage_errors(tmp_path: Path, capsys: Capture) -> None
 
 @pytest.fixture
 def _node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pretend to be a node with two MI250X.
+    """Simulate a node with two MI250X.
 
     Stands in for a node with GPUs, their driver and Slurm.
     """

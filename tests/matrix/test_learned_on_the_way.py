@@ -1,4 +1,4 @@
-"""What an audit or a build reads in a wheel is known to later commands."""
+"""Facts that an audit or a build learns from a wheel are available to later commands."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_audited_wheel_is_not_chosen_for_other_gpus(
         capsys.readouterr()
         assert chosen("gfx90a") == "1.0"
         assert chosen("gfx942") == "2.0"
-        # Another file of the same version is another matter.
+        # The learned facts do not apply to another file of the same version.
         other = make_wheel(
             version="2.0", files={"tiny/k.hsaco": code_object("gfx90a")}, tags=TAGS, folder="other"
         )

@@ -1,4 +1,4 @@
-"""Output stays short when a lock has hundreds of distributions that only package indexes know."""
+"""Output stays short when a lock has hundreds of distributions that come only from package indexes."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_image_is_a_keyword_unless_given_as_path(catalog: Catalog) -> None:
 def test_image_on_this_machine_lists_everything(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The Python with torch counts, and all of its packages, not only those that the catalog knows."""
+    """All packages of the Python with torch are kept, not only those in the catalog."""
     (tmp_path / "mine" / "usr").mkdir(parents=True)
     system = {"packaging": "23.0"}
     own = {"sympy": "1.13.3", "torch": "2.10.0", "triton-rocm": "3.6.0"}
@@ -243,7 +243,7 @@ def test_option_in_request_file_is_kept_in_lock(capsys: Capture) -> None:
     capsys.readouterr()
     assert main(["env", "--for", "pip"]) == 0
     requirements = capsys.readouterr().out
-    assert "Not installed, because the base image already has it: " in requirements
+    assert "Already in the base image, and not installed: " in requirements
     pins = [line for line in requirements.splitlines() if not line.startswith("#")]
     assert not any(line.startswith(("torch==", "apex==")) for line in pins)
     assert any(line.startswith("deepspeed==") for line in pins)

@@ -1,4 +1,4 @@
-"""What the displays of progress write, with a simulated clock and an emulated terminal."""
+"""The output of the progress displays, with a simulated clock and an emulated terminal."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def web(tmp_path: Path) -> Iterator[tuple[Path, str]]:
 
 
 def wheel(folder: Path, name: str, version: str, tags: str) -> Path:
-    """Make a tiny wheel."""
+    """Build a tiny wheel."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}-{version}-{tags}.whl"
     info = f"{name}-{version}.dist-info"
@@ -109,7 +109,7 @@ def lock(
 
 @pytest.fixture
 def built(lock: Resolution, tmp_path: Path) -> Path:
-    """Put the wheel that the lock builds into the index."""
+    """Publish the wheel of the lock in the index."""
     del lock
     made = wheel(tmp_path / "made", "deepspeed", LABELLED, f"{ABI}-{ABI}-manylinux_2_17_{platform.machine()}")
     return Index(tmp_path / "index").publish(made, {"build_key": "x"})
@@ -138,7 +138,7 @@ def test_pylock_lists_every_file_with_location_and_hash(built: Path, capsys: Cap
     assert file["url"].endswith(f"torch-2.13.0%2Bcpu-{ABI}-{ABI}-manylinux_2_17_{platform.machine()}.whl")
     assert set(file["hashes"]) == {"sha256"}
     output = capsys.readouterr().err
-    assert "are not in it" in output
+    assert "such as sympy for torch, are missing" in output
     assert data["tool"]["matrix"]["complete"] is False
 
 

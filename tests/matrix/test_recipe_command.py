@@ -1,4 +1,4 @@
-"""``matrix recipe draft``: what it writes and rejects. tests/integration builds a real draft."""
+"""``matrix recipe draft``: drafts and rejected sources. tests/integration builds a real draft."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """The directory of a project with a C++ and a CUDA extension."""
+    """Return the directory of a project with a C++ and a CUDA extension."""
     return write(tmp_path / "tiny", FILES)
 
 
@@ -70,7 +70,7 @@ def make_sdist(target: Path, files: Mapping[str, str]) -> bytes:
 
 @pytest.fixture
 def index(tmp_path: Path) -> str:
-    """A package index: sdists of tiny (1.1 is yanked), a project with wheels only, and a damaged sdist."""
+    """Return an index: sdists of tiny (1.1 is yanked), a project with wheels only, and a damaged sdist."""
     root = tmp_path / "simple"
     pkg_info = (
         "Metadata-Version: 2.2\nName: tiny\nVersion: 1.0\nRequires-Python: >=3.8\nRequires-Dist: torch>=2\n"

@@ -1,4 +1,4 @@
-"""``matrix report``: what is on the page, what is missing, and files to include."""
+"""``matrix report``: the content of the page, missing sections, and files to include."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_conflicts_and_changes_are_included(capsys: Capture) -> None:
 def test_other_files_are_rejected(text: str, capsys: Capture) -> None:
     Path("other.json").write_text(text)
     assert main(["report", "--include", "other.json"]) == 2
-    assert "is neither the JSON of `matrix diff`" in capsys.readouterr().err
+    assert "is not JSON output of `matrix diff`" in capsys.readouterr().err
     assert not Path("report.html").exists()
 
 

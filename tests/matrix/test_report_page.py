@@ -1,4 +1,4 @@
-"""The HTML page: hostile texts stay texts, and the policy of the page allows its own scripts alone."""
+"""The HTML page: hostile texts stay texts, and the policy of the page allows only its own scripts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``matrix run``: the command sees the index, and exits as if the shell had run it."""
+"""``matrix run``: the command can use the index, and exits as if the shell had run it."""
 
 from __future__ import annotations
 
@@ -144,8 +144,8 @@ def test_kill_ends_server_and_command(tmp_path: Path) -> None:
         assert requests.get(url, timeout=5).status_code == 200
         process.kill()
         process.wait()
-        # The kernel sends the command SIGTERM, perhaps once for each thread of its parent that ends; what
-        # it prints then ends its output.
+        # The kernel sends the command SIGTERM, perhaps once for each thread of its parent that ends. The
+        # command prints only the signals after that.
         assert set(process.stdout.read().splitlines()) == {"got 15"}
     until = time.monotonic() + 20
     while Path(f"/proc/{child}").exists() and time.monotonic() < until:
@@ -175,7 +175,7 @@ sys.exit(count)
         os.execv(sys.executable, [sys.executable, "-m", "matrix", "run", "-q", *python(code)])
     with os.fdopen(terminal, "rb", buffering=0) as output:
         assert any(b"terminal True True" in line for line in iter(output.readline, b""))
-        os.kill(matrix, signal.SIGSTOP)  # so that what it passes on, if anything, comes as a second one
+        os.kill(matrix, signal.SIGSTOP)  # a signal that it passed on would then be a second interrupt
         os.write(terminal, b"\x03")
         assert any(b"interrupt" in line for line in iter(output.readline, b""))
         os.kill(matrix, signal.SIGCONT)
@@ -350,7 +350,7 @@ def test_certificates_are_copied_for_container(tmp_path: Path, monkeypatch: Patc
     monkeypatch.setenv("SSL_CERT_FILE", str(hidden))
     monkeypatch.setenv("PIP_CERT", str(tmp_path / "seen.pem"))
     (tmp_path / "seen.pem").write_text("seen")
-    cotainr = tmp_path / "cotainr"  # a fake that prints what it gets
+    cotainr = tmp_path / "cotainr"  # a fake that prints its input
     cotainr.write_text(
         '#!/bin/sh\ncp "$SSL_CERT_FILE" copied\n'
         'printf "%s\\n" "$SSL_CERT_FILE" "$PIP_CERT" "$PIP_NO_CACHE_DIR"\n'

@@ -1,6 +1,6 @@
 """Recorded terminal sessions: the files in ``sessions/``.
 
-``MATRIX_RECORD=1`` writes them anew. Look at them before you commit them.
+``MATRIX_RECORD=1`` rewrites them. Check them before you commit them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SIZES = [(80, 24), (120, 40), (60, 24)]
 
 
 class Tty(io.StringIO):
-    """A terminal that keeps everything."""
+    """A terminal that keeps all output."""
 
     encoding = "utf-8"
 

@@ -64,7 +64,7 @@ def test_builds_stop_before_the_job_ends(
 def test_slurm_is_asked_when_the_job_ends(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, has_limit: bool
 ) -> None:
-    """STAND-IN: a `squeue` that knows one job."""
+    """Use a STAND-IN: a `squeue` that lists one job."""
     end = int(time.time()) + 7200
     text = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(end)) if has_limit else "N/A"
     squeue = tmp_path / "squeue"

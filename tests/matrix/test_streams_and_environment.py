@@ -1,7 +1,7 @@
-"""Every command when its streams, directory, home or processes are not as usual.
+"""Every command with unusable streams, directories or homes, or without processes.
 
-The exit code is 3 for what is missing on the machine, never that of another answer; there is no traceback.
-A command without a line here is called without arguments.
+The exit code is 3 if something is missing on the machine, never that of another answer; there is no
+traceback. A command without a line here is called without arguments.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ JSON = [
 
 
 class Answer(NamedTuple):
-    """What a command returns and prints."""
+    """The exit code and the output of a command."""
 
     code: int
     out: str
@@ -71,7 +71,7 @@ def fill(folder: Path) -> Path:
     shutil.copy(Index(folder / "index").wheels("deepspeed")[0], folder / WHEEL)
     try:
         assert main(["resolve", "deepspeed==0.19.8", "torch==2.13.0", "--backend", "cpu", "-q"]) == 0
-        main(["audit", WHEEL])  # learns a row; if a test did, the answer of another would depend on the order
+        main(["audit", WHEEL])  # learns a row, on which the answers of tests would otherwise depend
     finally:
         os.chdir(before)
     (folder / "requirements.txt").write_text("ninja==1.13.0\n")
@@ -105,7 +105,7 @@ def work(filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module")
 def usual(filled: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Sequence[str]], Answer]:
-    """Return a function that returns the answer of a command when all is as usual."""
+    """Return a function that returns the answer of a command in a normal environment."""
     answers: dict[tuple[str, ...], Answer] = {}
 
     def answer(line: Sequence[str]) -> Answer:
@@ -129,7 +129,7 @@ def run(line: Sequence[str]) -> Answer:
 
 
 def comparable(text: io.StringIO) -> str:
-    """Return the text without what differs between two runs."""
+    """Return the text without the parts that differ between two runs."""
     with contextlib.suppress(FileNotFoundError):
         text = io.StringIO(text.getvalue().replace(str(Path.cwd()), ""))
     return re.sub(r"\d+ GiB|\b\d+\.\d+ s\b|(?<=127.0.0.1:)\d+", "", text.getvalue())
@@ -216,7 +216,7 @@ def test_directory_that_is_not_utf8(line: list[str], filled: Path, usual: Usual,
 def test_absolute_paths_that_are_not_utf8(
     line: list[str], filled: Path, usual: Usual, tmp_path: Path
 ) -> None:
-    """The index, the lock and other files that are named, from an ordinary directory."""
+    """Name the index, the lock and other files by such paths, from an ordinary directory."""
     folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
     shutil.copytree(filled, folder)
     (tmp_path / "other").mkdir()
@@ -316,7 +316,7 @@ ROOT = Path(__file__).parents[2]
 def test_exit_code_with_unusable_streams(
     redirected: str, line: str, code: int, unbuffered: str, filled: Path
 ) -> None:
-    """In a process, whose interpreter flushes its streams when it exits."""
+    """Run in a process, because an interpreter flushes its streams when it exits."""
     command = ["/bin/sh", "-c", f'exec "$@" {redirected}', "sh", *PROGRAM, *line.split()]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": unbuffered}
     done = subprocess.run(
@@ -348,7 +348,7 @@ def test_program_that_is_started_writes_into_no_file_of_ours(filled: Path) -> No
 @pytest.mark.skipif(shutil.which("prlimit") is None, reason="prlimit (util-linux) is not installed")
 @pytest.mark.parametrize("name", ["verify", "run", "index"])
 def test_process_limit_of_the_kernel_is_exit_3(name: str, filled: Path) -> None:
-    """As an ordinary user, because the limit does not apply to root."""
+    """Run as an ordinary user, because the limit does not apply to root."""
     ordinary = ["/usr/bin/prlimit", "--nproc=1"]
     if os.geteuid() == 0:
         sets = [f"--{name}=-all,+dac_override" for name in ("inh-caps", "ambient-caps", "bounding-set")]

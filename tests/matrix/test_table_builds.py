@@ -1,4 +1,4 @@
-"""``matrix build-wheels --table`` and ``matrix plan --table``: states, order, budget, and the next night."""
+"""``matrix build-wheels --table`` and ``matrix plan --table``: states, order, budget, and later runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Capture = pytest.CaptureFixture[str]
 SELECTION = "deepspeed torch>=2.12,<2.14"
 TORCHES = ["2.13.0+cpu", "2.12.1+cpu", "2.12.0+cpu"]
 SECONDS = 120
-"""The guess for a build that nothing is known about."""
+"""The guess for a build without a record or a time in its recipe."""
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.fixture
 def builder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
-    """Replace builds: those for some torches fail, others publish a tiny wheel; return who was started."""
+    """Replace builds: those for some torches fail, others publish a tiny wheel; return the started ones."""
     failing: dict[str, MatrixError] = {}
     log = tmp_path / "started"
 

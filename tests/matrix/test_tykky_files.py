@@ -1,4 +1,4 @@
-"""``matrix env`` for tykky: the script with a fake conda-containerize, and what goes wrong."""
+"""``matrix env`` for tykky: the script with a fake conda-containerize, and its failures."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ chmod +x "$prefix/bin/python"
 
 @pytest.fixture
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory with the files for a lock, and a fake tykky."""
+    """Return a directory with the files for a lock, and a fake tykky."""
     monkeypatch.chdir(tmp_path)
     version = "1.0+cpu"
     Index(tmp_path / "index").publish(tiny_wheel(tmp_path / "made", "fused", version), {"build_key": "x"})
@@ -89,7 +89,7 @@ def test_existing_environment_is_replaced_after_success(work: Path) -> None:
     assert "Installation failed" in done.stdout
     message = f"build.sh: conda-containerize failed (exit code 1, its messages are above); {work}/env was not"
     assert message in done.stderr
-    assert "If it gives no reason, it could not download Miniforge." in done.stderr
+    assert "If tykky gives no reason, it could not download Miniforge." in done.stderr
     assert re.search(rf"It needs space: \S+ has \d\S* free, {work} has \d\S*\.\n$", done.stderr)
     done = run(work, DIFFERS="1")
     assert done.returncode == 3
@@ -101,7 +101,7 @@ def test_existing_environment_is_replaced_after_success(work: Path) -> None:
 
 
 def start_waiting(work: Path, *arguments: str) -> tuple[subprocess.Popen[str], int]:
-    """Start a build that does not end; return also the process id of what tykky started."""
+    """Start a build that does not end; return also the process id of the program that tykky started."""
     (work / "tmp").mkdir()
     env = {"PATH": f"{work / 'tool'}:/usr/bin:/bin", "WAIT": "1", "CW_BUILD_TMPDIR": str(work / "tmp")}
     command = ["bash", "build.sh", *arguments]
@@ -151,7 +151,7 @@ def test_update_changes_a_copy(work: Path) -> None:
     old = installed(work)
     done = run(work, "--update", "env", DIFFERS="1")
     assert done.returncode == 3
-    assert "build anew, without --update" in done.stderr
+    assert "build again, without --update" in done.stderr
     assert installed(work) == old
     assert run(work, "--update", "env").returncode == 0
     assert (work / "said.txt").read_text().startswith(f"update --environ {work}/environment.sh")
@@ -163,7 +163,7 @@ def test_update_rejects_another_python(work: Path) -> None:
     assert run(work).returncode == 0
     done = run(work, "--update", "env", INSTALLED_PYTHON="2.7")
     assert done.returncode == 3
-    assert f"has Python 2.7, and the lock has {running_python()}; build it anew" in done.stderr
+    assert f"has Python 2.7, and the lock has {running_python()}; build it again" in done.stderr
 
 
 def test_moved_index_is_added_to_those_of_pip(work: Path) -> None:

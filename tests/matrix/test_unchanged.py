@@ -1,4 +1,4 @@
-"""``matrix build-wheels`` when nothing has changed: a reason for each wheel, in no time."""
+"""``matrix build-wheels`` without changes: a reason for each wheel, after little CPU time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAMES = [f"package{number:02}" for number in range(20)]
 
 
 def cpu_seconds() -> float:
-    """Return how long the programs that were started so far have computed, whatever else runs."""
+    """Return the CPU time of all programs that were started so far, which other load does not change."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 

@@ -1,4 +1,4 @@
-"""What `matrix resolve` keeps of an existing lock, and what it leaves open without an index."""
+"""Versions that `matrix resolve` keeps from a lock, and requirements that stay open without an index."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from tests.support.locks import with_image, with_kept
 from tests.support.waiting import wait_for_end, wait_until
 
 APPTAINER = """#!/usr/bin/env bash
-# STAND-IN for Apptainer: makes what the steps would make, or fails in the middle.
+# STAND-IN for Apptainer: creates the results of the steps, or fails in the middle.
 set -eu
 for word; do case "$word" in *:/user-software) venv=${word%:/user-software} ;; esac; done
 mkdir -p "$venv/bin"
@@ -90,7 +90,7 @@ def create(work: Path, **env: str) -> None:
 
 
 def content(work: Path) -> dict[str, str]:
-    """Return what the user has: paths of environments, with their versions."""
+    """Return the user's environments: their paths, with their versions."""
     found = {}
     for path in work.glob("matrix-venv*"):
         file = path / "pyvenv.cfg" if path.is_dir() else path
@@ -119,7 +119,7 @@ def test_failing_first_installation_leaves_nothing(work: Path) -> None:
 
 
 def start_waiting(work: Path, script: str, waiting: str) -> tuple[subprocess.Popen[str], int]:
-    """Start a script that does not end; return also the process id of what its tool started."""
+    """Start a script that does not end; return also the process id of the program that its tool started."""
     started = subprocess.Popen(
         ["bash", str(work / script)],
         env={"PATH": f"{work / 'bin'}:/usr/bin:/bin", "STEPS": "wait", "TMPDIR": str(work)},
@@ -269,7 +269,7 @@ def test_run_requires_command(work: Path) -> None:
 
 
 def test_steps_fail_without_locked_torch(work: Path) -> None:
-    """The steps that run in the image, run here, where no Python has that torch."""
+    """Run the steps for the image on this machine, where no Python has that torch."""
     steps = (work / "create_venv.sh").read_text().partition("<<'INSIDE'\n")[2].partition("\nINSIDE\n")[0]
     done = subprocess.run(["sh"], input=steps, capture_output=True, text=True, check=False)
     assert done.returncode == 3

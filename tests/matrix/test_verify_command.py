@@ -27,7 +27,7 @@ def _here(tmp_path: Path, monkeypatch: Patch) -> None:
 
 @pytest.fixture
 def python(tmp_path: Path) -> str:
-    """Make an environment with nothing in it."""
+    """Create an empty environment."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "env")], check=True)
     return str(tmp_path / "env" / "bin" / "python")
 
@@ -79,7 +79,7 @@ if not USE_TRITON_ROCM:
 def test_variable_of_built_package_is_reported(
     capsys: Capture, python: str, tmp_path: Path, monkeypatch: Patch
 ) -> None:
-    """A STAND-IN for flash-attention's Triton build, which its variable alone makes importable."""
+    """Use a STAND-IN for flash-attention's Triton build, which cannot be imported without its variable."""
     resolved(capsys, "flash-attn[triton]")
     pins = {pick.name: pick.pinned for pick in read_lock(Path("matrix.lock")).distributions}
     (packages,) = tmp_path.glob("env/lib/python3*/site-packages")

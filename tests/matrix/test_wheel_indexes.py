@@ -36,7 +36,10 @@ class Handler(SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def amd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Serve AMD's index and, as pip's own, one with name holders; return the directory of AMD's."""
+    """Serve AMD's index and, as pip's own, an index with other projects of these names.
+
+    Returns the directory of AMD's index.
+    """
     root = tmp_path / "server"
     index, pypi = root / "amd" / "rocm" / "whl-next", root / "simple"
     device = f'amd-torch-device-gfx942=={TORCH}; extra == "device-gfx942"'
@@ -220,7 +223,7 @@ def test_wheel_of_a_github_release_is_locked_with_its_requirements(amd: Path, ca
         'no-prebuilt = true\ncatalog = ["facts.toml"]\n' + Path("matrix.toml").read_text()
     )
     lock = resolved("compiled", "torch==2.11.0")
-    assert lock.request.no_prebuilt  # nothing can build it, so the wheel stays
+    assert lock.request.no_prebuilt  # it cannot be built, so the wheel is kept
     pick = lock.pick("compiled")
     assert pick is not None
     assert (pick.origin, pick.direct_url) == ("published", f"{url}#sha256={sha256}")

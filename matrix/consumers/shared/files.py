@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from resolver.model import Distribution
 
 MARK = "written by `matrix env"
-"""Text at the top of every written file, to tell it from a user's file of the same name."""
-_HEAD = 1000  # bytes in which the mark is looked for
+"""Text at the top of every written file, which a user's file of the same name does not have."""
+_HEAD = 1000  # bytes that are searched for the mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The location of the wheels, as the consumer sees it."""
+    """The location of the wheels for a consumer."""
 
     url: str
     is_wheelhouse: bool = False
@@ -64,7 +64,7 @@ class Layout:
     index: Path
     """The index directory of this machine, with symbolic links resolved."""
     url: str = ""
-    """The index as the consumer sees it, if the user names it."""
+    """The URL of the index for the consumer, if the user named it."""
     folder: Path = Path()
     """The directory of the files."""
     wheelhouse: Path | None = None
@@ -81,7 +81,7 @@ class Layout:
 
     @property
     def what(self) -> str:
-        """What messages call that directory."""
+        """The name of that directory in messages."""
         return "wheelhouse" if self.wheelhouse else "index"
 
     @property
@@ -91,14 +91,14 @@ class Layout:
 
     @property
     def local(self) -> Source:
-        """The source for consumers that see the file systems of this machine."""
+        """The source for consumers that can read the file systems of this machine."""
         if self.wheelhouse is not None:
             return Source(self.wheelhouse.as_uri(), is_wheelhouse=True)
         return Source(self.url or (self.index / "simple").as_uri())
 
     @property
     def mounted(self) -> Source:
-        """The source for consumers that see that directory bound into a container."""
+        """The source for consumers that run in a container with that directory bound into it."""
         if self.wheelhouse is not None:
             return Source(f"file://{MOUNT_POINT}", is_wheelhouse=True)
         return Source(self.url or MOUNTED_INDEX)

@@ -29,9 +29,9 @@ class Installation:
     hashes
         SHA-256 of the files that may be installed, by distribution; empty unless hashes were requested.
     left_open
-        Texts that describe what the lock leaves open.
+        Descriptions of the dependencies that the lock leaves open.
     variables
-        Environment variables that must be set at the site or for what the lock builds, or must not be set.
+        Environment variables that must be set at the site or for built distributions, or must not be set.
 
     Raises
     ------
@@ -78,8 +78,8 @@ class Installation:
     def pip_variables(self) -> dict[str, str]:
         """Variables for a pip that another tool starts.
 
-        A pip that builds an sdist passes them on to the pip that installs its build requirements, so nothing
-        is set if there is one; pip then compares the pins with what each distribution requires.
+        If the lock has an sdist, no variable is set, because pip passes variables on to the pip that installs
+        build requirements. pip then checks the pins against the requirements of each distribution.
         """
         return {"PIP_NO_DEPS": "1"} if self.is_complete and not self.sdists else {}
 
@@ -162,20 +162,20 @@ class Installation:
 
 
 def left_to_pip(installation: Installation) -> tuple[str, str]:
-    """Return a sentence about what the lock leaves to pip, and a hint on how to lock that, too."""
+    """Return a sentence with the dependencies that the lock leaves to pip, and a hint on how to lock them."""
     lock, reasons = installation.lock, installation.left_open
     if not lock.is_complete:
         hint = "To lock everything, run `matrix resolve` with network access."
     elif any(not pick.files for pick in installation.built):
-        hint = "Build with `matrix build-wheels`, then run this again; add what is missing to the request."
+        hint = "Run `matrix build-wheels` and this command again. Add missing distributions to the request."
     else:
-        hint = "Add it to the request, and resolve again."
+        hint = "Add the missing distributions to the request, and resolve again."
     listed = shortened((reason.rstrip(".") for reason in reasons), most=2, separator="; ")
     return f"The lock leaves to pip: {listed or 'other dependencies'}.", hint
 
 
 def index_of(pick: Distribution) -> str:
-    """Return the URL of the index of a published distribution; empty for PyPI, which pip and uv know."""
+    """Return the URL of the index of a published distribution; empty for PyPI, the default of pip and uv."""
     return "" if pick.index.rstrip("/") == public_index().rstrip("/") else pick.index
 
 

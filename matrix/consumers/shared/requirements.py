@@ -4,13 +4,13 @@ Observed with pip 22.3 to 26.3:
 
 - An option must be alone on its line. ``--extra-index-url URL pkg`` installs nothing and prints nothing, and
   pip ignores an index after a requirement.
-- No public index can satisfy a pin with a local label, because PyPI rejects labels. It could satisfy an
-  unpinned name, with any project of that name.
+- No public index can satisfy a pin with a local label, because PyPI rejects labels. Any project of the same
+  name could satisfy an unpinned name.
 - ``--only-binary NAME`` keeps pip from running an unrelated setup.py, and makes a missing wheel an error.
 - If one line has a hash, every requirement and every dependency needs one.
 - ``--no-deps`` is not allowed in the file. As a variable, it would also apply to the build requirements of
   sdists, which pip installs with its own pip.
-- uv lets no package build from source after ``--only-binary :all:``, whatever follows.
+- After ``--only-binary :all:``, uv builds no package from source, even if a later line allows it.
 
 All this also applies to the pip section of a conda file, whose lines conda joins into a requirements file
 (conda 24.11 to 26.7). conda's own libstdc++ is loaded before that of the base image, so it must not be older.
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from matrix.consumers.shared.installation import Installation
     from resolver.model import Distribution
 
-IMAGE_HASHES_HINT = "What is installed there depends on what the image already has."
+IMAGE_HASHES_HINT = "The files to install depend on the packages that the image already has."
 """The reason why a consumer that extends an image cannot list hashes."""
 _CONDA_PIP = "25.*"
 """pip in conda environments: a release between the oldest and the newest that were tested (22.3 to 26.3)."""
@@ -40,12 +40,12 @@ _CONDA_PIP = "25.*"
 def requirement_lines(
     installation: Installation, source: Source, chosen: Sequence[Distribution] | None = None
 ) -> list[str]:
-    """Return the lines that install what a lock pins.
+    """Return the lines that install the distributions of a lock.
 
     Parameters
     ----------
     source
-        Our index, or a directory with all files, as the consumer sees it.
+        Our index, or a directory with all files, at its location for the consumer.
     chosen
         The distributions to install; by default all in the lock.
     """
@@ -73,7 +73,7 @@ def constraint_lines(installation: Installation, chosen: Sequence[Distribution] 
     """Return the versions that later installs must keep: those of the lock and those preinstalled.
 
     If a wheel is missing and requirements and constraints have its pin, pip 23 reports conflicting
-    dependencies. So constraints that go with such requirements have only what is preinstalled.
+    dependencies. So constraints for such requirements list only preinstalled distributions.
     """
     chosen = installation.installed if chosen is None else chosen
     pins = {pick.name: pick.pinned for pick in (*chosen, *installation.preinstalled)}
@@ -94,8 +94,8 @@ def environment_file(
 ) -> File:
     """Return a conda environment file.
 
-    Every line of the pip section is a plain YAML scalar, because no URL or pin contains anything that YAML
-    reads otherwise; only a colon at the end of a line would make it a map.
+    The lines of the pip section are plain YAML scalars, because URLs and pins have no special characters.
+    Only a line that ends with a colon is quoted: YAML would read it as a mapping.
     """
     image = installation.lock.image
     libstdcxx = image.libstdcxx if image else ""
@@ -122,11 +122,11 @@ def environment_file(
 def preinstalled_note(installation: Installation) -> list[str]:
     """Return a note that lists the distributions that the base image already has."""
     names = ", ".join(map(pin, installation.preinstalled))
-    return [f"Not installed, because the base image already has it: {names}"] if names else []
+    return [f"Already in the base image, and not installed: {names}"] if names else []
 
 
 def reject_preinstalled(installation: Installation, environments: str) -> None:
-    """Reject a lock that keeps packages of a base image, for environments that cannot see them.
+    """Reject a lock that keeps packages of a base image, for environments that cannot use them.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ def reject_preinstalled(installation: Installation, environments: str) -> None:
     """
     if installation.preinstalled:
         names = ", ".join(map(pin, installation.preinstalled))
-        msg = f"The lock keeps {names} of the base image, but {environments} cannot see packages of an image."
+        msg = f"The lock keeps {names} of the base image, but {environments} cannot use packages of an image."
         raise UsageError(msg, hint="Use --for venv or --for apptainer, or resolve without --keep-installed.")
 
 

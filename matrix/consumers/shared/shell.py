@@ -57,7 +57,7 @@ def stoppable(script: str, target: str, suffix: str = "") -> str:
     target
         Name of the shell variable with the path of the result, which an interrupted script does not change.
     suffix
-        What follows this path in the names of unfinished results.
+        The text after this path in the names of unfinished results.
     """
     return fill("stoppable.sh", script=script, target=target, suffix=suffix)
 
@@ -105,7 +105,7 @@ def environment_of_jobs(installation: Installation, consumer: str) -> list[File]
 
 
 def image_checks(installation: Installation, *, digest: bool = True) -> str:
-    """Return the lines that check that the base image exists and is the one of the lock.
+    """Return the lines that check that the base image exists and is the image of the lock.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ def source_checks(installation: Installation, layout: Layout) -> str:
 
     They set ``$index`` to the directory to bind.
 
-    Return an empty string if the user named the URL of the index, or nothing in it is installed.
+    Return an empty string if the user named the URL of the index, or if no wheel of the index is installed.
     """
     if not layout.binds(installation):
         return ""
@@ -162,8 +162,8 @@ def installed_check(
 def environment_steps(installation: Installation, prefix: str, folder: str) -> str:
     """Return POSIX shell lines that create, inside an image, a virtual environment on top of its Python.
 
-    If the lock keeps the image's torch, the environment uses the Python that has this torch, and everything
-    in the image becomes a constraint, so that pip fails rather than install another version over it.
+    If the lock keeps the image's torch, the environment uses the Python that has this torch. All packages of
+    the image become constraints, so that pip fails instead of installing another version over them.
 
     Parameters
     ----------

@@ -46,7 +46,7 @@
 
   const SOURCE = /https?:\/\/[^\s,;()<>"']+|(?:git:)?([\w.-]+\/[\w.-]+)@([0-9a-f]{7,40})(?::([^\s,()]+))?/g;
 
-  /** Return a source with what it names as links. */
+  /** Return a source, with links to the pages that it names. */
   function sourceOf(text) {
     const small = element("small", { class: "source" });
     let at = 0;
@@ -106,7 +106,7 @@
     const collator = new Intl.Collator("en", { numeric: true });
     const lists = new Map();
 
-    /** Impossible cells come last in ascending order, versions are compared number by number. */
+    /** Compare cells: impossible cells come last in ascending order, versions are compared by their numbers. */
     const sorter = (one, other) =>
       (one.state === "impossible") - (other.state === "impossible") || collator.compare(one.text, other.text);
 
@@ -123,8 +123,8 @@
 
     const plainCell = (cell) => element("span", { title: cell.getValue() }, cell.getValue());
 
-    // Folding groups one by one would draw the table each time. So all of them are replaced: Tabulator asks
-    // whether a group starts open if its key is new.
+    // Folding groups one by one would draw the table each time. So all groups are replaced: Tabulator calls
+    // `groupStartOpen` for every new key.
     let generation = 0, areOpen = null;
     const keyOf = (row) => `${generation}:${row.group}`;
     const startsOpen = (key) => areOpen ?? (table.groups.length <= 3 || key === "0:0");
@@ -258,7 +258,7 @@
         commandBox(resolveCommand(record, place)));
       if (value.state === "buildable") {
         const names = value.picks.filter((pick) => pick.state === "buildable").map((pick) => pick.name);
-        children.push(element("h3", {}, "Then build what is missing"), commandBox(`matrix build-wheels ${names.map(quote).join(" ")}`));
+        children.push(element("h3", {}, "Then build the missing wheels"), commandBox(`matrix build-wheels ${names.map(quote).join(" ")}`));
       }
       openPanel(title, children, () => focusCell(row, field));
     }
@@ -307,7 +307,7 @@
       }
     });
 
-    /** One cell can be reached with Tab; the arrow keys do the rest. */
+    /** Make one cell reachable with Tab; the arrow keys reach the others. */
     function offerFirstCell() {
       if (byId("table").querySelector(".cell[tabindex='0']")) return;
       const first = byId("table").querySelector(".cell");
@@ -319,7 +319,7 @@
       byId("table").querySelectorAll(".cell[tabindex='0']").forEach((cell) => { cell.tabIndex = -1; });
       event.target.tabIndex = 0;
     });
-    /** Tabulator marks headings of groups as row groups in a row group, which screen readers cannot follow. */
+    /** Correct the roles: Tabulator nests headings of groups as row groups, which screen readers cannot read. */
     function repairRoles() {
       byId("table").querySelectorAll(".tabulator-group").forEach((heading) => {
         heading.setAttribute("role", "row");
@@ -327,7 +327,7 @@
       });
     }
 
-    /** Rows of known size spare the browser most of the layout work while scrolling. */
+    /** Set the width of the rows: with a known size, scrolling requires little layout work. */
     function setWidth() {
       const widths = grid.getColumns().filter((column) => column.isVisible()).map((column) => column.getWidth());
       byId("table").style.setProperty("--width", `${widths.reduce((sum, width) => sum + width, 0)}px`);
@@ -384,7 +384,7 @@
       return layout;
     }
 
-    /** How many units of the drawing a pixel has, if all of it is shown; small graphs are not magnified. */
+    /** Return the units per pixel at which the whole drawing fits; small graphs are not magnified. */
     const scaleOf = ({ width, height }) => Math.max(1, width / holder.clientWidth, height / (0.7 * innerHeight));
 
     function draw() {

@@ -4,7 +4,7 @@ update=
 if [ "${1:-}" = --update ]; then update=1; shift; fi
 target=$(realpath -m -- "${1:-env}")
 if [ "$#" -gt 0 ]; then shift; fi
-# pip takes packages of ~/.local and PYTHONPATH for installed ones, and its own settings may send them elsewhere.
+# pip treats packages in ~/.local and PYTHONPATH as installed, and its settings may name another directory.
 unset @UNSET@
 export PYTHONNOUSERSITE=1
 command -v conda-containerize >/dev/null || fail "conda-containerize is not on PATH@LOAD@"
@@ -20,7 +20,7 @@ fi
 # An existing environment stays until the new one is complete.
 new=$target.new-$$
 old=$target.old-$$
-# tykky leaves its temporary files if it is killed; these go with this directory.
+# If tykky is killed, it leaves its temporary files. They are removed with this directory.
 temporary=${CW_BUILD_TMPDIR:-${TMPDIR:-/tmp}}
 mkdir -p -- "$temporary"
 temporary=$(mktemp -d -- "$temporary/matrix-XXXXXX") || fail "cannot create a directory for temporary files"
@@ -38,7 +38,7 @@ options=(--environ "$here/environment.sh" -r "$here/req.txt" "$@")
 if [ -n "$update" ]; then
     installed=$("$target/bin/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
     [ "$installed" = @PYTHON@ ] ||
-        fail "$target has Python $installed, and the lock has @PYTHON@; build it anew, without --update"
+        fail "$target has Python $installed, and the lock has @PYTHON@; build it again, without --update"
     stoppable cp -a -- "$target" "$new" || fail "cannot copy $target (see above)"
     stoppable conda-containerize update "${options[@]}" "$new" || code=$?
 else
@@ -48,7 +48,7 @@ if [ "$code" -ne 0 ]; then
     printf '%s: conda-containerize failed (exit code %s, its messages are above); %s was not changed\n' \
         @SCRIPT@ "$code" "$target" >&2
     free() { df -h --output=avail -- "$1" | tail -n 1 | tr -d ' '; }
-    printf 'If it gives no reason, it could not download Miniforge. It needs space: %s has %s free, %s has %s.\n' \
+    printf 'If tykky gives no reason, it could not download Miniforge. It needs space: %s has %s free, %s has %s.\n' \
         "${temporary%/*}" "$(free "$temporary")" "${target%/*}" "$(free "${target%/*}/")" >&2
     exit "$code"
 fi
@@ -56,7 +56,7 @@ fi
 @CHECK@
 CHECK
 if [ -n "${differs:-}" ]; then
-    fail "the new environment differs from the lock and was removed${update:+; build anew, without --update}"
+    fail "the new environment differs from the lock and was removed${update:+; build again, without --update}"
 fi
 if [ -e "$target" ]; then mv -- "$target" "$old"; fi
 mv -- "$new" "$target"

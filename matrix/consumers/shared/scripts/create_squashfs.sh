@@ -8,7 +8,7 @@ trap 'rm -f -- "$new"' EXIT
 stoppable mksquashfs "$venv" "$new" -noappend -no-progress -processors 1 -no-xattrs ||
     fail "mksquashfs failed (see above); $venv has not changed"
 mv -f -- "$new" "$venv.sqsh"
-# run.sh uses the directory if it exists, so it must not see one that is half removed.
+# run.sh uses the directory if it exists, so a half-removed directory must not have this name.
 mv -- "$venv" "$new"
 trap 'rm -rf -- "$new"' EXIT
 printf 'Wrote %s and removed the directory.\n' "$venv.sqsh"

@@ -23,7 +23,7 @@ if [ -z "$python" ]; then
     echo "The image has no Python @PYTHON@@WITH@." >&2
     exit 3
 fi
-# The image's pip serves too; what venv installs would hide the image's pip and setuptools.
+# The image's pip is enough. A pip that venv installs would hide the image's pip and setuptools.
 without_pip=
 [ -z '@SYSTEM@' ] || ! "$python" -c 'import pip' 2>/dev/null || without_pip=--without-pip
 "$python" -m venv $without_pip @SYSTEM@ @PREFIX@

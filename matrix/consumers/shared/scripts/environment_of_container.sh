@@ -1,21 +1,21 @@
-# Bind variables of site modules stop a build with --writable, PYTHONPATH makes pip believe that packages
-# are installed, and pip's own settings may send them elsewhere.
+# With the bind variables of site modules, a build with --writable fails. pip treats packages in PYTHONPATH as
+# installed, and its settings may name another directory.
 unset @UNSET@
 @RUNTIME@
-# The container sees no other directory for temporary files.
+# Other directories for temporary files are not visible in the container.
 for variable in TMPDIR TEMP TMP; do
     [ -n "${!variable:-}" ] || continue
     case "$(realpath -m -- "${!variable}")/" in
         @VISIBLE@) ;;
         *)
-            printf '%s: the container cannot see %s=%s, so @TEMPORARY@ is used\n' "${0##*/}" "$variable" "${!variable}" >&2
+            printf '%s: %s=%s is not visible in the container, so @TEMPORARY@ is used\n' "${0##*/}" "$variable" "${!variable}" >&2
             unset "$variable"
             ;;
     esac
 done
 temporary=$(mktemp -d -- "${TMPDIR:-@TEMPORARY@}/matrix-XXXXXX") || fail "cannot create a directory for temporary files"
 trap 'rm -rf -- "$temporary"' EXIT
-# Certificates of this machine may be missing in the container, or be others under the same path.
+# The container may lack the certificates of this machine, or have other certificates at their paths.
 for variable in @CERTIFICATES@; do
     file=${!variable:-}
     [ -f "$file" ] || continue
@@ -29,5 +29,5 @@ for variable in @CERTIFICATES@; do
 done
 # pip's cache would end up inside the container.
 export PIP_NO_CACHE_DIR="${PIP_NO_CACHE_DIR-1}"
-# A program that is killed leaves its temporary files; these go with this directory.
+# A killed program leaves its temporary files. They are removed with this directory.
 export TMPDIR=$temporary

@@ -1,4 +1,4 @@
-# A new environment does not see the packages of a Python that is in an environment itself.
+# A new environment does not include the packages of a Python that is in an environment itself.
 if "$python" -c 'import sys; sys.exit(sys.prefix == sys.base_prefix)'; then
     sed -i 's/^include-system-site-packages = .*/include-system-site-packages = false/' @PREFIX@/pyvenv.cfg
     "$python" -c 'import sys
@@ -7,7 +7,7 @@ for path in sys.path:
         print(f"import site; site.addsitedir({path!r})")' > @PREFIX@/lib/python@PYTHON@/site-packages/base_image.pth
 fi
 if ! has_torch @PREFIX@/bin/python; then
-    echo "The environment does not see the image's torch." >&2
+    echo "The image's torch is not visible in the environment." >&2
     exit 3
 fi
 # The image's packages stay as they are: pip fails rather than install another version over them.
@@ -24,7 +24,7 @@ for distribution in metadata.distributions():
     if re.fullmatch(r"[0-9][0-9a-z.!+_-]*", distribution.version) and name not in replacing:
         installed.setdefault(name, distribution.version)
 others = [
-    f"{name} {installed[name]}, and the lock installs {name} {version}"
+    f"{name} {installed[name]}, but the lock installs {name} {version}"
     for name, version in required.items()
     if installed.get(name, version) != version
 ]

@@ -3,7 +3,7 @@ venv=${MATRIX_VENV:-$here/matrix-venv}
 [ "$#" -gt 0 ] || fail "name a command to run"
 @RUNTIME@
 @CHECKS@
-# A directory is newer than the file: packing removes it.
+# If both exist, the directory is newer, because packing removes it.
 if [ -f "$venv/pyvenv.cfg" ]; then
     bind=$venv:/user-software
 elif [ -f "$venv.sqsh" ]; then

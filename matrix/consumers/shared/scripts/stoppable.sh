@@ -19,5 +19,5 @@ stop() {
     exit 130
 }
 for left in "$@TARGET@@SUFFIX@".new-* "$@TARGET@@SUFFIX@".old-*; do
-    printf '%s: %s belongs to a build that still runs or was killed; if none runs, remove it\n' @SCRIPT@ "$left" >&2
+    printf '%s: %s belongs to a build that still runs or was killed; if no build runs, remove it\n' @SCRIPT@ "$left" >&2
 done
