@@ -28,7 +28,7 @@ def write_alias(
     pick, resolution
         The alias and its lock.
     directory
-        Where to write it.
+        Directory for the wheel.
     build_number
         Build tag (PEP 427), if the index has another wheel of this version.
     """

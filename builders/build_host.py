@@ -71,7 +71,7 @@ class BuildHost:
         if self.image and missing:
             listed = "".join(f"\n  - {tool}" for tool in missing)
             msg = f"{title} cannot be compiled in the base image {self.image.name}:{listed}"
-            hint = "Use another image. `matrix doctor --base-image IMAGE` reports what an image has."
+            hint = "Use another image. `matrix doctor --base-image IMAGE` lists the tools in an image."
             raise EnvironmentLacksError(msg, hint=hint)
 
 

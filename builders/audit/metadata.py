@@ -133,7 +133,7 @@ def check_metadata(contents: Contents, _: Expected) -> Iterator[Finding]:
             ("Version", versions, contents.version),
         ):
             if values != [expected]:
-                listed = ", ".join(values) or "nothing"
+                listed = ", ".join(values) or "(missing)"
                 message = f"METADATA has {field}: {listed}; the file name has {expected}."
                 yield Finding("name-differs", "error", message, _RENAME, {"member": "METADATA"})
     if "WHEEL" in contents.texts:

@@ -157,7 +157,7 @@ def _compare_with_recipe(table: OpTable, recipe: Recipe, evidence: dict[str, str
     accelerator = environment.get("DS_ACCELERATOR", "")
     if accelerator and table.accelerator and accelerator != table.accelerator:
         text = f"The wheel was built for accelerator {table.accelerator}, but {accelerator} was requested."
-        fix = "Set DS_ACCELERATOR in the build. Without it, the GPUs of the build machine decide."
+        fix = "Set DS_ACCELERATOR in the build. Without it, the choice depends on the build machine."
         yield Finding("accelerator-differs", "error", text, fix, evidence)
 
 

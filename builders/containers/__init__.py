@@ -1,1 +1,1 @@
-"""Where the programs of a build run: on this machine, or inside a base image."""
+"""The runtimes in which the programs of a build run: this machine, or a base image."""

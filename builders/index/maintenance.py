@@ -244,7 +244,7 @@ def _check_leftovers(index: Index, *, repair: bool) -> Iterator[Finding]:
                 yield _unneeded(index, "leftover", path, problem, repair=repair)
     for path in _old(index.builds / name for name in index.names(index.builds)):
         if path.name.startswith(TEMPORARY_PREFIX):
-            problem = "is the directory of a build that another user began"
+            problem = "is the directory of a build that another user started"
             yield _unneeded(index, "leftover", path, problem, repair=repair)
     names = {path.name for project in index.project_directories() for path in index.wheels(project)}
     for path in _old(index.provenance / name for name in index.names(index.provenance, regular=True)):

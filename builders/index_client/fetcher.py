@@ -39,7 +39,7 @@ _CODE = "from builders.index_client.fetcher import serve; serve()"
 
 
 class Fetcher:
-    """Fetch pages and metadata in a second process, which is started when there is much to fetch.
+    """Fetch pages and metadata in a second process, which starts when many requests are likely.
 
     Parameters
     ----------

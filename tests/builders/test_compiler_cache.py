@@ -49,7 +49,7 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def named(shared_cache: Path, monkeypatch: pytest.MonkeyPatch) -> MakeTask:
-    """Return the task of an extension that contains the name of its source file."""
+    """Return a function that makes tasks for an extension that contains the name of its source file."""
     if shutil.which("ccache") is None:
         pytest.skip("ccache is not installed")
     monkeypatch.setenv("XDG_CACHE_HOME", str(shared_cache))

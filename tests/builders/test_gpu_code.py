@@ -65,7 +65,7 @@ def test_compressed_bundles_in_sequence(version: int, align: int) -> None:
 
 @pytest.mark.parametrize(("name", "packing"), [("plain", ""), ("zstd2", "zstd"), ("zstd3", "zstd")])
 def test_bundles_of_clang_are_read(name: str, packing: str) -> None:
-    """Made by clang 22, see data/README.md; the sizes are those that llvm-objdump extracts."""
+    """The bundles are made by clang 22 (data/README.md); llvm-objdump extracts objects of these sizes."""
     objects, problems = read((DATA / f"{name}.fatbin").read_bytes())
     assert problems == []
     assert [(code.architecture, code.features, code.size, code.compression) for code in objects] == [

@@ -65,7 +65,7 @@ int answer(void) {{ return puts("x") + gone(); }}
 
 @pytest.fixture(scope="session")
 def wheel_bytes(real: bytes) -> bytes:
-    """Write a whole wheel with that object."""
+    """Return the bytes of a wheel with that object."""
     sink = io.BytesIO()
     with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(OP, real)

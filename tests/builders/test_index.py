@@ -425,7 +425,7 @@ def test_concurrent_publishers_some_killed(
 def drive(
     publisher: subprocess.Popen[str], share: list[Path], killed_after: tuple[int, float] | None
 ) -> None:
-    """Feed a publisher; kill it a moment after it began on the next wheel, if it is to be killed."""
+    """Feed a publisher; if it is to be killed, kill it a moment after it begins with the next wheel."""
     assert publisher.stdin is not None
     assert publisher.stdout is not None
     for number, wheel in enumerate(share):
