@@ -1,8 +1,8 @@
-"""Label a built wheel: write version, tags, requirements and documents into its name and metadata.
+"""Label a built wheel: write its version, tags, requirements and SBOMs into its name and metadata.
 
 An extension is compiled against one torch: another minor release, or the same release for another ROCm, has
 different symbols. So the metadata requires ``torch==2.9.1+rocm6.4`` whatever the source requires, and pip
-rejects any other. The pin is metadata only: uv can override it, pip skips it with ``--no-deps``, and
+rejects any other torch. The pin is metadata only: uv can override it, pip skips it with ``--no-deps``, and
 another `PinStyle` makes it weaker.
 """
 
@@ -42,7 +42,7 @@ PinStyle = Literal["exact", "release", "none"]
 """``exact``: the pin includes the local label; ``release``: any build of that release fits (PEP 440:
 ``==2.9.1`` also accepts ``2.9.1+rocm6.4``); ``none``: the requirements of the source stay."""
 
-_CUDA_PREFIX = "nvidia-"  # of CUDA's packages, which nothing for AMD GPUs may install
+_CUDA_PREFIX = "nvidia-"  # of CUDA's packages, which no wheel for AMD GPUs may require
 _FIRST_WITH_REQUIRES = "1.2"  # the core metadata version that introduced Requires-Dist
 _HASHES = ("sha256", "sha384", "sha512")
 _SIGNATURES = ("RECORD.jws", "RECORD.p7s")
@@ -64,7 +64,7 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A requirement that differs from the source's."""
+    """A difference between the requirements of the source and of the wheel."""
 
     before: str
     """The requirement in the source; empty if it was added."""
@@ -92,7 +92,7 @@ class Labels:
     build_number: int | None = None
     """Build tag (PEP 427) that distinguishes a rebuild from the previous wheel."""
     pins: tuple[Pin, ...] = ()
-    """Distributions to require in the version that it was built against (`runtime_pins`)."""
+    """Distributions to require in the version that the wheel was built against (`runtime_pins`)."""
     pin_style: PinStyle = "exact"
     sboms: Mapping[str, bytes] = field(default_factory=dict)
     """The content of each document in ``.dist-info/sboms`` (PEP 770), by file name."""
@@ -118,10 +118,11 @@ def runtime_pins(
     Parameters
     ----------
     torch
-        Version of the torch it was built against, with its local label; empty if it was built without.
+        Version, with its local label, of the torch that the wheel was built against; empty if it was built
+        without torch.
     others
-        Versions, by name, of other distributions that must be the same at run time: those that the recipe
-        matches, and torch's triton (by its name for this torch, such as ``pytorch-triton-rocm``).
+        Versions, by name, of other distributions that must be the same at run time: those in the recipe's
+        `match_runtime`, and torch's triton (by its name for this torch, such as ``pytorch-triton-rocm``).
     add_torch
         Whether to require torch even if the source does not. A requirement of the source becomes exact
         in any case.
@@ -161,7 +162,7 @@ def pin_requirements(
         requirement = _parse(after)
         if requirement is not None and requirement.marker is None:
             unconditional.add(canonicalize_name(requirement.name))
-    why = "built against it, which the source does not declare"
+    why = "built against it, although the source does not declare it"
     for pin in pins:
         if pin.always and pin.name not in unconditional:
             written.append(f"{pin.name}=={_pinned_version(pin, pin_style)}")
@@ -189,7 +190,7 @@ def _pin(text: str, pins: Mapping[str, Pin], pin_style: PinStyle) -> tuple[str, 
     if name != pin.name:
         why = f"{pin.name} has the same modules and belongs to this torch"
     elif requirement.url or not requirement.specifier.contains(version, prereleases=True):
-        why = "built against it, although the source requires another"
+        why = "built against it, although the source requires another version"
     else:
         why = "built against it"
     return str(pinned), why
@@ -225,7 +226,7 @@ def label_wheel(raw: Path, labels: Labels, directory: Path) -> Labelled:
     Raises
     ------
     RawWheelError
-        The wheel is damaged, or not what its metadata says; nothing is left in the directory.
+        The wheel is damaged or contradicts its metadata; no file is left in the directory.
     MatrixError
         The labels do not form a valid file name.
     """
@@ -389,7 +390,7 @@ class _Relabelling:
 
 
 def _regular_members(wheel: WheelReader) -> dict[str, zipfile.ZipInfo]:
-    """Return the files of a wheel; raise an error if one would be unpacked elsewhere or over another."""
+    """Return the files of a wheel; reject those that would be unpacked elsewhere or over another file."""
     members: dict[str, zipfile.ZipInfo] = {}
     for info in wheel.members:
         name, why = info.filename, ""
@@ -436,7 +437,7 @@ def _headers(text: bytes) -> dict[str, list[str]]:
 def _only(file: str, headers: Mapping[str, list[str]], name: str) -> str:
     values = headers.get(name, [])
     if len(values) != 1 or not values[0]:
-        msg = f"its {file} has {len(values) or 'no'} {name.title()}"
+        msg = f"its {file} has {len(values) or 'no'} {name.title()} field{'' if len(values) == 1 else 's'}"
         raise DamagedError(msg)
     return values[0]
 

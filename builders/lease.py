@@ -1,8 +1,8 @@
 """Locks for directories that several machines share, made of files alone.
 
 A lock is held by a *lease*: a file ``NAME.NUMBER`` that names its holder. Only one process can create the
-file with the next number (``O_EXCL``, which NFS has had since version 3, and Lustre). While it holds the
-lock, a thread rewrites the file every few seconds. A lease expires
+file with the next number (``O_EXCL``, which Lustre supports, and NFS since version 3). While the process
+holds the lock, a thread rewrites the file every few seconds. A lease expires
 
 - at once if its holder was a process of this machine and has ended, also by ``kill -9``;
 - on another machine when a waiting process has seen no change for `EXPIRY` seconds of its own clock. Clocks
@@ -12,9 +12,9 @@ The kernel's locks (`flock`) are not used, because a successful call does not sh
 excludes. Lustre may be mounted with ``localflock``, and NFS with ``local_lock``: then `flock` succeeds on two
 machines at once. With ``noflock`` it fails. Sources: mount.lustre(8), nfs(5), flock(2).
 
-A lease does not stop a process that was suspended on another machine for longer than `EXPIRY`. When it
-continues, it does not know that another process took over. So whatever is written under a lock must still
-appear by an atomic rename.
+A lease does not stop a process that was suspended on another machine for longer than `EXPIRY`. When that
+process continues, another one may hold the lock. So every file that is written under a lock must still appear
+by an atomic rename.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ EXPIRY = 90.0
 _LOST = 10 * EXPIRY
 """Seconds without a change after which the machine of a holder must have broken down. Clocks of different
 machines are compared here, so it is much longer than the lock needs."""
-_SHORTEST_WAIT = 0.02  # seconds between two looks at a lease
+_SHORTEST_WAIT = 0.02  # seconds between two reads of a lease
 _LONGEST_WAIT = 1.0
 _COUNTED = 5.0  # seconds of an interval that count; the file system did not answer in the rest
 _LARGEST = 1 << 12  # bytes
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """Who holds a lock."""
+    """The process that holds a lock."""
 
     host: str
     pid: int
@@ -70,7 +70,7 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 class _Lease(msgspec.Struct, frozen=True):
-    """A lease as a waiting process sees it; it changes with every beat."""
+    """The state and content of a lease file, which change with every beat."""
 
     inode: int
     changed: int
@@ -135,7 +135,7 @@ def is_abandoned(path: Path) -> bool:
 
 
 def is_held(path: Path) -> bool:
-    """Return whether a process that has not ended holds a lock, as far as this machine can tell."""
+    """Return whether a process that has not ended holds a lock, as far as this machine can check."""
     if holder_of(path) is None or is_abandoned(path):
         return False
     beat = last_beat(path)
@@ -177,7 +177,8 @@ def _take(path: Path, holder: Holder, expired: dict[int, _Lease]) -> tuple[Path,
     """Create the next lease; return None if another process was faster.
 
     Another process may have released and acquired the lock since `expired` was read, with the numbers that
-    it used before. So both look again after they created a lease, and at least one of them sees the other.
+    it used before. So both processes read the leases again after they created one, and at least one of them
+    finds the lease of the other.
     """
     number = max(expired, default=0) + 1
     lease = _lease_path(path, number)
@@ -209,7 +210,7 @@ def _keep(file: int, holder: Holder, ended: threading.Event) -> None:
         holder = msgspec.structs.replace(holder, beat=holder.beat + 1)
         with suppress(OSError):
             os.pwrite(file, msgspec.json.encode(holder), 0)
-            os.fsync(file)  # other machines see what the server has
+            os.fsync(file)  # other machines read the file from the server
 
 
 def _lease_path(path: Path, number: int) -> Path:
@@ -234,8 +235,8 @@ def _leases(path: Path) -> dict[int, _Lease]:
 def _read(path: Path) -> _Lease | None:
     """Return a lease; None if it does not exist.
 
-    Anything but a file is a lease without a holder that never changes. A file that cannot be read changes its
-    time.
+    A directory, link or device counts as a lease without a holder that never changes. Of a file that cannot
+    be read, only the time changes.
     """
     try:
         status = path.lstat()
@@ -284,7 +285,7 @@ def _machine() -> str:
 
 
 def _has_ended(lease: _Lease, *, otherwise: bool) -> bool:
-    """Return whether the holder of a lease has ended, or `otherwise` if only its own machine knows that."""
+    """Return whether the holder of a lease has ended, or `otherwise` if only its machine can check that."""
     holder = lease.holder
     if holder is None or not holder.machine or holder.machine != _machine():
         return otherwise

@@ -1,6 +1,6 @@
 """Search logs of any size and content, in bounded memory and in time proportional to their size.
 
-What a build prints is untrusted. On a line of some kilobytes, Python's regular expressions can take hours.
+The output of a build is untrusted. On a line of some kilobytes, Python's regular expressions can take hours.
 RE2 does not backtrack, so it also searches many lines at once.
 """
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 _PART = 2**20  # bytes read at once, and the longest line that is searched as a whole
 _SHOWN = 240  # characters kept of a line
 _BEFORE = 60  # of these before the match, in a longer line
-_TAIL = 2**16  # bytes at the end of a log in which its last lines are
-_MOST_CANDIDATES = 20_000  # lines that look like errors and are compared with each other
+_TAIL = 2**16  # bytes at the end of a log that are searched for its last lines
+_MOST_CANDIDATES = 20_000  # lines that may be errors; the rest are ignored
 _COLOURS = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
 
 
@@ -82,9 +82,9 @@ def literal_finder(texts: Sequence[bytes]) -> Callable[[bytes], list[int]]:
 
 
 def parts(source: Readable) -> Iterator[Part]:
-    """Yield a log in parts that end with a line.
+    """Yield a log in parts that end at the end of a line.
 
-    Invalid UTF-8 is replaced. A line that is longer than a part is in several parts with the same number.
+    Invalid UTF-8 is replaced. The parts of a line that is longer than one part have the same line number.
     """
     line, kept = 1, b""
     while data := source.read(_PART):

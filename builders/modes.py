@@ -1,8 +1,8 @@
 """Create files and directories with modes that suit shared directories.
 
 The umask decides, as for any program. One case is different: a directory with the set-group-ID bit that its
-group can write is meant to be shared. What is created there gets the rights of that group, too, because a
-umask such as 027 would otherwise lock out the other members.
+group can write is meant to be shared. New files in it also get the permissions of that group, because a umask
+such as 027 would otherwise lock out the other members.
 """
 
 from __future__ import annotations
@@ -68,4 +68,4 @@ def make_read_only(path: str | Path) -> None:
     """Remove all write permissions of a file or directory; a link is not followed."""
     mode = os.lstat(path).st_mode
     if not stat.S_ISLNK(mode):
-        os.chmod(path, stat.S_IMODE(mode) & ~_WRITE)  # noqa: PTH101  used for many thousand files
+        os.chmod(path, stat.S_IMODE(mode) & ~_WRITE)  # noqa: PTH101  used for many thousands of files

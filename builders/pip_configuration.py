@@ -64,7 +64,7 @@ def package_sources(index_url: str = "", extra_index_urls: Sequence[str] = ()) -
 
 
 def configured_index(settings: Mapping[str, str]) -> str:
-    """Return the package index of a pip configuration, or the public one."""
+    """Return the package index of a pip configuration, or the public index."""
     if "index-url" in settings:
         return settings["index-url"]
     return public_index()
@@ -74,7 +74,7 @@ def configured_index(settings: Mapping[str, str]) -> str:
 def public_index() -> str:
     """Return the index that pip uses if none is configured: a constant of pypi-simple.
 
-    It is read from the source, because the import takes longer than resolving from the cache.
+    The constant is read from the source file, because the import takes longer than resolving from the cache.
     """
     spec = find_spec("pypi_simple")
     if spec is not None and spec.origin is not None:

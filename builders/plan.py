@@ -98,7 +98,8 @@ class Task:
     def rocm_series(self) -> str:
         """The ROCm series (major.minor) of torch's label, or else of the base image.
 
-        Library names that a build computes must be those that are looked for at run time with this torch.
+        A build computes names of libraries from it. They must be the names that are loaded at run time with
+        this torch.
         """
         label = (self.torch.version if self.torch else "").partition("+rocm")[2] or self.build_host.rocm
         return ".".join(label.split(".")[:2])
@@ -174,7 +175,7 @@ def plan(
     build_host
         Where to build.
     names
-        Plan only these, and what is needed to build them; all if empty.
+        The distributions to plan, besides those that are needed to build them; all if empty.
     ops
         The ops to compile instead of the recipe's choice, by package.
     pin_style

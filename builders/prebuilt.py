@@ -28,7 +28,7 @@ def prebuilt(lock: Resolution, catalog: Catalog) -> list[Distribution]:
 
 
 def check_of(lock: Resolution, catalog: Catalog) -> Callable[[Distribution, Path], None]:
-    """Return the check of a fetched file: an audit if others compiled it, else nothing."""
+    """Return a function that audits a fetched wheel if others compiled it, and otherwise does nothing."""
     names = {pick.name for pick in prebuilt(lock, catalog)}
 
     def check(pick: Distribution, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Start programs: their environment, their log, their failure and their end.
+"""Start programs in a clean environment, log their output, report their failures, and end them.
 
 Nothing that `run` starts outlives `matrix`, however `matrix` ends: see `builders.reaper`.
 """
@@ -152,8 +152,8 @@ def run_in_foreground(
     env
         The whole environment.
     alongside
-        Entered after the program has started and left after it has ended. It may start threads: a
-        process must not be forked by hand once it has some.
+        Entered after the program has started and left after it has ended. It may start threads, because
+        this process does not fork after that.
 
     Returns
     -------
@@ -170,7 +170,8 @@ def run_in_foreground(
         process = subprocess.Popen(command, env=env, preexec_fn=end_with_parent)  # noqa: PLW1509  no threads yet
     except OSError as error:
         msg = f"Cannot start {command[0]}: {error.strerror}."
-        raise EnvironmentLacksError(msg, hint="Load or install it, or give its path.") from None
+        hint = "Install the program, load its module, or give its path."
+        raise EnvironmentLacksError(msg, hint=hint) from None
     try:
         with _signals_forwarded_to(process), ExitStack() as stack:
             with _signals_blocked():
@@ -200,7 +201,7 @@ def _signals_forwarded_to(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 @contextmanager
 def _signals_blocked() -> Iterator[None]:
-    """Block signals in new threads: a signal that one of them takes does not wake this thread (signal(7))."""
+    """Block signals in new threads: a signal that one of them receives does not wake this one (signal(7))."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
     try:
         yield
@@ -223,12 +224,12 @@ def _has_terminal() -> bool:
 
 
 def end_with_parent() -> None:
-    """Let the kernel end this process when its parent dies."""
+    """Make the kernel end this process when its parent dies."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def start_in_background(command: Sequence[str], log: Path) -> None:
-    """Start a program that may outlive this one and gets no interrupts from the terminal."""
+    """Start a program that may outlive this process and gets no interrupts from the terminal."""
     with log.open("ab") as sink:
         detached = ["setsid", "--fork", *command]
         subprocess.run(detached, check=True, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink)
@@ -237,7 +238,7 @@ def start_in_background(command: Sequence[str], log: Path) -> None:
 def start_python(code: str) -> subprocess.Popen[bytes]:
     """Start a Python program with the module path of this process; it gets no interrupts from the terminal.
 
-    It must end when its standard input ends.
+    The program must end when its standard input ends.
 
     Raises
     ------

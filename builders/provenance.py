@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from builders.sources import Source
 
 SBOM_NAME = "rocm-matrix.cdx.json"
+"""File name in ``.dist-info/sboms``; the name of this tool in it avoids conflicts with other files there."""
 OP_PROPERTY = "rocm-matrix:op"
-"""A property of the formulation: an op that the recipe compiles, which ``--ops`` may have chosen."""
-"""File name in ``.dist-info/sboms``. It names the tool, so that it does not clash with others there."""
+"""Name of the property of the formulation that lists a compiled op; ``--ops`` may have chosen the op."""
 BUILD_TYPE = "urn:rocm-matrix:build:wheel:v1"
 _BUILDER = "urn:rocm-matrix:builder"
 _DIGEST_LENGTHS = {"sha256": (64,), "gitCommit": (40, 64), "gitTree": (40, 64)}
@@ -62,7 +62,7 @@ class Descriptor(_Part, frozen=True, kw_only=True):
 
     @property
     def role(self) -> str:
-        """Its part in the build: source, submodule, patch, torch, build-requirement or base-image."""
+        """The role in the build: source, submodule, patch, torch, build-requirement or base-image."""
         return str(self.annotations.get("role", ""))
 
 
@@ -71,9 +71,9 @@ class BuildDefinition(_Part, frozen=True, kw_only=True):
 
     build_type: str
     external_parameters: dict[str, Any]
-    """What was requested."""
+    """The request."""
     internal_parameters: dict[str, Any] = {}
-    """``buildKey``, the ``inputs`` that it is the digest of, and the ``variables`` of the build."""
+    """``buildKey``, the ``inputs`` whose digest it is, and the ``variables`` of the build."""
     resolved_dependencies: tuple[Descriptor, ...] = ()
 
 
@@ -210,7 +210,7 @@ def _git_material(name: str, url: str, digest: dict[str, str], role: str) -> Des
 
 
 def _installed_wheels(layers: Layers) -> list[Descriptor]:
-    """Return each installed wheel once, torch first: build requirements shadow what torch needs."""
+    """Return each installed wheel once, torch first; build requirements hide wheels of torch's layer."""
     wheels = {wheel.name: wheel for layer in reversed(layers.all) for wheel in layer.wheels}
     return [
         Descriptor(
@@ -236,7 +236,7 @@ def sbom(task: Task, materials: Iterable[Descriptor], *, program: str) -> bytes:
     The wheel is the main component and its source the ancestor in its pedigree. Submodules and torch are
     components. Everything that was only needed to build is in the formulation, so that no scanner mistakes
     the compiler for a part of the wheel. There is no timestamp, and the serial number is derived from the
-    rest, because the same inputs must give the same wheel.
+    rest, because the same inputs must result in the same wheel.
 
     Parameters
     ----------
@@ -374,7 +374,7 @@ def _wheel_component(material: Descriptor, role: str) -> Component:
 def _formula(task: Task, by_role: Mapping[str, list[Descriptor]]) -> dict[str, Any]:
     """Return the formulation: the components that were present when the wheel was built.
 
-    cyclonedx-python-lib has no class for it, so the components of another document are used.
+    cyclonedx-python-lib has no class for formulations, so the components are encoded as another document.
     """
     from cyclonedx.model.bom import Bom
     from cyclonedx.model.component import ComponentType
@@ -534,7 +534,7 @@ def _problems(read: Statement) -> Iterator[str]:
         yield "it has no build key"
     started, finished = run.metadata.started_on, run.metadata.finished_on
     if started and finished and finished < started:
-        yield "it finished before it started"
+        yield "the build finished before it started"
 
 
 def _is_hex(text: str, lengths: tuple[int, ...]) -> bool:

@@ -1,4 +1,4 @@
-"""Facts in ``pyproject.toml``, read without running the build backend (PEP 621, PEP 735)."""
+"""Read ``pyproject.toml`` without running the build backend (PEP 621, PEP 735)."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def static_metadata(directory: Path) -> Metadata:
     Raises
     ------
     UsageError
-        A part of it is dynamic, missing or invalid.
+        A part of the metadata is dynamic, missing or invalid.
     """
     path = directory / FILE
     if not path.exists():
@@ -125,7 +125,7 @@ def requirements_of(
     """Yield the requirements of a project, some extras and dependency groups, each with its key.
 
     Its ``requires-python`` becomes a requirement on ``python``. A requirement on the project itself with
-    extras, such as ``name[test]``, is replaced by what these require.
+    extras, such as ``name[test]``, is replaced by the requirements of these extras.
 
     Raises
     ------

@@ -1,6 +1,6 @@
-"""Run a program as its parent, and end everything that it started: when it ends, or when `matrix` dies.
+"""Run a program as its parent; when the program or `matrix` ends, end all processes that it started.
 
-`builders.process` runs this file as a script with the program as arguments, and holds its standard input
+`builders.process` runs this file as a script with the program as arguments, and keeps its standard input
 open. The kernel closes that pipe however `matrix` ends, SIGKILL included.
 
 The script is a subreaper (PR_SET_CHILD_SUBREAPER, prctl(2)): a process whose parent ends becomes its
@@ -27,7 +27,7 @@ _LEFT = 1.0
 _GRACE = 6.0
 """Seconds between SIGTERM and SIGKILL."""
 _LAST = 20.0
-"""Seconds after which it gives up on processes that keep starting others."""
+"""Seconds for which SIGKILL is repeated, because processes may keep starting others."""
 _NOT_FOUND = 127  # what a shell returns for a program that it cannot start
 
 
@@ -47,7 +47,7 @@ def main(command: list[str]) -> int:
         if reader in ready:
             os.read(reader, 4096)
         status = _reap(program)
-        if sys.stdin in ready:  # matrix has ended, or wants the program to end
+        if sys.stdin in ready:  # matrix has ended, or has closed the pipe to end the program
             break
     ended = end_descendants(left=0.0 if status is None else _LEFT)
     if not ended:
@@ -57,13 +57,13 @@ def main(command: list[str]) -> int:
 
 
 def _start(command: list[str], libc: ctypes.CDLL) -> None:
-    """Become the program, in a new session."""
+    """Replace this process with the program, in a new session."""
     try:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         os.setsid()
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-        os.execvp(command[0], command)  # noqa: S606  no shell is wanted
+        os.execvp(command[0], command)  # noqa: S606  no shell is needed
     except OSError as error:
         os.write(2, f"{command[0]}: {error.strerror}\n".encode())
     finally:
@@ -84,7 +84,7 @@ def _reap(program: int) -> int | None:
 
 
 def descendants() -> list[int]:
-    """Return the processes below this one that still run (proc_pid_stat(5))."""
+    """Return the descendants of this process that still run (proc_pid_stat(5))."""
     children: dict[int, list[int]] = {}
     ended = set()
     for name in filter(str.isdecimal, os.listdir("/proc")):  # noqa: PTH208  pathlib is slow to import
@@ -113,11 +113,11 @@ def end_descendants(*, left: float, grace: float = _GRACE, last: float = _LAST) 
     """
     for number, seconds in ((None, left), (signal.SIGTERM, grace), (signal.SIGKILL, last)):
         until = time.monotonic() + seconds
-        told: set[int] = set()
+        signalled: set[int] = set()
         while pids := descendants():
             for pid in pids if number is not None else ():
-                if pid not in told or number == signal.SIGKILL:
-                    told.add(pid)
+                if pid not in signalled or number == signal.SIGKILL:
+                    signalled.add(pid)
                     with suppress(ProcessLookupError, PermissionError):
                         os.kill(pid, number or 0)
             _reap(0)
@@ -130,7 +130,7 @@ def end_descendants(*, left: float, grace: float = _GRACE, last: float = _LAST) 
 
 
 def _exit_like(code: int) -> None:
-    """End as the program did."""
+    """End with the exit code or the signal of the program."""
     if code < 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         with suppress(OSError):  # SIGKILL has no handler

@@ -2,8 +2,8 @@
 
 - A built wheel has its provenance.
 - A failed build has a record next to its log.
-- A started build has a record next to its log, which it removes at its end. While it runs, it also holds the
-  lock of its build key. If no process holds that lock, the record belongs to an interrupted build.
+- A started build has a record next to its log, which the build removes when it ends. While it runs, it also
+  holds the lock of its build key. If no process holds that lock, the record belongs to an interrupted build.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ class BuildRecord(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float | None = None
     """For a running build, the time since its start."""
     memory_gib: float | None = None
-    """Peak memory of all its processes."""
+    """Peak memory of all processes of the build."""
     cores: int | None = None
-    """Compile jobs that it could run at once."""
+    """Compile jobs that the build could run at once."""
     cache_hits: int | None = None
     """Files that the compiler cache had."""
     cache_misses: int | None = None
@@ -102,7 +102,7 @@ class _Start(msgspec.Struct, kw_only=True):
 
 
 class _Failure(msgspec.Struct, kw_only=True):
-    """The part of the record of a failure that is listed."""
+    """The fields that are read from the record of a failure."""
 
     name: str
     version: str
@@ -132,7 +132,7 @@ def log_path(index: Index, name: str, build_key: str) -> Path:
 
 
 def failure_path(log: Path) -> Path:
-    """Return the file that says why the last attempt failed, by the path of its log."""
+    """Return the path of the record of a failed attempt, given the path of its log."""
     return log.with_suffix(_FAILED)
 
 
@@ -173,7 +173,7 @@ def take_start(log: Path) -> dict[str, Any]:
 def build_records(index: Index, names: Sequence[str] = ()) -> list[BuildRecord]:
     """Return the builds of an index, in the order in which they started.
 
-    There is one record for each build key: that of the wheel, or else that of the last attempt.
+    There is one record for each build key: the record of the wheel, or else of the last attempt.
 
     Parameters
     ----------
@@ -201,7 +201,8 @@ def built_for(index: Index) -> set[tuple[str, str]]:
 def earlier_failure(task: Task, index: Index) -> str:
     """Return when and why the last build from the same inputs failed, as part of a sentence.
 
-    Empty if the build did not fail, or failed for a reason outside its inputs, such as a missing tool.
+    The text is empty if that build did not fail, or failed for a reason outside its inputs, such as a missing
+    tool.
     """
     failure = _read(failure_path(log_path(index, task.pick.name, task.build_key)), _Failure)
     if failure is None or failure.build_key != task.build_key or failure.id in _OF_THE_MACHINE:
@@ -210,9 +211,9 @@ def earlier_failure(task: Task, index: Index) -> str:
 
 
 def changes_since_last_build(task: Task, index: Index) -> tuple[str, tuple[Change, ...]]:
-    """Return name and version of the newest build of a task's package, and what has changed since then.
+    """Return the newest other build of a task's package, and the inputs that have changed since that build.
 
-    The version is empty if there is no other build.
+    The build is its name and version; empty if there is no other build.
     """
     history = _history(index, task.pick.name, list(_attempts(index)))
     others = [build for build in history if build.record.build_key != task.build_key]
@@ -380,7 +381,7 @@ def _files(directory: Path, suffix: str) -> Iterable[Path]:
 
 
 def _read(path: Path, kind: type[_Record]) -> _Record | None:
-    """Return a record; None if it is gone by now, or damaged."""
+    """Return a record; None if it no longer exists or is damaged."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):

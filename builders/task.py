@@ -75,7 +75,7 @@ _BEFORE_LABELLING = {"no-label", "plain-platform-tag", "torch-not-pinned"}
 
 
 _KILLED = f"signal {int(signal.SIGKILL)}"
-"""Errors that a probe reports for a process that was killed; the wheel is not at fault."""
+"""The error that a probe reports for a process that was killed. The wheel is not the cause."""
 _SIGNALLED = range(129, 160)
 """Exit codes that a shell returns for programs that were ended by a signal."""
 
@@ -101,7 +101,7 @@ class Limits:
 
 
 class Turn(Protocol):
-    """Learns when a build waits for another process, so that others can use its cores and memory."""
+    """Callbacks of a build that waits for another process; other builds can use its cores and memory then."""
 
     def wait(self) -> None:
         """Record that another process holds the lock of this build."""
@@ -161,7 +161,7 @@ def build_wheel(
     ):
         published = index.find(task.pick.name, task.build_key)
         if published is not None:
-            reporter.step("another process has built it")
+            reporter.step("another process has built this wheel")
             return published.path
         if turn is not None:
             turn.take()
@@ -323,7 +323,7 @@ class _Build:
         return environment, tree
 
     def write_alias(self) -> Path:
-        """Write, check and publish the wheel of an alias; this compiles and fetches nothing."""
+        """Write, check and publish the wheel of an alias, without compiling or downloading."""
         started = datetime.now(tz=UTC)
         task = self.task
         self.reporter.step(f"write the alias of {task.pick.alias_of}")
@@ -400,7 +400,7 @@ class _Build:
         Raises
         ------
         BuildError
-            One of them has not been built.
+            A required wheel has not been built.
         """
         wheels = []
         for required in self.task.requires:
@@ -440,7 +440,7 @@ class _Build:
             environment = make_environment(python, layers.all, wheels, root=root, hidden=[self.index.root])
         borrowed = str(layers.requirements.packages) if layers.requirements else ""
         base = environment.view
-        folder = self.work / "question"  # where the code of the wheel has not been yet
+        folder = self.work / "question"  # the code of the wheel could not write to it before
         folder.mkdir()
         binds = [*base.binds, Bind(folder, writable=True)]
         view = replace(base, env={**base.env, **task.recipe.run_environment}, cwd=root, binds=binds)
@@ -480,7 +480,7 @@ class _Build:
     # Label and publish
 
     def _publish(self, built: BuiltWheel, platform: str, materials: Sequence[Descriptor], run: Run) -> Path:
-        """Label and publish; if another build takes the name at that moment, take the next build tag."""
+        """Label and publish a wheel; use the next build tag if another build takes the name first."""
         task = self.task
         others = {name: version for name, version in task.runtime_versions.items() if name != "torch"}
         pins = runtime_pins(
@@ -529,7 +529,7 @@ def _inputs_of_directory(task: Task, prefix_map: Mapping[str, str], required: Se
 
 
 def _was_interrupted(error: MatrixError) -> bool:
-    """Return whether a build failed because something was killed, or lacked memory or a tool."""
+    """Return whether a build failed because a process was killed, or because memory or a tool was missing."""
     if isinstance(error, EnvironmentLacksError):
         return True
     if isinstance(error, BuildError) and any(finding.id == OUT_OF_MEMORY for finding in error.findings):
@@ -576,7 +576,7 @@ def _expected(task: Task, layers: Layers) -> Expected:
 def silent_failures(log: Path, context: Context) -> list[Finding]:
     """Return the known failures that the log of a successful build shows.
 
-    Some appear only there, such as the wave size, which only the compiler's options show.
+    Some failures appear only there: only the options of the compiler show a wrong wavefront size.
     """
     return [
         msgspec.structs.replace(finding, id=f"log-{finding.id}", fix="")
@@ -600,7 +600,7 @@ def diagnosis_context(task: Task) -> Context:
 
 
 def requirements_of(task: Task) -> tuple[str | None, list[str]]:
-    """Return the requirements to build and check: torch at the version of the lock, and everything else.
+    """Return the requirements to build and check a wheel: torch at the version of the lock, and all others.
 
     Required wheels that we build ourselves are left out, but their run requirements are included.
     """
@@ -649,12 +649,12 @@ def wheels_of(
 
 
 def fetching_of(task: Task, limits: Limits, *, log: Path, reporter: Reporter) -> FetchOptions:
-    """Return where the wheels that a build needs come from; fetch torch if the lock has its files.
+    """Return the options for fetching the wheels that a build needs; fetch torch if the lock has its files.
 
     Raises
     ------
     EnvironmentLacksError, HashMismatchError, SourceError
-        A file of torch, or of what it requires, cannot be fetched.
+        A file of torch, or of a distribution that it requires, cannot be fetched.
     """
     indexes = [task.torch.index] if task.torch is not None and task.torch.index else []
 
@@ -673,7 +673,7 @@ def fetching_of(task: Task, limits: Limits, *, log: Path, reporter: Reporter) ->
 
 
 def _torch_of_lock(resolution: Resolution, limits: Limits, reporter: Reporter) -> tuple[Wheel, ...]:
-    """Fetch torch and everything that it requires, if the lock has wheels of all; else return nothing.
+    """Fetch torch and everything that it requires; return no wheels unless the lock has all of them.
 
     Requirements are read from the wheels, because a lock leaves out edges that close a cycle.
     """

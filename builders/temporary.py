@@ -1,4 +1,4 @@
-"""Temporary directories below the cache; the next run removes what a killed one left."""
+"""Create temporary directories below the cache, and remove those of processes that were killed."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from builders.modes import make_directories
 class TemporaryDirectory:
     """A new directory that is removed at the end of its block.
 
-    If the process is killed, the next run on this machine removes it: a lock next to it is held while its
-    owner lives.
+    If the process is killed, the next run on this machine removes the directory. A lock next to the directory
+    is held while its owner runs.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class TemporaryDirectory:
             make_directories(parent)
             _remove_abandoned(parent)
             self.root = parent / secrets.token_hex(8)
-            # Before the directory exists, or another run may remove it.
+            # Another run may remove a directory without a lock, so the lock comes first.
             owned.enter_context(exclusive_lock(_lock(self.root)))
             self.root.mkdir(mode=0o700)
         except OSError:  # the cache cannot be written

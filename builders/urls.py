@@ -74,7 +74,7 @@ def check_mirrors(mirrors: Mapping[str, str], *, where: str) -> None:
 
 
 def without_password(url: str) -> str:
-    """Remove user name and password from a URL.
+    """Return a URL without its user name and password.
 
     Examples
     --------

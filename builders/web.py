@@ -1,4 +1,4 @@
-"""HTTP as every part of the program uses it: few connections, retries with back-off, reasons for messages."""
+"""HTTP sessions for the whole program, with few connections and retries; reasons of failures for messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read and write wheels: the only module that opens them as zip files.
+"""Read and write wheels. No other module opens them as zip files.
 
 Wheels are untrusted input. A file that would fill memory or disk is rejected before it is read, no member is
 written under its own name, and each member is checked against its size and checksum.
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from packaging.tags import Tag
 
 LARGEST_METADATA = 1 << 22  # bytes of METADATA or WHEEL; a long README has 0.2 MB
-_LARGEST_DIRECTORY = 1 << 24  # bytes; that of torch, with 14,000 members, has 2 MB
+_LARGEST_DIRECTORY = 1 << 24  # bytes; torch's directory, with 14,000 members, has 2 MB
 _MOST_UNPACKED = 1 << 36  # bytes: ten times the largest known wheel
 _HIGHEST_RATIO = 100  # ELF files with GPU code reach 20
 _ALWAYS_ALLOWED = 1 << 28  # unpacked bytes, whatever the ratio
@@ -176,8 +176,8 @@ class WheelReader:
             raise DamagedError(msg)
 
     def _unpacked(self, info: zipfile.ZipInfo) -> Iterator[bytes]:
-        # zlib-ng inflates twice as fast as zlib and shows what follows the compressed data; `zipfile`
-        # hands out the compressed bytes if it takes them for stored ones.
+        # zlib-ng inflates twice as fast as zlib, and keeps the bytes after the compressed data. `zipfile`
+        # returns the compressed bytes of a member if its entry calls it stored.
         packed = copy.copy(info)
         packed.compress_type, packed.file_size = zipfile.ZIP_STORED, info.compress_size
         packed.CRC = None  # type: ignore[assignment]  # `zipfile` then compares nothing
@@ -233,7 +233,7 @@ class WheelReader:
 
     @contextmanager
     def partly(self, info: zipfile.ZipInfo) -> Iterator[Content]:
-        """Yield the content of a member; if it is not compressed, only what is used is read.
+        """Yield the content of a member; if it is not compressed, only the slices that are used are read.
 
         The checksum of such a member is not compared.
         """
@@ -291,7 +291,7 @@ class LimitedFile(io.FileIO):
     """A file that rejects huge reads and seeks before its start, which a damaged directory would cause."""
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Change the position; reject one before the start of the file."""
+        """Change the position; reject a position before the start of the file."""
         if whence == io.SEEK_SET and offset < 0:
             msg = "its directory points outside the file"
             raise DamagedError(msg)
@@ -329,7 +329,7 @@ def is_special(info: zipfile.ZipInfo) -> bool:
 
 
 def overlapping(members: Sequence[zipfile.ZipInfo]) -> Iterator[tuple[str, str]]:
-    """Yield each pair of members whose second begins inside the first."""
+    """Yield each pair of members of which the second begins inside the first."""
     ordered = sorted(members, key=lambda info: info.header_offset)
     for first, second in pairwise(ordered):
         least = first.header_offset + 30 + len(first.filename.encode()) + first.compress_size
@@ -358,7 +358,7 @@ def record_rows(text: bytes) -> Iterator[list[str]]:
     Raises
     ------
     DamagedError
-        The RECORD is not a table.
+        The RECORD is not valid CSV in UTF-8.
     """
     try:
         yield from csv.reader(io.TextIOWrapper(io.BytesIO(text), encoding="utf-8", newline=""))
@@ -379,7 +379,7 @@ class NewMember(NamedTuple):
     chunks: Iterable[bytes]
     executable: bool = False
     recorded: str = ""
-    """The hash that RECORD of its source has, if that is a SHA-256."""
+    """The SHA-256 in the RECORD of the source wheel; empty to skip the comparison."""
 
 
 def write_wheel(path: Path, members: Mapping[str, NewMember], dist_info: str) -> None:
@@ -416,7 +416,7 @@ def _write_member(archive: zipfile.ZipFile, name: str, member: NewMember, pool: 
     info.file_size = member.size  # decides whether 64-bit sizes are needed
     digest = hashlib.sha256()
     with archive.open(info, "w") as sink:
-        # `zipfile` has no parameter for it, and its zlib takes one and a half times as long.
+        # `zipfile` has no parameter for the compressor, and zlib takes one and a half times as long.
         sink._compressor = _Compressor(pool)  # type: ignore[attr-defined]  # noqa: SLF001
         for data in member.chunks:
             digest.update(data)
@@ -437,7 +437,7 @@ class _Compressor:
         self._pending: deque[Future[bytes]] = deque()
 
     def compress(self, data: bytes) -> bytes:
-        """Take data, and return compressed data of earlier blocks if it is ready."""
+        """Add data; return the compressed data of earlier blocks that is ready."""
         self._data += data
         while len(self._data) > _BLOCK:
             self._submit(_BLOCK, zlib.Z_SYNC_FLUSH)

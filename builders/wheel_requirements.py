@@ -1,7 +1,6 @@
 """Compare what our wheels require with a lock.
 
-The requirements of a source are known for certain only when it is built: an sdist may compute them, and a
-git repository states none that can be read without running its code.
+The requirements of a source are known for certain only when it is built, because the build may compute them.
 """
 
 from __future__ import annotations

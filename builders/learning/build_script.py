@@ -15,7 +15,7 @@ import msgspec
 
 from resolver.versions import shorten
 
-_DEEPEST = 20  # names that are followed from one to the next
+_DEEPEST = 20  # names in the longest chain that is followed
 _LONGEST_DEFAULT = 60  # characters
 _SAME_PATH = {"abspath", "realpath", "resolve", "absolute", "fspath", "str", "Path", "as_posix"}
 """Functions and methods that do not change a path in the source."""
@@ -48,7 +48,7 @@ class Variable(msgspec.Struct, frozen=True):
 
     name: str
     default: str
-    """The default as the source writes it; empty if there is none."""
+    """The default as written in the source; empty if there is none."""
     where: str
 
 
@@ -58,7 +58,7 @@ class Import(msgspec.Struct, frozen=True):
     module: str
     where: str
     optional: bool
-    """Whether the script continues without it."""
+    """Whether the script continues without the module."""
     conditional: bool
     in_function: bool
 
@@ -71,13 +71,13 @@ class BuildScript(msgspec.Struct):
     extensions: list[Extension] = []
     variables: list[Variable] = []
     sets: list[str] = []
-    """Environment variables that it sets."""
+    """Environment variables that the script sets."""
     programs: set[str] = set()
-    """Programs that it starts or looks for."""
+    """Programs that the script starts or looks for."""
     names: set[str] = set()
-    """Attributes and names that it uses, such as ``CUDA_HOME`` and ``cuda.is_available``."""
+    """Attributes and names that the script uses, such as ``CUDA_HOME`` and ``cuda.is_available``."""
     search_path: list[str] = []
-    """Directories of the source that it adds to ``sys.path``."""
+    """Directories of the source that the script adds to ``sys.path``."""
     setup: dict[str, str | list[str]] = {}
     """The literal arguments of ``setup()``: strings and lists of strings."""
     computed: list[str] = []
@@ -405,7 +405,7 @@ def _survives_import_error(handler: ast.ExceptHandler) -> bool:
 
 
 def _is_extension(name: str) -> bool:
-    """Return whether a name is that of a class or function that defines an extension module."""
+    """Return whether a class or function of this name defines an extension module."""
     lower = name.replace("_", "").lower()
     return lower.endswith("extension") and "build" not in lower
 

@@ -1,4 +1,4 @@
-"""Learn what this machine has: kernel driver, GPUs, partitions of Slurm, base images in directories."""
+"""Learn the kernel driver, GPUs, Slurm partitions and base images of this machine."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def site_name() -> str:
 
 
 def learn_machine(name: str, catalog: Catalog, today: date, images: Iterable[Path] = ()) -> Learned:
-    """Learn what this machine has.
+    """Return the rows of a site for this machine.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def learn_machine(name: str, catalog: Catalog, today: date, images: Iterable[Pat
 
 
 class _Machine:
-    """Turns what this machine reports into rows of a site."""
+    """Creates the rows of a site from the properties of this machine."""
 
     def __init__(self, name: str, catalog: Catalog, today: date, remarks: list[str]) -> None:
         self._name = name
@@ -86,7 +86,7 @@ class _Machine:
         if not gfx:
             self._remarks.append(
                 "This machine has no AMD GPU, so the site has no GPU architecture. Run this on a node with "
-                "GPUs, or add one to the file: gfx = [...]."
+                "GPUs, or add an architecture to the file: gfx = [...]."
             )
         has_gpus = bool(gfx or reported)
         yield schema.Site(
@@ -120,8 +120,10 @@ class _Machine:
 
     def _driver(self, reported: str) -> Iterator[schema.Window]:
         if not reported:
-            text = "This machine has no AMD kernel driver that reports its version, so the site has none."
-            self._remarks.append(f"{text} Name it with --driver when you resolve, or add a [[window]].")
+            self._remarks.append(
+                "This machine has no AMD kernel driver that reports its version, so the site has no driver. "
+                "Name one with --driver when you resolve, or add a [[window]]."
+            )
             return
         try:
             line = identify_driver(reported, self._catalog)

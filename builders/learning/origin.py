@@ -42,7 +42,7 @@ ARCHIVES = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".zip")
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """A pinned source, and what it shows."""
+    """A pinned source, and the facts that were read from it."""
 
     facts: SourceFacts
     pin: Sdist | Git
@@ -79,7 +79,7 @@ def read_origin(
     mirrors: Mapping[str, str],
     offline: bool = False,
 ) -> Origin:
-    """Fetch what a user names, unpack it, and learn from it; none of its code is executed.
+    """Fetch a source, unpack it, and read its facts; none of its code is executed.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ def read_origin(
     Raises
     ------
     UsageError
-        There is no such project, release or directory, or it is not a Python project.
+        The project, release or directory does not exist, or is not a Python project.
     SourceError
         The release has no sdist, or the archive or commit is damaged or missing.
     EnvironmentLacksError
@@ -157,7 +157,7 @@ def _differences(facts: SourceFacts, recipe: schema.Recipe) -> Iterator[str]:
     declared, listed = ({*map(required_name, texts)} for texts in (facts.declared, recipe.declared))
     if declared != listed:
         stated, known = (", ".join(sorted(names)) or "nothing" for names in (declared, listed))
-        yield f"{where}: the source declares {stated}; the recipe says {known}."
+        yield f"{where}: the source declares {stated}; the recipe lists {known}."
     needed = {*map(required_name, facts.undeclared)} - listed - {*map(required_name, recipe.undeclared)}
     if needed:
         yield f"{where}: the build also needs {', '.join(sorted(needed))}, which the recipe does not list."
@@ -183,7 +183,7 @@ def _of_git(text: str, version: str, mirrors: Mapping[str, str], *, offline: boo
     path, _, ref = parts.path.rpartition("@") if "@" in parts.path else (parts.path, "", "")
     repository = Repository(urlunsplit(parts._replace(path=path)))
     if offline and not is_commit(ref):
-        msg = f"Only the server knows the commit of {ref or 'the default branch'}, and --offline is set."
+        msg = f"--offline is set, but the commit of {ref or 'the default branch'} is only on the server."
         raise EnvironmentLacksError(msg, hint="Name a commit with all 40 digits.")
     commit = ref if is_commit(ref) else repository.commit_of(ref, mirrors)
     repository.ensure(commit, mirrors, offline=offline)
@@ -258,8 +258,8 @@ def _newest_sdist(releases: list[Release], project: Project, text: str) -> tuple
         without = " with a SHA-256" if sdists[release.version] else ""
         msg = f"{project.name} {release.version} has no sdist{without} on the package index."
         older = [version for version, listed in sdists.items() if listed]
-        hint = f"Name its git repository{f', or {project.name}=={older[0]}, which has one' if older else ''}."
-        raise SourceError(msg, hint=hint)
+        alternative = f", or {project.name}=={older[0]}, which has an sdist" if older else ""
+        raise SourceError(msg, hint=f"Name its git repository{alternative}.")
     return release, min(files, key=lambda file: not file.name.endswith(".tar.gz"))
 
 
@@ -268,7 +268,7 @@ def _is_yanked(release: Release) -> bool:
 
 
 def _with_metadata(facts: SourceFacts, version: str, metadata: Metadata | None, name: str) -> SourceFacts:
-    """Return the facts with name, version and requirements as the index states them."""
+    """Return the facts with the name, version and requirements from the index."""
     requires = metadata.requires if metadata else facts.requires
     python = metadata.requires_python if metadata else ""
     python = python if python and specifier_or_none(python) else facts.requires_python
@@ -288,11 +288,11 @@ def _learned(top: Path, version: str, shown: str) -> SourceFacts:
     facts = learn_source(top)
     facts = replace(facts, version=version) if version else facts
     if not facts.name or required_name(facts.name) != facts.name:
-        msg = f"{shown} does not state a valid name, or computes it."
+        msg = f"{shown} does not state a valid name, or computes its name."
         raise UsageError(msg, hint="Make an sdist (python -m build --sdist), and name that file.")
     if not facts.version:
         msg = f"{shown} computes its version, so it cannot be read without running its code."
-        raise UsageError(msg, hint="State it: --release VERSION.")
+        raise UsageError(msg, hint="State the version: --release VERSION.")
     return facts
 
 
@@ -307,7 +307,7 @@ def _size(pin: Sdist) -> int:
 
 
 def _keep(archive: Path) -> Sdist:
-    """Put an sdist where builds look for it, and return its pin."""
+    """Store an sdist in the cache, from which builds read it, and return its pin."""
     pin = Sdist(archive.name, sha256_of(archive))
     download(archive.resolve().as_uri(), sdist_path(pin), pin.sha256, Downloads({}))
     return pin

@@ -1,6 +1,6 @@
-"""Catalog rows for an extension that the catalog does not know, from its source.
+"""Draft catalog rows for an extension that the catalog lacks, from its source.
 
-What the source states is `observed`. The recipe is `inferred`: a draft for the user to complete.
+Facts from the source are `observed`. The recipe is `inferred`: a draft for the user to complete.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def draft_text(rows: list[Row], gaps: Collection[str], origin: str) -> str:
     gaps
         The facts that could not be determined.
     origin
-        The source that it was drafted from.
+        The source of the draft.
     """
     from resolver.facts.catalog_files import row_to_toml
 
@@ -131,7 +131,7 @@ def gaps_of(facts: SourceFacts) -> list[str]:
     if compilers:
         gaps.append(f"which compiler is used: the build sets {' and '.join(compilers)} itself")
     if facts.files.keys() & {".cu", ".cuh"} and not facts.mentions_hip:
-        gaps.append("whether the kernels compile for ROCm: nothing in the source mentions HIP")
+        gaps.append("whether the kernels compile for ROCm: the source does not mention HIP")
     if len(facts.cxx_standards) > 1:
         gaps.append(f"which C++ standard torch's headers are compiled with: {', '.join(facts.cxx_standards)}")
     if not facts.import_name:
@@ -149,7 +149,7 @@ def gaps_of(facts: SourceFacts) -> list[str]:
 
 
 def unnamed_requirements(facts: SourceFacts, components: Collection[str]) -> list[str]:
-    """Return the run requirements that no row of the catalog can state."""
+    """Return the run requirements that cannot be rows of the catalog."""
     return [
         text
         for text in dict.fromkeys(facts.requires)
@@ -197,7 +197,7 @@ def _requirements(
 
 
 def _specifier(text: str) -> str | None:
-    """Return the versions of a requirement without a marker; None if it has one."""
+    """Return the specifier of a requirement; None if the requirement has a marker or is not valid."""
     head, marker = split_marker(text)
     match = _SPECIFIER.fullmatch(re.sub(r"^[\w.-]*\w", "", head.strip()))
     if marker or match is None:
@@ -278,6 +278,6 @@ def _objects(facts: SourceFacts, backend: Backend) -> Iterator[str]:
 
 
 def version_of_ref(ref: str) -> str:
-    """Return the version that the name of a tag states, such as ``v1.2``; empty if it states none."""
+    """Return the version in the name of a tag, such as ``v1.2``; empty if there is none."""
     text = ref.rpartition("/")[2].removeprefix("v")
     return text if is_version(text) and "." in text else ""

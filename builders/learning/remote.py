@@ -79,13 +79,13 @@ class RemoteWheel(io.RawIOBase):
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Set the position; fetches nothing."""
+        """Set the position without fetching data."""
         origin = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size}[whence]
         self._at = max(0, origin + offset)
         return self._at
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        """Read into a buffer; fetches the block that is missing."""
+        """Read into a buffer; fetch the block if it is missing."""
         if self._at >= self.size:
             return 0
         number, offset = divmod(self._at, _BLOCK)
@@ -97,7 +97,7 @@ class RemoteWheel(io.RawIOBase):
         return len(data)
 
     def _fetch(self, number: int, wanted: int) -> None:
-        """Fetch a block, and the following ones that are wanted or belong to the same part."""
+        """Fetch a block, and the following blocks that were requested or belong to the same part."""
         start, last = number * _BLOCK, number
         end = next((end for begin, end in self._members if begin <= self._at < end), 0)
         most = max(min(end, start + _STEP), min(self._at + wanted, self.size))
@@ -107,7 +107,7 @@ class RemoteWheel(io.RawIOBase):
         try:
             self._file.seek(start)
             data = b""
-            while len(data) < stop - start:  # a read ends where the part begins that is known already
+            while len(data) < stop - start:  # a read ends at the part that was fetched first
                 data += self._file.read(stop - start - len(data)) or b""
         except RequestError as error:
             raise request_failed(self._url, error) from None

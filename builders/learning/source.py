@@ -1,4 +1,4 @@
-"""Learn from a source tree what its build needs and does; nothing in it is executed.
+"""Read facts about a build from its source tree, without executing any of its code.
 
 The build scripts are read as syntax trees (`builders.learning.build_script`), CMake files as text.
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _SKIPPED = {".git", ".hg", "build", "dist", "node_modules", "venv", ".venv"}
 _NOT_OWN = {"third_party", "thirdparty", "3rdparty", "third-party", "external", "extern", "submodules",
             "deps", "pybind11", "tests", "test", "examples", "docs"}  # fmt: skip
-"""Directories whose CMake files and Python files say nothing about the project's own build."""
+"""Directories whose CMake files and Python files do not belong to the project's own build."""
 KERNELS = {".cu", ".cuh", ".hip"}
 HOST_CODE = {".c", ".cc", ".cpp", ".cxx", ".pyx", ".rs", ".f90"}
 _LARGEST = 2_000_000  # bytes of a text that is searched
@@ -67,7 +67,7 @@ _ASKS = {
     "has_cuda": "what the build does with a GPU: it checks torch.has_cuda",
     "CUDA_HOME": "what the build does with CUDA_HOME: torch sets it to None for ROCm",
 }
-"""Names in a script that make its effect depend on the machine, each with that effect."""
+"""Names in a script whose effect depends on the machine, each with the gap to report."""
 _COMMENT = re.compile(r"#.*")
 _MENTIONS_HIP = re.compile(rb"USE_ROCM|__HIP|version\.hip|IS_HIP_EXTENSION|hip/hip_|hip_runtime|\bhipcc\b")
 _SUBMODULE = re.compile(r"^\s*path\s*=\s*(\S+)\s*$", re.MULTILINE)
@@ -137,7 +137,7 @@ class SourceFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def without_cpu_path(self) -> str:
-        """The reason why nothing can be compiled without a GPU compiler; empty if something can."""
+        """The reason why the build needs a GPU compiler; empty if it can compile without one."""
         if self.extensions and all(extension.uses_gpu_compiler for extension in self.extensions):
             return f"all its extensions are {self.extensions[0].kind}"
         needed = {"CUDA", "HIP"} & set(self.cmake.languages)
@@ -159,7 +159,7 @@ def learn_source(top: Path) -> SourceFacts:
     """
     if not (top / FILE).is_file() and not (top / "setup.py").is_file():
         msg = f"{top} is not a Python project: it has neither {FILE} nor setup.py."
-        raise UsageError(msg, hint="Name the directory that has one of them.")
+        raise UsageError(msg, hint="Name the directory that contains one of these files.")
     document = read_pyproject(top / FILE) if (top / FILE).is_file() else PyProject()
     scripts = _read_scripts(top, document)
     cmake, of_cmake = _read_cmake(top, scripts, document)
@@ -277,7 +277,7 @@ def _read_scripts(top: Path, document: PyProject) -> list[BuildScript]:
 
 
 def _search_path(script: BuildScript, scripts: Iterable[BuildScript]) -> set[str]:
-    """Return the directories of the source in which the modules that a script imports may be."""
+    """Return the directories of the source that may contain the modules that a script imports."""
     added = {folder for other in scripts for folder in other.search_path}
     return {"", str(PurePosixPath(script.file).parent), *added}
 
@@ -296,7 +296,7 @@ def _local_files(top: Path, module: str, folders: Iterable[str]) -> Iterator[str
 def _undeclared(
     top: Path, scripts: list[BuildScript], cmake: CMake, document: PyProject
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the build requirements that nothing declares, and the modules that are optional."""
+    """Return the undeclared build requirements, and the optional modules."""
     declared = document.build_system.requires
     known = {required_name(text) for text in declared}
     needed = {} if known else {"setuptools": "setuptools", "wheel": "wheel"}
@@ -391,7 +391,7 @@ def _summary(top: Path, document: PyProject, scripts: list[BuildScript]) -> str:
 
 
 def _import_name(top: Path, name: str, extensions: Iterable[Extension]) -> str:
-    """Return the import package: a directory with the project's name, or that of an extension module."""
+    """Return the import package: the directory with the name of the project or of an extension's package."""
     package = name.replace("-", "_")
     packages = [
         path.parent.name
@@ -406,7 +406,7 @@ def _import_name(top: Path, name: str, extensions: Iterable[Extension]) -> str:
 
 
 def _version_files(top: Path, name: str) -> Iterator[str]:
-    """Yield the ``__version__`` of the package, if a file of it assigns one."""
+    """Yield the values that files of the package assign to ``__version__``."""
     package = name.replace("-", "_")
     for folder in (top / package, top / "src" / package):
         for file in ("version.py", "_version.py", "__init__.py", "__version__.py"):
@@ -553,7 +553,7 @@ def _undetermined(
 
 
 def _unknown_compilation(document: PyProject, scripts: list[BuildScript], files: dict[str, int]) -> str:
-    """Return what a build without known extension modules may compile, as a gap; empty if nothing."""
+    """Return the gap for code that a build without known extension modules may compile; empty if none."""
     if _compiling_backend(document):
         return f"what the build backend {document.build_system.build_backend} compiles"
     if any("ext_modules" in script.computed for script in scripts):

@@ -1,8 +1,8 @@
 """Facts that audits and builds learned: a file in the user's cache that every command reads.
 
-An audit reads a wheel anyway, and so does a build. The facts are stored in ``learned.toml``, the lowest
-of the layers over the shipped facts. It contains no releases: a wheel that was read does not become a
-candidate. The file may be removed at any time.
+Audits and builds read wheels anyway. The facts are stored in ``learned.toml``, the lowest of the layers
+over the shipped facts. The file contains no releases: a wheel that was read does not become a candidate.
+The file may be removed at any time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def stored_facts() -> Path:
 
 
 def remember_audit(audit: WheelAudit, catalog: Catalog, today: date) -> None:
-    """Store what an audit learned from a wheel, unless the catalog knows the wheel or the wheel is damaged.
+    """Store what an audit learned from a wheel, unless the catalog has the wheel or the wheel is damaged.
 
     Nothing is stored about a version that the catalog builds from source or pins with another hash: the facts
     of one wheel would limit others of the same version.
@@ -55,7 +55,7 @@ def remember_audit(audit: WheelAudit, catalog: Catalog, today: date) -> None:
 def remember_built(wheel: Path, version: str, variant: str, catalog: Catalog, today: date) -> None:
     """Store the requirements in the metadata of a wheel that was built from a commit.
 
-    No index has them; without them, a resolution does not know what the release requires.
+    No index has these requirements, so a resolution would ignore them.
     """
     from builders.learning.wheel import learn_built
 
@@ -69,10 +69,10 @@ def _remember(learned: Learned, catalog: Catalog) -> None:
     if not rows:
         return
     path = stored_facts()
-    # Without a cache nothing is remembered.
+    # If the cache cannot be written, the facts are not stored.
     with suppress(OSError), exclusive_lock(path.with_suffix(".lock")):
         known: list[schema.Row] = []
-        with suppress(CatalogError):  # one of another version of the program
+        with suppress(CatalogError):  # a file of another version of the program
             file = read_file(path)
             known = [row for kind in schema.KINDS for row in getattr(file, kind)]
         text = "".join(f"\n{row_to_toml(row)}" for row in merged([*_kept(known, rows), *rows]))
@@ -93,8 +93,8 @@ def _kept(known: Iterable[schema.Row], new: Iterable[schema.Row]) -> list[schema
 def new_rows(rows: Iterable[schema.Row], catalog: Catalog) -> tuple[list[schema.Row], list[str]]:
     """Return the rows that add to the catalog, and remarks on rows that contradict it.
 
-    A bound on a release for which the catalog has another row is left out: two rows would allow what any of
-    them allows. If the two differ, that is a remark.
+    A bound on a release for which the catalog has another row is left out: two rows would allow every version
+    that one of them allows. If the two rows differ, a remark reports the difference.
     """
     known: dict[tuple[object, ...], list[schema.Row]] = {}
     for row in catalog.rows():
@@ -120,7 +120,7 @@ def new_rows(rows: Iterable[schema.Row], catalog: Catalog) -> tuple[list[schema.
 
 
 def _other_bound(row: schema.Row, catalog: Catalog) -> schema.Requires | None:
-    """Return a row of the catalog that is about the same requirement as a learned row, if there is one."""
+    """Return a row of the catalog for the same requirement as a learned row; None if there is none."""
     if not isinstance(row, schema.Requires) or row.on == "gfx" or row.gfx:
         return None
     version = row.releases.removeprefix("==")

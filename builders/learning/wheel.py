@@ -5,11 +5,12 @@ GPU architectures of their code, the ROCm lines that have the libraries they nee
 
 Only the directory, the metadata and the shared objects are read, from a server by range requests. A
 compressed object must be read as a whole, because the sections of an ELF file are listed at its end, and
-deflated data cannot be entered in the middle.
+deflated data can only be read from its start.
 
-Torch's C++ interface changes from release to release without a version, so a table of symbols names no range
-of releases. It does show the ABI of ``std::string``: torch's wheels for ROCm have the new one since 2.6.0
-(github.com/pytorch/test-infra pull request 6016), so new symbols exclude older releases, and old ones newer.
+Torch's C++ interface changes from release to release without a version, so a symbol table does not determine
+a range of releases. It does show the ABI of ``std::string``: torch's wheels for ROCm have the new ABI since
+2.6.0 (github.com/pytorch/test-infra pull request 6016). So new symbols exclude older releases, and old
+symbols exclude newer releases.
 """
 
 from __future__ import annotations
@@ -57,9 +58,9 @@ _ROCM_OF = {
     "libamdhip64.so.5": ">=5,<6", "libamdhip64.so.6": ">=6,<7", "libamdhip64.so.7": ">=7",
     "libhipblas.so.2": ">=6,<7", "libhipblas.so.3": ">=7",
 }  # fmt: skip
-"""Names of ROCm's libraries that change with its major version, and the lines that have them.
-The runtime's is HIP's major version, which is 7 for ROCm 10, too. Seen in torch's wheels and in bitsandbytes'
-libraries for ROCm 6.2 to 10.0."""
+"""Names of ROCm's libraries that change with its major version, and the ROCm lines that have them.
+``libamdhip64`` has HIP's major version, which is 7 for ROCm 10, too. Source: torch's wheels, and the
+libraries of bitsandbytes for ROCm 6.2 to 10.0."""
 _NEW_STRING = re.compile(r"__cxx11|B5cxx11")
 _OLD_STRING = re.compile(r"RKSs|RSs|Ss$")
 _FIRST_WITH_NEW_STRING = "2.6"
@@ -93,7 +94,7 @@ def learn_wheel(path: Path, catalog: Catalog, today: date) -> Learned:
 
 
 def learn_published(file: File, catalog: Catalog, transport: Transport, today: date) -> Learned:
-    """Learn from a wheel on a server, which states its SHA-256; only parts of it are fetched.
+    """Learn from a wheel on a server whose SHA-256 is known; only parts of the wheel are fetched.
 
     Raises
     ------
@@ -148,9 +149,9 @@ def learn_url(url: str, catalog: Catalog, transport: Transport, today: date) -> 
 
 
 def learn_built(path: Path, version: str, variant: str, catalog: Catalog, today: date) -> Learned:
-    """Learn what a release requires from the metadata of a wheel that was built.
+    """Learn the requirements of a release from the metadata of a wheel that was built.
 
-    Distributions that the catalog does not know are added to it, as packages that indexes decide.
+    Each distribution that the catalog lacks gets a package row; package indexes decide its version.
     """
     with WheelReader(path) as wheel:
         metadata = f"{wheel.dist_info}/METADATA"
@@ -391,13 +392,13 @@ class _Reading:
         own = {path: names for path, names in code.items() if not self._is_rocm_library(path)}
         if not own:
             if any(item.has_cuda_code for item in self._contents.objects):
-                self._remark("it contains code for NVIDIA's GPUs and none for AMD's.")
+                self._remark("it contains code for NVIDIA's GPUs, but none for AMD's.")
             return
         common = sorted(set.intersection(*map(set, own.values())))
         every = sorted(set().union(*map(set, own.values())))
         if not common:
             self._remark(
-                "its libraries contain code for different GPU architectures; which are needed is unknown."
+                "its libraries contain code for different GPU architectures, and none that all have."
             )
             return
         note = f"GPU code of {_shortened(list(own))}."
@@ -469,7 +470,7 @@ class _Reading:
             yield self._requires("torch", [",".join(specifiers)], " ".join(notes))
 
     def _distributions(self) -> Iterator[schema.Requires]:
-        """Yield the requirements on distributions that the catalog knows; indexes have the others."""
+        """Yield the requirements on distributions of the catalog; indexes have the others."""
         for requirement in self._contents.requirements():
             name = requirement.name
             if name in {"torch", self._contents.name} or not requirement.specifier:
@@ -477,7 +478,7 @@ class _Reading:
             if name not in self._catalog.package or name in PLATFORM:
                 continue
             if requirement.marker is not None:
-                self._remark(f"{requirement} depends on where it is installed, so it was left out.")
+                self._remark(f"{requirement} depends on the environment, so it was left out.")
                 continue
             yield self._requires(name, [_text(requirement.specifier)], "Its metadata.")
 

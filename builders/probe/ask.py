@@ -1,7 +1,7 @@
-"""Ask an environment: the question, the run of the script, and the reply as data.
+"""Run the probe script in an environment, and parse its reply.
 
 The script is one file without dependencies, which the environment's own Python runs. It prints its
-reply as one line of JSON, marked with a number that only this run knows.
+reply as one line of JSON, marked with a random number that the probed code cannot read.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from resolver.facts.schema import Recipe
 from resolver.requirements import normalize_name
 
 _PYTHON = 'exec "$(command -v python || command -v python3)" "$@"'
-_ALONE = ("-I", "-S")  # nothing that is installed runs in this process
-_SCRIPT = "main.py"  # which the processes that it starts can see
+_ALONE = ("-I", "-S")  # no installed code runs in this process
+_SCRIPT = "main.py"  # its child processes can read this name
 _DEVICES = ("/dev/kfd", "/dev/dri")
 _NO_PYTHON = "Name the Python with --python: its path in the image; without an image, its path or a command."
 _HINT = "Read the log; the environment's Python may be broken."
@@ -40,7 +40,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
     """First line of the error."""
     missing: str = ""
-    """The module that a ModuleNotFoundError did not find."""
+    """The module that was not found, for a ModuleNotFoundError."""
 
     @property
     def failure(self) -> str:
@@ -58,11 +58,11 @@ class LoadReply(Outcome, frozen=True):
     values: dict[str, str] = {}
     """The requested attributes."""
     borrowed: list[str] = []
-    """Distributions that were only lent to the probe, and that it used."""
+    """Distributions that were only lent to the probe, and that the import used."""
 
 
 class Gpu(msgspec.Struct, frozen=True):
-    """A GPU that torch sees."""
+    """A GPU that torch finds."""
 
     name: str
     arch: str
@@ -104,7 +104,7 @@ class WheelReply(msgspec.Struct, frozen=True, kw_only=True):
     """The reply about one installed wheel."""
 
     distribution: WheelMetadata | None
-    """None if it is not installed."""
+    """None if the wheel is not installed."""
     torch: TorchReply
     imports: list[LoadReply] = []
     objects: list[LoadReply] = []
@@ -137,7 +137,7 @@ class LibStdCxx(msgspec.Struct, frozen=True):
 
 
 class PipCheck(msgspec.Struct, frozen=True):
-    """The result of ``pip check``; the exit code is None if pip is missing or did not answer."""
+    """The result of ``pip check``; the exit code is None if pip is missing or did not end in time."""
 
     code: int | None
     lines: list[str]
@@ -148,7 +148,7 @@ class UserSite(msgspec.Struct, frozen=True):
 
     minor: str
     ignored: str = ""
-    """The reason why it ignores them; empty if it does not."""
+    """The reason why Python ignores them; empty if it does not."""
     path: str = ""
     """Their directory on its search path; empty in a container, where the probe switches them off."""
 
@@ -195,7 +195,7 @@ class Probe:
         Path of its Python in the runtime, or on the host a command that starts it; empty for the first on
         PATH.
     folder
-        An empty directory for the script, which the runtime may see.
+        An empty directory for the script, which the runtime may mount.
     log
         File for everything that is printed.
     env
@@ -229,7 +229,7 @@ class Probe:
     def ask_environment(
         self, modules: Sequence[str], files: Mapping[str, Mapping[str, str]] | None = None
     ) -> EnvironmentReply:
-        """Ask what the environment contains, and what loads when some modules are imported in turn.
+        """Return the content of the environment, and the libraries that load when modules are imported.
 
         Parameters
         ----------
@@ -240,7 +240,7 @@ class Probe:
         Raises
         ------
         CommandError
-            No Python ran; the error names the log.
+            No Python started; the error names the log.
         ProbeError
             The reply is damaged.
         UsageError
@@ -258,7 +258,7 @@ class Probe:
                 raise
             connected = replace(self._view, network=True)
             if self._runtime.image is None and self._prints(self._start, connected):
-                self._view = connected  # no setuid program, such as a container runtime, starts without it
+                self._view = connected  # setuid programs, such as container runtimes, do not start without it
                 return self._ask(question, EnvironmentReply)
             if self._python and self._prints(["/bin/sh"], self._view):
                 reason = f": {error.lines[-1]}" if isinstance(error, CommandError) and error.lines else "."
@@ -267,7 +267,7 @@ class Probe:
             raise
 
     def ask_wheel(self, recipe: Recipe) -> WheelReply:
-        """Ask whether an installed distribution has what its recipe promises."""
+        """Return the reply about the promises of a recipe, for an installed distribution."""
         return self._ask(wheel_question(recipe), WheelReply)
 
     def _prints(self, start: Sequence[str], view: View) -> bool:
@@ -318,7 +318,7 @@ def ask(
     python
         The command that starts the environment's Python.
     folder
-        A directory for the script, which the view shows writable: the script removes itself.
+        A directory for the script, which must be writable in the view: the script removes itself.
     what
         What the program does, as the beginning of a sentence.
 
@@ -350,8 +350,8 @@ def wheel_question(recipe: Recipe, lent: str = "") -> dict[str, Any]:
     Parameters
     ----------
     lent
-        Directory of distributions that the environment sees although the wheel does not bring them: the
-        build requirements, many of which are run requirements as well. The reply lists those it used.
+        Directory of the build requirements, which the environment lends to the wheel: many of them are run
+        requirements as well. The reply lists those that the wheel used.
     """
     return {
         "distribution": recipe.package,

@@ -46,7 +46,7 @@ def judge_environment(
     Parameters
     ----------
     lock
-        What should be installed; None checks only what needs no comparison.
+        The lock; None skips the checks that compare with a lock.
     user_packages
         The version of each distribution that the user installed for this Python with ``pip install --user``.
     need_gpu
@@ -78,7 +78,7 @@ def judge_variables(
     Parameters
     ----------
     required
-        Names of those without which a built package cannot be imported.
+        Names of the variables without which a built package cannot be imported.
     """
     for row in variables:
         evidence = {"variable": row.name, "source": row.source}
@@ -100,12 +100,12 @@ def _pins(
 ) -> Iterator[Finding]:
     if lock is None:
         message = "Versions are not judged: there is no lock to compare with."
-        yield Finding("verify-pins-not-judged", "warning", message, "Name one with --lock FILE.")
+        yield Finding("verify-pins-not-judged", "warning", message, "Name a lock with --lock FILE.")
         return
     python = lock.version_of("python")
     if python and minor(python) != minor(reply.python):
         message = f"Python is {reply.python} ({reply.executable}); the lock is for {python}."
-        yield Finding("verify-python", "error", message, f"Name another with --python. {rebuild}")
+        yield Finding("verify-python", "error", message, f"Name another Python with --python. {rebuild}")
     right = 0
     for pick in lock.distributions:
         version = installed.get(normalize_name(pick.name))
@@ -123,7 +123,7 @@ def _pins(
 
 
 def _is_same(version: str, pinned: str) -> bool:
-    return version == pinned or sort_key(version) == sort_key(pinned)  # a wheel may say 2024.01
+    return version == pinned or sort_key(version) == sort_key(pinned)  # a wheel may be named 2024.01
 
 
 def _files(
@@ -172,7 +172,7 @@ def _cuda(
     )
     if nvidia:
         message = f"Packages for CUDA are installed: {', '.join(nvidia)}."
-        cause = "A requirement without a local version made pip take a CUDA build."
+        cause = "A requirement without a local version made pip choose a CUDA build."
         yield Finding("verify-nvidia", "error", message, f"{cause} {rebuild}")
     torch = reply.torch
     if torch.cuda and (lock is None or lock.target.backend == "rocm"):
@@ -196,7 +196,7 @@ def _duplicates(reply: EnvironmentReply) -> Iterator[Finding]:
 def _pip_check(reply: EnvironmentReply, lock: Resolution | None, rebuild: str) -> Iterator[Finding]:
     check = reply.pip_check
     if check.code is None:
-        message = "Requirements are not judged: pip is not installed, or did not answer."
+        message = "Requirements are not judged: pip is not installed, or did not end in time."
         fix = "`uv pip check --python PYTHON` judges them as well."
         yield Finding("verify-pip-check-not-judged", "warning", message, fix)
         return
@@ -224,7 +224,7 @@ def _user_site(reply: EnvironmentReply, user_packages: Mapping[str, str]) -> Ite
         message = f"~/.local has packages for Python {site.minor}, which are ignored: {site.ignored}."
         yield Finding("verify-user-site-shut", "info", message)
         return
-    fix = "Set PYTHONNOUSERSITE=1 in every job, or remove them: they take precedence over what is installed."
+    fix = "Set PYTHONNOUSERSITE=1 in every job, or remove these packages: Python finds them first."
     first = {normalize_name(dist.name): dist.path for dist in reversed(reply.distributions)}
     others = {normalize_name(dist.name) for dist in reply.distributions if dist.path != site.path}
     added = sorted(user_packages.keys() - others)
@@ -234,7 +234,7 @@ def _user_site(reply: EnvironmentReply, user_packages: Mapping[str, str]) -> Ite
         if name in others and (not site.path or first[name] == site.path)  # it follows a virtual environment
     )
     if shadowing:
-        message = f"~/.local shadows what is installed for Python {site.minor}: {', '.join(shadowing)}."
+        message = f"~/.local hides installed packages of Python {site.minor}: {', '.join(shadowing)}."
         yield Finding("verify-user-site", "error", message, fix)
     elif added:
         message = f"~/.local adds packages to Python {site.minor}: {', '.join(added)}."
@@ -256,7 +256,7 @@ def _libraries(reply: EnvironmentReply) -> Iterator[Finding]:
             yield Finding("verify-library-other", "error", message, _OTHER_LIBRARY)
         elif len(paths) > 1:
             message = f"{name} is loaded more than once: {', '.join(paths)}."
-            fix = "One is torch's and the other the image's; LD_LIBRARY_PATH decides which comes first."
+            fix = "One belongs to torch, the other to the image. LD_LIBRARY_PATH decides which comes first."
             yield Finding("verify-library-twice", "warning", message, fix)
         elif paths:
             evidence = {"library": name, "member": paths[0]}
@@ -294,10 +294,9 @@ def _gpus(reply: EnvironmentReply, lock: Resolution | None, *, need_gpu: bool) -
         return
     if not reply.torch.gpus:
         if need_gpu:
-            message = "torch sees no GPU, although this is a GPU job."
-            yield Finding(
-                "verify-no-gpu", "error", message, "Check /dev/kfd, the driver and the job's request."
-            )
+            message = "torch finds no GPU, although this is a GPU job."
+            fix = "Check /dev/kfd, the driver, and the GPUs that the job requests."
+            yield Finding("verify-no-gpu", "error", message, fix)
         else:
             message = "GPU kernels are not judged: there is no GPU here."
             fix = "`matrix verify --gpu` submits a job that tests them."
@@ -311,6 +310,8 @@ def _gpus(reply: EnvironmentReply, lock: Resolution | None, *, need_gpu: bool) -
             yield Finding("verify-gpu-failed", "error", f"{name}: {gpu.error}")
         elif targets and architecture and architecture not in targets:
             message = f"{name} is not an architecture of the lock, which has {', '.join(sorted(targets))}."
-            yield Finding("verify-gpu-target", "error", message, "Resolve and build for it as well.")
+            yield Finding(
+                "verify-gpu-target", "error", message, "Resolve and build for this architecture as well."
+            )
         else:
             yield Finding("verify-gpu", "info", f"{name} multiplies two matrices correctly")

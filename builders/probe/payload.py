@@ -1,19 +1,19 @@
 """Run inside the environment that is probed: answer one question about it, as JSON.
 
-The script knows nothing about the program that sends it and needs only Python 3.9. It runs with ``-I -S``,
-so that nothing that is installed runs in its process. Child processes import what is installed, one module
-each, so that a crash loses only one answer. A child cannot speak for this process:
+The script is independent of the program that sends it, and needs only Python 3.9. It runs with ``-I -S``, so
+that no installed code runs in its process. Child processes import the installed modules, one each, so that a
+crash loses only one answer. A child cannot forge the answer of this process:
 
-- A child has no descriptor to answer with. After the import it connects to a socket with a random address.
-  The kernel names the process that connected, and the answer begins with a number that is sent only then.
+- A child has no descriptor for its answer. After the import it connects to a socket with a random address.
+  The kernel identifies the process that connected. The answer begins with a number that is sent only then.
 - Whether an object is loaded is read from the child's memory map, while the child waits.
 - Each import is repeated in a process that looks like a user's: `plain_import`.
-- The answer of this process has a number that no child knows: the script is removed before the first child
+- The answer of this process has a number that no child can read: the script is removed before the first child
   starts, and the kernel refuses other processes of the user access to the memory of this one.
 - All descendants are ended before the answer is printed.
 
-What a package says about itself, such as the value of an attribute, cannot be verified. A package that
-follows the whole protocol, and passes the plain import, cannot be told from one that works.
+The statements of a package about itself, such as the value of an attribute, cannot be verified. A package
+that follows the whole protocol, and passes the plain import, cannot be distinguished from one that works.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def own_source() -> str:
 
 
 def protect() -> None:
-    """Keep memory and descriptors of this process from its children, and become the parent of orphans.
+    """Hide memory and descriptors of this process from its children, and become the parent of orphans.
 
     Root could still read the memory, so programs that root starts lose that capability (prctl(2)).
     """
@@ -270,7 +270,7 @@ def start() -> dict[str, Any]:
 
 
 def search_path() -> list[str]:
-    """Return where the environment's Python looks for modules."""
+    """Return the module search path of the environment's Python."""
     return [str(path) for path in start()["path"]]
 
 
@@ -292,7 +292,7 @@ def inner(kind: str, value: str, address: str) -> None:
 
 
 def start_part(_: None) -> dict[str, Any]:
-    """Return where Python looks for packages, and whether that includes the user's own."""
+    """Return the search path and the prefixes of Python, and the user's site-packages if Python uses it."""
     return {
         "path": sys.path[1:],
         "prefixes": [sys.prefix, sys.base_prefix],
@@ -313,8 +313,8 @@ def failure(error: BaseException) -> dict[str, Any]:
 def wheel_reply(question: dict[str, Any]) -> dict[str, Any]:
     """Import the modules and load the objects of a wheel; the keys are those of `WheelReply`.
 
-    Most of the time goes into importing torch, in almost every process. A process that imports nothing else
-    runs only if its answer is needed: for what torch borrows, and to find out whether torch causes a failure.
+    Almost every process imports torch, which takes most of the time. A process that imports torch alone runs
+    only if its answer is needed: to list what torch borrows, or to check whether torch causes a failure.
     """
     files, metadata = installed(question["distribution"])
     lent = question["lent"]
@@ -428,7 +428,7 @@ def borrowed(lent: str) -> list[str]:
     if not lent:
         return []
     root = os.path.realpath(lent) + os.sep
-    real = cache(os.path.realpath)  # of a folder: torch alone has a thousand modules in a few
+    real = cache(os.path.realpath)  # of a folder: torch has a thousand modules in a few folders
     used = set()
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
@@ -486,7 +486,7 @@ def op_table(files: dict[str, str], name: str) -> dict[str, Any] | None:
 
 
 def torch_part(value: dict[str, Any]) -> dict[str, Any]:
-    """Return torch's version and what it is built for; let each GPU multiply two matrices if requested."""
+    """Return the versions of torch, HIP and CUDA; multiply two matrices on each GPU if requested."""
     lent = value["lent"]
     try:
         import torch
@@ -630,7 +630,7 @@ def user_site(*, is_image: bool) -> dict[str, Any]:
     The probe itself ignores them in an image, so this function reads the image's settings.
     """
     ignored = ""
-    for folder in list(Path(sys.executable).parents)[:2]:  # where Python looks for it
+    for folder in list(Path(sys.executable).parents)[:2]:  # where Python looks for pyvenv.cfg
         settings = folder / "pyvenv.cfg"
         if settings.is_file() and re.search(
             r"(?m)^include-system-site-packages *= *false", settings.read_text()

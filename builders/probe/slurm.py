@@ -1,4 +1,4 @@
-"""Slurm jobs as `matrix` submits them: to verify an environment on a GPU node, and to build.
+"""Write and submit Slurm jobs: to verify an environment on a GPU node, and to build.
 
 Source: sbatch(1).
 """
@@ -109,7 +109,7 @@ def partition_for(catalog: Catalog, site: str, hours: float) -> str:
     if not sufficient:
         known = ", ".join(f"{row.name} up to {row.max_hours:g} h" for row in rows)
         msg = f"The catalog has no GPU partition of {site} for {hours:g} hours."
-        raise UsageError(msg, hint=f"It has {known}." if known else "Name one with --partition.")
+        raise UsageError(msg, hint=f"It has {known}." if known else "Name a partition with --partition.")
     return min(sufficient, key=lambda row: row.max_hours or math.inf).name
 
 
@@ -145,7 +145,7 @@ def submit(script: Path, log: Path, *options: str) -> str:
     Raises
     ------
     CommandError
-        Slurm rejected it; the error has Slurm's message.
+        Slurm rejected the script; the error has Slurm's message.
     EnvironmentLacksError
         sbatch is not installed.
     """

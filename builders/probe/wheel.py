@@ -1,6 +1,6 @@
 """Judge the reply about an installed wheel.
 
-A build node has no GPU. A failure for that reason says nothing about the wheel, so the promise is *not
+A build node has no GPU. A failure for that reason is not evidence against the wheel, so the promise is *not
 judged*, which is a warning and never a pass. A required module that was not installed is not judged either.
 """
 
@@ -33,13 +33,13 @@ _READ_LOG = "Read the build's log."
 
 
 def judge_wheel(reply: WheelReply, recipe: Recipe, rebuild: str = "") -> list[Finding]:
-    """Compare the reply about a wheel with what its recipe promises.
+    """Compare the reply about a wheel with the promises of its recipe.
 
     Parameters
     ----------
     rebuild
-        How to recreate the environment, if it is the one that the wheel will run in, where only the GPU
-        may be missing. By default it is the environment of a build, and a fix starts with the build's log.
+        How to recreate the environment, if the wheel will run in this environment and only the GPU may be
+        missing. Empty for the environment of a build, where a fix starts with the build's log.
 
     Returns
     -------
@@ -98,12 +98,12 @@ def _repair(outcome: Outcome, reply: WheelReply, rebuild: str) -> str:
     if _NO_LIBRARY.search(outcome.text):
         return "Use the lock's base image, or load the module that has this library."
     if _OTHER_SYMBOLS.search(outcome.text):
-        return f"It was compiled against another torch or library than the one that is loaded. {rebuild}"
+        return f"The wheel was compiled against another torch or library than the loaded one. {rebuild}"
     return rebuild
 
 
 def _excuse(outcome: Outcome, reply: WheelReply, *, complete: bool) -> str:
-    """Return why a failure says nothing about the wheel; empty if the wheel is to blame."""
+    """Return the reason why a failure is not evidence against the wheel; empty if it is evidence."""
     if outcome.error == UNSEEN:
         return "the kernel does not show which objects its process has loaded"
     if reply.torch.error and outcome.text == reply.torch.text:
@@ -128,7 +128,7 @@ def _borrowed(reply: WheelReply) -> Iterator[Finding]:
     undeclared = sorted(name for name in used if canonicalize_name(name) not in required)
     if undeclared:
         listed = ", ".join(undeclared)
-        message = f"It imports {listed}, which the build installed and the wheel does not require."
+        message = f"The wheel imports {listed}, which the build installed and the metadata does not require."
         fix = f"Install {listed} as well."
         yield Finding("probe-undeclared", "warning", message, fix, {"distributions": listed})
     else:
@@ -174,7 +174,7 @@ def _attributes(reply: WheelReply, recipe: Recipe, fix: str) -> Iterator[Finding
 
 def _run_environment(recipe: Recipe) -> str:
     listed = ", ".join(f"{name}={value}" for name, value in recipe.run_environment.items())
-    return f"Set {listed} when it runs." if listed else ""
+    return f"Set {listed} when {recipe.package} runs." if listed else ""
 
 
 def _ops(reply: WheelReply, recipe: Recipe, rebuild: str) -> Iterator[Finding]:
@@ -187,8 +187,8 @@ def _ops(reply: WheelReply, recipe: Recipe, rebuild: str) -> Iterator[Finding]:
         return
     for op in recipe.ops:
         if recipe.environment.get(op.variable) == "1" and not table.installed.get(op.name, False):
-            message = f"The op {op.name} was requested, and the wheel does not have it."
-            repair = rebuild or "The log says why the op was considered incompatible."
+            message = f"The op {op.name} was requested, but the wheel does not contain it."
+            repair = rebuild or "Read in the build's log why the op was considered incompatible."
             yield Finding("probe-op-missing", "error", message, repair)
     accelerator = recipe.environment.get("DS_ACCELERATOR", "")
     if accelerator and table.accelerator and table.accelerator != accelerator:

@@ -42,7 +42,7 @@ class AppliedRecipe:
     overlay_mounts: Mapping[str, str] = field(default_factory=dict, hash=False)
     """The shim to mount over a program in the image, by the program's path."""
     fixed_paths: tuple[str, ...] = ()
-    """Paths in `overlay_mounts` that the source calls without looking at PATH."""
+    """Paths in `overlay_mounts` that the source calls without searching PATH."""
     writable: tuple[Path, ...] = ()
     """Directories besides its own that the build may write to."""
     notes: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class AppliedRecipe:
 
 
 def apply_recipe(task: Task, *, jobs: int = 1, prefix_map: Mapping[str, str] | None = None) -> AppliedRecipe:
-    """Return all settings of a build, so that nothing depends on the build machine.
+    """Return all settings of a build, so that the wheel does not depend on the build machine.
 
     Parameters
     ----------
@@ -64,8 +64,8 @@ def apply_recipe(task: Task, *, jobs: int = 1, prefix_map: Mapping[str, str] | N
     Raises
     ------
     RecipeError
-        The recipe cannot build this: several GPU architectures where it accepts one, features where it
-        accepts none, a C++ standard that is older than the headers of torch need.
+        The recipe does not support the request: several GPU architectures where it accepts one, features
+        where it accepts none, a C++ standard that is older than the headers of torch need.
     EnvironmentLacksError
         No compiler of the build host supports the C++ standard.
     """
@@ -114,13 +114,13 @@ def _check_request(task: Task) -> None:
     recipe = task.recipe
     if recipe.backend == "rocm" and not task.gfx:
         msg = f"{task.title} needs a GPU architecture to build for ROCm."
-        raise RecipeError(msg, hint="Name one, such as --gfx90a.")
+        raise RecipeError(msg, hint="Name an architecture, such as --gfx90a.")
     listed = ", ".join(task.gfx)
     single = [name for name, text in recipe.environment.items() if ("gfx", "one") in placeholders(text)]
     if single and len(task.gfx) > 1:
         msg = (
             f"{task.title} can be built for one GPU architecture at a time, not for {listed}: "
-            f"its variable {single[0]} takes no list."
+            f"its variable {single[0]} does not accept a list."
         )
         hint = f"Build once for each, such as --{task.gfx[0]}. The label of a wheel names its architecture."
         raise RecipeError(msg, hint=hint)
@@ -166,7 +166,7 @@ def _environment(task: Task, jobs: int, compilers: HostCompilers | None) -> dict
         "CMAKE_BUILD_PARALLEL_LEVEL": str(jobs),
         "NVCC_THREADS": "1",
         "SOURCE_DATE_EPOCH": SOURCE_DATE_EPOCH,
-        "TORCH_NO_COMPILER_WRAPPER": "1",  # else it takes ccache from PATH, whatever was asked for
+        "TORCH_NO_COMPILER_WRAPPER": "1",  # else torch calls the ccache on PATH, even if none was requested
     }
     if compilers:
         environment["CXX"] = compilers.cxx.name
@@ -210,8 +210,4 @@ def _notes(task: Task, *, chose_compilers: bool) -> Iterator[str]:
     elif recipe.native_cpu:
         yield "Host code is compiled for the CPU of the build machine and may not run on other models."
     for name, value in recipe.run_environment.items():
-        yield f"Set {name}={value} when you run it."
-
-
-# Ops: parts of a package that can be compiled or left out. Another choice of ops is another recipe, so the
-# build key and the contents of the wheel follow from the recipe alone.
+        yield f"Set {name}={value} when you run {task.pick.name}."

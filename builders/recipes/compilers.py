@@ -47,9 +47,9 @@ def choose_compilers(
 ) -> HostCompilers:
     """Choose the host compilers of a build.
 
-    Of the compilers that support the C++ standard, take the first of: the one that the catalog names for the
-    base image (LUMI's SUSE images have ``g++`` 7 and ``g++-12``), ``g++``, the newest ``g++-N``, ``c++``,
-    ``clang++``.
+    Of the compilers that support the C++ standard, choose the first of: the compiler that the catalog names
+    for the base image (LUMI's SUSE images have ``g++`` 7 and ``g++-12``), ``g++``, the newest ``g++-N``,
+    ``c++``, ``clang++``.
 
     Parameters
     ----------
@@ -72,7 +72,9 @@ def choose_compilers(
         listed = ", ".join(f"{compiler.name} {compiler.version}" for compiler in compilers) or "none"
         standard = f" that supports C++{cxx_standard}" if cxx_standard else ""
         msg = f"There is no C++ compiler{standard}. Host compilers: {listed}."
-        raise EnvironmentLacksError(msg, hint="Use a base image with a newer compiler, or set CXX to one.")
+        raise EnvironmentLacksError(
+            msg, hint="Use a base image with a newer compiler, or set CXX to its path."
+        )
     cxx = min(suitable, key=lambda compiler: _rank(compiler, list(preferred)))
     match = _CXX.match(cxx.name)
     cc_name = _C[match["family"]] + (match["suffix"] or "") if match else ""

@@ -1,4 +1,8 @@
-"""Recipes on their own: choose the ops to compile, and check that a recipe fits a source."""
+"""Choose the ops that a recipe compiles, and check that a recipe fits a source.
+
+Ops are parts of a package that can be compiled or left out. Another choice of ops is another recipe, so the
+build key and the contents of the wheel follow from the recipe alone.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +59,7 @@ def with_ops(recipe: Recipe, names: Sequence[str], version: str) -> Recipe:
 def recipe_as_built(recipe: Recipe, ops: Sequence[str]) -> Recipe:
     """Return the recipe that a wheel was built with, from the ops that the wheel records.
 
-    It is the recipe of the catalog if the wheel records none.
+    This is the recipe of the catalog if the wheel records no ops.
     """
     chosen = [op for op in recipe.ops if op.name in ops]
     return _compiling(recipe, chosen) if chosen else recipe
@@ -81,17 +85,17 @@ def _ops_environment(recipe: Recipe, chosen: Iterable[Op]) -> dict[str, str]:
 
 # Flags belong to a commit, not to a package. ROCm/apex replaced ``--cpp_ext --cuda_ext`` with
 # ``APEX_BUILD_*`` and now ignores the old flags silently, so the wheel has no kernels (https://github.com/ROCm/apex/pull/291).
-# And an sdist may lack what it compiles: flash-attn up to 2.7.3 has no composable_kernel
+# An sdist may also lack files that it compiles: flash-attn up to 2.7.3 has no composable_kernel
 # (https://github.com/Dao-AILab/flash-attention/issues/1105).
 
 
 def check_source(recipe: Recipe, source: Path, title: str, others: Iterable[Recipe] = ()) -> None:
-    """Check that a source understands the flags of its recipe and contains what the recipe compiles.
+    """Check that a source supports the flags of its recipe and contains the files that the recipe compiles.
 
     Parameters
     ----------
     recipe
-        The recipe to build it with.
+        The recipe to build the source with.
     source
         The unpacked source tree.
     title

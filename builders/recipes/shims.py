@@ -1,4 +1,4 @@
-"""Shims: scripts that replace programs which inspect the machine, and report the target instead.
+"""Write shims: scripts that replace programs that inspect the machine, and report the target instead.
 
 A build node has no GPU, or a different GPU than the wheel is built for. These programs inspect the node:
 
@@ -26,7 +26,7 @@ LAUNCHER = "ROCM_MATRIX_LAUNCHER"
 
 _WIDE = 64
 _NARROW = 32
-_GCN = 9  # up to gfx9 a wave has 64 lanes; from gfx10 on compilers take 32 (LLVM AMDGPUUsage)
+_GCN = 9  # up to gfx9 a wave has 64 lanes; from gfx10 on compilers use 32 (LLVM AMDGPUUsage)
 
 _AVX512 = (
     "x86-64-v4", "znver4", "znver5", "knl", "knm", "skylake-avx512", "cascadelake", "cooperlake",
@@ -68,7 +68,7 @@ def overlay_mounts(rocm_path: str) -> dict[str, str]:
     """Return the programs of an image that sources call by path, each with the shim to mount over it.
 
     Only those that exist in the image need a mount, except the `fixed_paths` of a recipe: DeepSpeed 0.14.3
-    and 0.14.4 call ``/opt/rocm/bin/rocminfo`` and nothing else.
+    and 0.14.4 call only ``/opt/rocm/bin/rocminfo``.
     """
     mounts = {}
     for root in dict.fromkeys(["/opt/rocm", rocm_path.rstrip("/")]):

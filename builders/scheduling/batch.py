@@ -1,4 +1,4 @@
-"""Build the wheels of a plan in a batch system: submit tasks, follow them, and submit again where that helps.
+"""Build the wheels of a plan in a batch system: submit tasks, follow them, and submit some of them again.
 
 Everything about a run is in one file per user in the index. Submitted jobs do not need the process that
 follows them: it may be interrupted or killed, and any later process continues with the file. The result for a
@@ -70,7 +70,7 @@ class SubmittedJob(msgspec.Struct):
     state: str = "PENDING"
     """As Slurm names it."""
     is_held: bool = False
-    """Whether it still has to be released."""
+    """Whether the job still has to be released."""
     outputs: dict[str, int] = {}
     """Number of finished outputs of ninja that an unfinished build has kept for the next job, by key."""
 
@@ -125,14 +125,14 @@ class Executor(ABC):
     unit: ClassVar[str] = "job"
     """The word for a job in messages."""
     retries: ClassVar[Mapping[str, int]]
-    """How often to submit a wheel again after such a state. After ``TIMEOUT``, this is for jobs that finished
-    others; a wheel whose build has got further is submitted as often as needed."""
+    """How often to submit a wheel again after each state. For ``TIMEOUT``, the number applies to jobs that
+    finished other wheels; a wheel whose build made progress is submitted as often as needed."""
     explanations: ClassVar[Mapping[str, str]]
     """Explanation of each state, as the rest of a sentence about a job."""
     advice: ClassVar[Mapping[str, str]] = {}
     """Advice about each state, as the end of a sentence."""
     while_silent: ClassVar[str]
-    """A sentence about what happens while the batch system does not respond."""
+    """A sentence about the jobs while the batch system does not respond."""
     longest_wait: ClassVar[float]
     """Seconds between two queries to the batch system while nothing changes."""
     how_to_find_jobs: ClassVar[str]
@@ -143,7 +143,7 @@ class Executor(ABC):
     def __init__(self, index: Index, reporter: Reporter) -> None:
         self.index = index
         self.reporter = reporter
-        self._is_silent = False  # whether the batch system did not answer the last time
+        self._is_silent = False  # whether the last query got no response
         self._dropped: set[str] = set()  # jobs that were cancelled because a wheel failed
 
     # What a batch system implements.
@@ -289,7 +289,7 @@ class Executor(ABC):
         Raises
         ------
         EnvironmentLacksError, CommandError
-            The batch system does not answer, or cannot cancel them; the run is kept.
+            The batch system does not respond, or cannot cancel them; the run is kept.
         """
         run = self.current_run()
         if run is None:
@@ -311,7 +311,7 @@ class Executor(ABC):
 
     @property
     def _directory(self) -> Path:
-        """The directory with what was submitted."""
+        """The directory with the submitted scripts."""
         return self.index.state / self.name / self.run.id
 
     def _failure_record(self, task: WheelTask) -> Path:
@@ -327,7 +327,7 @@ class Executor(ABC):
 
     def _follow(self) -> None:
         wait = _SHORTEST_WAIT
-        changed = True  # at the start, whatever the batch system says
+        changed = True  # the first time, even if no state has changed
         while True:
             changed = self._poll() or changed
             if not self.state_file.exists():
@@ -349,7 +349,7 @@ class Executor(ABC):
         Raises
         ------
         CommandError
-            The batch system rejected something, although it answers and nothing has changed.
+            The batch system rejected a command, although it responds and no state has changed.
         """
         try:
             self._cancel_unknown()
@@ -381,11 +381,11 @@ class Executor(ABC):
         return ", ".join(f"{task.name} {task.version}" for task in map(self._task, job.keys))
 
     def _poll(self) -> bool:
-        """Ask for the states of all jobs; return whether one has changed."""
+        """Query the states of all jobs; return whether a state has changed."""
         known = self._states()
         if known is None:
             if not self._is_silent:
-                self.reporter.warning(f"{self.title} does not answer. {self.while_silent}")
+                self.reporter.warning(f"{self.title} does not respond. {self.while_silent}")
             self._is_silent = True
             return False
         self._is_silent = False
@@ -434,7 +434,7 @@ class Executor(ABC):
         self._report(job)
         ended = {other.number: other.state for other in self.run.jobs}
         if job.state == "CANCELLED" and {ended[number] for number in job.after} & (_ENDED - {"COMPLETED"}):
-            return  # because of the jobs that it waited for; they decide what becomes of its tasks
+            return  # a job that it waited for failed; that job decides about these tasks
         has_progress = len(missing) < len(job.keys)
         again = [key for key in missing if self._helps(key, job, has_progress=has_progress)]
         for key in missing:

@@ -32,7 +32,7 @@ class Estimate:
     """The expected needs of one build."""
 
     demand: Demand
-    """A build that shares compile jobs with others demands only its first one."""
+    """A build that shares compile jobs with others demands only its first job."""
     memory_per_job: float
     """GiB."""
     joins: bool

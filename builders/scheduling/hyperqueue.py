@@ -1,9 +1,9 @@
-"""Builds as HyperQueue tasks: one for each wheel, after those whose wheels it requires.
+"""Run builds as HyperQueue tasks: one task for each wheel, after the tasks whose wheels it requires.
 
-A run is one HyperQueue job, and another one each time that tasks are submitted again. The server is the one
-that the program ``hq`` finds. If there is none and this is a Slurm allocation, a server and a worker on each
-of its nodes are started, and end with the run or with the allocation. Jobs are identified by name: a server
-that was started again without a journal counts from 1 again.
+A run is one HyperQueue job, plus another job each time that tasks are submitted again. The program ``hq``
+finds the server. If there is no server and this is a Slurm allocation, a server and a worker on each of its
+nodes are started, and end with the run or with the allocation. Jobs are identified by name: a server that was
+started again without a journal counts from 1 again.
 
 Source: It4innovations/hyperqueue@680857bd, under ``docs/``: ``jobs/jobfile.md``, ``jobs/failure.md``,
 ``cli/output-mode.md``, ``deployment/server.md``, ``deployment/worker.md``; the texts of failures are in
@@ -49,7 +49,7 @@ _STATES = {
 """Our state for each of HyperQueue's; the error text of a failed task distinguishes the kinds of failure."""
 _FAILURES = (
     ("Time limit reached", "TIMEOUT"),
-    ("exit code 130", "TIMEOUT"),  # it stopped before the Slurm job of its worker ends
+    ("exit code 130", "TIMEOUT"),  # stopped, because the Slurm job of its worker was about to end
     ("Task was running on a", "NODE_FAIL"),
     ("Received signal 9 ", "OUT_OF_MEMORY"),
 )
@@ -136,15 +136,15 @@ class HyperQueue(Executor):
         "TIMEOUT": "reached its time limit",
     }
     while_silent = (
-        "Waiting for its server. If it has ended, start it again: `hq server start`, with the same --journal "
-        "if it had one. Tasks that it no longer knows are submitted again."
+        "Waiting for its server. If the server has ended, start it again: `hq server start`, with the same "
+        "--journal if it had one. Tasks that the server has lost are submitted again."
     )
     longest_wait = 15.0
     how_to_find_jobs = "hq job list"
 
     def __init__(self, index: Index, reporter: Reporter) -> None:
         super().__init__(index, reporter)
-        self._server = ""  # the server directory; empty for the one that `hq` finds
+        self._server = ""  # the server directory; empty for the server that `hq` finds
         self._errors: dict[str, str] = {}  # of failed tasks, by number
         self._has_looked = False  # for jobs that no process recorded
 
@@ -155,8 +155,8 @@ class HyperQueue(Executor):
         if not self._answers() and not _is_allocation():
             msg = f"No HyperQueue server responds, and this is not a Slurm allocation. {consequence}"
             hint = (
-                "Start one with `hq server start`, and workers with `hq worker start`; or run the command in "
-                "an allocation. $HQ_SERVER_DIR names another server directory."
+                "Start a server with `hq server start`, and workers with `hq worker start`. Or run the "
+                "command in an allocation. $HQ_SERVER_DIR names another server directory."
             )
             raise EnvironmentLacksError(msg, hint=hint)
 
@@ -319,7 +319,7 @@ class HyperQueue(Executor):
         Raises
         ------
         CommandError
-            HyperQueue rejected them.
+            HyperQueue rejected the tasks.
         """
         text = job_definition(
             self._job_name,

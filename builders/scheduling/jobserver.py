@@ -1,8 +1,9 @@
 """One pool of compile jobs for all concurrent builds: GNU make's jobserver protocol with a named pipe.
 
 Each byte in the pipe is the permission to run one job. A client reads a byte before it starts a job and
-writes it back afterwards; its first job needs none. ninja is a client from 1.13 on, but only if it is called
-without ``-j``, which torch and CMake always pass. So a shim comes first on PATH and leaves that option out.
+writes it back afterwards; its first job needs no byte. ninja is a client from 1.13 on, but only if it is
+called without ``-j``, which torch and CMake always pass. So a shim comes first on PATH and leaves that option
+out.
 
 Sources: GNU make's manual ("POSIX Jobserver Interaction"), ninja's manual ("GNU Jobserver support").
 """
@@ -124,7 +125,7 @@ def _is_open(pipe: Path) -> bool:
 
 
 def can_join(task: Task) -> bool:
-    """Return whether the build of a task calls ninja through PATH, so that the shim can let it join."""
+    """Return whether the build of a task calls ninja through PATH, so that the shim applies to it."""
     names = [*task.recipe.declared, *task.recipe.undeclared]
     return (
         bool(task.recipe.must_contain)
@@ -136,8 +137,8 @@ def can_join(task: Task) -> bool:
 def join(jobserver: Path, work: Path) -> dict[str, str]:
     """Make the pipe visible in the directory of a build; return the shims that use it, by program.
 
-    The pipe gets a second name there, so a build sees it wherever it sees its own directory. Where that is
-    impossible there are no shims, and the build uses its fixed number of jobs.
+    The pipe gets a second name there, so a build can open it wherever it can open its own directory. If the
+    file system does not allow that, there are no shims, and the build uses its fixed number of jobs.
     """
     link = work / LINK
     if len(str(link).split()) > 1:  # MAKEFLAGS is split at spaces

@@ -1,7 +1,7 @@
 """Build several wheels at once on this machine.
 
-Each build is a separate process, forked from this one. When it gets a signal, it ends whatever it has
-started, and the kernel sends it one when this process dies. It reports each step through a pipe. The
+Each build is a separate process, forked from this one. When it receives a signal, it ends all processes that
+it has started. The kernel sends it a signal when this process dies. It reports each step through a pipe. The
 scheduler decides when each build starts; this module starts them and distributes the compile jobs.
 """
 
@@ -119,7 +119,7 @@ class Builds:
 
     @contextmanager
     def _jobserver(self, capacity: Demand) -> Iterator[Jobserver | None]:
-        """Create the pool of compile jobs; None if nothing can share it, or the file system has no pipes."""
+        """Create the pool of compile jobs; None if builds cannot share it or the file system has no pipes."""
         with ExitStack() as stack:
             jobserver = None
             if capacity.cores > 1 and sum(can_join(task) for task in self.tasks.values()) > 1:
@@ -140,7 +140,7 @@ class _Build:
 
 
 class _Executor:
-    """Starts builds as processes, and reports what happens to them."""
+    """Starts builds as processes, and returns their events."""
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ class _Executor:
             build.process.terminate()
         for build in self._running.values():
             build.process.join(_LONGEST_END)
-            build.process.kill()  # its reapers end what it started
+            build.process.kill()  # its reapers end the programs that it started
             build.process.join()
 
     def now(self) -> float:
@@ -194,10 +194,10 @@ class _Executor:
         self._pending.append((name, demand))
 
     def wait(self) -> Sequence[Event]:
-        """Wait until a build ends, waits or wants to continue; pass on its messages meanwhile."""
+        """Wait until a build ends, waits or is ready to continue; pass on the messages of all builds."""
         while True:
             self._admit()
-            _import_early()  # the builds that start from now on have it
+            _import_early()  # builds that are forked from now on have the modules
             sources: list[Any] = [build.pipe for build in self._running.values()]
             if self._pending and self._jobserver is not None:
                 sources.append(self._jobserver)
@@ -392,7 +392,7 @@ def _work(task: Task, index: Index, limits: Limits, pipe: Connection, parent: in
     """Build one wheel and send the result."""
     _end_on_first_signal()
     end_with_parent()
-    if os.getppid() != parent:  # it died before the kernel knew
+    if os.getppid() != parent:  # the parent died before `end_with_parent`
         return
     os.setsid()  # an interrupt from the terminal reaches only the parent, which ends its builds
     task = replace(task, build_host=replace(task.build_host, runtime=_own(task.build_host.runtime)))
@@ -420,7 +420,7 @@ def _work(task: Task, index: Index, limits: Limits, pipe: Connection, parent: in
 
 
 def _own(runtime: Runtime) -> Runtime:
-    """Return the same runtime with a temporary directory of its own, which no other build sees or removes."""
+    """Return the same runtime with a temporary directory of its own, which no other build uses or removes."""
     own = copy(runtime)
     vars(own).pop("_temporary", None)
     return own
@@ -435,7 +435,7 @@ def _import_early() -> None:
 
 
 def _end_on_first_signal() -> None:
-    """Raise KeyboardInterrupt only at the first signal; a second one would disturb the clean-up."""
+    """Raise KeyboardInterrupt only at the first signal; a second one would interrupt the clean-up."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
     def interrupt(*_: object) -> None:

@@ -33,7 +33,7 @@ class MemoryMeter:
     total
         Largest sum over all processes, in GiB.
     largest
-        Largest single process, in GiB: what one compile job needs.
+        Largest single process, in GiB: the memory that one compile job needs.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class MemoryMeter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop, and add the kernel's record of processes that lived shorter than a sampling interval."""
+        """Stop, and add the kernel's record of processes that ended between two samples."""
         self._stop.set()
         self._thread.join()
         after = _largest_child()

@@ -47,7 +47,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened to a started task."""
+    """A change of the state of a started task."""
 
     name: str
     state: Literal["done", "failed", "waiting", "ready"]
@@ -57,18 +57,18 @@ class Event:
 
 
 class Executor(Protocol):
-    """Runs tasks and knows the time."""
+    """Runs tasks, and has a clock."""
 
     def now(self) -> float:
         """Return the time in seconds."""
         ...
 
     def start(self, name: str, demand: Demand) -> None:
-        """Start a task, or continue one that reported `ready`."""
+        """Start a task, or continue a task that reported `ready`."""
         ...
 
     def wait(self) -> Sequence[Event]:
-        """Wait until something happens to a started task."""
+        """Wait until the state of a started task changes."""
         ...
 
 
@@ -79,11 +79,11 @@ class Outcome:
     done: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
-    """Tasks that require a failed one, each with the failed one."""
+    """Tasks that require a failed task, each with the failed task."""
     left: list[str] = field(default_factory=list)
     """Tasks that were not started because another one failed."""
     over_budget: list[str] = field(default_factory=list)
-    """Tasks that were not started because they, or what they require, would have exceeded the budget."""
+    """Tasks that were not started because they, or tasks that they require, would exceed the budget."""
 
 
 def remaining_paths(graph: DiGraph[str], demands: Mapping[str, Demand]) -> dict[str, float]:
@@ -96,7 +96,7 @@ def remaining_paths(graph: DiGraph[str], demands: Mapping[str, Demand]) -> dict[
     graph
         An edge goes from a task to one that requires it.
     demands
-        What each task needs.
+        The demand of each task.
     """
     from networkx import topological_sort
 
@@ -225,7 +225,7 @@ class _Scheduler:
             self._start(entry[1], demand)
 
     def handle(self, event: Event) -> None:
-        """Record what happened to a task."""
+        """Record a change of the state of a task."""
         name = event.name
         if name in self._running:
             del self._running[name]

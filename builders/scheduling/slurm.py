@@ -1,4 +1,4 @@
-"""Builds in Slurm jobs: one for each heavy wheel, light ones together.
+"""Run builds in Slurm jobs: one job for each heavy wheel, and shared jobs for light wheels.
 
 Jobs run ``matrix build-one``. They are submitted held, each after the jobs of the wheels it requires, and
 then released, so that no job starts before all are known. Each writes its exit code into the index. One
@@ -60,7 +60,7 @@ class _Row(msgspec.Struct, frozen=True):
 def partition_of(catalog: Catalog, site: str, name: str = "") -> Partition | None:
     """Return the partition of a site with that name, or else the one with the longest time limit.
 
-    Short partitions are for tests, and sites admit few jobs to them. None if the catalog does not know any.
+    Short partitions are for tests, and sites admit few jobs to them. None if the catalog has no partition.
     """
     rows = [row for row in catalog.partition.values() if row.site == site and (not name or row.name == name)]
     return max(rows, key=lambda row: row.max_hours or math.inf, default=None)
@@ -146,13 +146,13 @@ class Slurm(Executor):
             raise EnvironmentLacksError(msg, hint="Use --executor local to build on this machine.")
         rows = _queue()
         if rows is None:
-            msg = f"Slurm does not answer. {consequence}"
+            msg = f"Slurm does not respond. {consequence}"
             hint = "Check it with `squeue --me`, then run the same command again."
             raise EnvironmentLacksError(msg, hint=hint)
         self._rows = rows
 
     def _sleep(self, seconds: float) -> None:
-        """Wait, but not longer than until a job has written its exit code."""
+        """Wait until a job has written its exit code, or until the time is up."""
         before = self._exit_files()
         until = time.monotonic() + seconds
         while (rest := until - time.monotonic()) > 0 and self._exit_files() == before:
@@ -175,9 +175,9 @@ class Slurm(Executor):
             if row.reason == _TIME_LIMIT and row.number in self._of_run() and row.number not in self._warned:
                 self._warned.add(row.number)
                 text = (
-                    f"Slurm does not start job {row.number}: its time limit is above that of the partition."
+                    f"Slurm does not start job {row.number}: its time limit is above the partition's limit."
                 )
-                advice = "Cancel the jobs with --cancel, and choose a shorter one with --time."
+                advice = "Cancel the jobs with --cancel, and choose a shorter time limit with --time."
                 self.reporter.warning(f"{text}\n{advice}")
         gone = [job.number for job in self._live() if job.number not in known]
         for number in list(gone):
@@ -285,7 +285,7 @@ class Slurm(Executor):
         growth = 2 ** max(self._count(key, "OUT_OF_MEMORY") for key in keys)
         cores = max(task.cores for task in group)
         memory = math.ceil(growth * max(task.memory_gib for task in group))
-        # One of them may need all of its time; if another does as well, the next job continues it.
+        # One task may need its whole time limit. If another task does as well, the next job continues it.
         seconds = max(task.time_limit - task.seconds for task in group) + _expected(group)
         minutes = run.minutes or math.ceil(seconds / 60)
         more = f"+{len(group) - 1}" if len(group) > 1 else ""
@@ -326,7 +326,7 @@ def _queue() -> list[_Row] | None:
 
 
 def _most_minutes(partition: str) -> int:
-    """Return the time limit of a partition, or of the default one; 0 if it has none or Slurm does not say."""
+    """Return the time limit of a partition, or of the default one; 0 if Slurm reports none."""
     output = bytes_of(["sinfo", "--noheader", "--format=%P|%l"]) or b""
     for line in output.decode(errors="replace").splitlines():
         name, _, limit = line.strip().partition("|")
@@ -337,7 +337,7 @@ def _most_minutes(partition: str) -> int:
 
 
 def _accounted(numbers: Sequence[str]) -> dict[str, str]:
-    """Return the final states of those jobs that accounting knows."""
+    """Return the final states of those jobs that Slurm's accounting has."""
     command = ["sacct", "--noheader", "--parsable2", "--allocations", "--format=JobID,State"]
     output = bytes_of([*command, f"--jobs={','.join(numbers)}"]) or b""
     rows = (line.partition("|") for line in output.decode(errors="replace").splitlines())

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from builders.index_client.transport import Transport
     from resolver.reporter import Reporter
 
-MIRROR_HINT = "It may have been removed. Another mirror may still have it."
+MIRROR_HINT = "The file may have been removed. Another mirror may still have it."
 _ATTEMPTS = 4
 _CHUNK = 2**18
 _PARTIAL_CONTENT = 206
@@ -180,7 +180,7 @@ def _append(url: str, part: IO[bytes], downloads: Downloads) -> None:
     with downloads.transport.get(url, headers, stream=True) as response:
         if start and response.status_code != _PARTIAL_CONTENT:
             part.truncate(0)
-            if not response.ok:  # such as 416, if there is nothing after what we have
+            if not response.ok:  # such as 416, if the file ends where the partial download ends
                 _append(url, part, downloads)
                 return
         check_status(response)

@@ -218,7 +218,7 @@ def fetch_published(
     unhashed = [file.name for file in files if file.index and not file.sha256]
     if unhashed:
         result.warnings.append(
-            f"No index publishes a SHA-256 of {', '.join(unhashed)}, so nothing was compared."
+            f"No index publishes a SHA-256 of {', '.join(unhashed)}, so no hash was compared."
         )
     return result
 
@@ -243,7 +243,7 @@ def fetch_all(
     catalog
         The catalog with the patches.
     names
-        Fetch only these; all if empty.
+        The distributions whose sources are fetched; all if empty.
     mirrors
         Maps URL prefixes to their replacement.
     offline

@@ -86,7 +86,7 @@ _NOT_READABLE = re.compile(
     re.IGNORECASE,
 )
 _INVALID_OBJECT = re.compile(r"error: object [0-9a-f]{40}: \w+: ")
-"""Matches what `git fsck` reports, such as a directory with two entries of the same name."""
+"""Matches the reports of `git fsck`, such as a directory with two entries of the same name."""
 _NOT_CREATED = re.compile(r"unable to create (file|symlink)|invalid path")
 _NOT_WRITTEN = re.compile(r"unable to write|write error|invalid index-pack output", re.IGNORECASE)
 """The last alternative appears if the program that writes the files was killed."""
@@ -208,7 +208,7 @@ class Repository:
 
     @property
     def log(self) -> Path:
-        """Receives git's output."""
+        """The log of git's output."""
         return self.path.with_suffix(".log")
 
     def ensure(self, commit: str, mirrors: Mapping[str, str], *, offline: bool = False) -> bool:
@@ -285,11 +285,11 @@ class Repository:
             raise failure from None
         if self._output("rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}") is None:
             msg = f"{without_password(url)} has no commit {commit} on any branch or tag."
-            raise SourceError(msg, hint="It may have been removed. A fork or a mirror may still have it.")
+            raise SourceError(msg, hint="The commit may have been removed. A fork or a mirror may have it.")
         self._run(["update-ref", _ref(commit), commit])
 
     def commit_of(self, ref: str, mirrors: Mapping[str, str]) -> str:
-        """Return the commit that a branch or tag of the server names; if empty, that of the default branch.
+        """Return the commit of a branch or tag on the server, or of the default branch if `ref` is empty.
 
         Raises
         ------
@@ -414,7 +414,7 @@ class Repository:
             index.unlink(missing_ok=True)
 
     def _damaged(self) -> SourceError:
-        """Remove the repository, if the cache is writable."""
+        """Remove the repository if the cache is writable; return the error that reports the damage."""
         with suppress(OSError), exclusive_lock(self.path.with_suffix(".lock")):
             shutil.rmtree(self.path)
         removed = "" if self.path.exists() else " and was removed"
@@ -533,13 +533,13 @@ def require_git() -> None:
 
 
 def git_environment(url: str = "") -> dict[str, str]:
-    """Return all variables that git sees.
+    """Return all environment variables of git.
 
     Parameters
     ----------
     url
-        URL of the remote ``origin``. It may contain a password, and every user can read the arguments of
-        a program.
+        URL of the remote ``origin``. It may contain a password, so it must not be an argument of git, which
+        every user can read.
     """
     configuration = cache_root() / "git" / "gitconfig"
     if not configuration.exists() or configuration.read_text() != _CONFIGURATION:
@@ -585,5 +585,5 @@ def _fetch_failure(error: CommandError, url: str) -> MatrixError | None:
         return EnvironmentLacksError(f"{shown} is not reachable: {reason}{log}", hint=NETWORK_HINT)
     if _NOT_READABLE.search(output):
         msg = f"Cannot read the repository {shown}: {reason}{log}"
-        return SourceError(msg, hint="It may have moved, or need a login (~/.netrc, ssh agent).")
+        return SourceError(msg, hint="The repository may have moved, or need a login (~/.netrc, ssh agent).")
     return None

@@ -1,4 +1,4 @@
-"""Sdists: downloaded once from the package index, checked by hash, unpacked."""
+"""Fetch sdists from the cache or the package index, check their hashes, and unpack them."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def sdist_path(pin: Sdist) -> Path:
 
 
 def index_url() -> str:
-    """Return the package index that pip is configured to use, or the public one.
+    """Return the package index that pip is configured to use, or the public index.
 
     Raises
     ------
@@ -176,7 +176,7 @@ def _extract(archive: Path, target: Path) -> None:
             tar.extractall(target, filter=checked)  # noqa: S202  the filter rejects paths outside
     except (*_DAMAGED, OSError) as error:
         if isinstance(error, OSError) and error.errno not in _ERRORS_OF_ARCHIVES:
-            error.filename = None  # people do not know the temporary directory
+            error.filename = None  # users do not know the temporary directory
             raise
         at = f" at the member {shorten(member)!r}" if member else ""
         msg = f"Cannot unpack {archive.name}{at}: {_reason(error)}."

@@ -172,7 +172,7 @@ def _lfs_warnings(pick: Distribution, files: Sequence[str]) -> tuple[str, ...]:
     if not files:
         return ()
     listed = ", ".join(files[:_MOST_LISTED]) + (", ..." if len(files) > _MOST_LISTED else "")
-    return (f"{pick.name} {pick.version}: {len(files)} files in Git LFS were not fetched: {listed}",)
+    return (f"{pick.name} {pick.version}: Git LFS files were not fetched ({len(files)}): {listed}",)
 
 
 def patches_of(pick: Distribution, catalog: Catalog) -> tuple[Path, ...]:
@@ -199,7 +199,7 @@ def patches_of(pick: Distribution, catalog: Catalog) -> tuple[Path, ...]:
                 f"{path} differs from the patch in the lock; nothing was built.\n"
                 f"  expected sha256 {patch.sha256}\n  actual   sha256 {actual}"
             )
-            hint = "If you changed it on purpose, correct its hash in the catalog and resolve again."
+            hint = "If you changed the patch on purpose, correct its hash in the catalog and resolve again."
             raise HashMismatchError(msg, hint=hint)
         paths.append(path)
     return tuple(paths)

@@ -114,7 +114,7 @@ def test_wheel_of_another_process_is_used(
     log.write_text("of the run that built it")
     recorder = Recorder()
     assert build_wheel(task, index, Limits(offline=True), recorder) == published
-    assert recorder.messages == ["another process has built it"]
+    assert recorder.messages == ["another process has built this wheel"]
     assert log.read_text() == "of the run that built it"
 
 
@@ -140,7 +140,7 @@ def test_waiting_build_names_the_holder_and_returns_its_turn(
     assert wheel in index.wheels("tiny")
     assert events == ["wait"]
     assert f"process {os.getpid()} on " in recorder.messages[0]
-    assert recorder.messages[1:] == ["another process has built it"]
+    assert recorder.messages[1:] == ["another process has built this wheel"]
 
 
 class Container(HostRuntime):

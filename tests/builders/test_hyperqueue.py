@@ -259,7 +259,7 @@ def test_restarted_server_with_journal_is_waited_for(server: Server, follow: Fol
         run_of(task("a")), server.kill, {}.copy, [server.restart_with_journal, {"1@1": "finished"}]
     )
     assert states(run) == {"a": "built"}
-    assert sum("HyperQueue does not answer" in text for text in told.messages) == 1
+    assert sum("HyperQueue does not respond" in text for text in told.messages) == 1
     assert len(server.calls("submit-file")) == 1
 
 

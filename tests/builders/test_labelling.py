@@ -371,9 +371,9 @@ def with_record(source: Path, changes: Mapping[str, bytes | None], *, folder: st
 @pytest.mark.parametrize(
     ("metadata", "message"),
     [
-        ("Metadata-Version: 2.1\nName: tiny\n", "no Version"),
+        ("Metadata-Version: 2.1\nName: tiny\n", "no Version field"),
         ("Metadata-Version: 2.1\nName: tiny\n\nThe history:\nVersion: 0.9 was the first.\n", "no Version"),
-        ("Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\nVersion: 2.0\n", "2 Version"),
+        ("Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\nVersion: 2.0\n", "2 Version fields"),
         ("Metadata-Version: 2.1\nName: tiny\nVersion: 2.0\n", "has version 2.0"),
         ("Metadata-Version: 2.1\nName: tiny\nVersion: new\n", "the invalid version 'new'"),
         ("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n", "is for other"),

@@ -166,7 +166,7 @@ def test_fix_in_finished_environment_fits_the_failure() -> None:
         "Install the distribution that has hjson; if it is not in the lock, add it to the request."
     )
     assert fix("tiny.ops") == fix("tiny_C", TINY="1") == "Make it again."
-    assert fix("hjson", TINY="0") == "Set TINY=1 when it runs. The environment has TINY=0."
+    assert fix("hjson", TINY="0") == "Set TINY=1 when tiny runs. The environment has TINY=0."
 
 
 def test_undeclared_requirement_is_a_warning() -> None:

@@ -260,7 +260,7 @@ def test_rejected_first_job_is_error_and_leaves_nothing(cluster: Cluster, follow
 def test_run_without_slurm_exits_3(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     Slurm(cluster.index, Recorder()).check()
     (cluster.root / "silent").touch()
-    with pytest.raises(EnvironmentLacksError, match="Slurm does not answer"):
+    with pytest.raises(EnvironmentLacksError, match="Slurm does not respond"):
         Slurm(cluster.index, Recorder()).check()
     monkeypatch.setenv("PATH", str(cluster.root / "nowhere"))
     with pytest.raises(EnvironmentLacksError, match="sbatch is not on PATH"):
@@ -413,7 +413,7 @@ def test_silent_slurm_is_waited_for(cluster: Cluster, follow: Follow) -> None:
     silent = cluster.root / "silent"
     run, told = follow(run_of(task("a")), [silent.touch], [{}], [silent.unlink, {1: "COMPLETED"}])
     assert states(run) == {"a": "built"}
-    assert sum("Slurm does not answer" in message for message in told.messages) == 1
+    assert sum("Slurm does not respond" in message for message in told.messages) == 1
 
 
 def test_slurm_is_asked_once_for_all_jobs_and_less_often(

@@ -267,7 +267,7 @@ def test_two_processes_build_one_wheel(tiny: MakeSite) -> None:
     assert site.wheel("fusedtiny").exists()  # which fails where there are two
     output = first.stderr + second.stderr
     assert output.count("wait for another process that is building this wheel") == 1
-    assert output.count("another process has built it") == 1
+    assert output.count("another process has built this wheel") == 1
     assert output.count("compile with") == 1
 
 

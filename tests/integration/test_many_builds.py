@@ -77,7 +77,7 @@ def test_two_commands_on_one_lock_share_the_work(
         assert output.count("  built") == len(NAMES)
     assert built(Index(tmp_path / "index")) == dict.fromkeys(NAMES, 1)
     messages = "".join(errors for _, errors in outputs)
-    assert "another process has built it" in messages
+    assert "another process has built this wheel" in messages
     assert messages.count("publish\n") == len(NAMES)  # each was built by one of the two
 
 

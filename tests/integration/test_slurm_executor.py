@@ -181,7 +181,7 @@ def test_controller_that_is_killed_is_waited_for(case: Case, slurm: Slurm) -> No
     with case.in_background(lambda: executor.start(case.run({"a": (), "b": ("a",)}))):
         wait_until((case.root / "started").exists)
         slurm.kill_controller()
-        wait_until(lambda: any("does not answer" in text for text in case.told.messages))
+        wait_until(lambda: any("does not respond" in text for text in case.told.messages))
         case.is_killed = True
     with case.in_background(case.executor(scripts).follow) as results:
         time.sleep(1)

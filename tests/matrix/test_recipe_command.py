@@ -300,5 +300,5 @@ def test_catalog_learn_leaves_known_recipes_and_reports_differences(
     assert "[[release]]" not in document["diff"]
     remarks = "\n".join(document["remarks"])
     assert "names a different file or commit" in remarks
-    assert "the source declares nothing; the recipe says torch." in remarks
+    assert "the source declares nothing; the recipe lists torch." in remarks
     assert "the build also needs ninja, packaging, which the recipe does not list." in remarks

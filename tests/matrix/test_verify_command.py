@@ -110,7 +110,7 @@ def test_variable_of_built_package_is_reported(
     other = findings(FLASH_ATTENTION_TRITON_AMD_ENABLE="FALSE")
     assert "verify-variable-required" not in other
     assert other["probe-import-failed"]["fix"] == (
-        "Set FLASH_ATTENTION_TRITON_AMD_ENABLE=TRUE when it runs. "
+        "Set FLASH_ATTENTION_TRITON_AMD_ENABLE=TRUE when flash-attn runs. "
         "The environment has FLASH_ATTENTION_TRITON_AMD_ENABLE=FALSE."
     )
     right = findings(FLASH_ATTENTION_TRITON_AMD_ENABLE="TRUE")

@@ -240,7 +240,7 @@ def _retry(made: Slurm, action: Callable[[], object], name: str) -> None:
             action()
         except (OSError, RigError) as error:
             if time.monotonic() > until:
-                raise RigError(_told(made, f"{name} does not answer: {error}")) from None
+                raise RigError(_told(made, f"{name} does not respond: {error}")) from None
             time.sleep(0.2)
         else:
             return

@@ -355,7 +355,7 @@ def _wait_for_start(directory: Path) -> None:
             Connection(directory)
             return
         time.sleep(0.1)
-    sys.exit("error: the server does not answer")
+    sys.exit("error: the server does not respond")
 
 
 if __name__ == "__main__":
