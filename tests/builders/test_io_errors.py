@@ -1,4 +1,4 @@
-"""Errors of full and read-only disks are explained, whether this program or another one gets them."""
+"""Errors of full and read-only disks are explained, in this program and in programs that it starts."""
 
 from __future__ import annotations
 

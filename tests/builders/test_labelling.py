@@ -131,13 +131,13 @@ def test_local_version_of_source_is_replaced_and_reported(make_wheel: MakeWheel,
 
 
 def test_other_version_of_source_is_noted(make_wheel: MakeWheel, tmp_path: Path) -> None:
-    """Apex called itself 0.1 for years, whatever was tagged."""
+    """The version of Apex was 0.1 for years, whatever the tag of the commit."""
     made = label(make_wheel(version="0.1"), tmp_path / "out")
     assert made.notes == (f"The source has version 0.1; the label is {LABELLED}.",)
 
 
 def test_names_are_normalized(make_wheel: MakeWheel, tmp_path: Path) -> None:
-    """Some backends normalize the file name and not the directories, or the other way about."""
+    """Some backends normalize only the file name, others only the directories."""
     files = {"My.Pkg-1.0.data/data/share/x": b"1"}
     source = make_wheel(name="My.Pkg", files=files)
     source = source.rename(source.with_name("my_pkg-1.0-py3-none-any.whl"))
@@ -202,7 +202,7 @@ def test_compressed_tag_sets_are_expanded(make_wheel: MakeWheel, tmp_path: Path)
 
 
 def test_platform_wheel_without_objects_is_installable(make_wheel: MakeWheel, tmp_path: Path) -> None:
-    """Built as a platform wheel, with nothing compiled in it: no pip takes the tag cp311-cp311-any."""
+    """Pip does not accept the tag cp311-cp311-any for a platform wheel without compiled code."""
     python = f"cp{sys.version_info.major}{sys.version_info.minor}"
     source = make_wheel(tags=f"{python}-{python}-linux_{platform.machine()}")
     made = label(source, tmp_path / "out").path
@@ -231,7 +231,7 @@ def test_invalid_labels_are_rejected(
 
 
 def test_same_content_gives_same_bytes(source: Path, tmp_path: Path) -> None:
-    """Whenever it was packed, in whatever order, under whatever umask."""
+    """The time, the order of members and the umask of the packing do not matter."""
     source = repacked(source, {}, folder="packed")
     first = label(source, tmp_path / "first").path.read_bytes()
     shuffled = repacked(
@@ -254,7 +254,7 @@ def test_bytes_do_not_depend_on_source_compression(source: Path, tmp_path: Path)
 def test_large_member_is_compressed_to_same_bytes_by_any_number_of_threads(
     make_wheel: MakeWheel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Compressed in blocks of 1 MiB: neither their number, nor chunks of the source, nor threads show."""
+    """The bytes depend neither on the chunks of the source nor on the number of threads."""
     large = random.Random(0).randbytes(1 << 16) * 40 + b"end"
     source = make_wheel(files={"tiny/data.bin": large})
     first = label(repacked(source, {}, folder="fast", level=1), tmp_path / "first").path
@@ -275,7 +275,7 @@ def test_member_dates_follow_source_date_epoch(
 
 
 def test_bitsandbytes_metadata_gets_the_exact_torch(make_wheel: MakeWheel, tmp_path: Path) -> None:
-    """Its recipe does not tie it to the torch that runs, but its own metadata requires torch."""
+    """The recipe does not pin torch at run time, but the metadata of the wheel requires torch."""
     head = "Metadata-Version: 2.4\nName: tiny\nVersion: 1.0\n"
     requires = "Requires-Dist: torch<3,>=2.3\nRequires-Dist: numpy>=1.17\n"
     pins = runtime_pins("2.9.1+rocm6.4", add_torch=False)
@@ -316,12 +316,12 @@ def test_metadata_has_pinned_requirements(make_wheel: MakeWheel, tmp_path: Path)
 
 
 def test_wheel_without_requirements_gets_torch(make_wheel: MakeWheel, tmp_path: Path) -> None:
-    """Apex compiles against torch and does not say so."""
+    """Apex compiles against torch, but does not declare it."""
     source = make_wheel(metadata="Metadata-Version: 1.0\nName: tiny\nVersion: 1.0")
     made = label(source, tmp_path / "out", pins=runtime_pins("2.9.1+rocm6.4"))
     metadata = message_from_bytes(read_all(made.path)[f"{INFO}/METADATA"])
     assert metadata.get_all("Requires-Dist") == ["torch==2.9.1+rocm6.4"]
-    assert metadata["Metadata-Version"] == "1.2"  # the first that knows Requires-Dist
+    assert metadata["Metadata-Version"] == "1.2"  # the first with Requires-Dist
 
 
 def test_sbom_is_added_and_recorded(source: Path, tmp_path: Path) -> None:
@@ -347,7 +347,7 @@ def test_signature_is_removed_with_a_note(source: Path, tmp_path: Path, name: st
     assert made.notes == (f"The signature {name} was removed: it is not valid for the new wheel.",)
 
 
-# What is not a valid wheel
+# Invalid wheels
 
 METADATA = "tiny-1.0.dist-info/METADATA"
 WHEEL = "tiny-1.0.dist-info/WHEEL"
@@ -360,7 +360,7 @@ def recorded(name: str, data: bytes) -> str:
 
 
 def with_record(source: Path, changes: Mapping[str, bytes | None], *, folder: str = "repacked") -> Path:
-    """Change members, and RECORD so that it agrees."""
+    """Change members, and update RECORD to match."""
     with zipfile.ZipFile(source) as archive:
         content = {name: archive.read(name) for name in archive.namelist()}
     content |= {name: data for name, data in changes.items() if data is not None}
@@ -465,7 +465,7 @@ def test_bomb_is_rejected_before_unpacking(source: Path, tmp_path: Path) -> None
 
 
 def with_field(source: Path, offset: int, value: int) -> Path:
-    """Change four bytes of what the directory says of a member, whose own bytes stay."""
+    """Change four bytes of a member's entry in the zip directory; the member does not change."""
     data = bytearray(source.read_bytes())
     start = data.rindex(b"tiny/data.bin", 0, data.rindex(b"PK\x05\x06")) - 46
     assert data[start : start + 4] == b"PK\x01\x02"
@@ -488,14 +488,14 @@ CRC, SIZE = 16, 24
 def test_false_size_or_checksum_is_rejected(
     source: Path, tmp_path: Path, offset: int, value: int, message: str
 ) -> None:
-    """Tools that read so many bytes and tools that read to the end would see two different files."""
+    """Tools that read the stated size and tools that read to the end would unpack different files."""
     with pytest.raises(RawWheelError, match=f"tiny/data.bin {message}"):
         label(with_field(source, offset, value), tmp_path / "out")
     assert left_in(tmp_path / "out") == []
 
 
 def packed_by_hand(source: Path, compressed: Callable[[bytes], bytes]) -> Path:
-    """Pack a wheel anew, one member compressed by a function."""
+    """Pack a wheel again, with one member compressed by a function."""
     made = source.parent.parent / "by-hand" / source.name
     made.parent.mkdir()
     with zipfile.ZipFile(source) as before, zipfile.ZipFile(made, "w") as sink:
@@ -533,7 +533,7 @@ def test_data_after_the_compressed_member_is_rejected(
 
 
 def test_member_with_two_names_is_rejected(source: Path, tmp_path: Path) -> None:
-    """Tools differ in which header they use: the local one or that of the directory."""
+    """Some tools use the local header, others the header in the directory."""
     data = source.read_bytes().replace(b"tiny/data.bin", b"tiny/DATA.bin", 1)
     source.write_bytes(data)
     with pytest.raises(RawWheelError, match=r"tiny/data\.bin cannot be unpacked \(File name in directory"):
@@ -541,7 +541,7 @@ def test_member_with_two_names_is_rejected(source: Path, tmp_path: Path) -> None
 
 
 def test_strong_hashes_are_checked_and_weak_rejected(source: Path, tmp_path: Path) -> None:
-    """PEP 427 allows what is as strong as SHA-256; some backends keep the padding of base 64."""
+    """PEP 427 allows hashes as strong as SHA-256. Some backends keep the padding of Base64."""
 
     def record(algorithm: str, data: bytes) -> bytes:
         digest = base64.urlsafe_b64encode(hashlib.new(algorithm, data).digest()).decode()
@@ -578,7 +578,7 @@ def test_other_file_is_rejected(tmp_path: Path) -> None:
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_damaged_wheel_is_rejected_or_unchanged(source: Path, tmp_path: Path, data: st.DataObject) -> None:
-    """Cut short or with bytes changed: never a traceback, never other content, nothing left behind."""
+    """A truncated or changed wheel causes no traceback, no other content and no leftover files."""
     sound = source.read_bytes()
     broken = bytearray(sound[: data.draw(st.integers(1, len(sound)))])
     for _ in range(data.draw(st.integers(0, 3))):

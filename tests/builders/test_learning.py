@@ -1,4 +1,4 @@
-"""What is learned from wheels: requirements of metadata, tags, GPU code, libraries and symbols."""
+"""Requirements are learned from the metadata, tags, GPU code, libraries and symbols of wheels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is learned from source trees, without executing them."""
+"""Facts are learned from source trees without executing code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Learn = Callable[..., SourceFacts]
 
 @pytest.fixture
 def learn(tmp_path: Path) -> Learn:
-    """Write files into a directory, and return what is learned from it; `a__b_py` is ``a/b.py``."""
+    """Write files into a directory, and return the facts learned from it; `a__b_py` is ``a/b.py``."""
 
     def write(setup: str = "", **files: str) -> SourceFacts:
         texts = {"setup.py": setup} if setup else {}

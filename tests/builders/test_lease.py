@@ -1,4 +1,4 @@
-"""Locks: one holder at a time, also among machines; what was killed does not hold them for ever."""
+"""A lock has one holder at a time, also on several machines; a killed holder does not keep it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def start_holder(lock: Path) -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
-    """Return a function that starts a process holding the lock."""
+    """Return a function that starts a process that holds the lock."""
     started = []
 
     def start() -> subprocess.Popen[bytes]:
@@ -158,7 +158,7 @@ def test_lease_of_lost_machine_expires(lock: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 def test_lease_that_changes_does_not_expire(lock: Path) -> None:
-    """A process of another machine rewrites its lease while it lives."""
+    """A process of another machine rewrites its lease while it runs."""
     entered = threading.Event()
     made = write_lease(lock)
 
@@ -188,7 +188,7 @@ def test_lease_is_renewed_while_lock_is_held(lock: Path) -> None:
 
 
 def test_time_without_answer_does_not_count(lock: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file system hung for an hour; the holder may be well."""
+    """The file system did not respond for an hour; the holder may still run."""
     made = write_lease(lock)
     clock = iter([0.0, 1.0, 3600.0, 7200.0])
     looks = []
@@ -217,7 +217,7 @@ def test_process_id_used_again_is_another_process(lock: Path) -> None:
 
 
 def test_released_lock_of_another_is_not_taken_away(lock: Path) -> None:
-    """A process was suspended until another took over; at its end it leaves that one's lease alone."""
+    """A process that was suspended while another process acquired the lock keeps the other's lease."""
     with exclusive_lock(lock):
         lock.with_name("key.lock.1").unlink()
         other = write_lease(lock)
@@ -257,7 +257,7 @@ def test_lock_excludes_on_any_file_system(lock: Path, tmp_path: Path, preload: d
 
 @pytest.mark.slow
 def test_lock_survives_killed_holders(lock: Path, tmp_path: Path) -> None:
-    """Processes that count are killed at any moment; the others still count one by one."""
+    """Counting processes are killed at any moment; the others lose no count."""
     counter = tmp_path / "counter"
     counter.write_text("0")
     command = [sys.executable, "-c", COUNT, str(lock), str(counter)]

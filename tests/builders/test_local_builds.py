@@ -68,7 +68,7 @@ MakeTask = Callable[..., Task]
 
 @pytest.fixture(scope="module")
 def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Keep one cache for all builds of this module, so that their layer is made once."""
+    """Keep one cache for all builds of this module, so that their layer is created once."""
     return tmp_path_factory.mktemp("cache")
 
 
@@ -107,7 +107,7 @@ def packed(shared_cache: Path, monkeypatch: pytest.MonkeyPatch) -> MakeTask:
 
 @pytest.fixture
 def idle() -> None:
-    """Skip where other work takes the cores: wall times say nothing then."""
+    """Skip the test if other processes use the cores: wall times are meaningless then."""
     if os.getloadavg()[0] > 1.5:
         pytest.skip(f"the load of this machine is {os.getloadavg()[0]:.1f}")
 
@@ -182,7 +182,7 @@ def test_wall_time_is_that_of_the_critical_path(sleeper: MakeTask, tmp_path: Pat
 
 @pytest.fixture(scope="module")
 def backend_seconds(tmp_path_factory: pytest.TempPathFactory) -> float:
-    """Measure the wall time in which `build` alone makes a wheel of an empty project."""
+    """Measure the wall time in which `build` alone builds the wheel of an empty project."""
     source, out = tmp_path_factory.mktemp("empty"), tmp_path_factory.mktemp("out")
     (source / "setup.py").write_text(
         "from setuptools import setup\nsetup(name='empty', py_modules=['empty'])\n"

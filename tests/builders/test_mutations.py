@@ -1,4 +1,4 @@
-"""Change one input of a build at a time: each that matters causes a rebuild that names it, no other does."""
+"""One input of a build changes at a time: only a relevant input causes a rebuild, whose reason names it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NUMPY = make_distribution("numpy", "2.1.0", origin="published")
 
 
 def required(**environment: str) -> Task:
-    """Return the task of a package that is needed to build the other one."""
+    """Return the task of a package that is needed to build the other package."""
     pick = make_distribution("base", sdist=Sdist("base-1.0.tar.gz", "3" * 64))
     recipe = make_recipe(package="base", environment=environment)
     return Task(pick, recipe, make_host(identity=IDENTITY), make_resolution(pick, gfx=("gfx90a",)))

@@ -110,7 +110,7 @@ OPS = {(row.package, op.name, op.variable) for row in load().recipe if row.op_ta
 def test_catalog_op_is_found_by_its_variable(
     wheel_with: Callable[..., Path], package: str, name: str, variable: str
 ) -> None:
-    """Apex calls some of its ops in capitals."""
+    """Apex writes the names of some ops in capitals."""
     op = Op(name=name, variable=variable, object="*.so")
     chosen = msgspec.structs.replace(recipe(**{variable: "1"}), package=package, ops=(op,))
     present = wheel_with(table({name: True}), f"deepspeed/{name}.cpython-311-x86_64-linux-gnu.so")
@@ -173,7 +173,7 @@ def test_invalid_op_table_is_ignored(message: bytes, wheel_with: Callable[..., P
 
 
 def test_jit_only_apex_has_errors(make_wheel: MakeWheel) -> None:
-    """Its build succeeds with Python modules in the place of every extension."""
+    """The build of Apex succeeds with a Python module in place of every extension."""
     files = {
         "apex/__init__.py": b"",
         "apex/git_version_info_installed.py": b"installed_ops={'amp_C': False, 'mlp_cuda': False}\n",

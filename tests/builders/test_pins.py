@@ -74,7 +74,7 @@ def test_triton_name_becomes_that_of_torch(name: str) -> None:
 
 
 def test_torch_requirement_of_bitsandbytes_becomes_exact() -> None:
-    """Its recipe does not tie it to the torch that runs, but its own metadata requires torch."""
+    """The recipe does not pin torch at run time, but the metadata of the wheel requires torch."""
     pins = runtime_pins(TORCH, add_torch=False)
     pinned_ = pin_requirements(["torch<3,>=2.3", "numpy>=1.17"], pins)
     assert pinned_.requirements == (f"torch=={TORCH}", "numpy>=1.17")

@@ -1,4 +1,4 @@
-"""Wheels that others compiled: audited when they are fetched, and rejected if they have errors."""
+"""Wheels that others compiled are audited when they are fetched, and rejected if they have errors."""
 
 from __future__ import annotations
 

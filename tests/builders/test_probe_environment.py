@@ -1,4 +1,4 @@
-"""Verifying an environment: judging its reply, the reply of a real one, and the job for a GPU node."""
+"""Verify an environment: judge replies, probe a real environment, and write the job for a GPU node."""
 
 from __future__ import annotations
 
@@ -266,7 +266,7 @@ def test_cpu_lock_needs_no_gpu() -> None:
 def test_distribution_installed_twice_is_a_warning() -> None:
     twice = InstalledDist("Torch", "2.8.0", "/usr/lib/python3/dist-packages")
     findings = findings_of(reply(distributions=[*reply().distributions, twice]))
-    assert not errors(findings)  # the first on the path counts, and that one is right
+    assert not errors(findings)  # the first on the path counts, and has the locked version
     assert "2.8.0 in /usr/lib/python3/dist-packages" in findings["verify-twice"].message
 
 
@@ -397,7 +397,7 @@ def test_complete_environment_excuses_only_missing_gpu(load: LoadReply, severity
 
 @pytest.fixture
 def environment(tmp_path: Path) -> Path:
-    """The Python of an environment with a stand-in for torch and an extension that loads libstdc++."""
+    """Return the Python of an environment with a stand-in for torch and an extension that loads libstdc++."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "env")], check=True)
     (packages,) = (tmp_path / "env").glob("lib/python3*/site-packages")
     # Stands in for torch: no GPU, no libraries.
@@ -427,7 +427,7 @@ def test_environment_replies(tmp_path: Path, environment: Path) -> None:
     assert any(Path(path).name.startswith("libstdc++.so") for path in result.libraries.objects)
     (loaded,) = result.libraries.libstdcxx
     assert loaded.glibcxx.startswith("3.4.")
-    assert errors(findings_of(result)) <= {"verify-python"}  # this Python may be another than 3.11
+    assert errors(findings_of(result)) <= {"verify-python"}  # this Python may not be 3.11
 
 
 def test_reply_has_ops_that_a_wheel_records(tmp_path: Path, environment: Path) -> None:

@@ -1,4 +1,4 @@
-"""Probing packages that lie: none of them may pass."""
+"""Packages that forge replies to the probe do not pass."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ __attribute__((constructor)) static void hide(void) { prctl(PR_SET_DUMPABLE, 0);
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
-    """A directory like site-packages with a distribution called tiny."""
+    """Return a directory like site-packages with a distribution named tiny."""
     info = tmp_path / "tiny-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
@@ -111,7 +111,7 @@ def site(tmp_path: Path) -> Path:
 
 
 def run_probe(site: Path, **promises: Any) -> list[Finding]:
-    """Probe the distribution as a build does and return what is found."""
+    """Probe the distribution as a build does, and return the findings."""
     recipe = Recipe(package="tiny", backend="rocm", status="observed", source="a test", **promises)
     folder = site / "ask"
     folder.mkdir()

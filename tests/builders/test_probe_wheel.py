@@ -1,4 +1,4 @@
-"""Probing an installed wheel: the replies of the script, and how they are judged."""
+"""Probe an installed wheel: the replies of the script, and the findings about them."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_undeclared_requirement_is_a_warning() -> None:
     assert undeclared.severity == "warning"
     assert undeclared.evidence == {
         "distributions": "hjson"
-    }  # psutil is required, and torch took ninja itself
+    }  # psutil is required, and torch itself imports ninja
     fine = judge_wheel(reply(distribution=wheel, torch=beside, imports=took[:1]), recipe())
     assert [finding.id for finding in fine] == ["probe-import", "probe-beside"]
     assert "psutil" in fine[1].message
@@ -228,7 +228,7 @@ def test_missing_op_table_is_an_error() -> None:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
-    """A directory like site-packages with a distribution called tiny, and without torch."""
+    """Return a directory like site-packages with a distribution named tiny, and without torch."""
     info = tmp_path / "tiny-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")

@@ -1,4 +1,4 @@
-"""Starting programs: their log, the lines that explain a failure, their environment and their end."""
+"""Start programs: their log, the lines that explain a failure, their environment and their end."""
 
 from __future__ import annotations
 
@@ -117,8 +117,8 @@ def test_log_has_no_passwords(tmp_path: Path) -> None:
     assert log.read_text() == "$ true --index-url=https://127.0.0.1/simple\n"
 
 
-# Runs a program that starts two others, one in its own process group as ninja does. It writes down
-# all three process numbers.
+# Runs a program that starts two others, one in its own process group as ninja does. The program writes all
+# three process ids into a file.
 PARENT = """
 import pathlib, sys
 from builders.process import run

@@ -1,4 +1,4 @@
-"""Bill of materials and provenance: checked by others' readers, and read back."""
+"""Bill of materials and provenance are valid for parsers of other projects, and are read back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program and everything that it started ends: with the program, or with the process that started it."""
+"""All processes that a program started end with it, or with the process that started the program."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 
 from builders import reaper
 
-# Starts a daemon that is in no session and process group of the program, ignores SIGTERM if asked to, and
-# touches a file as long as it runs.
+# Starts a daemon that leaves the session and the process group of the program, ignores SIGTERM if requested,
+# and touches a file as long as it runs.
 DAEMON = """
 import os, pathlib, signal, sys, time
 beacon, ignores = pathlib.Path(sys.argv[1]), sys.argv[2] == "ignores"

@@ -253,7 +253,7 @@ def test_unknown_or_unbuildable_op_is_rejected() -> None:
 
 
 def test_ops_without_gpu_code_alone_are_rejected(catalog: Catalog) -> None:
-    """They used to be compiled for minutes, and then refused for what is no fault of theirs."""
+    """Otherwise they would be compiled for minutes, and then rejected because they have no GPU code."""
     release = catalog.release["deepspeed", "0.19.8", ""]
     rocm, cpu = (recipe_for(catalog, release, backend) for backend in ("rocm", "cpu"))
     assert rocm is not None
@@ -278,11 +278,11 @@ def test_ops_of_deepspeed(catalog: Catalog) -> None:
         with_ops(shipped, ["async_io"], "0.15.4")
 
 
-# --- what the source itself understands ---------------------------------------------------------------
+# --- flags that the source reads ----------------------------------------------------------------------
 
 
 def apex(folder: Path, *, style: str) -> Path:
-    """Write the part of a setup.py that tells ROCm/apex's two ways of building apart."""
+    """Write the part of a setup.py that distinguishes ROCm/apex's two styles of build flags."""
     texts = {
         "argv": 'if "--cuda_ext" in sys.argv:\n    build()\n',
         "op_builder": 'BUILD = os.environ.get("APEX_BUILD_CUDA_OPS")\nsys.argv.remove("--cuda_ext")\n',

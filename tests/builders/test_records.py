@@ -1,4 +1,4 @@
-"""Records of builds: what was built, what runs, what failed or was interrupted, and why it was built."""
+"""Records of built, running, failed and interrupted builds, and the reasons for builds."""
 
 from __future__ import annotations
 

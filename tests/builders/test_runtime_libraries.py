@@ -182,7 +182,7 @@ def test_newer_symbol_versions_are_errors(
 def test_older_libstdcxx_of_conda_is_an_error(
     tmp_path: Path, make_wheel: MakeWheel, compile_object: Compile
 ) -> None:
-    """The test compiles its libraries, with the version definitions of a very old libstdc++."""
+    """The test compiles the libraries, with the version definitions of an old libstdc++."""
     lib = tmp_path / "older" / "lib"
     lib.mkdir(parents=True)
     script = tmp_path / "versions"

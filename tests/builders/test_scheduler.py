@@ -239,7 +239,7 @@ def test_retried_task_gets_its_new_demand() -> None:
 
 
 def lower_bound(graph: Graph, demands: Mapping[str, Demand], capacity: Demand) -> float:
-    """Return the seconds that no schedule can beat: the critical path, or all work on all cores or memory."""
+    """Return a lower bound in seconds: the critical path, or all work divided by all cores or memory."""
     path = max(remaining_paths(graph, demands).values(), default=0.0)
     cores = sum(row.seconds * min(row.cores, capacity.cores) for row in demands.values()) / capacity.cores
     memory = sum(row.seconds * min(row.memory, capacity.memory) for row in demands.values()) / capacity.memory

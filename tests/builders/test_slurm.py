@@ -117,7 +117,7 @@ Step = Mapping[int, str] | Callable[[], object]
 
 @pytest.fixture
 def follow(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Run, Recorder]]:
-    """Start a run, or follow the one that is there; between two polls, the next steps happen."""
+    """Start a run, or follow the existing run; the next steps happen between two polls."""
 
     def go(run: Run | None, *steps: Sequence[Step] | Step) -> tuple[Run, Recorder]:
         waiting = iter(steps)
@@ -267,7 +267,7 @@ def test_run_without_slurm_exits_3(cluster: Cluster, monkeypatch: pytest.MonkeyP
         Slurm(cluster.index, Recorder()).check()
 
 
-# --- what becomes of jobs ------------------------------------------------------------------------------
+# --- results of jobs -----------------------------------------------------------------------------------
 
 
 def test_failed_build_shows_its_record(cluster: Cluster, follow: Follow) -> None:
@@ -438,7 +438,7 @@ def test_slurm_is_asked_once_for_all_jobs_and_less_often(
 
 
 class Killed(BaseException):
-    """Stands in for a signal at that moment."""
+    """Stands in for a signal that kills the process."""
 
 
 def kill() -> None:

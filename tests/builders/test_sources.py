@@ -1,4 +1,4 @@
-"""Sdists: the pinned file or an error, whatever happens to network, disk or archive."""
+"""Fetching an sdist returns the pinned file or an error, whatever happens to network, disk or archive."""
 
 from __future__ import annotations
 
@@ -216,14 +216,14 @@ def test_interrupted_download_leaves_nothing(index: LocalIndex) -> None:
     index.short = True
     with pytest.raises(MatrixError, match=FILE) as caught:
         fetch_sdist("tiny", pin)
-    assert "not reachable" not in caught.value.message  # it was reached, and then it broke off
+    assert "not reachable" not in caught.value.message  # the index was reached, then the connection ended
     assert cached() == []
     index.short = False
     assert fetch_sdist("tiny", pin).read_bytes() == DATA
 
 
 def test_content_encoding_is_not_decoded(index: LocalIndex) -> None:
-    """Apache's ``AddEncoding x-gzip .gz`` declares an archive an encoding; decoding would change the file."""
+    """Apache's ``AddEncoding x-gzip .gz`` adds an encoding to archives; decoding would change the file."""
     pin = index.add(gzip.compress(DATA))
     index.headers = {"Content_Encoding": "gzip"}
     assert fetch_sdist("tiny", pin).read_bytes() == index.files[FILE]

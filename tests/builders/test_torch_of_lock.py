@@ -1,4 +1,4 @@
-"""Builds take torch and its dependencies from the files of the lock, without pip."""
+"""Builds fetch torch and its dependencies as the lock lists them, without pip."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.tiny import tiny_wheel
 
 @pytest.fixture
 def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Resolution:
-    """Return a lock with torch, what it requires, and a distribution that it does not require."""
+    """Return a lock with torch, its requirements, and a distribution that torch does not require."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     versions = {"torch": "2.13.0+cpu", "sympy": "1.14.0", "mpmath": "1.3.0", "rich": "15.0"}
     requires = {

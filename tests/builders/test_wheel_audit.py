@@ -47,7 +47,7 @@ def running_on(**facts: object) -> Expected:
 
 @pytest.fixture
 def with_code(compile_object: Compile, tmp_path: Path) -> WithCode:
-    """Return a function that compiles a shared object with a section of GPU code."""
+    """Compile a shared object that contains a section of GPU code."""
 
     def make(section: bytes, *flags: str) -> bytes:
         fatbin = tmp_path / f"section{len(list(tmp_path.iterdir()))}"
@@ -171,7 +171,7 @@ def test_tags_are_compared_with_content(make_wheel: MakeWheel, compile_object: C
 
 
 def test_newer_glibc_than_the_tag_is_an_error(make_wheel: MakeWheel, compile_object: Compile) -> None:
-    """``getrandom`` came with glibc 2.25."""
+    """The first glibc with ``getrandom`` is 2.25."""
     source = "#include <sys/random.h>\nint newer(void) { int one; return getrandom(&one, 4, 0); }"
     library = compile_object("newer.so", source).read_bytes()
     tags = f"cp311-cp311-manylinux_2_17_{platform.machine()}"
@@ -212,7 +212,7 @@ def test_newer_libstdcxx_than_the_tag_is_an_error(
         assert ids(audit_wheel(wheel_for(newer))) == []
     assert ids(audit_wheel(wheel_for("17", "34"))) == ["libstdcxx-above-tag"]
     own = {"tiny.libs/libstdc++-0123abcd.so.6": runtime.read_bytes()}
-    assert ids(audit_wheel(wheel_for("28", **own))) == [], "the wheel contains its own libstdc++"
+    assert ids(audit_wheel(wheel_for("28", **own))) == [], "the wheel contains its own"
 
 
 def test_needed_library_must_be_provided(make_wheel: MakeWheel, compile_object: Compile) -> None:
@@ -334,7 +334,7 @@ def test_cuda_and_unpinned_torch_requirements_are_reported(
 
 
 def rewritten(wheel: Path, change: Callable[[dict[str, bytes]], None]) -> Path:
-    """Write a wheel's members again without correcting its RECORD."""
+    """Write a wheel's members again without updating its RECORD."""
     with zipfile.ZipFile(wheel) as source:
         members = {name: source.read(name) for name in source.namelist()}
     change(members)
@@ -443,7 +443,7 @@ def test_file_that_is_not_a_wheel_is_rejected(make_wheel: MakeWheel, tmp_path: P
 
 @pytest.mark.slow
 def test_pipe_is_rejected_before_it_is_opened(tmp_path: Path) -> None:
-    """No program writes to it, so opening it would wait forever; a separate process can then be killed."""
+    """Opening a pipe without a writer waits forever, so the audit runs in a process with a time limit."""
     pipe = tmp_path / "tiny-1.0-py3-none-any.whl"
     os.mkfifo(pipe)
     command = [sys.executable, "-m", "matrix", "audit", str(pipe)]

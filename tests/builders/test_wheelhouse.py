@@ -1,4 +1,4 @@
-"""Wheels are downloaded once; errors for wrong wheels and missing network."""
+"""Wheels are downloaded once; wrong wheels and a missing network are errors."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_rebuilt_local_wheel_is_fetched_again(
     for times, change in enumerate((data[:-1] + b"\1", data + b"more"), 2):
         file.write_bytes(change)
         os.utime(file, (2**31, 2**31))
-        assert fetch("zeta", offline=True) == seen  # only the cache is used
+        assert fetch("zeta", offline=True) == seen  # offline, only the cache counts
         seen = fetch("zeta")
         assert seen.wheels[0].sha256 == sha256_of(file)
         assert len(pip.commands) == times
@@ -213,7 +213,7 @@ def test_leftovers_of_killed_download_are_ignored(
 ) -> None:
     pip.gives = [make_wheel("zeta")]
     with monkeypatch.context() as patch:
-        patch.setattr(wheelhouse, "_remove_all", lambda _: None)  # SIGKILL leaves no time for this
+        patch.setattr(wheelhouse, "_remove_all", lambda _: None)  # SIGKILL leaves no time for that
         patch.setattr(wheelhouse, "_check", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             fetch("zeta")
@@ -258,7 +258,7 @@ def test_sdist_is_an_error(pip: FakePip, fetch: Fetch, tmp_path: Path) -> None:
 def test_constraints_are_not_listed_again(
     pip: FakePip, fetch: Fetch, make_wheel: Callable[..., Path]
 ) -> None:
-    """Torch keeps its version. The wheels of a requirement that depends on torch do not include torch."""
+    """Torch stays at its version, and is not installed a second time for a requirement that needs torch."""
     torch, shared = make_wheel("torch", "2.9.1+rocm6.4"), make_wheel("shared")
     pip.gives = [torch, shared]
     base = fetch("torch==2.9.1+rocm6.4").wheels

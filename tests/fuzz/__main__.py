@@ -1,4 +1,4 @@
-"""Run many cases of every kind, and print what was found: ``nox -s fuzz``."""
+"""Run many cases of every kind, and print the faults: ``nox -s fuzz``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kinds of input from strangers: how each is made and changed, and which code reads it."""
+"""The kinds of untrusted input: valid examples, what changes them, and the code that reads them."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ class Kind(NamedTuple):
     corpus: Callable[[], Sequence[Any]]
     """Return valid inputs, as text, bytes or data."""
     mutate: Callable[[Random, Any], bytes]
-    """Return a changed input as a file has it."""
+    """Return a changed input as the content of a file."""
     parse: Callable[[bytes], object]
-    """The first parser, whose errors mean that nothing behind it was reached."""
+    """The first parser; if it raises an error, the input did not reach the code after it."""
     enter: Callable[[bytes, Path], object]
     """Pass the input to the program; the directory is empty."""
     allowed: tuple[type[Exception], ...] = ()
-    """Errors with a message for people."""
+    """Errors with a message for users."""
 
 
 def small(paths: Iterable[Path], largest: int) -> list[Path]:
@@ -119,7 +119,7 @@ def locks() -> list[dict[str, Any]]:
 
 
 def mutate_lock(random: Random, value: dict[str, Any]) -> bytes:
-    """Return a changed lock with the digest that belongs to it, so that its content is read."""
+    """Return a changed lock with the matching digest, so that its content is read."""
     new = mutators.tree(random, {key: item for key, item in value.items() if key != "integrity"})
     if random.random() < 0.98:
         new["integrity"] = {"sha256": digest_of(new)}
@@ -166,7 +166,7 @@ def document(content: bytes, name: str) -> Document:
 
 
 def parse_document(name: str) -> Callable[[bytes], object]:
-    """Return the parser of lines or of YAML; a file without any line did not get past it."""
+    """Return the parser of lines or of YAML, which rejects a file without any line."""
 
     def parse(content: bytes) -> None:
         if not document(content, name).entries:
@@ -372,7 +372,7 @@ def enter_gpu_code(content: bytes, _: Path) -> None:
 
 
 def parse_bundle(content: bytes) -> None:
-    """Accept what begins with the magic number and a count or version that the reader knows."""
+    """Accept content that begins with the magic number and a count or version that the reader supports."""
     if content.startswith(b"__CLANG_OFFLOAD_BUNDLE__"):
         (count,) = struct.unpack_from("<Q", content, 24)
         known = 0 < count <= 1024

@@ -20,15 +20,15 @@ from types import FrameType
 from tests.fuzz.kinds import Kind
 
 SECONDS = 2.0  # of CPU time for each case
-MEMORY = 1 << 30  # bytes of address space beyond those that are used before
+MEMORY = 1 << 30  # bytes of address space in addition to those in use before
 
 
 class TooSlow(BaseException):
-    """A case took longer than it may; no `except Exception` of the program catches it."""
+    """A case exceeded its time; `except Exception` in the program does not catch this error."""
 
 
 class FaultError(AssertionError):
-    """A case ended with an error that is not for people."""
+    """A case ended with an error that is not meant for users."""
 
 
 @dataclass
@@ -41,12 +41,12 @@ class Result:
     """Cases that got past the first parser."""
     seconds: float = 0.0
     faults: dict[str, int] = field(default_factory=dict)
-    """Where the program failed, with the number of the first such case."""
+    """The places where the program failed, each with the number of the first such case."""
 
 
 @contextmanager
 def limits() -> Iterator[None]:
-    """Limit the memory of this process, and let a timer end a case that takes too long."""
+    """Limit the memory of this process, and start a timer that ends a case that takes too long."""
 
     def end(_: int, __: FrameType | None) -> None:
         raise TooSlow
@@ -85,7 +85,7 @@ def enter(kind: Kind, content: bytes, work: Path) -> bool:
     """Pass one input to the first parser and to the program."""
     parsed = False
     try:
-        with suppress(Exception):  # whatever the parser raises for an invalid input
+        with suppress(Exception):  # any error that the parser raises for an invalid input
             kind.parse(content)
             parsed = True
         with suppress(*kind.allowed):
@@ -102,7 +102,7 @@ def enter(kind: Kind, content: bytes, work: Path) -> bool:
 
 
 class _Corpus:
-    """The valid inputs of each kind, made once."""
+    """The valid inputs of each kind, created once."""
 
     def __init__(self) -> None:
         self._made: dict[str, list[object]] = {}
@@ -117,7 +117,7 @@ CORPUS = _Corpus()
 
 
 def run(kind: Kind, least: int, *, first: int = 0, seconds: float = float("inf")) -> Result:
-    """Run cases until enough of them got past the first parser, or the time is over."""
+    """Run cases until enough of them got past the first parser, or until the time is up."""
     result = Result(kind.name)
     CORPUS.of(kind)
     start = time.monotonic()

@@ -25,7 +25,7 @@ short = settings(
 
 @pytest.mark.parametrize("kind", KINDS, ids=[kind.name for kind in KINDS])
 def test_changed_inputs_end_with_result_or_message(kind: Kind, tmp_path: Path) -> None:
-    """The first cases of the long run, then some of which hypothesis finds the smallest that fails."""
+    """Run the first cases of the long run, then cases that hypothesis reduces to the smallest failing one."""
     result = run(kind, CASES)
     assert result.faults == {}
     assert result.parsed == CASES

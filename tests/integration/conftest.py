@@ -1,4 +1,4 @@
-"""The real program, run as a user runs it, and the wheel of the real DeepSpeed that it makes."""
+"""The real program, run as a user runs it, and the wheel of the real DeepSpeed that it builds."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 @pytest.fixture
 def file_url(built: Built) -> str:
-    """The index as a directory."""
+    """Return the URL of the index as a directory."""
     return (built.index / "simple").as_uri()
 
 
 @pytest.fixture(params=["file_url", "http_url"])
 def index_url(request: pytest.FixtureRequest) -> str:
-    """The index in both ways."""
+    """Return the URL of the index, as a directory and on a web server."""
     return str(request.getfixturevalue(request.param))
 
 
 @pytest.fixture
 def http_url(built: Built) -> Iterator[str]:
-    """The index as any web server serves it."""
+    """Serve the index with a plain web server; yield its URL."""
     handler = functools.partial(_Quiet, directory=str(built.index))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -66,7 +66,7 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def fresh_environment(tmp_path: Path) -> Callable[..., Path]:
-    """Make a virtual environment and install into it with pip; return its Python."""
+    """Create a virtual environment, and install into it with pip; return its Python."""
 
     def make(*arguments: str) -> Path:
         python = tmp_path / "fresh" / "bin" / "python"

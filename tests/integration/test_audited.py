@@ -43,7 +43,7 @@ def test_real_op_finds_all_symbols(built: Built, torch: Torch) -> None:
 
 
 def test_real_op_with_missing_symbol_is_an_error(built: Built, torch: Torch, tmp_path: Path) -> None:
-    """One name in its string table is changed, as if another torch had it."""
+    """One name in the string table of the op is changed, as if another torch exported it."""
     changed = tmp_path / built.wheel.name
     with zipfile.ZipFile(built.wheel) as source:
         (op,) = (name for name in source.namelist() if "cpu_adam_op" in name and ".so" in name)

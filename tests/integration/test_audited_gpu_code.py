@@ -39,7 +39,7 @@ TAGS = "cp311-cp311-linux_x86_64"
 
 @pytest.fixture(scope="session")
 def compiled(rig: Rig) -> Path:
-    """Compile all variants in the image, and let llvm-objdump say what is in each."""
+    """Compile all variants in the image, and list the GPU code in each with llvm-objdump."""
     work = rig.work()
     (work / "k.hip").write_text(SOURCE)
     (work / "other.hip").write_text(SOURCE.replace("scale", "other").replace("launch", "launch_other"))
@@ -54,14 +54,14 @@ def compiled(rig: Rig) -> Path:
     return work
 
 
-def said_by_objdump(text: str) -> list[str]:
+def architectures_in(text: str) -> list[str]:
     """Return the GPU architectures that llvm-objdump lists, sorted."""
     return sorted(re.findall(r"(?:amdgcn-amd-amdhsa-[a-z]*-)((?:gfx)[0-9a-z:+-]+)", text))
 
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_code_objects_agree_with_llvm_objdump(name: str, compiled: Path) -> None:
-    theirs = said_by_objdump((compiled / f"{name}.txt").read_text())
+    theirs = architectures_in((compiled / f"{name}.txt").read_text())
     data = (compiled / f"{name}.so").read_bytes()
     section = read_object(name, data).gpu_section
     assert section is not None

@@ -1,4 +1,4 @@
-"""Failures around a build in the image: messages, exit codes, nothing half published or left running."""
+"""Failures around a build in the image: messages, exit codes, no partial publication, no running process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.integration
 
 
 def refused(site: Site, code: int, *more: str) -> str:
-    """Build what cannot be built; return stderr after checking that nothing was published."""
+    """Run a build that must fail; return stderr after checking that nothing was published."""
     done = site.build(*more)
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
@@ -36,14 +36,14 @@ def refused(site: Site, code: int, *more: str) -> str:
 
 
 def nothing_published(site: Site) -> bool:
-    """Return whether the index holds neither wheels nor records of one nor half of one."""
+    """Return whether the index contains no wheel, no record of a wheel, and no partial file."""
     found = [*site.index.glob("simple/*/*"), *site.index.glob("provenance/*")]
     return not [path for path in found if not path.name.startswith("index.")]
 
 
 @contextmanager
 def mounted(target: Path, *words: str) -> Iterator[None]:
-    """Mount something, as root, for as long as the block runs."""
+    """Mount a file system as root while the block runs."""
     subprocess.run(["mount", *words, str(target)], check=True)
     try:
         yield
@@ -55,7 +55,7 @@ def mounted(target: Path, *words: str) -> Iterator[None]:
 
 
 def broken(kind: str) -> bytes:
-    """Make an sdist that is cut short, or leads out of the directory that it is unpacked into."""
+    """Return an sdist that is truncated, or has members outside of the directory that it is unpacked into."""
     sink = io.BytesIO()
     with tarfile.open(fileobj=sink, mode="w:gz") as archive:
 
@@ -122,7 +122,7 @@ def test_missing_container_runtime_exits_3(tiny: MakeSite) -> None:
 
 @pytest.mark.parametrize("size", ["96k", "200k"])
 def test_full_index_disk_exits_3(tiny: MakeSite, size: str) -> None:
-    """The smaller one is full before anything is compiled, the other while it is."""
+    """The smaller disk is full before the compilation starts, the other during the compilation."""
     site = tiny()
     site.index.mkdir()
     with mounted(site.index, "-t", "tmpfs", "-o", f"size={size},mode=777", "tmpfs"):
@@ -164,7 +164,7 @@ def test_incomplete_read_only_cache_exits_3(tiny: MakeSite) -> None:
 
 
 def test_complete_read_only_cache_is_enough(tiny: MakeSite) -> None:
-    """As a site shares it with its users."""
+    """A site may share such a cache with its users."""
     site = tiny()
     cache = site.work / "cache"
     cache.mkdir()
@@ -217,7 +217,7 @@ def compiling(site: Site) -> list[str]:
 
 
 def running(site: Site) -> list[str]:
-    """Return the command lines of processes that see the site's build directories, also in a container."""
+    """Return the command lines of processes that use the site's build directories, also in a container."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -264,7 +264,7 @@ def test_two_processes_build_one_wheel(tiny: MakeSite) -> None:
         first, second = both.map(lambda _: site.build(), range(2))
     for done in (first, second):
         assert done.returncode == 0, done.stderr
-    assert site.wheel("fusedtiny").exists()  # which fails where there are two
+    assert site.wheel("fusedtiny").exists()  # fails if there are two
     output = first.stderr + second.stderr
     assert output.count("wait for another process that is building this wheel") == 1
     assert output.count("another process has built this wheel") == 1

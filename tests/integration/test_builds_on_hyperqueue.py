@@ -1,6 +1,6 @@
 """``matrix build-wheels --executor hq`` with HyperQueue's real server and workers.
 
-STAND-IN: the command line of ``hq`` (see ``tests/support/hq.py``). Where there are many tasks, or tasks that
+STAND-IN: the command line of ``hq`` (see ``tests/support/hq.py``). In tests of many tasks, and of tasks that
 fail in every way, shell commands stand in for builds.
 """
 

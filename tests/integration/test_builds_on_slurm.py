@@ -33,7 +33,7 @@ PROJECTS = {
     "slurmbroken": (),
     "slurmnever": ("slurmbroken",),
 }  # fmt: skip
-"""Project to those that it imports while it is built: a diamond, and one whose requirement fails."""
+"""Maps each project to those that its build imports: a diamond, and a project whose requirement fails."""
 
 
 @pytest.fixture

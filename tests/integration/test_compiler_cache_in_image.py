@@ -17,7 +17,7 @@ from tests.support.site import Site, make_site
 
 pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(3600)]
 
-# The image has no ccache, and lacks a library that this machine's needs.
+# The image has no ccache, and lacks a library that this machine's ccache needs.
 PORTABLE = """#!/bin/sh
 folder=/tmp/portable-ccache
 if [ ! -e $folder ]; then

@@ -2,7 +2,7 @@
 
 Four things are fakes, marked as such: Miniforge's installer (``tests/rig/standin_miniforge.sh``), torch
 (the rig's), triton (``tests/rig/standin_triton.py``) and Apex (``tests/packages/apex``). Apex and DeepSpeed
-hold real code for gfx90a, compiled in the same base image; nothing runs on a GPU.
+contain real code for gfx90a, compiled in the same base image; nothing runs on a GPU.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ VERIFY = ["verify", "--image", "container.sif"]
 CERTIFICATES = ("PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
 INSTALLER = "standin_miniforge.sh"
 PACKAGES = "/opt/cotainr/conda/envs/conda_container_env/lib/python3.11/site-packages/"
-"""Where cotainr installs into a container."""
+"""The directory that cotainr installs into, in a container."""
 DISTURBING = {"SINGULARITY_BIND": "/var/spool:/nowhere", "TMPDIR": "/opt", "PIP_USER": "1"}
 """Variables of a site's modules, and of a user, with which a build by cotainr alone fails."""
 SMALL = """\
@@ -80,7 +80,7 @@ class User:
 
     @property
     def building(self) -> dict[str, str]:
-        """Variables of every build: as this machine needs them, and some that make a user's build fail."""
+        """Variables of every build: those that this machine needs, and some that make a user's build fail."""
         return {
             "PATH": f"{self.cotainr.parent}:/usr/local/bin:/usr/bin:/bin",
             VARIABLE: str(self.cotainr.parents[1] / INSTALLER),
@@ -107,7 +107,7 @@ class User:
         return self.run("bash", BUILD[0], *arguments, **(self.building | env))
 
     def verify(self, sif: str, **env: str) -> tuple[int, dict[str, Any]]:
-        """Verify the container; return exit code and answer."""
+        """Verify the container; return the exit code and the JSON document."""
         done = self.matrix(*VERIFY[:-1], sif, "--format", "json", **env)
         document = json.loads(done.stdout)
         assert "verdict" in document, document
@@ -124,7 +124,7 @@ class User:
 
 @pytest.fixture(scope="module")
 def cotainr(rig: Rig) -> Path:
-    """Install the real cotainr into an environment of the user's."""
+    """Install the real cotainr into an environment of the user."""
     folder = rig.work() / "cotainr"
     for command in (
         [rig.python, "-m", "venv", str(folder)],
@@ -140,7 +140,7 @@ def cotainr(rig: Rig) -> Path:
 
 @pytest.fixture(scope="module")
 def small(rig: Rig, cotainr: Path) -> User:
-    """Make an index with one wheel, and an environment file that requires it."""
+    """Create an index with one wheel, and an environment file that requires the wheel."""
     user = User(rig, rig.work(), cotainr)
     wheel = tiny_wheel(user.work, "tinyext", "1.0+rocm7.2", requires=["packaging"])
     Index(user.work / "index").publish(wheel, {})
@@ -200,14 +200,14 @@ def good(done: subprocess.CompletedProcess[str]) -> None:
 
 
 def hand_over(*folders: Path) -> None:
-    """Make directories and all that is in them the user's."""
+    """Make the user the owner of directories and their content."""
     for folder in folders:
         subprocess.run(["chown", "-R", "--reference", str(folder), str(folder)], check=True)
 
 
 @pytest.mark.parametrize("route", ["bind", pytest.param("loopback", marks=pytest.mark.long)])
 def test_matrix_run_builds_container_from_index(small: User, route: str) -> None:
-    """What PYTHONPATH has, such as packaging, is installed all the same, and nothing into ~/.local."""
+    """Packages on PYTHONPATH, such as packaging, are installed as well, and none into ~/.local."""
     done = small.build(f"{route}.sif", *(["--route", route] if route == "loopback" else []))
     good(done)
     output = done.stdout + done.stderr
@@ -242,7 +242,7 @@ def test_readme_builds_requested_ops(readme: User) -> None:
 
 
 def test_verify_reports_defects_of_base_image(readme: User) -> None:
-    """The base image lacks everything that the lock pins, and the user's own packages shadow it."""
+    """The base image lacks all distributions of the lock, and the user's own packages hide them."""
     own = readme.work / "own" / "lib" / "python3.11" / "site-packages"
     (own / "pip-99.dist-info").mkdir(parents=True)
     (own / "pip-99.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: pip\nVersion: 99\n")
@@ -255,9 +255,9 @@ def test_verify_reports_defects_of_base_image(readme: User) -> None:
 
 
 def test_build_script_replaces_container_only_after_success(readme: User, hidden_certificates: Path) -> None:
-    """The certificates of the user's variables work; afterwards, the container is that of the lock."""
+    """build.sh uses the certificates in the user's variables; afterwards, the container matches the lock."""
     sif = readme.work / "container.sif"
-    good(readme.run("cp", "env.yml", str(sif)))  # as if it were the container of last time
+    good(readme.run("cp", "env.yml", str(sif)))  # stands in for an older container
     older = sif.read_bytes()
     before = {path.name for path in readme.work.iterdir()}
     failed = readme.build_script(**{VARIABLE: "/nowhere"})
@@ -314,7 +314,7 @@ def messages_of(answer: Mapping[str, Any]) -> dict[str, set[str]]:
 
 LARGE = ("jupyterlab", "scikit-learn", "mkdocs-material", "sphinx", "soupsieve<2.9", "pymdown-extensions<13")
 """More than a hundred distributions with their dependencies, all real. Newer releases of the last two
-require a newer Python 3.11 than that of the rig's image; conda would install the newest."""
+require a newer Python 3.11 than the rig's image has; conda would install the newest."""
 
 
 def test_large_environment_is_built_without_any_index(rig: Rig, cotainr: Path) -> None:

@@ -1,7 +1,7 @@
-"""Dependency confusion: a second index, which is running, has higher versions of all that we install.
+"""Dependency confusion: a second index on a server has higher versions of everything that we install.
 
-pip and uv are configured to use it besides the first one. It stands in for a public index on which a stranger
-registered the names of packages that only we have, and for a careless second registry.
+pip and uv are configured to use it besides the first index. It stands in for a public index on which a
+stranger registered the names of packages that only we have, and for a careless second registry.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def first(tmp_path: Path) -> str:
 
 @pytest.fixture
 def both(first: str, evil: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Configure pip and uv to use the first index, whose URL is returned, and the other one besides."""
+    """Configure pip and uv to use both indexes; return the URL of the first."""
     for name in os.environ:
         if name.startswith(("PIP_", "UV_")):
             monkeypatch.delenv(name)
@@ -122,7 +122,7 @@ def lock(tmp_path: Path, both: str, monkeypatch: pytest.MonkeyPatch, capsys: Cap
 
 
 def install(command: Sequence[str], folder: Path) -> tuple[int, dict[str, str]]:
-    """Install with pip or uv into a directory; return the exit code and what was installed."""
+    """Install with pip or uv into a directory; return the exit code and the installed versions."""
     done = subprocess.run([*command, "--target", str(folder)], check=False, capture_output=True, text=True)
     names = (path.name.removesuffix(".dist-info").rpartition("-") for path in folder.glob("*.dist-info"))
     return done.returncode, {name.replace("_", "-"): version for name, _, version in names}
@@ -133,7 +133,7 @@ UV = [uv.find_uv_bin(), "pip", "install", "--no-cache", "--python", sys.executab
 
 
 def requirements_in(folder: Path, index: Path) -> Path:
-    """Return a requirements file with the lines for pip of whatever a consumer reads."""
+    """Return a requirements file with the lines for pip in the files of a consumer."""
     text = "\n".join(path.read_text() for path in sorted(folder.iterdir()) if path.name != "constraints.txt")
     lines = [line.strip().removeprefix("- ").strip("'\",") for line in text.splitlines()]
     wanted = re.compile(r"--(extra-index-url|only-binary) \S+|[a-z-]+==\S+( --hash=\S+)?")
@@ -147,7 +147,7 @@ def requirements_in(folder: Path, index: Path) -> Path:
 @pytest.mark.usefixtures("lock")
 @pytest.mark.parametrize("consumer", ["pip", "cotainr", "tykky"])
 def test_pip_installs_what_the_lock_has(consumer: str, tmp_path: Path) -> None:
-    """With pip's resolver, which sees the higher versions; and without it, but with hashes."""
+    """Install with pip's resolver, which finds the higher versions, and without it, but with hashes."""
     for options, flags in (([], []), (["--hashes"], ["--no-deps"])):
         out = tmp_path / f"out{len(options)}"
         out.mkdir()
@@ -175,7 +175,7 @@ def test_extended_image_gets_what_the_lock_has(lock: Resolution, consumer: str, 
 
 @pytest.mark.usefixtures("lock")
 def test_uv_installs_what_the_lock_has(tmp_path: Path, evil: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Uv asks an index of UV_INDEX first, and no other one for a name that it has: then it must fail."""
+    """Uv queries UV_INDEX first, and no other index for a name that UV_INDEX has, so it must fail."""
     (tmp_path / "out").mkdir()
     assert main(["env", "--for", "uv", "-o", "out"]) == 0
     command = [uv.find_uv_bin(), "sync", "--no-cache", "--project", "out", "--python", sys.executable]
@@ -206,7 +206,7 @@ def test_uv_pip_installs_what_the_lock_has(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("lock")
 def test_hashes_reject_the_same_version_of_another_index(tmp_path: Path) -> None:
-    """A second index may also have exactly our version, with a higher build tag; only hashes decide then."""
+    """A second index may have exactly our version, with a higher build tag; only hashes reject it."""
     for name, version in OURS.items():
         folder = tmp_path / "evil" / "simple" / name
         wheel = tiny_wheel(folder, name, version, requires=["ninja"])

@@ -1,8 +1,8 @@
 """The real EasyBuild installs a container module with our lines in its easyconfig, as an ordinary user.
 
-The easyconfig has the shape of those for PyTorch in Lumi-supercomputer/LUMI-EasyBuild-containers: the image
-is copied, a virtual environment is made on top of it, packed, and used by the module's commands. The torch in
-the image is a stand-in, an empty wheel.
+The easyconfig resembles those for PyTorch in Lumi-supercomputer/LUMI-EasyBuild-containers: it copies the
+image, creates a virtual environment on top of it, and packs the environment, which the module's commands use.
+The torch in the image is a stand-in, an empty wheel.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.support.projects import rows_of, write_catalog
 from tests.support.tiny import tiny_wheel, wheel_of
 
 MODULES = "/usr/lib/x86_64-linux-gnu/modulecmd.tcl"
-"""Of Debian's package environment-modules."""
+"""The program of Debian's package environment-modules."""
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.timeout(900),
@@ -52,7 +52,7 @@ UNUSED = (
     "libLLVM*",
     "libclang*",
 )
-"""What a Python without a compiler does not need."""
+"""Directories that a Python without a compiler does not need."""
 HEAD = """
 easyblock = 'MakeCp'
 name = 'PyTorch'
@@ -139,7 +139,7 @@ class Site:
         self.own()
 
     def publish(self, version: str) -> None:
-        """Put the wheel into the index."""
+        """Publish the wheel in the index."""
         (self.work / "wheels").mkdir(exist_ok=True)
         code = f'VERSION = "{version}{LABEL}"\n'.encode()
         wheel = wheel_of(
@@ -152,17 +152,17 @@ class Site:
         return (self.work / "software" / "modules" / "all" / "PyTorch" / "2.13.0-singularity").exists()
 
     def own(self) -> None:
-        """Give all files to the user."""
+        """Make the user the owner of all files."""
         subprocess.run(["chown", "-R", "--reference", str(self.work), str(self.work)], check=True)
 
     def in_module(self, *command: str) -> subprocess.CompletedProcess[str]:
-        """Run a command after the module was loaded."""
+        """Load the module, and run a command."""
         load = f'eval "$({MODULES} bash load PyTorch/2.13.0-singularity)"'
         modules = self.work / "software" / "modules" / "all"
         return self.run("bash", "-c", f"export MODULEPATH={modules}; {load}; {shlex.join(command)}")
 
     def verify(self) -> tuple[int, dict[str, Any]]:
-        """Verify the module; its Python does not see the packages of the one that runs the project."""
+        """Verify the module, without the packages of the Python that runs the project."""
         setting = (f"{name}={value}" for name, value in self.rig.with_project.items())
         options = ("--python", "env -u PYTHONPATH python", "--format", "json")
         done = self.in_module("env", *setting, self.rig.python, "-m", "matrix", "verify", *options)
@@ -192,7 +192,7 @@ def image(rig: Rig) -> Path:
 
 @pytest.fixture(scope="module")
 def tools(rig: Rig) -> Path:
-    """Install EasyBuild into an environment of the user's; sites have Singularity under its own name."""
+    """Install EasyBuild into an environment of the user, with Apptainer named `singularity` as at sites."""
     folder = rig.work() / "easybuild"
     subprocess.run([find_uv_bin(), "venv", "-q", "--python", rig.python, str(folder)], check=True)
     command = [find_uv_bin(), "pip", "install", "-q", "--python", str(folder / "bin" / "python"), *EASYBUILD]
@@ -216,7 +216,7 @@ VERSIONS = "import fused, torch, sys; print(fused.VERSION, torch.__file__, sys.p
 
 
 def versions(site: Site) -> list[str]:
-    """Return the versions that the module's command imports, and from where."""
+    """Return the versions that the module's command imports, and the directories they come from."""
     done = site.in_module("python", "-c", VERSIONS)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.split()
@@ -228,7 +228,7 @@ def expected(version: str) -> list[str]:
 
 
 def assert_pip_failed(done: subprocess.CompletedProcess[str], version: str) -> None:
-    """Check that `eb` failed, and that the output that it names tells why."""
+    """Check that `eb` failed, and that the output file that it names contains the reason."""
     assert done.returncode != 0, done.stdout
     output = re.search(r"\S+/out\.txt", done.stderr)
     assert output, done.stderr

@@ -1,7 +1,7 @@
 """Environments as users write them, resolved against the real registry by us and by uv.
 
-PyTorch's index is a stand-in (`tests.support.torch_index`). uv gets what only the catalog decides as
-constraints. It must choose the same versions of everything else.
+PyTorch's index is a stand-in (`tests.support.torch_index`). uv gets the versions that only the catalog
+decides as constraints. It must choose the same versions of everything else.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ENVIRONMENTS = sorted((Path(__file__).parents[1] / "environments").glob("*.in"))
 TARGETS = {"rocm": ("--site", "lumi-g"), "cpu": ("--site", "local", "--backend", "cpu")}
 PYTHON = "3.12"
 NEWEST_GLIBC = "2.40"
-"""The newest that uv knows; for a target without a base image any wheel for Linux counts."""
+"""The newest glibc that uv supports; for a target without a base image any wheel for Linux counts."""
 
 
 class Places(NamedTuple):
@@ -52,7 +52,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Places:
 
 
 def variables(places: Places) -> dict[str, str]:
-    """Return an environment in which pip's configuration names one index and nothing else."""
+    """Return environment variables with which pip's configuration has one index and no other setting."""
     kept = {name: text for name, text in os.environ.items() if not name.startswith(("PIP_", "UV_"))}
     index = {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": index_url()}
     return {**kept, **index, "XDG_CACHE_HOME": str(places.cache), "UV_CACHE_DIR": str(places.cache / "uv")}
@@ -77,7 +77,7 @@ def resolve(file: Path, backend: str, work: Path, places: Places) -> Resolution:
 
 
 def versions_of_uv(file: Path, lock: Resolution, work: Path, places: Places) -> dict[str, str]:
-    """Return the versions that uv chooses with the same versions of what only the catalog decides."""
+    """Return the versions that uv chooses, with the versions that only the catalog decides as constraints."""
     closed = closed_names(load(), lock.target.backend)
     pinned = [pick for pick in lock.distributions if pick.name in closed]
     (work / "constraints.txt").write_text("".join(f"{pick.name}=={pick.version}\n" for pick in pinned))
@@ -109,7 +109,7 @@ def requirements_of(pick: Distribution, places: Places) -> tuple[str, ...]:
 
 
 def cases() -> list[ParameterSet]:
-    """Return each environment for one backend, and for the other one if there are minutes to spend."""
+    """Return each environment for one backend, and in long runs for the other backend as well."""
     return [
         pytest.param(
             file,

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.integration
 
 
 class Rig(Protocol):
-    """What the fixture gives: the base image, and a directory with the stand-in for torch."""
+    """The rig: the base image, and a directory with the stand-in for torch."""
 
     image: Path
     wheels: Path
@@ -50,7 +50,7 @@ print("answer " + json.dumps({
 
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Use one cache for all tests here, because creating the layer of torch takes most of a minute."""
+    """Use one cache for all tests here, because creating the layer of torch takes almost a minute."""
     return tmp_path_factory.mktemp("rig-cache")
 
 

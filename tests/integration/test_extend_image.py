@@ -1,7 +1,7 @@
 """An image with torch is extended by a virtual environment, and by a definition file, as an ordinary user.
 
-The image is that of `tests.support.laif`, which says what differs from a real one. The extension is real code
-for gfx90a, compiled in its base image; nothing runs on a GPU.
+The image is that of `tests.support.laif`, which describes the differences from a real image. The extension is
+real code for gfx90a, compiled in its base image; nothing runs on a GPU.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class User:
         good(self.matrix("resolve", *requirements, "torch", *target, *kept))
 
     def seen(self) -> Any:
-        """Return what a program in the environment sees."""
+        """Return the paths and versions that a program in the environment reports."""
         done = self.bash("run.sh", "python", "-c", PROGRAM)
         good(done)
         return json.loads(done.stdout)
@@ -119,7 +119,7 @@ def good(done: subprocess.CompletedProcess[str]) -> None:
 
 @pytest.fixture(scope="module")
 def laif(rig: Rig) -> Path:
-    """The image with torch."""
+    """Return the image with torch."""
     return make_laif_image(rig)
 
 
@@ -199,7 +199,7 @@ def test_environment_on_image_is_created_packed_verified_and_updated(user: User)
 
 @pytest.mark.parametrize("source", ["index", "wheelhouse"])
 def test_definition_extends_image(user: User, source: str) -> None:
-    """The wheels of the index are read from a server, and others from the machine's own index."""
+    """The wheels of the index come from a server, and others from the index that this machine uses."""
     env = {
         f"APPTAINERENV_{name}": os.environ[name]
         for name in ("PIP_CERT", "PIP_INDEX_URL")

@@ -77,7 +77,7 @@ def test_compile_error_names_line_and_log(built: Built, tmp_path: Path) -> None:
 
 
 def test_build_without_op_is_not_published(built: Built, tmp_path: Path) -> None:
-    """The silent failure: without torch DeepSpeed's build succeeds and the wheel holds no op."""
+    """The silent failure: without torch, DeepSpeed's build succeeds, and the wheel contains no op."""
     before = files_below(built.index / "simple")
     resolve_with(WITHOUT_TORCH, tmp_path)
     done = matrix(tmp_path, "build-wheels", "--catalog", "overlay.toml", "--index", str(built.index))
@@ -88,7 +88,7 @@ def test_build_without_op_is_not_published(built: Built, tmp_path: Path) -> None
 
 
 def test_changed_recipe_is_planned_again(built: Built, tmp_path: Path) -> None:
-    """The dry run says that the inputs changed; the wheel that is there stays."""
+    """The dry run reports that the inputs changed; the existing wheel stays."""
     resolve_with(BROKEN_RECIPE, tmp_path)
     arguments = ("--catalog", "overlay.toml", "--index", str(built.index), "--dry-run")
     done = matrix(tmp_path, "build-wheels", *arguments)
@@ -97,7 +97,7 @@ def test_changed_recipe_is_planned_again(built: Built, tmp_path: Path) -> None:
 
 
 def test_missing_torch_wheel_names_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With pip configured for nothing, only PyTorch's own index has the CPU build."""
+    """Without a configuration of pip, only PyTorch's own index has the CPU build."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for name in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL"):
         monkeypatch.delenv(name, raising=False)

@@ -64,7 +64,7 @@ def run(rig: Rig, command: list[str], *, env: dict[str, str] | None = None, **vi
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[int]:
-    """The port of a web server on this machine."""
+    """Start a web server on this machine; yield its port."""
     (tmp_path / "page").write_text("reached")
     handler = functools.partial(_Quiet, directory=str(tmp_path))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as one:
@@ -75,7 +75,7 @@ def server(tmp_path: Path) -> Iterator[int]:
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
-        """Log nothing."""
+        """Write no log."""
 
 
 def test_callers_environment_stays_outside(rig: Rig) -> None:
@@ -168,7 +168,7 @@ def test_killed_program_leaves_nothing(rig: Rig, number: signal.Signals) -> None
     program.wait(timeout=60)
     assert _until(lambda: not _sleeping(mark)), "the program in the container still runs"
     assert set(temporary.iterdir()) == before
-    assert run(rig, ["true"], env=cache).code == 0  # the next run removes what a SIGKILL left
+    assert run(rig, ["true"], env=cache).code == 0  # the next run removes files that SIGKILL left
     assert list(own.iterdir()) == []
 
 
@@ -235,7 +235,7 @@ def test_doctor_reports_content_of_image(rig: Rig) -> None:
 
 
 def test_doctor_reports_what_image_lacks(rig: Rig) -> None:
-    """An unpacked image that contains only a shell."""
+    """The image is an unpacked directory that contains only a shell."""
     root = rig.work() / "tiny"
     for name in ("bin", "etc", "usr", "proc", "sys", "dev", "tmp", "var/tmp"):
         (root / name).mkdir(parents=True)
@@ -286,7 +286,7 @@ HOSTILE = Path(__file__).resolve().parent.parent / "packages" / "hostile"
 
 @pytest.mark.parametrize("kind", ["apptainer", "host"])
 def test_hostile_backend_changes_and_sees_nothing_outside(rig: Rig, server: int, kind: str) -> None:
-    """The deeds of the hostile project; that its wheel is safe is shown where it is built."""
+    """The actions of the hostile project fail; `test_hostile_builds.py` shows that its wheel is safe."""
     work, home, layer = rig.work(), rig.work(), rig.work()
     (home / ".netrc").write_text("word-of-the-user")
     (layer / "packaging.py").write_text("")

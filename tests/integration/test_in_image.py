@@ -1,7 +1,7 @@
-"""Wheels for gfx90a, compiled in a base image by an ordinary user, and what is refused.
+"""Wheels for gfx90a, compiled in a base image by an ordinary user, and wheels that are rejected.
 
-The image holds a real HIP compiler; torch is the rig's stand-in, and there is no GPU. So the code objects
-are real, and that their kernels run is not shown.
+The image has a real HIP compiler; torch is the rig's stand-in, and there is no GPU. So the code objects are
+real, but the tests do not show that their kernels run.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ source = "tests"
 
 
 def refused(site: Site, *, code: int = 1) -> str:
-    """Build what must not be published; return stderr after checking that nothing was."""
+    """Build a wheel that must not be published; return stderr after checking that it was not."""
     done = site.build()
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
@@ -43,7 +43,7 @@ def refused(site: Site, *, code: int = 1) -> str:
 
 
 def requirements(site: Site) -> list[str]:
-    """Return what the small extension's wheel requires, as its metadata says."""
+    """Return the requirements in the metadata of the small extension's wheel."""
     with zipfile.ZipFile(site.wheel("fusedtiny")) as archive:
         (name,) = (one for one in archive.namelist() if one.endswith(".dist-info/METADATA"))
         metadata = archive.read(name).decode()
@@ -52,7 +52,7 @@ def requirements(site: Site) -> list[str]:
 
 @pytest.fixture(scope="module")
 def sound(rig: Rig, repository: Repository) -> Site:
-    """Build the small extension without a fault, once for the tests that only look at the result."""
+    """Build the small extension without a fault, once for the tests that only read the result."""
     site = make_site(rig, repository)
     done = site.build()
     assert done.returncode == 0, done.stderr
@@ -90,7 +90,7 @@ def test_one_wheel_for_two_targets_and_release_pin(tiny: MakeSite) -> None:
 
 
 def test_wheel_does_not_contain_index_directory(sound: Site) -> None:
-    """Its host and device code contain ``__FILE__``."""
+    """Host and device code contain ``__FILE__``."""
     with zipfile.ZipFile(sound.wheel("fusedtiny")) as archive:
         (library,) = (archive.read(member) for member in archive.namelist() if member.endswith(".so"))
     assert str(sound.work).encode() not in library
@@ -110,7 +110,7 @@ def test_older_flags_on_newer_commit_are_rejected(tiny: MakeSite, repository: Re
 
 
 def test_wheel_without_shared_object_is_rejected(tiny: MakeSite, repository: Repository) -> None:
-    """The shape of Apex with flags that mean nothing: it imports, and holds no kernel."""
+    """As with Apex and flags that it ignores, the wheel can be imported, but contains no kernel."""
     output = refused(tiny(version="0.9", old=repository.new, guard=False))
     assert "it contains no shared object at all" in output
 
@@ -131,7 +131,7 @@ def test_silent_failure_is_rejected(tiny: MakeSite, fault: str, says: str) -> No
 
 
 def test_audit_finds_libraries_too_new_for_older_image(sound: Site) -> None:
-    """What is compiled here is compared with an image whose glibc is older than the wheel needs."""
+    """The wheel is compared with an image whose glibc is older than the wheel needs."""
     found = sound.audit(sound.wheel("fusedtiny"), "--glibc", "2.2")
     assert found["verdict"] == "defective"
     assert "glibc-too-new" in {one["id"] for one in found["findings"]}
@@ -158,7 +158,7 @@ def test_other_base_image_stops_build(tiny: MakeSite) -> None:
 
 @pytest.mark.long
 def test_deepspeed_without_accelerator_is_rejected(rig: Rig) -> None:
-    """It ends with exit code 0, and fused_adam is there: for the CPU."""
+    """The build ends with exit code 0, and the wheel contains fused_adam, but for the CPU."""
     site = Site(rig, "deepspeed==0.19.8")
     (site.work / "facts.toml").write_text(FORGETFUL)
     (site.work / "matrix.toml").write_text('catalog = ["facts.toml"]\n')

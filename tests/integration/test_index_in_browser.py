@@ -1,4 +1,4 @@
-"""The index in a real browser without a window, over HTTP and as plain files."""
+"""The index in a real headless browser, over HTTP and as plain files."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def browser() -> Iterator[Chrome]:
 
 @pytest.fixture
 def index(tmp_path: Path) -> Index:
-    """Make an index whose names are hard on links: a plus sign, a folder with a space and a hash sign."""
+    """Create an index with names that are difficult in links: a plus sign, a space and a hash sign."""
     index = Index(tmp_path / "an index #1")
     for name, version in (("apex", LABELLED), ("apex", "1.2.0"), ("flash-attn", "2.8.3")):
         index.publish(tiny_wheel(tmp_path / "made", name, version), {"build_key": version})
@@ -54,7 +54,7 @@ def index(tmp_path: Path) -> Index:
 
 @pytest.fixture(params=["served", "files"])
 def address(request: pytest.FixtureRequest, index: Index) -> Iterator[str]:
-    """The first page in both ways."""
+    """Yield the URL of the first page, over HTTP and as a file."""
     with ExitStack() as stack:
         if request.param == "served":
             yield stack.enter_context(serving(index))
@@ -72,8 +72,8 @@ def test_a_browser_finds_every_wheel_and_gets_it_whole(browser: Chrome, index: I
     assert browser.execute_script(SHOWN) == ["text/html", "CSS1Compat", "UTF-8"]
     assert list(links(browser)) == ["apex", "flash-attn"]
     browser.find_element(By.LINK_TEXT, "apex").click()
-    if urlsplit(address).scheme == "file":  # what a server does by itself
-        browser.get_log("browser")  # its own page of the folder has complaints, which are not ours
+    if urlsplit(address).scheme == "file":  # a server returns this page itself
+        browser.get_log("browser")  # the browser's own page of the folder causes messages
         browser.get(f"{browser.current_url}index.html")
     assert browser.execute_script(SHOWN) == ["text/html", "CSS1Compat", "UTF-8"]
     assert "apex" in browser.title

@@ -33,7 +33,7 @@ def run(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
 
 
 def pip_resolves(*requirements: str) -> list[dict[str, Any]]:
-    """Return what pip would install, by its report."""
+    """Return the distributions that pip would install, from its report."""
     command = [
         sys.executable,
         "-m",
@@ -135,7 +135,7 @@ def test_uv_project_uses_wheelhouse_only(work: Path) -> None:
 
 
 def test_file_that_changed_is_refused(work: Path) -> None:
-    """The lock says another hash than the real file has."""
+    """The lock has another hash than the real file."""
     lock = read_lock(Path("matrix.lock"))
     pick = lock.pick("click")
     assert pick is not None

@@ -27,10 +27,10 @@ pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(360
 
 EXTENSIONS = 10
 PARTS = 29
-"""Sources of each extension that include a header of torch; one more does not.
+"""Number of source files of each extension that include a header of torch; one more file does not.
 
 A kill loses the objects that are being compiled, half of each on average. So with two compilers,
-fifty kills lose fifty objects: a sixth of the 300 here."""
+fifty kills lose fifty objects: a sixth of the 300 objects."""
 KILLS = 50
 MOST_WORK = 1.3
 OPTIONS = ("--jobs", "2", "--compiler-cache", "none")
@@ -42,7 +42,7 @@ class Work:
 
     def __init__(self) -> None:
         self.seconds: dict[tuple[str, str], float] = {}
-        """By process id and start, because ids are used again."""
+        """Seconds by process id and start, because ids are reused."""
 
     @contextmanager
     def counted(self, directory: Path) -> Iterator[None]:
@@ -73,7 +73,7 @@ class Work:
 
 
 def descendants(process: int) -> list[int]:
-    """Return a process and those below it."""
+    """Return a process and its descendants."""
     found = [process]
     for pid in found:
         with suppress(OSError):
@@ -82,7 +82,7 @@ def descendants(process: int) -> list[int]:
 
 
 def check_index(index: Path, *, finished: bool) -> None:
-    """Check that every wheel is whole and recorded; pages follow when a run goes on."""
+    """Check that every wheel is complete and recorded; the next run updates the pages."""
     if index.joinpath("simple").is_dir():
         findings = {finding.id: finding.message for finding in check(Index(index))}
         if not finished:
@@ -132,7 +132,7 @@ def test_killed_builds_lose_little(tmp_path: Path) -> None:
             check_index(index, finished=False)
         assert process is not None
         process.wait()
-        for _ in range(3):  # a build that was killed in the last run is continued by the next one
+        for _ in range(3):  # the next run continues a build that was killed
             runs += 1
             done = matrix(tmp_path, "build-wheels", "--jobs", "2", "--index", str(index))
             if done.returncode == 0:

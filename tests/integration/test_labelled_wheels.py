@@ -1,4 +1,4 @@
-"""Labelled wheels with real installers: a compiled one, the pin on torch, and how to replace it."""
+"""Labelled wheels with real installers: a compiled wheel, the pin on torch, and how to replace the pin."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ASK = (
 
 
 def run(*command: object, check: bool = True) -> subprocess.CompletedProcess[str]:
-    """Run a program away from the user's settings of pip and uv."""
+    """Run a program without the user's settings of pip and uv."""
     env = {
         name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_", "PYTHON"))
     }
@@ -47,7 +47,7 @@ def run(*command: object, check: bool = True) -> subprocess.CompletedProcess[str
 
 @pytest.fixture(scope="module")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Compile the tiny project with the setuptools that is there, always in the same place."""
+    """Compile the tiny project with the installed setuptools, always in the same directory."""
     source = tmp_path_factory.mktemp("source")
     code = "from setuptools import build_meta as b; import sys; b.build_wheel(sys.argv[1])"
 
@@ -86,7 +86,7 @@ def labelled(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def torches(tmp_path: Path) -> Callable[..., Path]:
-    """Make stand-ins for torch: empty wheels of that name in some versions."""
+    """Write stand-ins for torch: empty wheels of that name in some versions."""
 
     def make(*versions: str) -> Path:
         folder = tmp_path / "torches"
@@ -128,7 +128,7 @@ def test_wheel_library_unpacks_labelled_wheel(labelled: Path, tmp_path: Path) ->
 def test_two_builds_give_the_same_labelled_bytes(
     raw: Path, build: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """The backend dates the members of its wheel."""
+    """The backend writes the time of the build into the members of its wheel."""
     again = build("1000000000")
     assert again.read_bytes() != raw.read_bytes()
     labels = Labels(version=LABELLED, platform="linux_x86_64")
@@ -162,7 +162,7 @@ def test_pip_requires_exact_torch(labelled: Path, python: Path, torches: Callabl
 def test_uv_override_replaces_pin(
     labelled: Path, python: Path, torches: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """As docs/reference/provenance.md describes."""
+    """docs/reference/provenance.md describes this override."""
     others = torches("2.9.1+rocm6.3")
     uv = [
         find_uv_bin(),

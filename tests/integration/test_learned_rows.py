@@ -56,7 +56,7 @@ def _file(wheel: schema.Wheel) -> File:
 
 
 def _agrees(row: schema.Row, learned: schema.Row) -> bool:
-    """Return whether a row of the catalog states what one wheel does; those for all Pythons name more."""
+    """Return whether a catalog row includes the facts of one wheel; rows for several Pythons have more."""
     if type(row) is not type(learned) or row.key() != learned.key():
         return False
     if isinstance(row, schema.Requires) and isinstance(learned, schema.Requires):

@@ -1,4 +1,4 @@
-"""Real builds of tiny projects by the commands: twice at once, by a selection of the table, and unchanged."""
+"""Real builds of tiny projects: by two commands at once, for a selection of the table, and unchanged."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ setup(name="{name}", version="1.0", py_modules=["{name}"])
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Keep one cache for all tests, so that the layer with setuptools is made once."""
+    """Keep one cache for all tests, so that the layer with setuptools is created once."""
     return tmp_path_factory.mktemp("cache")
 
 
@@ -38,7 +38,7 @@ def environment(cache: Path) -> dict[str, str]:
 
 
 def offer(directory: Path, cache: Path, *names: str, seconds: float) -> None:
-    """Write a catalog with packages, and put their sdists into the cache."""
+    """Write a catalog with packages, and store their sdists in the cache."""
     projects = []
     for name in names:
         files = {"setup.py": SETUP.format(name=name, seconds=seconds), f"{name}.py": "ANSWER = 42\n"}
@@ -78,7 +78,7 @@ def test_two_commands_on_one_lock_share_the_work(
     assert built(Index(tmp_path / "index")) == dict.fromkeys(NAMES, 1)
     messages = "".join(errors for _, errors in outputs)
     assert "another process has built this wheel" in messages
-    assert messages.count("publish\n") == len(NAMES)  # each was built by one of the two
+    assert messages.count("publish\n") == len(NAMES)  # each wheel was built by one of the commands
 
 
 def test_selection_is_built_and_then_unchanged(

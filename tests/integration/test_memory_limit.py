@@ -22,19 +22,19 @@ pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(360
 EXTENSIONS = 3
 PARTS = 60
 HEADER = "ATen/core/Tensor.h"
-"""Compiling it takes 0.27 GiB; the recipe says 0.5."""
+"""Compiling this header takes 0.27 GiB; the recipe states 0.5 GiB."""
 JOBS = 4
 LIMIT = 5 << 28  # 1.25 GiB
 PERMITTED = 2
-"""Jobs for which the memory is enough."""
+"""Number of jobs for which the memory is sufficient."""
 LEAST_USED = 0.9
 _VERSIONS = {"memory.max": "/sys/fs/cgroup", "memory.limit_in_bytes": "/sys/fs/cgroup/memory"}
-"""File with the limit, and where the groups are, in versions 2 and 1 of control groups."""
+"""The file with the limit, and the directory of the groups, in versions 2 and 1 of control groups."""
 
 
 @pytest.fixture
 def group() -> Iterator[Path]:
-    """Create a control group with the limit, below that of this process."""
+    """Create a control group with the limit, below the group of this process."""
     for file, root in _VERSIONS.items():
         directory = Path(root, f"matrix-test-{os.getpid()}")
         if not Path(root, "cgroup.procs").exists():
@@ -66,7 +66,7 @@ def memory(group: Path) -> int:
 
 
 def compilers(group: Path) -> int:
-    """Return how many compile jobs run in a group; each is one of these programs after another."""
+    """Return how many compile jobs run in a group; each job runs one of these programs at a time."""
     count = 0
     for pid in (group / "cgroup.procs").read_text().split():
         with suppress(OSError):

@@ -32,7 +32,7 @@ _ON_ONE_CORE = {"OMPI_MCA_rmaps_base_oversubscribe": "1"}
 
 
 class Mpi(NamedTuple):
-    """An MPI that is first on PATH, as a module of a site puts it there, and a directory to build in."""
+    """An MPI that is first on PATH, as after loading a module, and a directory to build in."""
 
     launcher: str
     work: Path

@@ -1,4 +1,4 @@
-"""Real builds on an emulated terminal, and in a log file: what people see meanwhile, and what is left."""
+"""Real builds on an emulated terminal and in a log file: the display during the builds, and its end."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if "bdist_wheel" in sys.argv:
 setup(name="{name}", version="1.0", py_modules=["{name}"])
 """
 PROJECTS = {"slow": (12, False), "alpha": (1, False), "beta": (2, False), "broken": (1, True)}
-"""Name to the number of ninja's edges, and whether the build fails in the end."""
+"""Maps each name to the number of ninja's edges, and to whether the build fails at its end."""
 
 
 @dataclass(frozen=True)

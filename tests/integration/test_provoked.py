@@ -48,7 +48,7 @@ def ids(log: Path, context: Context | None = None) -> list[str]:
 
 
 def isolated(requirement: str) -> list[str]:
-    """Build a sdist as pip does by itself, in an isolated environment, so without torch."""
+    """Return the command that builds an sdist as pip does by default: isolated, and so without torch."""
     command = [sys.executable, "-m", "pip", "wheel", "-v", "--no-deps", "--use-pep517", "--no-cache-dir"]
     return [*command, "-w", "out", requirement]
 

@@ -32,7 +32,7 @@ OLDEST, NEWEST = "22.3", ""
 
 @pytest.fixture(scope="module")
 def pips(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Download the oldest supported pip and the newest; pip runs from its own wheel."""
+    """Download the oldest supported pip and the newest pip; pip runs from its own wheel."""
     folder = tmp_path_factory.mktemp("pips")
     for version in (OLDEST, NEWEST):
         wanted = f"pip=={version}" if version else "pip"
@@ -52,9 +52,9 @@ def resolve_catalog(*arguments: str) -> None:
 
 @pytest.fixture
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> Path:
-    """Return a lock for this machine, with its wheel in our index, torch in another, and traps in a third.
+    """Write a lock for this machine, with its wheel in our index, torch in another, and traps in a third.
 
-    ``trap`` is what pip is configured to use: it has the same names with higher versions.
+    pip is configured to use ``trap``, which has the same names with higher versions.
     """
     monkeypatch.chdir(tmp_path)
     resolve_catalog("deepspeed==0.19.8", "torch==2.13.0")
@@ -192,7 +192,7 @@ def test_hashes_are_complete_and_pip_checks_them(work: Path, pips: Path, consume
         assert done.returncode == 0, done.stderr
         assert installed(work / "installed") == EXPECTED
         shutil.rmtree(work / "installed")
-    # Another file under the same name is refused.
+    # Another file under the same name is rejected.
     tiny_index(work / "trap", {"mpmath": [("1.3.0", ["sympy>1"])]})
     assert "do not match the hashes" in pip(pips, NEWEST, work, "-I", "-r", "section.txt").stderr.lower()
 
@@ -227,7 +227,7 @@ def test_uv_sync_uses_index_of_each_name(work: Path, how: str) -> None:
 def test_uv_locks_our_versions_without_reading_our_wheels(
     work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file has the requirements of what we build, so uv needs only the page of the index."""
+    """The file has the requirements of the distributions that we build, so uv reads only the index page."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(work / "cache"))
     complete(work)
     (work / "project").mkdir()
@@ -265,7 +265,7 @@ def test_uv_fails_if_wheel_is_missing(work: Path) -> None:
 def test_uv_pip_installs_requirements(work: Path) -> None:
     assert main(["env", "--for", "pip", "-o", "requirements.txt"]) == 0
     command = [uv.find_uv_bin(), "pip", "install", "--no-cache", "--python", sys.executable]
-    # uv takes a name from the first index that has it, and ours comes first.
+    # uv uses the first index that has a name, and ours comes first.
     done = run([*command, "--target", "installed", "-r", "requirements.txt", "-c", "constraints.txt"], work)
     assert done.returncode == 0, done.stderr
     assert installed(work / "installed") == EXPECTED

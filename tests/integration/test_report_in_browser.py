@@ -114,7 +114,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def change() -> dict[str, Any]:
-    """Return what `matrix diff --format json` prints for a new driver, with a hostile name."""
+    """Return the document of `matrix diff --format json` for a new driver, with a hostile name."""
     target = {"site": "lumi-g", "date": "2026-06-01", "backend": "rocm", "driver": None, "base_image": None}
     core = [{"text": "the driver is too old", "kind": "fact", "source": "https://example.org/driver"}]
     consequence = {"effect": "breaks", "kind": "lock", "name": HOSTILE, "before": "resolves", "core": core}

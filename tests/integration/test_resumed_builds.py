@@ -30,7 +30,7 @@ def resolve(work: Path, *names: str) -> None:
 
 
 def wait_for_outputs(process: subprocess.Popen[str], index: Path, number: int) -> Path:
-    """Wait until ninja has finished so many outputs; return the directory of the build."""
+    """Wait until ninja has finished a number of outputs; return the directory of the build."""
     until = time.monotonic() + 300
     while True:
         for directory in (index / ".matrix" / "builds").glob("*"):
@@ -98,7 +98,7 @@ def test_killed_build_compiles_only_the_rest(tmp_path: Path) -> None:
         str(tmp_path / "undisturbed"),
     )
     assert undisturbed.returncode == 0, undisturbed.stderr
-    assert "ccache" not in log_of(tmp_path / "undisturbed").read_text()  # torch itself would call it
+    assert "ccache" not in log_of(tmp_path / "undisturbed").read_text()  # torch itself would call ccache
     wheels = [next(root.glob("simple/*/*.whl")) for root in (index, tmp_path / "undisturbed")]
     assert wheels[0].name == wheels[1].name
     assert wheels[0].read_bytes() == wheels[1].read_bytes()

@@ -1,4 +1,4 @@
-"""The rig itself: what the other tests take for granted of it."""
+"""The properties of the rig that the other tests rely on."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def served(tmp_path: Path, make_wheel: MakeWheel) -> Iterator[tuple[str, int]]:
 
 
 def memory(pid: int) -> int:
-    """Return the most memory that a process has used, in bytes."""
+    """Return the peak memory of a process in bytes."""
     (kilobytes,) = re.findall(r"^VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
     return int(kilobytes) << 10
 
@@ -65,7 +65,7 @@ ANSWERED = [
 
 
 async def ask(host: str, port: int, number: int, times: int) -> tuple[int, float]:
-    """Send requests over one connection; return how many were answered, and the longest wait."""
+    """Send requests over one connection; return the number of answers, and the longest wait in seconds."""
     reader, writer = await asyncio.open_connection(host, port, local_addr=(CLIENTS[number % len(CLIENTS)], 0))
     longest = 0.0
     for turn in range(times):

@@ -1,7 +1,7 @@
 """Two users of one group work in one index and one cache, whatever their umasks.
 
-The users are real; they are created and removed by root. Their directory has the set-group-ID bit, as those
-of projects on clusters.
+The users are real; root creates and removes them. Their directory has the set-group-ID bit, like the
+directories of projects on clusters.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MakeWheel = Callable[..., Path]
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
-# Builds a directory of the cache and holds a lock, as two builds that meet do.
+# Builds a directory of the cache and holds a lock, as two concurrent builds do.
 USE_CACHE = """
 import pathlib, sys
 from builders.cache import cache_root
@@ -48,7 +48,7 @@ with TemporaryDirectory() as temporary:
     assert temporary.root.is_relative_to(cache_root()), temporary.root
 """
 
-# Begins a build directory, and ends as a build that failed does.
+# Begins a build directory, and ends like a failed build.
 FAIL_BUILD = """
 import pathlib, sys
 from builders.files import remove_tree
@@ -150,7 +150,7 @@ def members(group: Path) -> Iterator[tuple[Member, Member]]:
 
 
 def test_two_users_share_index_and_cache(members: tuple[Member, Member], make_wheel: MakeWheel) -> None:
-    """Both publish, yank, check, repair, remove and prune wheels of each other."""
+    """Both users publish, yank, check, repair, remove and prune wheels of each other."""
     first, second = members
     made = {version: make_wheel("tiny", version) for version in ("1.0", "2.0", "3.0")}
     for version, wheel in made.items():
@@ -219,7 +219,7 @@ ensure_cached(root, build)
 def test_two_users_build_in_the_image(
     members: tuple[Member, Member], rig: Rig, repository: Repository
 ) -> None:
-    """Each builds a wheel in the container, in one index and with one cache."""
+    """Each user builds a wheel in the container, with one index and one cache for both."""
     project = members[0].root / "project"
     repository.catalog(project / "facts")
     (project / "matrix.toml").write_text('catalog = ["facts"]\n')
@@ -242,7 +242,7 @@ def test_two_users_build_in_the_image(
 
 @pytest.mark.long
 def test_two_users_build_in_slurm_jobs(members: tuple[Member, Member]) -> None:
-    """Each has a run of its own into the same index; whoever comes second uses the wheels of the other."""
+    """Each user has a separate run into the same index; the second user reuses the wheels of the first."""
     root, project = members[0].root, members[0].root / "project"
     write_projects(project)
     for path in project.rglob("*"):

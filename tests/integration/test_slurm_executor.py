@@ -1,6 +1,6 @@
 """Runs on a real Slurm with three nodes, without accounting, and with accounting and a limit of jobs.
 
-STAND-IN: shell commands instead of builds; what is tested is what becomes of jobs.
+STAND-IN: shell commands instead of builds. The tests check the results of jobs.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Killed(BaseException):
 
 
 class Case:
-    """A run of scripts in a directory of its own."""
+    """A run of scripts in a separate directory."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -159,7 +159,7 @@ def test_job_cancelled_by_hand(case: Case, slurm: Slurm) -> None:
 
 @pytest.mark.long
 def test_job_of_node_that_is_down_runs_again(case: Case, slurm: Slurm) -> None:
-    """Slurm starts a job again two minutes after it was requeued; its node may be back by then."""
+    """Slurm starts a job again two minutes after it was requeued; its node may be up again by then."""
     scripts = {
         "a": "echo $SLURMD_NODENAME >> order; test -e again || sleep 60",
         "b": "true",
@@ -193,7 +193,7 @@ def test_controller_that_is_killed_is_waited_for(case: Case, slurm: Slurm) -> No
 
 @pytest.mark.long
 def test_job_killed_by_its_time_limit(case: Case, slurm: Slurm, *, has_accounting: bool) -> None:
-    """With accounting, the job is judged when Slurm itself has forgotten it."""
+    """With accounting, the state of the job is known after Slurm itself has forgotten the job."""
     executor = case.executor({"a": "touch started; sleep 600", "b": "true"})
     with case.in_background(lambda: executor.start(case.run({"a": (), "b": ("a",)}, minutes=1))) as results:
         wait_until((case.root / "started").exists)

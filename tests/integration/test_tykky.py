@@ -1,7 +1,8 @@
-"""A lock becomes an environment of tykky, whose programs run, and which another lock updates.
+"""A lock becomes an environment of tykky; its programs run, and another lock updates it.
 
-tykky cannot be had in CI: ``tests/rig/standin_tykky.sh`` stands in for it, unless ROCM_MATRIX_TYKKY names the
-directory of the real one, with PyYAML for its Python. conda is always a stand-in, and the wheels are tiny.
+tykky is not available in CI: ``tests/rig/standin_tykky.sh`` stands in for it, unless ROCM_MATRIX_TYKKY names
+the directory of the real tykky, with PyYAML for its Python. conda is always a stand-in, and the wheels are
+tiny.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ REAL = os.environ.get("ROCM_MATRIX_TYKKY", "")
 TORCH = "2.13.0+cpu"
 SHADOW = 'VERSION = "of the user"\n'
 PROGRAMS = ("bash", "cat", "cp", "find", "ls", "sh", "test")
-"""What tykky needs in its base container; everything else comes from the machine."""
+"""The programs that tykky needs in its base container; all others come from the machine."""
 VERSIONS = (
     "import fused, torch, sys; print(fused.VERSION, torch.VERSION, torch.__file__.startswith(sys.prefix))"
 )
@@ -69,7 +70,7 @@ class User:
         assert done.returncode == 0, done.stderr
 
     def own(self) -> None:
-        """Give all files to the user."""
+        """Make the user the owner of all files."""
         subprocess.run(["chown", "-R", "--reference", str(self.work), str(self.work)], check=True)
 
     def versions(self, prefix: str = "env") -> list[str]:
@@ -123,7 +124,7 @@ def make_container(folder: Path) -> None:
 
 
 def configure_real(folder: Path) -> None:
-    """Put the real tykky on PATH, with LUMI's settings; it downloads the stand-in of Miniforge."""
+    """Configure the real tykky with LUMI's settings and the stand-in for Miniforge, and add it to PATH."""
     lumi = (Path(REAL) / "configs" / "lumi.yaml").read_text()
     settings = {
         "container_src: auto": f"container_src: {folder}/small.sif",
@@ -145,7 +146,7 @@ def configure_real(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def user(rig: Rig, tool: Path) -> User:
-    """A user whose own packages would be taken for installed, and used instead."""
+    """Return a user whose own packages pip would find installed, and Python would import first."""
     work = rig.work()
     tiny_index(work / "torch", {"torch": [(TORCH, [])]})
     own = work / "own"
@@ -197,14 +198,14 @@ def test_failed_build_keeps_environment(environment: User) -> None:
         file.write("absent==1.0\n")
     before = sorted(path.name for path in environment.work.iterdir())
     done = environment.run("bash", "build.sh", "env")
-    assert done.returncode in {1, 143}  # the real one also ends itself
+    assert done.returncode in {1, 143}  # the real tykky also ends itself
     assert "No matching distribution found for absent==1.0" in done.stdout + done.stderr
     assert sorted(path.name for path in environment.work.iterdir()) == before
     assert environment.versions() == ["1.0+cpu.torch2.13.0", TORCH, "True"]
 
 
 def test_update_replaces_what_has_changed(environment: User) -> None:
-    """Without what the new lock lacks, an update would leave it; so the old environment stays."""
+    """An update would keep distributions that the new lock lacks, so it fails and changes nothing."""
     environment.lock(("fused", "2.0+cpu.torch2.13.0"))
     done = environment.run("bash", "build.sh", "--update", "env")
     assert done.returncode == 3

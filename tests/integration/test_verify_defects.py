@@ -1,7 +1,7 @@
-"""``matrix verify`` accepts an environment that pip made from a lock, and finds each defect seeded into it.
+"""``matrix verify`` accepts an environment that pip created from a lock, and finds each seeded defect.
 
-torch is a stand-in, because the real one has no librccl without a GPU: a module whose libraries, compiled
-here, load a librccl and libstdc++ as those of a ROCm wheel do. DeepSpeed is a stand-in with one compiled op.
+torch is a stand-in, because its CPU build has no librccl: a module whose libraries, compiled here, load a
+librccl and libstdc++ like those of a ROCm wheel. DeepSpeed is a stand-in with one compiled op.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def standin_deepspeed(folder: Path, version: str = DEEPSPEED, *, op: bool = True
 
 @dataclass(frozen=True)
 class Site:
-    """A directory with a lock, an index, and an environment that was made from them."""
+    """A directory with a lock, an index, and an environment that was created from them."""
 
     work: Path
     environment: Path
@@ -117,7 +117,7 @@ class Site:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Publish the wheels, and let pip install what ``matrix env`` writes."""
+    """Publish the wheels, and install the file of ``matrix env`` with pip."""
     work = tmp_path_factory.mktemp("verified")
     torch = standin_torch(work / "torch-index" / "simple" / "torch", TORCH)
     page = torch.parent / "index.html"

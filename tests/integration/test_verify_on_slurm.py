@@ -1,4 +1,4 @@
-"""``matrix verify --gpu`` with a real Slurm, whose GPU is a stand-in that only counts."""
+"""``matrix verify --gpu`` with a real Slurm; its GPU is a stand-in that Slurm only counts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VERIFY = ("verify", "--gpu", "--python", "/opt/python3.11/bin/python3.11", "--ti
 
 @pytest.fixture(scope="module")
 def slurm(rig: Rig) -> Iterator[Slurm]:
-    """Slurm, with its files where the ordinary user can read them."""
+    """Start Slurm with files that the ordinary user can read."""
     root = rig.root / "slurm"
     root.mkdir()
     with one_node(root) as made:

@@ -1,10 +1,11 @@
 #!/bin/bash
-# Installs Apptainer on Debian 12, as root, in about 10 s. Debian 12 has none, and its libc is older than the
-# package of Debian sid wants: the few libraries that it needs are unpacked aside, and its two programs are
-# pointed at them. Any ordinary user can then run images through user namespaces, as on an HPC login node.
+# Installs Apptainer on Debian 12, as root, in about 10 s. Debian 12 does not have Apptainer, and its libc is older
+# than the package of Debian sid requires. So the libraries that the package needs are unpacked into a separate
+# directory, and its two programs are patched to use them. Any ordinary user can then run images through user
+# namespaces, as on an HPC login node.
 set -euo pipefail
 if [ -e /dev/fuse ]; then chmod 666 /dev/fuse; fi # or an ordinary user cannot mount a SIF
-[ -e /etc/hosts ] || echo "127.0.0.1 localhost" >/etc/hosts # a minimal Debian has none, and it is wanted
+[ -e /etc/hosts ] || echo "127.0.0.1 localhost" >/etc/hosts # Apptainer needs it; a minimal Debian has none
 if command -v apptainer >/dev/null; then
     apptainer --version
     exit 0
@@ -31,5 +32,5 @@ for program in /usr/bin/apptainer /usr/lib/x86_64-linux-gnu/apptainer/bin/starte
     patchelf --set-interpreter "$beside/ld-linux-x86-64.so.2" "$program"
     patchelf --force-rpath --set-rpath "$beside" "$program"
 done
-if [ -e /dev/fuse ]; then chmod 666 /dev/fuse; fi # fuse3 may have set it anew
+if [ -e /dev/fuse ]; then chmod 666 /dev/fuse; fi # fuse3 may have changed the mode
 apptainer --version

@@ -1,7 +1,7 @@
-"""The rig: a base image with a real HIP compiler, a stand-in torch, and an ordinary user to build as.
+"""The rig: a base image with a real HIP compiler, a stand-in for torch, and an ordinary user who builds.
 
-Made once and kept under ``~/.cache/rocm-matrix-rig``, named by a digest of what makes it. What it can
-show and what it cannot stands in ``make-base-image.sh`` and ``standin_torch.py``.
+The rig is created once and kept under ``~/.cache/rocm-matrix-rig``, named by a digest of the scripts.
+``make-base-image.sh`` and ``standin_torch.py`` describe what the rig can show and what it cannot.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class RigError(Exception):
 
 @dataclass(frozen=True)
 class Rig:
-    """What tests of container builds use."""
+    """The files and the user for tests of container builds."""
 
     image: Path
     """The base image, a SIF."""
@@ -60,7 +60,7 @@ class Rig:
 
     @property
     def with_project(self) -> dict[str, str]:
-        """Variables with which Python finds the project and its dependencies, and compiles them only once."""
+        """Variables with which Python finds the project and its dependencies, and keeps their bytecode."""
         return {
             "PYTHONPATH": str(self.root / "site"),
             "PYTHONPYCACHEPREFIX": str(self.root / "bytecode"),
@@ -91,9 +91,9 @@ class Rig:
         Parameters
         ----------
         cwd
-            Where it runs; a new directory of the user's when None.
+            The working directory; None for a new directory of the user.
         env
-            Variables besides.
+            Additional variables.
         """
         return _as_user(command, cwd=cwd or self.work(), env={**self.user_environment(), **(env or {})})
 
@@ -125,7 +125,7 @@ def the_rig() -> Iterator[Rig]:
     Raises
     ------
     RigError
-        It cannot be made; with the last lines of the log.
+        The rig cannot be created; the error has the last lines of the log.
     """
     kept = _made()
     root = Path(tempfile.mkdtemp(prefix="rocm-matrix-rig-"))
@@ -179,7 +179,7 @@ def _make(folder: Path, log: Path) -> None:
             env={**os.environ, "RIG_USER": USER},
         )
         if done.returncode:
-            raise RigError(_told("The base image could not be made", log))
+            raise RigError(_told("The base image could not be created", log))
         downloads = folder / "downloads"
         _download(downloads, sink.fileno(), log)
         (wheel,) = downloads.glob("torch-*.whl")
@@ -188,7 +188,7 @@ def _make(folder: Path, log: Path) -> None:
 
 
 def _download(folder: Path, sink: int, log: Path) -> None:
-    """Download the CPU wheel with pip's configuration, else from the catalog's index."""
+    """Download the CPU wheel with pip's configuration, or else from the catalog's index."""
     index = load().torch[TORCH].index
     for more in ((), ("--extra-index-url", index)):
         command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:", *more]

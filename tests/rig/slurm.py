@@ -1,8 +1,8 @@
 """A Slurm cluster on this machine: the real daemons, with a STAND-IN for a GPU.
 
-Everything it keeps is in one directory: key, sockets, state, logs; ports are free ones. There is no cgroup.
-Each node has all cores of the machine. The GPU is one that Slurm counts and hands out, and that is not there.
-With accounting there is a real slurmdbd with a real MariaDB.
+Key, sockets, state and logs are in one directory; ports are chosen among the free ones. There is no cgroup.
+Each node has all cores of the machine. Slurm counts and allocates the GPU, which does not exist. With
+accounting there is a real slurmdbd with a real MariaDB.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _DAEMONS = {
     "sbatch": "apt-get install slurm-client",
 }
 _ACCOUNTING = {"slurmdbd": "apt-get install slurmdbd", "mariadbd": "apt-get install mariadb-server"}
-_PATIENCE = 60.0  # seconds until the node takes jobs
+_PATIENCE = 60.0  # seconds until the node accepts jobs
 _ENDED = {"COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL", "OUT_OF_MEMORY"}
 _CONFIGURATION = """\
 ClusterName=rig
@@ -116,7 +116,7 @@ class Slurm:
             )
 
     def start_controller(self) -> None:
-        """Start the controller with the state that an earlier one has left."""
+        """Start the controller with the state of the previous controller."""
         self.start("slurmctld", "slurmctld", "-D")
 
     def kill_controller(self) -> None:
@@ -213,7 +213,7 @@ def cluster(root: Path, *, nodes: tuple[str, ...], max_submit: int = 0) -> Itera
 
 
 def _start_accounting(made: Slurm, port: int, max_submit: int) -> None:
-    """Start the database, and let root submit so many jobs."""
+    """Start the database, and limit the number of jobs that root may submit."""
     data = made.root / "database"
     made.run(
         "mariadb-install-db", "--no-defaults", f"--datadir={data}", "--user=root", "--skip-test-db",

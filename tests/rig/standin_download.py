@@ -1,8 +1,8 @@
 """A STAND-IN for one download of cotainr: Miniforge's installer.
 
-Copied into the environment that cotainr is installed in, with a ``.pth`` file that imports it at the start.
-cotainr itself stays as it is: it asks urllib for the same address, and gets `standin_miniforge.sh`, whose
-path is in the variable. If the variable is empty, and for every other address, urllib asks as ever.
+This module is copied into the environment of cotainr, with a ``.pth`` file that imports it at the start.
+cotainr is unchanged: it requests the same URL with urllib, and gets `standin_miniforge.sh`, whose path is in
+the variable. If the variable is empty, and for every other URL, urllib uses the network.
 """
 
 import os
@@ -20,7 +20,7 @@ class StandIn(urllib.request.BaseHandler):
     handler_order = 100
 
     def https_open(self, request: urllib.request.Request) -> urllib.response.addinfourl | None:
-        """Answer the one URL; return None for any other."""
+        """Return the installer for its URL; None for any other URL."""
         file = os.environ.get(VARIABLE)
         if request.full_url != ADDRESS or not file:
             return None

@@ -1,13 +1,13 @@
 #!/bin/bash
-# A STAND-IN for Miniforge's installer and for conda, which cannot be had where the tests run. cotainr and tykky
-# call it as they call the real one: bash INSTALLER -b [-s] -p PREFIX, inside the container that they make.
+# A STAND-IN for Miniforge's installer and for conda, which are not available where the tests run. cotainr and tykky
+# call it like the real installer: bash INSTALLER -b [-s] -p PREFIX, inside the container that they create.
 #
-# What it shows: that these tools, the container runtime, the index and pip work together. Its `conda env create`
-# runs exactly conda's pip command on exactly the lines of the pip section: joined by newlines into a file beside
-# the environment file, `python -m pip install -U -r FILE --exists-action=b` from that directory.
-# What it does not show: anything of conda packages. The environment has the Python that STANDIN_PYTHON names, a
-# directory to copy, or else is a venv of the image's own Python of the version that `python=` names; all other
-# conda dependencies are passed over, and it says so.
+# It shows that these tools, the container runtime, the index and pip work together. Its `conda env create` runs
+# exactly conda's pip command on exactly the lines of the pip section: joined by newlines into a file next to the
+# environment file, `python -m pip install -U -r FILE --exists-action=b` from that directory.
+# It shows nothing about conda packages. The Python of the environment is a copy of the directory STANDIN_PYTHON, or
+# else a venv of the image's own Python of the version in `python=`. All other conda dependencies are skipped with a
+# message.
 set -euo pipefail
 
 while getopts bsp: option; do
@@ -56,7 +56,7 @@ create() { # conda env create -f FILE {-n|--name} NAME [-q] [-y]
     fi
     if ! grep -q '^ *- *pip: *$' "$file"; then return; fi
     requirements=$(mktemp "$(dirname "$file")/condaenv.XXXXXXXX.requirements.txt")
-    # The pip section: what is indented below "- pip:", without the quotes of YAML.
+    # The pip section: the lines that are indented below "- pip:", without the quotes of YAML.
     sed -n '/^ *- *pip: *$/,$p' "$file" | sed -n "s/^    *- *//p" | sed "s/^\(['\"]\)\(.*\)\1\$/\2/" |
         grep -v '^pip:$' >"$requirements"
     cd "$(dirname "$file")"

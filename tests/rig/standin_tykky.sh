@@ -1,14 +1,16 @@
 #!/bin/bash
-# A STAND-IN for conda-containerize of tykky (LUMI container wrapper), which cannot be had in CI: its commands
+# A STAND-IN for conda-containerize of tykky (LUMI container wrapper), which is not available in CI: its commands
 #   new --prefix DIR [--environ FILE] -r REQUIREMENTS ENVIRONMENT
 #   update [--environ FILE] -r REQUIREMENTS DIR
 #
-# It behaves as the real one, CSCfi/hpc-container-wrapper@b0956d9, where that matters for the files of `matrix env`:
-# the container sees all directories of the machine; conda (a stand-in too, standin_miniforge.sh) creates the
-# environment, and its pip installs the requirements with the caller's environment variables; the environment is
-# packed into a squashfs, which the programs in bin/ mount; they run the --environ file first; `update` keeps the
-# environment and its Python, and writes into the directory that it is given; a failure leaves the directory as it
-# was, or empty. The same tests run with the real tool if ROCM_MATRIX_TYKKY names its directory.
+# It behaves like the real tool, CSCfi/hpc-container-wrapper@b0956d9, where that matters for the files of `matrix env`:
+# - The container has access to all directories of the machine.
+# - conda (a stand-in too, standin_miniforge.sh) creates the environment. Its pip installs the requirements with the
+#   caller's environment variables.
+# - The environment is packed into a squashfs, which the programs in bin/ mount; they run the --environ file first.
+# - `update` keeps the environment and its Python, and writes into the given directory.
+# - A failure leaves the directory unchanged or empty.
+# The same tests run with the real tool if ROCM_MATRIX_TYKKY names its directory.
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
 fail() { echo "[ ERROR ] $*" && exit 1; }

@@ -1,4 +1,4 @@
-"""Chromium without a window; the browser and its driver come from system packages."""
+"""Headless Chromium; the browser and its driver come from system packages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 
 @contextmanager
 def chromium() -> Iterator[Chrome]:
-    """Start the browser; the test fails if there is none."""
+    """Start the browser; the test fails if the browser does not start."""
     options = ChromeOptions()
     for option in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--no-proxy-server"):
         options.add_argument(option)
@@ -26,7 +26,7 @@ def chromium() -> Iterator[Chrome]:
 
 
 def resize(browser: Chrome, width: int, *, height: int = 900, is_dark: bool = False) -> None:
-    """Give the page this size and colour scheme."""
+    """Set the size and the colour scheme of the page."""
     metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     features = [

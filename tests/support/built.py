@@ -45,7 +45,7 @@ class Built:
 
 
 def kill_build(work: Path, index: Path) -> tuple[str, ...]:
-    """Start a build, kill it as soon as it compiles, and return the files it left outside of ``.matrix``."""
+    """Start a build, kill it as soon as it compiles, and return its files outside of ``.matrix``."""
     command = [sys.executable, "-m", "matrix", "build-wheels", "--index", str(index)]
     with (work / "killed.txt").open("w") as output:
         process = subprocess.Popen(command, cwd=work, stderr=output, stdout=output, start_new_session=True)
@@ -57,7 +57,7 @@ def kill_build(work: Path, index: Path) -> tuple[str, ...]:
 
 
 def wait_until_it_compiles(process: subprocess.Popen[Any], index: Path) -> None:
-    """Wait for the directory that setuptools makes first; at most five minutes."""
+    """Wait for the directory that setuptools creates first; at most five minutes."""
     deadline = time.monotonic() + 300
     while not list(index.glob(".matrix/builds/*/build/source/*/build")) and process.poll() is None:
         assert time.monotonic() < deadline

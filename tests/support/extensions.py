@@ -56,7 +56,7 @@ def write_extension(
     parts
         Number of source files that include a header of torch.
     header
-        That header; it decides how long a source file takes to compile.
+        The header, which determines how long a source file takes to compile.
     """
     numbers = range(parts)
     files = {

@@ -1,4 +1,4 @@
-"""Local git repositories with HIP extensions of Apex's build shape, and the catalog rows for them."""
+"""Local git repositories with HIP extensions that are built like Apex, and the catalog rows for them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Repository:
     def catalog(
         self, directory: Path, *, fault: str = "", ops: str = "1", old: str = "", guard: bool = True
     ) -> Path:
-        """Write the catalog rows for it into a directory.
+        """Write the catalog rows for the repository into a directory.
 
         Parameters
         ----------

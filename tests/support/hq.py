@@ -1,8 +1,8 @@
-"""The program ``hq``, made of the real server and worker in its wheel. STAND-IN for its command line.
+"""The program ``hq``, with the real server and worker of HyperQueue's wheel. STAND-IN for its command line.
 
-The wheel has everything but the command line. This module replaces that: it parses arguments and job
-definition files, prints JSON, and sends the real messages to the server. The worker of the wheel offers no
-memory, so requests for memory are left out.
+The wheel has everything but the command line. This module replaces the command line: it parses arguments and
+job definition files, prints JSON, and sends the real messages to the server. The worker of the wheel offers
+no memory, so requests for memory are left out.
 
 Source: It4innovations/hyperqueue@680857bd: crates/hyperqueue/src/transfer/messages.rs, server/job.rs and
 client/output/json.rs; crates/tako/src/internal/transfer/auth.rs.
@@ -147,7 +147,7 @@ class Reader:
         self.position = 0
 
     def number(self, form: str) -> int:
-        """Return the next number; `form` is that of `struct`."""
+        """Return the next number; `form` is a format of `struct`."""
         (value,) = struct.unpack_from(f"<{form}", self.data, self.position)
         self.position += struct.calcsize(f"<{form}")
         return int(value)
@@ -174,7 +174,7 @@ class Reader:
 
 
 class Connection:
-    """A connection to a server of the wheel; the server asks for no key."""
+    """A connection to a server of the wheel, which requires no key."""
 
     def __init__(self, directory: Path) -> None:
         access = json.loads((active(directory) / "access.json").read_bytes())["client"]
@@ -331,7 +331,7 @@ def _cluster(directory: Path) -> Iterator[Any]:
 
 
 def _work(directory: Path, cores: int) -> None:
-    """Run a worker. The wheel starts one only for its own server, so it gets the address of the other."""
+    """Run a worker. The wheel starts workers only for its own server, so the address is replaced."""
     access = (active(directory) / "access.json").read_bytes()
     own = directory.with_name(f"{directory.name}-worker-{os.getpid()}")
     with _cluster(own) as cluster:
@@ -341,7 +341,7 @@ def _work(directory: Path, cores: int) -> None:
 
 
 def _wait_for_end(directory: Path) -> None:
-    """Wait until the server has ended; then end at once, as the threads of the wheel do not."""
+    """Wait until the server has ended; then exit at once, because the wheel's threads would go on."""
     with contextlib.suppress(OSError):
         while True:
             Connection(directory).ask("server-info", {})

@@ -56,7 +56,7 @@ class FakeRelease(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FakeIndexes:
-    """Package indexes (`resolver.indexes.PackageIndexes`) that record what they are asked.
+    """Package indexes (`resolver.indexes.PackageIndexes`) that record the queries.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ class FakeIndexes:
     ) -> None:
         self.urls = tuple(urls)
         self.asked: list[str] = []
-        """The projects that were asked for, in this order."""
+        """The projects that were queried, in this order."""
         self.read: list[str] = []
         """``name==version`` of the releases whose metadata was read, in this order."""
         self._unreachable = {canonicalize_name(name) for name in unreachable}
@@ -107,7 +107,7 @@ class FakeIndexes:
             self._projects[name] = _Project(name, tuple(releases), (statuses or {}).get(given, "active"))
 
     def at(self, url: str) -> FakeIndexes:
-        """Return the projects with those files that one index has."""
+        """Return the projects of one index, with its files only."""
         only = FakeIndexes({}, urls=(url,))
         only.asked, only.read, only._releases = self.asked, self.read, self._releases
         only._unreachable = self._unreachable
@@ -122,7 +122,7 @@ class FakeIndexes:
         return only
 
     def project(self, name: str) -> _Project | None:
-        """Return a project, or None if there is none of this name."""
+        """Return a project; None if no project has this name."""
         name = canonicalize_name(name)
         self.asked.append(name)
         if name in self._unreachable:
@@ -160,7 +160,7 @@ class FakeIndexes:
         return None
 
     def is_cached(self, name: str) -> bool:
-        """Return whether `project` answers without a network: always, unless it cannot be reached."""
+        """Return whether `project` works without a network: always, unless the project is unreachable."""
         return canonicalize_name(name) not in self._unreachable
 
     def submit(self, work: Callable[[], object]) -> None:

@@ -1,8 +1,8 @@
-"""An image with the layout of the LUMI AI Factory images, made from the rig's base image.
+"""An image with the layout of the LUMI AI Factory images, built from the rig's base image.
 
-As in the real one, torch is preinstalled in the virtual environment /opt/venv, which is first on PATH and
-does not see the packages of the Python that it was created from. Differences: Debian instead of Ubuntu,
-Python 3.11 in /opt/python3.11 instead of 3.12 in /usr, neither MPICH nor libfabric, and torch and triton are
+As in the real image, torch is preinstalled in the virtual environment /opt/venv, which is first on PATH and
+excludes the packages of the Python that it was created from. Differences: Debian instead of Ubuntu, Python
+3.11 in /opt/python3.11 instead of 3.12 in /usr, and neither MPICH nor libfabric. torch and triton are
 STAND-INS, with which nothing runs on a GPU.
 
 Source: lumi-ai-factory/laifs-container-recipes@fdf7153e8f99:containerfiles/torch/Venv_Torch.
@@ -19,7 +19,7 @@ from tests.rig.rig import Rig
 from tests.support.tiny import wheel_of
 
 NUMPY = "2.1.0"
-"""An older numpy than the newest, as images have."""
+"""A numpy that is not the newest, as in images."""
 TRITON = "3.7.1"
 _TOOLS = ("setuptools", "wheel")
 _DEFINITION = """\

@@ -99,7 +99,7 @@ def make_site(
 
 
 MakeSite = Callable[..., Site]
-"""Returns a directory with a lock for the small extension; keywords choose how its build fails."""
+"""Returns a directory with a lock for the small extension; the keywords choose the fault in its build."""
 
 
 def pid_of(started: subprocess.Popen[str]) -> int:

@@ -51,7 +51,7 @@ def make_task(
     pick: Distribution | None = None,
     **host: Any,
 ) -> Task:
-    """Return the task that builds a package for GPU architectures; other fields are those of the host."""
+    """Return the task that builds a package for GPU architectures; other fields are fields of the host."""
     pick = pick or make_distribution(recipe.package, version)
     picks = [pick, make_distribution("torch", torch, origin="published")] if torch else [pick]
     resolution = make_resolution(*picks, backend=recipe.backend, gfx=gfx)

@@ -43,7 +43,7 @@ def write_torch_index(root: Path, catalog: Catalog, indexes: IndexClient, oldest
 
 
 def _distributions(row: Torch, indexes: IndexClient) -> Iterable[tuple[str, str, list[str]]]:
-    """Yield name, version and requirements of torch and of what is published with it."""
+    """Yield name, version and requirements of torch and of the distributions that are published with it."""
     requires = _published_requirements(indexes, "torch", row.version)
     triton, _, version = row.triton.partition(";")[0].partition("==")
     if version:

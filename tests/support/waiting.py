@@ -1,4 +1,4 @@
-"""Wait for what another process does."""
+"""Wait for effects of other processes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A STAND-IN for ROCm's Apex, which no package index has: one small kernel in place of its dozens.
 
-The build has Apex's shape: torch is imported but not declared, APEX_BUILD_* variables choose the ops, the
-object and a table of what was compiled lie in the package, and a header comes from a submodule.
+The build resembles that of Apex: torch is imported but not declared, APEX_BUILD_* variables choose the ops,
+the package contains the object and a table of compiled ops, and a header comes from a submodule.
 """
 # mypy: ignore-errors
 

@@ -1,4 +1,4 @@
-"""Its source includes a header that no machine has."""
+"""A project whose source includes a header that does not exist."""
 # mypy: ignore-errors
 
 from packaging.version import Version

@@ -1,4 +1,4 @@
-"""Its extension calls a function that no library has."""
+"""A project whose extension calls a function that does not exist in any library."""
 # mypy: ignore-errors
 
 from packaging.version import Version

@@ -1,7 +1,7 @@
-"""A small HIP extension of Apex's build shape: torch not declared, kernels by flag, a submodule's header.
+"""A small HIP extension that is built like Apex: torch not declared, kernels by flag, a submodule's header.
 
-What is compiled is said by FUSEDTINY_BUILD_CUDA_OPS; the older flag is read by setup_old.py. What goes
-wrong, if anything, is said by FUSEDTINY_FAULT.
+FUSEDTINY_BUILD_CUDA_OPS chooses the kernels to compile; setup_old.py reads the older flag. FUSEDTINY_FAULT
+chooses a fault of the build.
 """
 # mypy: ignore-errors
 
@@ -12,7 +12,7 @@ import urllib.request
 from setuptools import setup
 from torch.utils.cpp_extension import BuildExtension, CppExtension, CUDAExtension
 
-# As Apex does: the flags of the older commits are thrown away without a word.
+# Like Apex, it ignores the flags of the older commits without a message.
 sys.argv = [word for word in sys.argv if word != "--cuda_ext"]
 fault = os.environ.get("FUSEDTINY_FAULT", "")
 here = os.path.dirname(os.path.abspath(__file__))
@@ -24,7 +24,7 @@ if fault == "other-gfx":
     os.environ["PYTORCH_ROCM_ARCH"] = "gfx942"
 if fault == "undefined-symbol":
     macros.append(("FUSEDTINY_UNDEFINED", "1"))
-if fault == "wave-size":  # what DeepSpeed compiles in where rocminfo sees no GPU
+if fault == "wave-size":  # the value that DeepSpeed uses if rocminfo finds no GPU
     macros.append(("ROCM_WAVEFRONT_SIZE", "32"))
 if fault == "lost-library":
     os.system(f"printf 'void nobody(void) {{}}' | gcc -shared -fPIC -x c - -o {here}/libnobody.so")

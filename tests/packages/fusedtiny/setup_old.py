@@ -1,4 +1,4 @@
-"""The setup.py of the older commit: kernels only by --cuda_ext, which is taken off the command line."""
+"""The setup.py of the older commit: it compiles kernels only with --cuda_ext on the command line."""
 # mypy: ignore-errors
 
 import os

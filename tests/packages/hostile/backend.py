@@ -1,6 +1,6 @@
 # mypy: ignore-errors
 # ruff: noqa: ANN001, ANN002, ANN201, ANN202, ARG001, T201, PERF401
-"""A build backend that writes a sound wheel and then does what the variable HOSTILE says."""
+"""A build backend that writes a sound wheel, and then performs the actions in the variable HOSTILE."""
 
 import base64
 import hashlib
@@ -15,7 +15,7 @@ INFO = "hostile-1.0.dist-info"
 
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
-    """Write the wheel, and report the outcome of each deed in a line that begins with ``@``."""
+    """Write the wheel, and report the outcome of each action in a line that begins with ``@``."""
     wheel = Path(wheel_directory, "hostile-1.0-py3-none-any.whl")
     write_wheel(wheel, 0)
     for text in os.environ["HOSTILE"].split(";"):
@@ -43,12 +43,12 @@ def write_wheel(path, answer):
 
 
 def digest(data):
-    """Return a digest as RECORD has it."""
+    """Return a digest in the form of RECORD."""
     return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
 
 
 def daemon(act):
-    """Run a function in a process that is no child of the build and in no session of its."""
+    """Run a function in a process that is neither a child of the build nor in its session."""
     if os.fork():
         os.wait()
         return
@@ -64,7 +64,7 @@ def daemon(act):
 
 
 def rewrite(wheel, top):
-    """Replace all copies of the wheel again and again, each time by another one."""
+    """Replace all copies of the wheel again and again, each time with another wheel."""
 
     def act():
         for answer in range(1, 1000):
@@ -77,7 +77,7 @@ def rewrite(wheel, top):
 
 
 def append(path, text):
-    """Add text to a file; if the program is killed meanwhile, the file keeps what it has."""
+    """Add text to a file; if the program is killed meanwhile, the file keeps its content."""
     with Path(path).open("a") as file:
         file.write(text)
 
@@ -97,12 +97,12 @@ def linger(wheel, *beacons):
 
 
 def write(wheel, *paths):
-    """Write to files outside."""
+    """Write to files outside of the build."""
     return [attempt(lambda path=path: Path(path).write_text("hostile")) for path in paths]
 
 
 def read(wheel, *paths):
-    """Read files and list directories outside."""
+    """Read files and list directories outside of the build."""
     return [attempt(lambda path=path: look(Path(path))) for path in paths]
 
 
@@ -120,7 +120,7 @@ def attempt(function):
 
 
 def kill(wheel, *processes):
-    """Kill processes by their numbers outside, and all others that can be seen."""
+    """Kill processes by their ids outside of the sandbox; return the number of foreign processes in /proc."""
     own = {os.getpid(), os.getppid(), 1}
     seen = {int(name) for name in os.listdir("/proc") if name.isdecimal()} - own
     for process in {*map(int, processes)}:
@@ -145,7 +145,7 @@ def layer(wheel):
 
 
 def secrets(wheel, *words):
-    """Look for words in the environment, in that of all processes, and in files of configuration."""
+    """Search for words in the environment of all processes and in configuration files."""
     texts = [repr(dict(os.environ))]
     for path in [*Path("/proc").glob("[0-9]*/environ"), *Path("/proc").glob("[0-9]*/cmdline")]:
         texts.append(str(attempt(lambda path=path: path.read_bytes())))

@@ -1,4 +1,4 @@
-"""Needs packaging to be built and does not say so."""
+"""Needs packaging for its build, but does not declare it."""
 # mypy: ignore-errors
 
 from packaging.version import Version

@@ -1,1 +1,1 @@
-"""A stand-in for Apex; like Apex, it imports whether or not anything was compiled."""
+"""A stand-in for Apex; like Apex, it can be imported whether or not anything was compiled."""

@@ -1,1 +1,1 @@
-"""Imports whether or not anything was compiled, as Apex does."""
+"""A package that can be imported whether or not anything was compiled, like Apex."""
