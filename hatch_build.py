@@ -1,7 +1,7 @@
 """Download the JavaScript libraries of the HTML pages when the package is built or installed for development.
 
 Their source is not in the repository. Each archive comes from the npm registry, and its hash is pinned here.
-Without access to a registry the package is built all the same; `matrix report` then says how to get them.
+Without access to a registry the package is built without them; `matrix report` then explains how to get them.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _LARGEST = 64 << 20  # bytes
 
 
 class Library(NamedTuple):
-    """An archive on the npm registry, and the files to take from it."""
+    """An archive on the npm registry, and the files to extract."""
 
     name: str
     version: str
     sha512: str
-    """In base64, as npm's lock files have it."""
+    """In Base64, as in npm's lock files."""
     files: dict[str, str]
     """Path in the archive to name in `DIRECTORY`."""
 
@@ -63,11 +63,11 @@ LIBRARIES = (
 
 
 class DownloadError(Exception):
-    """A library could not be downloaded, or is not the pinned one."""
+    """A library could not be downloaded, or differs from its pin."""
 
 
 class CustomBuildHook(BuildHookInterface[Any]):
-    """Hatchling calls it for wheels and editable installations."""
+    """The hook that hatchling calls for wheels and editable installations."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002  hatchling's signature
         """Download the libraries; hatchling includes them as artifacts."""
@@ -83,7 +83,7 @@ def vendor(directory: Path, libraries: tuple[Library, ...] = LIBRARIES) -> None:
     Raises
     ------
     DownloadError
-        One of them cannot be downloaded, or has another hash. The directory is left as it was.
+        A library cannot be downloaded, or has another hash. The directory is not changed.
     """
     stamp = json.dumps({library.name: [library.version, library.sha512] for library in libraries})
     path = directory / _STAMP
@@ -115,7 +115,9 @@ def download(library: Library) -> dict[str, bytes]:
     """
     url = archive_url(library)
     if urlsplit(url).scheme not in {"https", "http"}:
-        raise DownloadError(f"{url} is not an HTTP URL; set NPM_CONFIG_REGISTRY to that of an npm registry")
+        raise DownloadError(
+            f"{url} is not an HTTP URL; set NPM_CONFIG_REGISTRY to the URL of an npm registry"
+        )
     try:
         with urllib.request.urlopen(url, timeout=_TIMEOUT) as response:  # noqa: S310  the scheme was checked
             archive = response.read(_LARGEST)

@@ -73,9 +73,9 @@ def long(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def fuzz(session: nox.Session) -> None:
-    """Change valid inputs of every kind, 10,000 times each, and report what fails without a message.
+    """Change valid inputs of every kind, 10,000 times each, and report failures without a message.
 
-    It takes half an hour. Arguments after -- choose, such as ``--cases 1000 wheel elf``.
+    This takes half an hour. Arguments after -- choose cases and kinds, such as ``--cases 1000 wheel elf``.
     """
     session.install("-q", "-e", ".[test]")
     session.run("python", "-m", "tests.fuzz", *session.posargs)
@@ -112,9 +112,9 @@ def examples(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def bench(session: nox.Session) -> None:
-    """Time commands, index, environments, builds and the search against other tools; prints JSON. Two hours.
+    """Time commands, index, environments, builds and the search against other tools, and print JSON.
 
-    Arguments after -- go to the search, such as ``--sizes 12x12 --timeout 10``.
+    This takes two hours. Arguments after -- go to the search, such as ``--sizes 12x12 --timeout 10``.
     """
     session.install("-q", ".", "clingo>=5.7", "nab-resolver>=0.0.23", "pip>=24", "uv>=0.8")
     session.run("python", "benchmarks/commands.py")
@@ -131,9 +131,10 @@ def bench(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def heavy(session: nox.Session) -> None:
-    """Build real extensions that take minutes in the test image; prints JSON. Needs root; half an hour.
+    """Build real extensions that take minutes in the test image, and print JSON.
 
-    Arguments after -- choose, such as ``--only causal-conv1d``. Results: docs/howto/heavy-builds.md.
+    This needs root, and takes half an hour. Arguments after -- choose builds, such as
+    ``--only causal-conv1d``. Results: docs/howto/heavy-builds.md.
     """
     session.install("-q", "-e", ".[test]")
     session.run("python", "-m", "benchmarks.heavy", *session.posargs)
@@ -141,6 +142,9 @@ def heavy(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def overhead(session: nox.Session) -> None:
-    """Time build-wheels against a bare pip wheel in the test image; prints JSON. Needs root; 15 minutes."""
+    """Time build-wheels against a bare pip wheel in the test image, and print JSON.
+
+    This needs root, and takes 15 minutes.
+    """
     session.install("-q", "-e", ".[test]")
     session.run("python", "-m", "benchmarks.building", *session.posargs)

@@ -1,10 +1,10 @@
 """Time and memory of auditing a large wheel; prints JSON.
 
-The wheel holds one shared object with plain offload bundles, deflated like any wheel: GPU code as it
-stands inflates to about five times its size, and all of that has to be read. Generated code of that
-entropy fills it; ``--object FILE`` takes the bundles of a real shared object instead. Measured are the
-whole command, several times in turn with a bare interpreter that only inflates and hashes the same
-wheel: the ratio says what the audit itself adds.
+The wheel contains one shared object with plain offload bundles, deflated like any wheel. GPU code inflates to
+about five times its compressed size, and the audit reads all of it. The code is generated with that entropy;
+``--object FILE`` uses the bundles of a real shared object instead. The benchmark runs the whole command
+several times, in turn with a bare interpreter that only inflates and hashes the same wheel. The ratio shows
+the cost of the audit itself.
 
 ``python -m benchmarks.audit [--megabytes 500] [--object FILE] [--packed]``
 """
@@ -92,7 +92,7 @@ def taken_from(path: Path) -> list[bytes]:
     with path.open("rb") as file:
         section = ELFFile(file).get_section_by_name(".hip_fatbin")
         if section is None:
-            sys.exit(f"{path} holds no GPU code")
+            sys.exit(f"{path} contains no GPU code")
         return [padded(section.data())]
 
 
@@ -148,7 +148,7 @@ def write(directory: Path, bundles: list[bytes], megabytes: int) -> Path:
 def measured(command: list[str]) -> tuple[int, float, float, float, str]:
     """Run a command; return its exit code, wall and CPU seconds, peak MiB and output.
 
-    It is started by a small process of its own: the peak of a child counts what its parent held.
+    A small separate process starts it, because the peak of a child includes the memory of its parent.
     """
     done = subprocess.run(
         [sys.executable, "-c", LAUNCH, *command], capture_output=True, text=True, check=True
@@ -159,12 +159,12 @@ def measured(command: list[str]) -> tuple[int, float, float, float, str]:
 
 
 def main() -> None:
-    """Make the wheel, audit it several times, and print the times."""
+    """Write the wheel, audit it several times, and print the times."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--megabytes", type=int, default=500)
     parser.add_argument("--object", type=Path)
     parser.add_argument(
-        "--packed", action="store_true", help="compressed bundles, by zstd as hipcc makes them"
+        "--packed", action="store_true", help="bundles compressed with zstd, as hipcc writes them"
     )
     args = parser.parse_args()
     bundles = taken_from(args.object) if args.object else made_up(compressed=args.packed)

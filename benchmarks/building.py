@@ -1,12 +1,13 @@
 """The overhead of `matrix build-wheels` over a bare ``pip wheel`` of the same source; prints JSON.
 
 Both compile the same sdist in the rig's image, with the same torch, build requirements, variables
-and number of jobs. The bare one is ``pip wheel --no-build-isolation --no-deps`` alone, its environment made
-before and not counted. The other is the whole command from start to exit: it reads the lock, makes the
-environment, unpacks, compiles, audits, probes, labels and publishes. They run in turn; the torch layer is
-there, but for the first run (*cold*), which fetches and installs everything. Target: at most 10 % and 5 s.
+and number of jobs. The bare build is ``pip wheel --no-build-isolation --no-deps`` alone, in an environment
+that exists already. The other build is the whole command from start to exit: it reads the lock, creates the
+environment, unpacks, compiles, audits, probes, labels and publishes. They run in turn. The torch layer
+exists, except in the first run (*cold*), which fetches and installs everything. Target: at most 10 % and 5 s
+more than the bare build.
 
-``python -m benchmarks.building [--only NAME] [--runs N] [--jobs N]``; some ten minutes.
+``python -m benchmarks.building [--only NAME] [--runs N] [--jobs N]`` takes about ten minutes.
 """
 
 from __future__ import annotations
@@ -46,10 +47,10 @@ CASES = {
     "deepspeed fused_adam": Case("deepspeed==0.19.8", "fused_adam"),
     "flash-attn, pure Python": Case("flash-attn[triton]==2.8.3"),
 }
-"""The second compiles nothing, so only the fixed cost remains."""
+"""The second package compiles nothing, so only the fixed cost remains."""
 
-# Both are run by the user's Python. The program is the real one; the bare build takes the place of the
-# step that compiles, with all that this step is given, and ends there.
+# The user's Python runs both scripts. The program is the real one. The bare build replaces the step that
+# compiles, with the same arguments, and then ends the program.
 WHOLE = """
 import json, sys, time
 from matrix.cli import main
@@ -103,7 +104,7 @@ main(sys.argv[1:])
 
 
 def run(site: Site, script: str, arguments: list[str]) -> tuple[float, str]:
-    """Run one of the scripts on an empty index; return wall seconds and what it measured itself."""
+    """Run one of the scripts on an empty index; return wall seconds and the figures that it printed."""
     shutil.rmtree(site.index, ignore_errors=True)
     command = ["-c", script, "build-wheels", *arguments]
     started = time.perf_counter()
@@ -111,7 +112,7 @@ def run(site: Site, script: str, arguments: list[str]) -> tuple[float, str]:
     seconds = time.perf_counter() - started
     lines = [line[1:] for line in done.stderr.splitlines() if line.startswith("@")]
     if done.returncode or len(lines) != 1:
-        sys.exit(f"It failed with exit code {done.returncode}:\n{done.stderr}")
+        sys.exit(f"The build failed with exit code {done.returncode}:\n{done.stderr}")
     return seconds, lines[0]
 
 

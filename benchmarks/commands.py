@@ -2,8 +2,8 @@
 
 Numbers of different machines cannot be compared; ratios of one run can. Every command is run several
 times in turn, and the medians are compared. The first run of each, which compiles modules and the catalog,
-is not counted: installed packages have byte code. What every command pays first, importing the catalog and
-loading its compiled form, is measured inside a fresh interpreter.
+is not counted, because installed packages have bytecode. The fixed cost of every command, importing the
+catalog and loading its compiled form, is measured inside a fresh interpreter.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The cost of one more build environment in time and disk space, as ratios to venv and pip; prints JSON.
 
-Both start from the same wheels on disk, so that no network is timed: the shared layers are made once and
-then linked, and the rival makes a virtual environment and has pip install everything into it, each time.
-On this machine, or in a base image: ``--base-image FILE --torch torch==2.9.1+rocm6.4``.
+Both start from the same wheels on disk, so that no network is timed. The shared layers are created once and
+then linked. For the comparison, a virtual environment is created each time, and pip installs everything into
+it. The benchmark runs on this machine, or in a base image:
+``--base-image FILE --torch torch==2.9.1+rocm6.4``.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def timed(times: dict[str, list[float]], what: str) -> Iterator[None]:
 def main() -> None:
     """Time layers, environments on them, and venv with pip; print medians and ratios."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--base-image", type=Path, help="measure in it")
+    parser.add_argument("--base-image", type=Path, help="measure in this base image")
     parser.add_argument("--torch", default=TORCH, help=f"torch with its label (default {TORCH})")
     args = parser.parse_args()
     torch, wanted = args.torch, REQUIREMENTS
@@ -69,7 +70,7 @@ def main() -> None:
         for run in range(RUNS):
             with timed(times, "environment"):
                 made = make_environment(python, layers.all, root=work / f"env{run}")
-        # Of what both layers hold, an environment sees the one that it asked for.
+        # An environment uses the requested version of a distribution that both layers have.
         files = {one.name: one.path for one in wheels}
         rival = work / "rival"
         rival.mkdir()

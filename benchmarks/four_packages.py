@@ -6,13 +6,13 @@ is not timed, and is used as its documentation says:
 
 - ``matrix resolve`` and ``matrix build-wheels``;
 - ``pip wheel``, one package after another, in an environment that has torch;
-- ``uv sync``, with torch as a build dependency that matches the one at run time;
+- ``uv sync``, with torch as a build dependency that matches torch at run time;
 - ``fromager bootstrap-parallel``, with everything but the four packages marked as pre-built.
 
 Each runs three times. *cold*: with empty caches. *warm*: the same commands again. *changed*: again, after
-torch-scatter has got another compiler flag. The contents of the packages show which of them were built again;
-if torch-scatter was not, what is kept of it is removed, and the tool runs once more (*told*). The tools take
-turns. `matrix` uses no compiler cache, because the others have none.
+torch-scatter has got another compiler flag. The contents of the packages show which of them were built again.
+If torch-scatter was not, its cached build is removed, and the tool runs once more (*told*). The tools run in
+turn. `matrix` uses no compiler cache, because the others have none.
 
 ``python -m benchmarks.four_packages [--runs N] [--tool NAME] [--package NAME]``
 """
@@ -53,13 +53,13 @@ CORES = len(os.sched_getaffinity(0))
 
 
 class Package(NamedTuple):
-    """One of the packages, with what its build needs and its metadata does not say."""
+    """One of the packages, with the requirements that its metadata does not state."""
 
     version: str
     requires: tuple[str, ...]
-    """What it requires at run time, besides torch."""
+    """Requirements at run time, besides torch."""
     tools: tuple[str, ...]
-    """What its build requires, besides torch."""
+    """Build requirements, besides torch."""
     variables: dict[str, str]
 
 
@@ -134,7 +134,7 @@ Command = tuple[list[str], dict[str, str]]
 
 
 class Run(NamedTuple):
-    """What one run of all commands of a tool needed."""
+    """The measurements of one run of all commands of a tool."""
 
     seconds: float
     built: list[str]
@@ -164,7 +164,7 @@ class Tool(ABC):
         """Write the tool's settings; return its commands, each with variables."""
 
     def forget(self) -> list[list[str]]:
-        """Return the commands that remove what is kept of the changed package."""
+        """Return the commands that remove the cached build of the changed package."""
         return []
 
     @abstractmethod
@@ -244,7 +244,7 @@ class PipWheel(Tool):
         return commands
 
     def forget(self) -> list[list[str]]:
-        """Return pip's command for it."""
+        """Return the command that removes the wheel from pip's cache."""
         return [["env/bin/python", "-m", "pip", "cache", "remove", CHANGED.replace("-", "_")]]
 
     def read_contents(self) -> dict[str, str]:
@@ -282,7 +282,7 @@ class UvSync(Tool):
         return [([str(self.bin / "uv"), "sync", "--python", sys.executable], {"MAX_JOBS": str(CORES)})]
 
     def forget(self) -> list[list[str]]:
-        """Return uv's commands for it."""
+        """Return the commands that remove the package from uv's cache and environment."""
         uv = str(self.bin / "uv")
         return [[uv, "cache", "clean", CHANGED], [uv, "pip", "uninstall", CHANGED]]
 
@@ -299,7 +299,7 @@ class UvSync(Tool):
 
 
 class Fromager(Tool):
-    """Build with everything else pre-built; a new line of the changelog asks for a new build."""
+    """Build with all other packages pre-built; a new line in the changelog causes a new build."""
 
     def commands(self, *, changed: bool) -> list[Command]:
         """Write the settings; return the commands."""
@@ -377,7 +377,7 @@ def read_wheels(folder: Path, names: list[str]) -> dict[str, str]:
 
 
 def write_index(root: Path) -> None:
-    """Fetch what all tools need, and write an index of it."""
+    """Fetch the files that the tools need, and write an index of them."""
     (root / "catalog").mkdir(parents=True)
     (root / "catalog" / "four.toml").write_text(write_catalog(changed=False))
     names = [*PACKAGES]

@@ -1,11 +1,12 @@
 """Build real extensions that take minutes, with the real command in the test image; prints JSON.
 
-Nothing here is timed against anything: it shows which of the real sources become sound wheels for gfx90a,
-how long that takes and in how much memory. torch is the rig's stand-in and there is no GPU, so that the
-code objects are real and nothing of them is run. A build that fails is a row like the others.
+The benchmark compares nothing. It shows which real sources become sound wheels for gfx90a, and how much time
+and memory the builds take. torch is the rig's stand-in, and there is no GPU: the code objects are real, but
+none of them runs. A failed build is a row like the others.
 
-``python -m benchmarks.heavy [--only NAME] [--jobs N] [--settings FILE]``, by hand: half an hour and more.
-FILE is a ``matrix.toml``: with ``[mirrors]`` where GitHub, from which two of them come, cannot be reached.
+Start it manually with ``python -m benchmarks.heavy [--only NAME] [--jobs N] [--settings FILE]``; it takes
+half an hour or more. FILE is a ``matrix.toml``, with ``[mirrors]`` if GitHub, which has two of the sources,
+cannot be reached.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ BUILDS = [
         )
     ),
 ]  # fmt: skip
-"""One op with GPU code a wheel, so that one that does not compile takes no other with it; ops for the CPU go
-with one of them. async_io needs libaio, which the image lacks."""
+"""Each wheel has one op with GPU code, so that an op that does not compile does not affect others; one of
+these wheels has the ops for the CPU, too. async_io needs libaio, which the image lacks."""
 
 
 def attempt(rig: Rig, build: Build, jobs: int, settings: str) -> dict[str, Any]:
@@ -106,7 +107,7 @@ def last_words(said: str) -> list[str]:
 
 
 def main() -> None:
-    """Build all of them one after the other."""
+    """Run all builds, one after another."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", action="append", metavar="NAME", help="only these (repeatable)")
     parser.add_argument("--jobs", type=int, default=2, help="compile jobs at once")

@@ -1,6 +1,6 @@
 """Time reading projects and metadata from the cache, against parsing their pages again; prints JSON.
 
-The projects are real ones on the configured package index: give their names as arguments.
+The projects are real ones on the configured package index; the arguments are their names.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Time publishing to an index and serving it, compared with other programs; prints JSON.
 
-Prints one JSON document. Wheels are tiny ones made here, so that what is timed is the index and not
-the disk; times are in seconds, the smallest of several runs.
+The wheels are tiny, so that the times are those of the index and not of the disk. Times are in seconds, the
+smallest of several runs.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def make_wheel(folder: Path, name: str, version: str) -> Path:
 
 
 def fill(index: Index, projects: int, versions: int) -> None:
-    """Put wheels and their records into an index's directories, without a page."""
+    """Write wheels and their records into the directories of an index, without pages."""
     index.provenance.mkdir(parents=True)
     for one in range(projects):
         for number in range(versions):
@@ -151,7 +151,7 @@ def download(port: int, path: str) -> None:
 
 
 def main() -> None:
-    """Run everything and print it."""
+    """Run all measurements, and print the results."""
     work = Path(tempfile.mkdtemp(prefix="matrix-bench-"))
     try:
         document = {"schema": 1, "publishing": publishing(work), "serving": serving(work)}

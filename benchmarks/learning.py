@@ -1,8 +1,8 @@
 """Bytes that learning from 100 wheels on a server reads; prints JSON.
 
-The wheels are of three kinds, as indexes have them: wheels without compiled code but with data, wheels whose
-objects are stored, and wheels whose objects are deflated. The format allows to skip what is of no interest in
-the first two. A deflated object must be read as a whole: its GPU code is somewhere inside.
+The wheels are of three kinds that indexes have: wheels without compiled code but with data, wheels whose
+objects are stored, and wheels whose objects are deflated. The format allows a reader to skip irrelevant data
+in the first two kinds. A deflated object must be read as a whole: its GPU code is somewhere inside.
 
 ``python -m benchmarks.learning [--wheels 100]``
 """
@@ -28,11 +28,11 @@ from resolver.indexes import File
 from tests.builders.bundles import HOST, PREFIX, code_object, plain
 from tests.support.range_server import serving
 
-_DATA = 3_000_000  # bytes of a wheel that are of no interest
+_DATA = 3_000_000  # bytes of a wheel that are not relevant
 _CODE = 1_000_000  # bytes of the code for one GPU architecture
 _GFX = ("gfx90a", "gfx942", "gfx1030")
 _KINDS = {"no objects": 4, "stored objects": 4, "deflated objects": 2}
-"""Kinds of wheels, and how many of ten are of it."""
+"""Kinds of wheels, and the number of each kind in ten wheels."""
 
 
 def compiled_object(folder: Path) -> bytes:

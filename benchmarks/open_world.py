@@ -2,11 +2,12 @@
 
 Run it from the clone: ``python -m benchmarks.open_world`` (or ``nox -s bench``). It needs the network.
 
-All run in turn on the same 20 requirements, for the CPU backend and the running Python. PyTorch's index is
-a stand-in (`tests.support.torch_index`); uv and pip get its torch as a constraint. Seconds and MiB are of
-the whole process, CPU is user and system. ``warm`` reads everything from the cache; uv needs ``--offline``
-for that where the index sends no validators. Requests are counted by a proxy on this machine, in a run of
-their own. pip downloads the wheels when it has resolved: the proxy refuses them, and does not count them.
+All programs run in turn on the same 20 requirements, for the CPU backend and the running Python. PyTorch's
+index is a stand-in (`tests.support.torch_index`); uv and pip get its torch as a constraint. Seconds and MiB
+are of the whole process, CPU is user and system. ``warm`` reads everything from the cache; uv needs
+``--offline`` for that if the index sends no validators. A proxy on this machine counts the requests, in a
+separate run. After it has resolved, pip downloads wheels: the proxy rejects these requests, and does not
+count them.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ _URL = re.compile(rb"https://([^/\"'<> ]+)/")
 
 
 class Run(NamedTuple):
-    """What one process needed."""
+    """The measurements of one process."""
 
     wall: float
     cpu: float
@@ -130,7 +131,7 @@ class Workplace:
         return self.folder / "torch" / "whl" / "cpu"
 
     def run(self, command: Sequence[str], cache: Path, index: str = "", **variables: str) -> Run:
-        """Run a command with a cache of its own."""
+        """Run a command with a separate cache."""
         kept = {name: text for name, text in os.environ.items() if not name.startswith(("PIP_", "UV_"))}
         kept.pop("PYTHONDONTWRITEBYTECODE", None)
         url = index or index_url()
@@ -141,7 +142,7 @@ class Workplace:
 
 
 def timed(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Run:
-    """Run a process and return what it needed."""
+    """Run a process, and return its measurements."""
     with (folder / "output.txt").open("w+") as output:
         start = time.perf_counter()
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=output)
@@ -203,7 +204,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def counting() -> Iterator[Proxy]:
-    """Start a proxy that counts."""
+    """Start a proxy that counts requests."""
     with Proxy() as proxy:
         threading.Thread(target=proxy.serve_forever, daemon=True).start()
         yield proxy

@@ -1,4 +1,4 @@
-"""nab-resolver (PubGrub) on problems with integer versions, as a judge and a rival of our search.
+"""nab-resolver (PubGrub) on problems with integer versions, to check our search and to compare it.
 
 Install it with ``pip install nab-resolver``; the tests and the benchmark use it, the program does not.
 
@@ -29,8 +29,8 @@ Needs = dict[str, Range[int]]
 class Provider(BaseProvider[str, int]):
     """Describes a problem to nab-resolver.
 
-    Versions are preferred in the order in which they stand. Of the components to be decided, those
-    that caused most trouble come first, then those with the fewest versions left.
+    Versions are preferred in the given order. Components that caused the most conflicts are decided first,
+    then those with the fewest remaining versions.
     """
 
     def __init__(
@@ -88,12 +88,12 @@ def as_range(versions: Collection[int]) -> Range[int]:
 
 
 def resolve(provider: Provider, asked: Mapping[str, Range[int]]) -> dict[str, int] | None:
-    """Find a solution; None when there is none.
+    """Return a solution; None if there is none.
 
     Raises
     ------
     ResolutionTerminatedError
-        A limit or a fault of the resolver stopped it, which says nothing about solutions.
+        A limit or a fault of the resolver stopped it, so it is unknown whether there is a solution.
     """
     try:
         return Resolver(provider).resolve(asked)

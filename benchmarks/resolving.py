@@ -1,23 +1,22 @@
 """Compare the search and the whole command with other resolvers on generated catalogs; prints JSON.
 
-Run it from the clone: ``python -m benchmarks.resolving`` (or ``nox -s bench``). All run in turn on the
-same universes (see `benchmarks.universes`): the same components, versions and requirements, each in
-the form that the resolver reads. Every answer is checked from first principles; a wrong one is
-reported as wrong, one that does not come in time as a timeout, a resolver that is not installed as
-missing. Two groups:
+Run it from the clone: ``python -m benchmarks.resolving`` (or ``nox -s bench``). All resolvers run in turn on
+the same universes (see `benchmarks.universes`): the same components, versions and requirements, each in the
+form that the resolver reads. Every answer is checked against the requirements. A wrong answer is reported as
+wrong, a late answer as a timeout, and a resolver that is not installed as missing. There are two groups:
 
 in process
     the search alone, in a separate process, input already in memory: ``Session.solve`` with arc
     consistency and ``Session.explain``; nab-resolver (PubGrub in Python); clingo (grounding and solving).
-    Only ours looks for the preferred solution; the others stop at the first.
+    Only `matrix` looks for the preferred solution; the others stop at the first solution.
 whole command
-    from start to exit: ``matrix resolve`` with the universe laid over the shipped catalog;
-    ``uv pip compile`` and ``pip install --dry-run`` over an index of it on disk. The first run finds
-    no cache, the others do.
+    from start to exit: ``matrix resolve`` with the universe as an overlay of the shipped catalog;
+    ``uv pip compile`` and ``pip install --dry-run`` with an index of the universe on disk. The first run
+    has no cache, the others have one.
 
-Milliseconds are medians; ratios are to ours of the same group in the same run. Of whole commands also
-the least CPU time of all runs is given, of all their threads: other work on the machine changes it less.
-Memory is the peak of the resident set, interpreter included (Linux only).
+Milliseconds are medians; ratios are to `matrix` in the same group and run. For whole commands, the minimum
+CPU time of all runs (of all threads) is given, too: other work on the machine affects it less. Memory is the
+peak of the resident set, interpreter included (Linux only).
 """
 
 from __future__ import annotations
@@ -207,7 +206,7 @@ def _targets(cases: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _times(ours: Result, other: Result) -> float | None:
-    """Return the ratio of our time to another's, if both have one."""
+    """Return the ratio of our time to that of another resolver; None if a time is missing."""
     return ours["median"] / other["median"] if "median" in ours and "median" in other else None
 
 
@@ -284,7 +283,7 @@ def _cpu_of_children() -> float:
 
 
 def _uv() -> str | None:
-    """Find uv beside this Python or on the path."""
+    """Return the path of uv, next to this Python or on PATH; None if there is none."""
     beside = Path(sys.executable).with_name("uv")
     return str(beside) if beside.exists() else shutil.which("uv")
 

@@ -1,22 +1,22 @@
 """Generated catalogs of any size, in the input formats of all resolvers.
 
 A universe has the layers of the real catalog: a kernel driver, ROCm on it, torch on ROCm, and
-extensions on torch and on each other. Versions are whole numbers, newer is larger. Every component
-needs a window of versions of another one, as real ones do; the windows move on with the versions.
+extensions on torch and on each other. Versions are whole numbers, newer is larger. Every component needs a
+range of versions of another component, as in reality; newer versions need newer ranges.
 
-What makes it hard are *quarrels*. For some versions of torch, one extension needs another only in
-versions that this torch does not go with. Each two of the three still go together, so the triple is
-found by trying that torch, not by looking at pairs. Three kinds:
+*Quarrels* make the problem hard. For some versions of torch, one extension needs another extension only in
+versions that are incompatible with this torch. Any two of the three are compatible, so a search must try this
+torch; checking pairs is not enough. There are three kinds of universes:
 
 ``satisfiable``
-    some versions of torch are spoilt so, among them the newest that the driver would allow;
+    some versions of torch have a quarrel, among them the newest that the driver would allow;
 ``low-driver``
-    all are, but for the one that needs the oldest ROCm that the driver allows;
+    all versions have a quarrel, except the one that needs the oldest ROCm that the driver allows;
 ``unsatisfiable``
-    all are.
+    all versions have a quarrel.
 
-One solution is planted and checked in the first two kinds. The same size and kind give the same
-universe every time.
+One solution is planted and checked in the first two kinds. The same size and kind always result in the same
+universe.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ class Universe:
     newest
         Newest version of each component; the oldest is 1.
     needs
-        For each version of a component the versions of others that it goes with.
+        For each version of a component, the compatible versions of others.
     asked
-        The versions that are asked for.
+        The requested versions.
     planted
-        A solution; None where there is none.
+        A solution; None if there is none.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Universe:
         )
 
     def groups(self) -> Iterator[tuple[str, str, list[tuple[Versions, Versions]]]]:
-        """Yield subject, object and rows: versions of the subject and what they require of the object."""
+        """Yield subject, object and rows: versions of the subject, and the object's versions for them."""
         found: dict[tuple[str, str], dict[Versions, set[int]]] = {}
         for (name, version), needs in self.needs.items():
             for other, allowed in needs.items():
@@ -92,11 +92,11 @@ def make(extensions: int, versions: int, kind: Kind) -> Universe:
     Parameters
     ----------
     extensions
-        How many packages stand on torch.
+        Number of packages that require torch.
     versions
-        How many versions each component has.
+        Number of versions of each component.
     kind
-        What is to be found.
+        Which versions of torch have a solution.
     """
     chance = random.Random(f"{extensions} {versions} {kind}")  # noqa: S311  not a secret
     names = [f"d-extension-{number:03}" for number in range(extensions)]
@@ -121,11 +121,11 @@ def make(extensions: int, versions: int, kind: Kind) -> Universe:
         spoilt = [one for one in spoilt if one > torch or chance.random() < 1 / 2]
     _quarrels(universe, names, spoilt, chance)
     if kind == "unsatisfiable":
-        # Without the planted versions nothing goes with the one torch that no quarrel has spoilt.
+        # Without the planted versions, no version is compatible with the only torch without a quarrel.
         _quarrels(universe, names, [torch], chance)
         return universe
     if not universe.holds(planted):
-        msg = f"the planted solution of {universe.name} does not hold"
+        msg = f"the planted solution of {universe.name} is not a solution"
         raise AssertionError(msg)
     universe.planted = planted
     return universe
@@ -171,7 +171,7 @@ def _quarrels(universe: Universe, names: list[str], spoilt: Iterable[int], chanc
                 needs[other] -= going
 
 
-SOURCE = "made up for a benchmark"
+SOURCE = "generated for a benchmark"
 
 
 def to_problem(universe: Universe) -> Problem:
@@ -229,7 +229,7 @@ def to_clingo(universe: Universe) -> str:
 
 
 def to_catalog(universe: Universe) -> str:
-    """Return a universe as a catalog file that overlays the shipped one."""
+    """Return a universe as a catalog file, an overlay of the shipped catalog."""
     known = f'status = "documented"\nsource = "{SOURCE}"\n'
     parts = ["schema = 1\n"]
     for name, newest in universe.newest.items():
@@ -294,7 +294,7 @@ def runs_of(versions: Iterable[int]) -> list[tuple[int, int]]:
 def write_index(universe: Universe, root: Path) -> None:
     """Write a universe as a package index on disk: empty wheels, pages, metadata files.
 
-    The pages are those of PEP 503, and say that the metadata can be read without the wheel (PEP 658).
+    The pages follow PEP 503, and declare metadata files next to the wheels (PEP 658).
     """
     for name, newest in universe.newest.items():
         directory = root / name

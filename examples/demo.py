@@ -1,8 +1,8 @@
 """The whole workflow with the real DeepSpeed and the CPU build of torch.
 
-Resolves, builds DeepSpeed's cpu_adam op, publishes the wheel to an index, installs it from there
-into a fresh environment with pip, and runs five optimizer steps against torch's AdamW. Everything
-it makes stays under ``.demo/``; a second run finds the wheel in the index and builds nothing.
+The demo resolves, builds DeepSpeed's cpu_adam op, publishes the wheel to an index, installs it from there
+into a fresh environment with pip, and compares five optimizer steps with torch's AdamW. All files that it
+creates are under ``.demo/``; a second run finds the wheel in the index and builds nothing.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ def main() -> int:
     deepspeed = lock.pick("deepspeed")
     assert deepspeed is not None
     print(
-        f"\nDone in {time.monotonic() - started:.0f} s: resolved a set that fits;\n"
+        f"\nDone in {time.monotonic() - started:.0f} s: resolved versions that work together;\n"
         f"deepspeed {deepspeed.pinned} was {did}; it was installed with pip from {INDEX}/simple\n"
-        f"and its optimizer agrees with torch's. What cotainr would read: {WORK / 'env.yml'}"
+        f"and its optimizer agrees with torch's. The file for cotainr: {WORK / 'env.yml'}"
     )
     return 0
 
 
 def install(lock: Resolution) -> None:
-    """Install what the lock pins into a new environment, like the build of a container."""
+    """Install the pinned versions of the lock into a new environment, like the build of a container."""
     shutil.rmtree(ENVIRONMENT, ignore_errors=True)
     python = host.find_python(lock.version_of("python"))
     command([str(python), "-m", "venv", str(ENVIRONMENT)])
@@ -77,7 +77,7 @@ def install(lock: Resolution) -> None:
     if is_reachable(torch.index):
         options += ["--extra-index-url", torch.index]
     else:
-        print(f"{torch.index} cannot be reached; pip looks only where it is configured to", flush=True)
+        print(f"{torch.index} cannot be reached; pip uses only its configured indexes", flush=True)
     pins = [f"torch=={torch.pinned}", f"deepspeed=={deepspeed.pinned}"]
     command([str(ENVIRONMENT / "bin" / "python"), "-m", "pip", "install", "-qq", *options, *pins])
 

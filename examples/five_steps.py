@@ -22,7 +22,7 @@ def main() -> int:
     library = CPUAdamBuilder().load().__file__
     print(f"op: {library}")
     if "site-packages/deepspeed/ops/adam/cpu_adam_op" not in library:
-        print("The op was compiled at run time; the wheel does not hold it.")
+        print("The op was compiled at run time; the wheel does not contain it.")
         return 1
     torch.manual_seed(7)
     start = torch.randn(257, 33)
