@@ -78,23 +78,24 @@ from builders.environments.pip import ensure_pip
 from dataclasses import replace
 from matrix.cli import main
 make, get, known = task.make_environment, task.obtain, {}
-def remember(place, python, *rest, **more):
+def remember(python, *rest, **more):
     known["python"] = python
-    return make(place, python, *rest, **more)
+    return make(python, *rest, **more)
 def obtain(*rest, **more):
     known["source"] = get(*rest, **more)
     return known["source"]
-def bare(title, place, environment, application, *, source, work, variables, log):
-    pip = ensure_pip(place, known["python"], log=log)
+def bare(title, runtime, environment, recipe, *, source, directory, wheels, variables):
+    work, log = directory.sandbox, directory.log
+    pip = ensure_pip(runtime, known["python"], log=log)
     sdist = known["source"].path
     view = build_view(
-        place, environment, application, work=work, source=source, variables=variables
+        runtime, environment, recipe, work=work, source=source, variables=variables
     )
     view = replace(view, binds=[*view.binds, Bind(pip.parent), Bind(sdist)])
     line = [str(environment.python), str(pip), "wheel", "--no-build-isolation", "--no-deps", "--no-index"]
     line += ["--no-cache-dir", "--disable-pip-version-check", "-w", str(work / "bare"), str(sdist)]
     started = time.time()
-    run_in(place, line, view, what="The bare build", log=log)
+    run_in(runtime, line, view, what="The bare build", log=log)
     print(f"@{time.time() - started:.2f}", file=sys.stderr)
     assert len(list((work / "bare").glob("*.whl"))) == 1
     sys.exit(0)

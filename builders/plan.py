@@ -175,7 +175,8 @@ def plan(
     build_host
         Where to build.
     names
-        The distributions to plan, besides those that are needed to build them; all if empty.
+        Names of distributions. Only these, and those that are needed to build them, are planned; all if
+        empty.
     ops
         The ops to compile instead of the recipe's choice, by package.
     pin_style

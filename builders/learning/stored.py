@@ -35,7 +35,7 @@ def stored_facts() -> Path:
 
 
 def remember_audit(audit: WheelAudit, catalog: Catalog, today: date) -> None:
-    """Store what an audit learned from a wheel, unless the catalog has the wheel or the wheel is damaged.
+    """Store the facts in the audit of a wheel, unless the catalog has the wheel or the wheel is damaged.
 
     Nothing is stored about a version that the catalog builds from source or pins with another hash: the facts
     of one wheel would limit others of the same version.

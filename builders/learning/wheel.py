@@ -398,7 +398,7 @@ class _Reading:
         every = sorted(set().union(*map(set, own.values())))
         if not common:
             self._remark(
-                "its libraries contain code for different GPU architectures, and none that all have."
+                "its libraries have no GPU architecture in common, so the required architectures are unknown."
             )
             return
         note = f"GPU code of {_shortened(list(own))}."

@@ -240,7 +240,7 @@ class Probe:
         Raises
         ------
         CommandError
-            No Python started; the error names the log.
+            Python did not start; the error names the log.
         ProbeError
             The reply is damaged.
         UsageError

@@ -234,7 +234,9 @@ def _user_site(reply: EnvironmentReply, user_packages: Mapping[str, str]) -> Ite
         if name in others and (not site.path or first[name] == site.path)  # it follows a virtual environment
     )
     if shadowing:
-        message = f"~/.local hides installed packages of Python {site.minor}: {', '.join(shadowing)}."
+        message = (
+            f"~/.local has other copies of installed packages of Python {site.minor}: {', '.join(shadowing)}."
+        )
         yield Finding("verify-user-site", "error", message, fix)
     elif added:
         message = f"~/.local adds packages to Python {site.minor}: {', '.join(added)}."

@@ -73,7 +73,7 @@ class Rig:
         for path in (os.path.realpath(sys.executable), f"/usr/bin/{name}", f"/usr/local/bin/{name}"):
             if Path(path).exists() and _as_user([path, "-c", "1"], cwd=self.root).returncode == 0:
                 return path
-        msg = f"{USER} can start no {name}: apt-get install {name}"
+        msg = f"The user {USER} cannot start {name}: apt-get install {name}"
         raise RigError(msg)
 
     def work(self) -> Path:
@@ -161,9 +161,9 @@ def _made() -> Path:
 def _require_tools() -> None:
     missing = [f"{name}: {cure}" for name, cure in _TOOLS.items() if not shutil.which(name)]
     if os.geteuid() != 0:
-        missing.insert(0, "root: debootstrap makes a root filesystem; run the tests once as root")
+        missing.insert(0, "root: debootstrap creates a root filesystem; run the tests once as root")
     if missing:
-        msg = "The rig cannot be made here. It needs\n  " + "\n  ".join(missing)
+        msg = "The rig cannot be created here. It needs\n  " + "\n  ".join(missing)
         raise RigError(msg)
 
 

@@ -279,7 +279,7 @@ def _wait_for_nodes(made: Slurm) -> None:
     def check() -> None:
         states = made.run("sinfo", "--noheader", "--Node", "--Format", "StateCompact").split()
         if states != ["idle"] * len(made.nodes):
-            msg = f"its nodes are {states}"
+            msg = f"The nodes are {states}"
             raise RigError(msg)
 
     _retry(made, check, "Slurm")
