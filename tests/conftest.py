@@ -22,7 +22,7 @@ settings.register_profile("any machine", deadline=None, suppress_health_check=[H
 settings.load_profile("any machine")  # a busy machine must not fail tests
 
 _INTEGRATION_TIMEOUT = 1800
-"""Seconds; the first test that needs the rig's base image also makes it."""
+"""Seconds; the first test that needs the rig's base image also creates it."""
 
 
 def pytest_configure() -> None:
@@ -107,7 +107,7 @@ def rig() -> Iterator[Rig]:
 
 @pytest.fixture
 def make_wheel(tmp_path: Path) -> Callable[..., Path]:
-    """Return a function that makes a valid wheel from a name, a version and members by path."""
+    """Return a function that writes a valid wheel from a name, a version and members by path."""
 
     def make(
         name: str = "tiny",

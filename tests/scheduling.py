@@ -1,4 +1,4 @@
-"""Which integration tests run in the same process, and in which order.
+"""Distribute integration tests over processes, and order them.
 
 ``pytest -p tests.scheduling -n 2 --dist loadscope --no-loadscope-reorder``
 """
@@ -16,11 +16,11 @@ _SCOPES = {
     "test_provoked.py::test_log_of_good_build": "deepspeed",
     "test_cotainr.py::test_large": "large",
 }
-"""Scopes of tests that share a build that takes minutes, or that run apart from their file."""
+"""Scopes of tests that share a build of minutes, or that run separately from their file."""
 _INDEPENDENT = ("test_bad_builds.py", "test_in_image.py")
 """Files of tests that may run in any process."""
 _FIRST = f"{_FOLDER}test_cotainr.py"
-"""The file whose tests take longest; they make the rig's base image."""
+"""The file whose tests take longest; they create the rig's base image."""
 
 
 def _scope(nodeid: str) -> str:

@@ -1,6 +1,6 @@
 """Write offload bundles and AMDGPU code objects byte by byte from their documentation.
 
-This uses no code of the program, so that an error in its reader is not repeated here.
+This module uses no code of the program, so that it does not repeat errors of the program's reader.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fixtures for small shared objects and indexes, made here and not downloaded."""
+"""Fixtures for small shared objects and indexes, which are created and not downloaded."""
 
 from __future__ import annotations
 

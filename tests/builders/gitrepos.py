@@ -74,7 +74,7 @@ def blob(where: Path, content: bytes) -> str:
 
 
 def files_of(top: Path) -> dict[str, str]:
-    """Return content of all files, targets of links, and empty directories below a directory."""
+    """Return the content of all files, the targets of links, and the empty directories below a directory."""
     files = {}
     for path in sorted(top.rglob("*")):
         name = str(path.relative_to(top))

@@ -21,7 +21,7 @@ class Served:
     url: str = ""
     login: tuple[str, str] | None = None
     asked: list[str] = field(default_factory=list)
-    """Method and path of each request with the right login."""
+    """Method and path of each request that was answered; requests without the login are rejected."""
 
 
 @contextmanager
@@ -58,7 +58,7 @@ def git_server(root: Path, *, login: tuple[str, str] | None = None) -> Iterator[
 
 
 def _answer(root: Path, request: Request) -> Response:
-    """Call the program as CGI specifies (RFC 3875, git-http-backend(1))."""
+    """Call the program through CGI (RFC 3875, git-http-backend(1))."""
     env = {
         "PATH": os.environ["PATH"],
         "GIT_CONFIG_GLOBAL": os.devnull,
@@ -74,7 +74,7 @@ def _answer(root: Path, request: Request) -> Response:
         "CONTENT_TYPE": request.content_type or "",
         "HTTP_CONTENT_ENCODING": request.headers.get("Content-Encoding", ""),
     }
-    # git also exits with an error when it rejects a request; its output is the reply.
+    # The exit code is not 0 for a refusal, either; the output contains the refusal.
     done = subprocess.run(
         ["git", "http-backend"], input=request.get_data(), env=env, check=False, capture_output=True
     )
