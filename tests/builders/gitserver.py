@@ -74,7 +74,7 @@ def _answer(root: Path, request: Request) -> Response:
         "CONTENT_TYPE": request.content_type or "",
         "HTTP_CONTENT_ENCODING": request.headers.get("Content-Encoding", ""),
     }
-    # The exit code is not 0 for a refusal, either; the output contains the refusal.
+    # git http-backend also fails when it refuses a request; its output contains the refusal.
     done = subprocess.run(
         ["git", "http-backend"], input=request.get_data(), env=env, check=False, capture_output=True
     )
