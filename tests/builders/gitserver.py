@@ -21,7 +21,7 @@ class Served:
     url: str = ""
     login: tuple[str, str] | None = None
     asked: list[str] = field(default_factory=list)
-    """Method and path of each request that was answered; requests without the login are rejected."""
+    """Method and path of each request with the right login."""
 
 
 @contextmanager

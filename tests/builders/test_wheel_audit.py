@@ -47,7 +47,7 @@ def running_on(**facts: object) -> Expected:
 
 @pytest.fixture
 def with_code(compile_object: Compile, tmp_path: Path) -> WithCode:
-    """Compile a shared object that contains a section of GPU code."""
+    """Return a function that compiles a shared object with a section of GPU code."""
 
     def make(section: bytes, *flags: str) -> bytes:
         fatbin = tmp_path / f"section{len(list(tmp_path.iterdir()))}"
@@ -212,7 +212,7 @@ def test_newer_libstdcxx_than_the_tag_is_an_error(
         assert ids(audit_wheel(wheel_for(newer))) == []
     assert ids(audit_wheel(wheel_for("17", "34"))) == ["libstdcxx-above-tag"]
     own = {"tiny.libs/libstdc++-0123abcd.so.6": runtime.read_bytes()}
-    assert ids(audit_wheel(wheel_for("28", **own))) == [], "the wheel contains its own"
+    assert ids(audit_wheel(wheel_for("28", **own))) == [], "the wheel contains its own libstdc++"
 
 
 def test_needed_library_must_be_provided(make_wheel: MakeWheel, compile_object: Compile) -> None:

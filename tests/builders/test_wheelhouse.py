@@ -258,7 +258,7 @@ def test_sdist_is_an_error(pip: FakePip, fetch: Fetch, tmp_path: Path) -> None:
 def test_constraints_are_not_listed_again(
     pip: FakePip, fetch: Fetch, make_wheel: Callable[..., Path]
 ) -> None:
-    """Torch stays at its version, and is not installed a second time for a requirement that needs torch."""
+    """Torch keeps its version. The wheels of a requirement that depends on torch do not include torch."""
     torch, shared = make_wheel("torch", "2.9.1+rocm6.4"), make_wheel("shared")
     pip.gives = [torch, shared]
     base = fetch("torch==2.9.1+rocm6.4").wheels
