@@ -1,6 +1,6 @@
-"""Facts and decisions: turn a request into a resolution, or into the facts that forbid it.
+"""Resolve a request with the facts of the catalog, or return the facts that conflict.
 
-Nothing in this package starts a program or uses the network. It reads the catalog, its overlays, locks
+This package does not start programs or use the network. It reads the catalog, its overlays, locks
 and lists of installed distributions, and writes locks and the compiled form of the catalog. See
 ``docs/development/architecture.md``.
 """

@@ -36,9 +36,9 @@ class Change(msgspec.Struct, frozen=True):
     """The component whose requirement changes; empty if the target changes."""
     frees_a_pin: bool = False
     kind: Literal["", "day", "driver", "trust"] = ""
-    """Of several changes of the same kind, only the nearest one that resolves is suggested."""
+    """Of several changes of the same kind, only the nearest that makes the request resolve is suggested."""
     last: bool = False
-    """Whether the change is suggested only if no other resolves."""
+    """Whether the change is suggested only if no other change makes the request resolve."""
 
 
 def changes_of(catalog: Catalog, request: Request, *, sited: bool) -> list[Change]:
@@ -103,7 +103,7 @@ def _target_of_site(catalog: Catalog, request: Request) -> Iterator[Change]:
 
 
 def _other_sites(catalog: Catalog, request: Request) -> Iterator[Change]:
-    """Yield the other sites: those with the same hardware first, the local machine last."""
+    """Yield a change to each other site: sites with the same hardware first, the local machine last."""
     target = request.target
     others = [site for site in catalog.site.values() if site.name != target.site]
     same = (target.backend, target.gfx)
@@ -114,7 +114,7 @@ def _other_sites(catalog: Catalog, request: Request) -> Iterator[Change]:
 
 
 def _other_days(catalog: Catalog, request: Request) -> Iterator[Change]:
-    """Yield days on which the site had another driver or other base images, nearest first."""
+    """Yield changes to days on which the site had another driver or other base images."""
     target = request.target
     for window in catalog.windows_of(target.site) if not target.driver else []:
         if not window.since <= target.date < (window.until or target.date + timedelta(days=1)):
@@ -158,7 +158,7 @@ def _leave_out(requirement: Requirement) -> Change:
 def _retarget(
     request: Request, *, day: date | None = None, base_image: str | None = None, driver: str | None = None
 ) -> Request:
-    """Change part of the target; an empty string removes it."""
+    """Return a request with a changed target; an empty string removes that part of the target."""
     target = request.target
     changed = replace(
         target,
@@ -183,7 +183,7 @@ def _without_gfx(request: Request, *, gfx: str) -> Request:
 
 
 def _at_site(request: Request, *, name: str, catalog: Catalog) -> Request:
-    """Request another site on the same day, without the properties of the original machine."""
+    """Return a request for another site on the same day, without the properties of the original machine."""
     site = catalog.site[name]
     target = replace(
         request.target,

@@ -110,7 +110,7 @@ class Choices:
         return mask
 
     def of_version(self, version: str) -> int:
-        """Return the mask of one version as its files name it; 0 if there is none."""
+        """Return the mask of a version that is spelled as in its file names; 0 if there is none."""
         if not version:
             return 0
         releases = enumerate(self.releases, start=1)
@@ -160,5 +160,5 @@ def is_prerelease(version: str) -> bool:
 
 
 def names_prerelease(specifier: Specifier | None) -> bool:
-    """Return whether a specifier names a pre-release."""
+    """Return whether a specifier contains a pre-release."""
     return specifier is not None and any(is_prerelease(clause.version) for clause in specifier)

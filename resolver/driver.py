@@ -1,9 +1,9 @@
-"""Identify AMD's kernel driver: which line of the driver table a version text belongs to.
+"""Identify AMD's kernel driver: find the line of the driver table that a version text belongs to.
 
 Four series of numbers look alike: driver releases (6.0, 30.10), ROCm releases, the version of the kernel
-module (the driver of ROCm 6.0 has module 6.3.6), and what rocm-smi and amd-smi print, which is the version
-of the module. Only the dkms package contains the release: the number after the version of the module is
-``60003`` for 6.0.3, or ``30100100`` for 30.10.1.
+module (the driver of ROCm 6.0 has module 6.3.6), and the version that rocm-smi and amd-smi print, which is
+the version of the module. Only the dkms package contains the release: the number after the version of the
+module is ``60003`` for 6.0.3, or ``30100100`` for 30.10.1.
 
 Source of the rule: the package strings in ``resolver/facts/driver.toml``.
 """
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 _PACKAGE = re.compile(r"(?<![\d.])\d+\.\d+(?:\.\d+)?\.(?P<number>\d{5}|\d{8})(?:-\d+)?(?![\d.])")
 _VERSION = re.compile(r"(?<![\d.])\d+\.\d+(?:\.\d+)*(?![\d.])")
 _OLD_NUMBER = 5  # digits of a package number before drivers had version numbers of their own
-_FIND_RELEASE = "The dkms package names the release: run `dkms status` or `rpm -q amdgpu-dkms`."
+_FIND_RELEASE = "To find the driver release, run `dkms status` or `rpm -q amdgpu-dkms`."
 
 
 def release_of_package(text: str) -> str | None:
-    """Return the driver release in a dkms package string; None if it has none.
+    """Return the driver release in a dkms package string; None if there is none.
 
     Examples
     --------
@@ -69,7 +69,7 @@ def identify_driver(text: str, catalog: Catalog) -> str:
     Raises
     ------
     UsageError
-        The text does not name a known driver, or names a kernel module that several lines share.
+        The text does not contain a known driver, or it contains a kernel module that several lines share.
     """
     release = release_of_package(text)
     if release is not None:
@@ -77,7 +77,7 @@ def identify_driver(text: str, catalog: Catalog) -> str:
     match = _VERSION.search(text)
     if match is None:
         msg = f"{shorten(text)!r} contains no driver version."
-        raise UsageError(msg)
+        raise UsageError(msg, hint=_FIND_RELEASE)
     lines = lines_of_module(match[0], catalog)
     if len(lines) == 1:
         return _in_table(lines[0], text, catalog.driver)

@@ -1,8 +1,8 @@
-"""The environment of the target as pip sees it: markers, tags of wheels, Requires-Python.
+"""The environment that pip has on the target: markers, tags of wheels, Requires-Python.
 
-A target names only the minor version of Python, so what depends on the patch release is decided
-conservatively: a requirement counts if some patch release needs it, and a file may be installed if every
-patch release may install it.
+A target has only the minor version of Python, so decisions that depend on the patch release are conservative.
+A requirement counts if some patch release needs it. A file may be installed if every patch release may
+install it.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Environment:
         return any(alternatives)
 
     def _compared(self, clause: str, extra: str, patch: str) -> bool | None:
-        """Evaluate a comparison; return None if `packaging` must do it."""
+        """Evaluate a comparison; return None if `packaging` must evaluate it."""
         parts = _COMPARISON.fullmatch(clause)
         if parts is None:
             return None
@@ -209,7 +209,7 @@ class Environment:
         return ranks
 
     def installable(self, files: Iterable[File]) -> list[File]:
-        """Return the files that pip may install: wheels, best first, else an sdist."""
+        """Return the files that pip may install: wheels, the best first, or else an sdist."""
         wheels: list[tuple[int, File]] = []
         sdist: File | None = None
         for file in files:

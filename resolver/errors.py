@@ -47,7 +47,7 @@ class MatrixError(Exception):
         """Additional keys of the JSON error document."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Let errors pass between processes: their constructors take arguments other than `args`."""
+        """Return the state for pickling, because the constructors take arguments other than `args`."""
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
@@ -112,7 +112,7 @@ class EnvironmentLacksError(MatrixError):
 
 
 class StoppedError(MatrixError):
-    """Builds were stopped because their time is up."""
+    """Builds were stopped because they reached the time limit."""
 
     exit_code = EXIT_INTERRUPTED
     id = "stopped"
@@ -156,7 +156,7 @@ class RecipeError(MatrixError):
 
 
 class ImageChangedError(MatrixError):
-    """The base image is not the one that the lock was resolved for."""
+    """The base image differs from the image that the lock was resolved for."""
 
     id = "image-changed"
 
@@ -244,7 +244,7 @@ _MIN_PREFIX = 4
 
 
 def did_you_mean(typed: str, known: Iterable[str]) -> str:
-    """Return a hint with the known names that are closest to what was typed.
+    """Return a hint with the known names that are closest to the typed name.
 
     Returns
     -------

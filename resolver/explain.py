@@ -1,4 +1,4 @@
-"""Why a request has no solution, and why a version was not chosen, in sentences."""
+"""Explain in sentences why a request has no solution, and why a version was not chosen."""
 
 from __future__ import annotations
 
@@ -67,7 +67,9 @@ class LinkGroup(msgspec.Struct, frozen=True, eq=False):
                 which = join_words(ordered, joiner="and")
                 parts.append(" ".join(filter(None, (first.subject, which, plural))))
         rest = sum(map(len, versions.values())) - sum(map(len, list(versions.values())[:_MOST_PREDICATES]))
-        parts += [f"{rest} other releases have similar requirements"] if rest else []
+        if rest:
+            releases = "other release has" if rest == 1 else "other releases have"
+            parts.append(f"{rest} {releases} similar requirements")
         return CoreItem("; ".join(parts), "fact", first.source)
 
 
@@ -81,7 +83,7 @@ _Sentence = tuple[_Constraint, CoreItem]
 
 
 def explain_conflict(catalog: Catalog, request: Request, session: Session) -> Conflict:
-    """Return why a request has no solution, and which changes would give it one."""
+    """Return the conflict of a request that has no solution, with the changes that would resolve it."""
     demands, relations = session.explain()
     items = sentences(session, demands, relations)
     return Conflict(
@@ -93,7 +95,7 @@ def explain_conflict(catalog: Catalog, request: Request, session: Session) -> Co
 
 
 def core_items(session: Session, demands: Sequence[Demand] | None = None) -> list[CoreItem]:
-    """Return why demands (by default those of the problem) have no solution."""
+    """Return the sentences of a minimal conflict of demands, by default of the problem's demands."""
     return sentences(session, *session.explain(demands))
 
 
@@ -128,7 +130,7 @@ def rejected_versions(
     specifier: Specifier | None = None,
     limit: int = MAX_REJECTED,
 ) -> tuple[list[RejectedVersion], int]:
-    """Return why candidates of a component that are preferred to the chosen one were not chosen.
+    """Return the preferred candidates of a component that were not chosen, each with the reason.
 
     Parameters
     ----------
@@ -201,10 +203,9 @@ def working_version(catalog: Catalog, request: Request, name: str, specifier: Sp
 def sentences(
     session: Session, demands: list[Demand], relations: list[Relation], groups: Sequence[LinkGroup] = ()
 ) -> list[CoreItem]:
-    """Write a core as a chain: the request, then each fact after one that leads to it.
+    """Return a core as a chain of sentences: the request, then each fact after a fact that leads to it.
 
-    Requirements come before the target: most of the target is given by the site, and the user did not
-    type it.
+    Requirements come before the target: most of the target comes from the site, not from the user.
     """
     requested = sorted(
         (demand for demand in demands if demand.kind == "request"), key=lambda demand: demand.of_target
@@ -316,14 +317,16 @@ def describe(
 
 
 def _summary(relation: Relation, subjects: int, rows: Sequence[Row]) -> str:
-    """Summarize what a relation means for several candidates whose rows differ."""
+    """Summarize a relation for several candidates whose rows differ."""
     objects = 0
     for row in rows:
         objects |= row.objects
     name = relation.object.name
     allowed = sorted({candidate.version for candidate in relation.object.chosen(objects)}, key=sort_key)
     if not allowed:
-        return f"{rows[0].fact.text}; the same applies to {len(rows) - 1} other versions"
+        number = len(rows) - 1
+        others = "1 other version" if number == 1 else f"{number} other versions"
+        return f"{rows[0].fact.text}; the same applies to {others}"
     subject, singular = _subject(relation, subjects)
     predicates = {_predicate(relation, row) for row in rows}
     if len(predicates) == 1 and "" not in predicates:
@@ -347,7 +350,7 @@ def _summary(relation: Relation, subjects: int, rows: Sequence[Row]) -> str:
 
 
 def _subject(relation: Relation, subjects: int) -> tuple[str, bool]:
-    """Name the remaining candidates of a subject, and return whether the verb is singular.
+    """Return the remaining candidates of a subject as text, and whether the verb is singular.
 
     Base images have long names, so several of them are counted.
     """

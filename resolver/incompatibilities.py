@@ -4,13 +4,13 @@ An *incompatibility* maps variables to masks: not all of these variables may hav
 the form of PubGrub [1]_, with masks in place of version ranges; bit 0 of every mask means "absent", as in
 `resolver.problem`. Incompatibilities may be added while the search runs, so a caller can add those of a
 version when it considers the version. A contradiction is resolved with the incompatibilities that led to it
-until one choice is left to take back (conflict-driven clause learning [2]_). What is learned does not depend
-on any choice, so it also holds for later searches with other assumptions.
+until one choice is left to take back (conflict-driven clause learning [2]_). A learned incompatibility does
+not depend on any choice, so it also applies to later searches with other assumptions.
 
 The variables that must be present are decided in the order in which they were added, each with its first
 remaining value. Learned incompatibilities only exclude values that have no solution with the earlier
-decisions. So no solution is better in the first variable in which it differs, as long as the set of variables
-that must be present does not change.
+decisions. So every other solution is worse in the first variable in which it differs, as long as the set of
+variables that must be present does not change.
 
 .. [1] N. Weizenbaum, "PubGrub: next-generation version solving" (2018).
 .. [2] J. P. Marques-Silva, K. A. Sakallah, "GRASP: a search algorithm for propositional satisfiability",
@@ -95,7 +95,7 @@ class Search:
     stated
         The incompatibilities that were added.
     touched
-        Variables whose domain is new or changed. The caller removes those that need no more attention.
+        Variables whose domain is new or changed. The caller removes those that it has processed.
     """
 
     def __init__(self, *, max_conflicts: int = MOST_CONFLICTS) -> None:
@@ -126,7 +126,7 @@ class Search:
         return len(self.domains) - 1
 
     def add(self, terms: Mapping[int, int], reason: object) -> None:
-        """Add an incompatibility; one with an empty mask excludes nothing."""
+        """Add an incompatibility, unless it has an empty mask and so has no effect."""
         everything = self._everything
         if all(terms.values()):
             kept = {variable: mask for variable, mask in terms.items() if everything[variable] & ~mask}
@@ -146,8 +146,9 @@ class Search:
         assumptions
             Variables with the masks that they are limited to.
         choose
-            Returns the variable to decide and the mask of its value, or None if all that must be present
-            are decided. It may add variables and incompatibilities, including some that exclude its choice.
+            Returns the variable to decide and the mask of its value, or None if all variables that must be
+            present are decided. It may add variables and incompatibilities, including some that exclude its
+            choice.
 
         Returns
         -------
@@ -169,7 +170,7 @@ class Search:
             if not self.domains[variable] & mask:
                 other = self._everything[variable] & ~mask
                 failed = self._without_conclusions(Incompatibility({variable: other}))
-                failed.terms[variable] = mask  # what was concluded holds only under this assumption
+                failed.terms[variable] = mask  # the conclusion is valid only under this assumption
                 return failed
             self._limit(variable, mask, 1, None)
         while True:
@@ -247,7 +248,7 @@ class Search:
         if open_variable < 0:
             return True
         mask = incompatibility.terms[open_variable]
-        if is_fresh:  # it may follow from fewer choices than were made, and then has to be noted in any case
+        if is_fresh:  # if it follows from fewer choices than were made, record it in any case
             others = (v for v in incompatibility.terms if v != open_variable)
             level = max((self._level_of(v, incompatibility.terms[v]) for v in others), default=0)
             if domains[open_variable] & mask or level < len(self._starts):
@@ -270,7 +271,7 @@ class Search:
     def _learn(self, conflict: Incompatibility) -> Incompatibility | None:
         """Learn from a violated incompatibility and take choices back.
 
-        Return the rest of it if only assumptions could be taken back.
+        Return the remaining incompatibility if only assumptions could be taken back.
         """
         while True:
             levels = {variable: self._level_of(variable, mask) for variable, mask in conflict.terms.items()}
@@ -323,7 +324,7 @@ def _resolved(conflict: Incompatibility, entry: _Entry, everything: int) -> Inco
     """Combine an incompatibility with the one that limited one of its variables."""
     cause = entry.cause
     if cause is None:
-        msg = "a choice does not follow from anything"
+        msg = "a choice has no cause"
         raise AssertionError(msg)
     terms = dict(conflict.terms)
     for variable, mask in cause.terms.items():

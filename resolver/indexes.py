@@ -1,7 +1,7 @@
 """The interface through which the resolver reads package indexes; `builders.index_client` implements it.
 
-The resolver has no network access of its own. It receives a `PackageIndexes` and asks it for projects
-and for the metadata of files, only when it considers a candidate.
+The resolver has no network access of its own. It requests projects and the metadata of files from a
+`PackageIndexes`, only when it considers a candidate.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     sha256: str = ""
     """Hexadecimal; empty if the index has no SHA-256 of it."""
     size: int = 0
-    """In bytes; 0 if the index does not say."""
+    """In bytes; 0 if unknown."""
     index: str = ""
     """URL of the index, as in `PackageIndexes.urls`."""
     requires_python: str = ""
     uploaded: str = ""
-    """Time of the upload (PEP 700) in ISO 8601, UTC; empty if the index does not say."""
+    """Time of the upload (PEP 700) in ISO 8601, UTC; empty if unknown."""
     yanked: str | None = None
     """The reason (PEP 592), which may be empty; None if the file is not yanked."""
     has_metadata: bool = False
     """Whether the index serves its metadata (PEP 658)."""
     metadata_sha256: str = ""
-    """Hash of that metadata, hexadecimal; empty if the index does not say."""
+    """SHA-256 of that metadata, hexadecimal; empty if unknown."""
 
 
 def uploaded_by(files: Iterable[File], day: date) -> list[File]:
@@ -54,7 +54,7 @@ class Release(Protocol):
 
     @property
     def version(self) -> str:
-        """The version as the files name it."""
+        """The version as it is spelled in the file names."""
 
     @property
     def files(self) -> Sequence[File]:
@@ -74,7 +74,7 @@ class Project(Protocol):
 
     @property
     def status(self) -> str:
-        """Its status (PEP 792), such as ``archived``; ``active`` if the index does not say."""
+        """Its status (PEP 792), such as ``archived``; ``active`` by default."""
 
 
 class Metadata(msgspec.Struct, frozen=True, gc=False):
@@ -101,7 +101,7 @@ class PackageIndexes(Protocol):
         """The URLs of the indexes in order of preference, without credentials and trailing slash."""
 
     def at(self, url: str) -> PackageIndexes:
-        """Return a single index, which need not be one of these."""
+        """Return the single index at a URL, which need not be one of `urls`."""
 
     def project(self, name: str) -> Project | None:
         """Return a project with the releases of all indexes, or None if no index has it.
@@ -115,14 +115,14 @@ class PackageIndexes(Protocol):
         """
 
     def direct(self, name: str, url: str) -> Project:
-        """Return the release that a direct reference (``name @ URL``) names, as the only one of its project.
+        """Return a project with only the release of a direct reference (``name @ URL``).
 
         Its file has no index. The URL of a commit in git has all digits of the commit.
 
         Raises
         ------
         UsageError
-            The metadata is not static, or is that of another distribution.
+            The metadata is not static, or belongs to another distribution.
         SourceError
             There is no such file or commit, or it is damaged or has another hash.
         EnvironmentLacksError
@@ -150,10 +150,10 @@ class PackageIndexes(Protocol):
         """
 
     def is_cached(self, name: str) -> bool:
-        """Return whether `project` would answer without a request over the network."""
+        """Return whether a project is in the cache, so that `project` does not use the network."""
 
     def submit(self, work: Callable[[], object]) -> None:
-        """Run `work` in a thread of the pool, so that answers are cached before they are needed.
+        """Run `work` in a thread of the pool, so that replies are cached before they are needed.
 
-        Errors are ignored here: the next caller that asks receives them.
+        Errors are ignored here. The next call that needs the reply raises them.
         """

@@ -2,7 +2,7 @@
 
 Facts over ranges apply to every release in them. Facts that no row states for a release are copied from the
 nearest older release, with status ``inferred``. So a package index can widen the catalog, and every later
-step reads the wider catalog like any other: no other module knows where its rows come from.
+step reads the wider catalog like any other: no other module depends on the origin of the rows.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def widened(
     catalog, request
         The facts and the request.
     indexes
-        Where the releases are.
+        The package indexes with the releases.
     conflicting
         Components of the conflict: only other releases of these can resolve it. If empty, every package for
         which a requirement matches no release of the catalog is widened.
@@ -53,7 +53,7 @@ def widened(
     Raises
     ------
     UsageError
-        No release that can be used matches a requirement; the error says why.
+        No release that can be used matches a requirement; the message contains the reason.
     EnvironmentLacksError
         An index cannot be reached for a component of a conflict.
     SourceError
@@ -85,7 +85,7 @@ def widened(
 def infer_releases(
     catalog: Catalog, name: str, project: Project, backend: Backend, *, until: date | None = None
 ) -> Catalog:
-    """Return a catalog that also has the final releases of a project that it lacks for a backend.
+    """Return a catalog that also has the final releases of a project that were missing for a backend.
 
     A release is added if the catalog has an older one that also comes from an index: with wheels if the older
     one has wheels, else with an sdist. Releases on an index cannot be matched with commits.
@@ -189,7 +189,7 @@ def _no_release(
     """Return the error for a requirement that neither the catalog nor an index can meet."""
     name, text, specifier = requirement.name, shorten(requirement.text), requirement.specifier
     known = {row.version for row in catalog.releases_of(name)}
-    asked = f"Indexes asked: {', '.join(urls)}."
+    asked = f"Indexes searched: {', '.join(urls)}."
     if project is None:
         msg = f"No known version of {name} matches {text!r}, and no index has the project."
         return UsageError(msg, hint=f"{_closest(requirement, known)} {asked}")
@@ -208,7 +208,7 @@ def _closest(requirement: Requirement, versions: Iterable[str]) -> str:
 
 
 def _obstacle(catalog: Catalog, name: str, published: Published, request: Request) -> str:
-    """Return why a release of an index was not added to the catalog."""
+    """Return the reason why a release of an index was not added to the catalog."""
     backend, until = request.target.backend, request.target.date
     if not _is_final(published.version):
         return "pre-releases and versions with a local label must be listed"
@@ -300,7 +300,7 @@ def _note(neighbour: Release) -> str:
 def _with_facts(
     catalog: Catalog, name: str, pairs: Sequence[tuple[Release, Release]], backend: Backend
 ) -> Catalog:
-    """Add releases, each with the facts that only its neighbour has."""
+    """Return a catalog with more releases, each with the facts that only its neighbour has."""
     if not pairs:
         return catalog
     versions = dict.fromkeys(row.version for pair in pairs for row in pair)

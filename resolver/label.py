@@ -57,7 +57,7 @@ def labelled(version: str, label: str) -> str:
 
 
 class BuiltFor(NamedTuple):
-    """What a wheel was built for, according to its label."""
+    """The versions and GPU architectures in the label of a wheel."""
 
     backend: str
     rocm: str
@@ -70,7 +70,7 @@ _LABEL = re.compile(r"(?:rocm(?P<rocm>[\d.]+)|cpu)\.torch(?P<torch>[^+]+?)(?P<gf
 
 
 def built_for(version: str) -> BuiltFor | None:
-    """Read from a version's local label what the wheel was built for; return None if it is not our label.
+    """Return what a wheel was built for, from its version's local label; None if the label is not ours.
 
     Examples
     --------
@@ -89,7 +89,7 @@ def built_for(version: str) -> BuiltFor | None:
 
 
 def names_torch(version: str) -> bool:
-    """Return whether a version's local label names the torch it was built for.
+    """Return whether a version's local label contains the version of torch that the wheel was built for.
 
     Examples
     --------

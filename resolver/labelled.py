@@ -1,7 +1,7 @@
 """Wheels that were built with this program and published on a configured index.
 
-Their local version label states what they were built for. They are releases like any other that PyPI does not
-have, so a site that shares an index compiles each extension once.
+Their local version label contains the ROCm, torch and GPU architectures that they were built for. They are
+releases like any other that PyPI does not have, so a site that shares an index compiles each extension once.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 def with_labelled_wheels(catalog: Catalog, request: Request, indexes: PackageIndexes) -> Catalog:
     """Return a catalog with the labelled wheels that the indexes have for the target and the request.
 
-    The first index is not asked: it is usually PyPI, which rejects labels and may have other projects of the
-    same names.
+    The first index is not queried: it is usually PyPI, which rejects labels and may have other projects of
+    the same names.
     """
     target = request.target
     reached = reachable(catalog, target.backend, [row.name for row in request.requirements])
@@ -47,7 +47,7 @@ def with_labelled_wheels(catalog: Catalog, request: Request, indexes: PackageInd
         try:
             project = indexes.at(url).project(name)
         except (EnvironmentLacksError, SourceError):
-            continue  # if it is needed, the search reports it
+            continue  # if the project is needed, the search reports the error
         for published in project.releases if project else ():
             label = built_for(published.version)
             if label is None or label.backend != target.backend or not {*target.gfx} <= {*label.gfx}:

@@ -2,7 +2,7 @@
 
 The same resolution always gives the same bytes. A lock that was edited or cut short is rejected: its
 facts, versions and hashes belong together, and only the resolver may change them. The digest covers
-the data rather than the bytes, so that line ends and comments may change in editors and version control.
+the data rather than the bytes, so that line endings and comments may change in editors and version control.
 """
 
 from __future__ import annotations

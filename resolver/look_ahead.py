@@ -1,4 +1,4 @@
-"""Fetching from indexes ahead of the search, so that it rarely waits for the network."""
+"""Fetch data from indexes ahead of the search, so that the search rarely waits for the network."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from resolver.model import Requirement
 
 _MOST_RELEASES = 25
-"""Maximum number of releases to look at for the one that will probably be chosen."""
+"""Maximum number of releases to check for the release that will probably be chosen."""
 
 
 class LookAhead:
     """Projects and metadata that a search is likely to need, fetched in the threads of the indexes.
 
-    Nothing depends on what is fetched: the search asks again, and then finds it in the cache.
+    The replies are not used here: the search requests them again, and then finds them in the cache.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ class LookAhead:
     day
         The last day whose uploads count.
     is_decided
-        Returns whether a requirement is decided without looking at a project of its name.
+        Returns whether a requirement is decided without a project of its name.
     allow_dynamic
         Whether metadata that building may change is used.
     """
@@ -55,7 +55,7 @@ class LookAhead:
         """Projects that were not in the cache at the start."""
 
     def start(self, requirements: Iterable[Requirement], environment: Environment) -> None:
-        """Start fetching what requirements are likely to bring in, where that needs the network."""
+        """Start to fetch the projects that requirements are likely to need and that are not cached."""
         for requirement in requirements:
             name = requirement.name
             key = (name, requirement.extras)
@@ -67,7 +67,7 @@ class LookAhead:
                 self._indexes.submit(partial(self._fetch, requirement, environment))
 
     def _fetch(self, requirement: Requirement, environment: Environment) -> None:
-        """Fetch a project, the metadata of its likely release, and what that requires; runs in a thread."""
+        """Fetch a project, the metadata of its likely release, and its requirements; runs in a thread."""
         project = self._indexes.project(requirement.name)
         if project is None:
             return

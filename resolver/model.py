@@ -66,7 +66,7 @@ class Candidate(msgspec.Struct, frozen=True):
     kind: Kind
     origin: Origin
     fact: Fact
-    """Why this version exists."""
+    """The fact that this version exists."""
     variant: str = ""
     """Distinguishes candidates of the same version: a commit, a backend."""
     index: str = ""
@@ -143,9 +143,9 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     base_image: str | None = None
     rocm: str | None = None
     python: str | None = None
-    """CPython minor version. In a request, that of the machine if the target is the machine itself."""
+    """CPython minor version. In a request, the machine's own version if the target is the machine."""
     glibc: str | None = None
-    """glibc version. In a request, that of the machine if the target is the machine itself."""
+    """glibc version. In a request, the machine's own version if the target is the machine."""
 
 
 IMAGE = "image"
@@ -182,7 +182,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Overlays that the user added to the catalog."""
     preinstalled: Preinstalled | None = None
     no_prebuilt: bool = False
-    """Whether to build what can be built, even if others publish wheels."""
+    """Whether to build every distribution that has a recipe, even if wheels are published."""
 
 
 class Distribution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -209,7 +209,7 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The files from which pip may install it on the target: its wheels, or its sdist if it has no wheel. If
     we build it, the files that an index has."""
     extras: tuple[str, ...] = ()
-    """The extras that something requires, normalized and sorted."""
+    """The required extras, normalized and sorted."""
     alias_of: str = ""
     """The distribution that this alias stands for: our wheel of this name only requires that distribution."""
     facts: tuple[Fact, ...] = ()
@@ -226,7 +226,7 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def weakest(self) -> Fact:
-        """The fact that decides how far it can be trusted."""
+        """The fact with the weakest status."""
         return next((fact for fact in self.facts if fact.status == self.support), self.facts[0])
 
     @property
@@ -284,7 +284,7 @@ class DriverWindow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rena
     until: date | None = None
     """The first day after the range."""
     package: str = ""
-    """The driver package as the site names it."""
+    """The site's name for the driver package."""
     source: str = ""
 
 
@@ -309,7 +309,7 @@ class Resolution(
     """Install order: each group needs only members of earlier groups."""
     edges: tuple[Edge, ...] = ()
     left_open: tuple[str, ...] = ()
-    """Descriptions of what is not locked because no index could be reached; pip will choose the versions."""
+    """Descriptions of the distributions that are not locked because no index could be reached."""
     notes: tuple[str, ...] = ()
     """Remarks that need no action."""
     warnings: tuple[str, ...] = ()
@@ -342,13 +342,15 @@ class Resolution(
         Raises
         ------
         UsageError
-            A name is not among them.
+            The lock does not build one of the names.
         """
         built = {pick.name: pick for pick in self.distributions if pick.origin == "build"}
         for name in names:
             if name not in built:
                 msg = f"The lock does not build {name!r}."
-                raise UsageError(msg, hint=did_you_mean(name, built) or "Nothing in it is built.")
+                raise UsageError(
+                    msg, hint=did_you_mean(name, built) or "The lock does not build any distribution."
+                )
         return [pick for name, pick in built.items() if not names or name in names]
 
     def __repr__(self) -> str:
@@ -384,7 +386,7 @@ class Suggestion(msgspec.Struct, frozen=True):
 
 
 class Conflict(msgspec.Struct, frozen=True, kw_only=True, tag_field="status", tag="conflict"):
-    """Why there is no resolution: a minimal set of constraints that conflict."""
+    """The reason why there is no resolution: a minimal set of constraints that conflict."""
 
     schema: int = SCHEMA
     request: Request

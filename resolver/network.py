@@ -1,4 +1,4 @@
-"""A problem as arrays: arc consistency kept up to date, and a search that keeps it at every step.
+"""A problem as arrays, and a search that maintains arc consistency at every step.
 
 A `Network` is built once for a set of relations. Domains are lists of masks, one for each variable, so each
 step of the search copies one list and revises only what the step changed (AC-3 with a queue [1]_; maintaining
@@ -38,7 +38,7 @@ _CHOICE = -1
 
 
 class Proof:
-    """Why there is no solution: everything that contributes to one of the contradictions.
+    """The reason why there is no solution: everything that contributes to one of the contradictions.
 
     The demands on `variables` and the relations `links` have no solution on their own. They need not be a
     minimal set, and other sets may prove the same.
@@ -57,7 +57,7 @@ class Proof:
         self.links: set[int] = set()
         self.variables: set[int] = set()
         self._trail: list[tuple[int, int, int]] = []
-        """What dropped candidates, in order: the variable, the relation, and its other variable."""
+        """The steps that dropped candidates, in order: the variable, the relation, and its other variable."""
 
     def record(self, variable: int, link: int, other: int) -> None:
         """Record that a relation dropped candidates of a variable because of those of another."""
@@ -181,7 +181,7 @@ class Network:
         return None
 
     def by_preference(self, domains: Domains, variable: int) -> list[int]:
-        """Return the bit numbers that are left of a variable: absence, then by preference."""
+        """Return the remaining bit numbers of a variable: absence, then by preference."""
         mask, first = domains[variable], ABSENT
         if variable in self._preferences:
             other, preferred = self._preferences[variable]
@@ -224,7 +224,7 @@ class Network:
         TooLargeError
             The search reached its limit of steps.
         """
-        self._weights = self._degrees.copy()  # weights learned from earlier questions would mislead
+        self._weights = self._degrees.copy()  # weights learned from earlier problems would mislead the search
         proof = Proof()
         domains = self.start(demands, links, proof)
         if domains is not None and self.search(domains, links, proof):
@@ -239,8 +239,8 @@ class Network:
     ) -> Domains | None:
         """Find a solution within arc consistent domains.
 
-        The search does not branch on a variable that may be absent. When all others are decided, none of
-        them needs it, so all such variables can be absent together.
+        The search does not branch on a variable that may be absent. When all other variables are decided,
+        none of them needs such a variable, so all such variables can be absent together.
 
         Parameters
         ----------
@@ -318,7 +318,7 @@ class Network:
         touching
             For each variable, the relations to consider.
         proof
-            Records what dropped candidates.
+            Records the relations that dropped candidates.
         lazily
             Do not follow a relation until its subject must be present.
 
@@ -359,7 +359,7 @@ class Network:
     def _revise(self, link: int, subjects: int, objects: int) -> tuple[int, int]:
         """Return the subjects that still have an allowed object, and the objects that they allow.
 
-        Questions about one network start from the same domains and proceed almost the same way, so most
+        Searches in one network start from the same domains and proceed almost the same way, so most
         revisions occur again and are cached.
         """
         subject, target = self._ends[link]

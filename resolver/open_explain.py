@@ -1,4 +1,4 @@
-"""Why a request has no solution when distributions outside the catalog are part of the reason."""
+"""Explain why a request has no solution if distributions outside the catalog are part of the reason."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def explain_open_conflict(
     refuted: Refuted,
     resolves: Callable[[Request], Resolution | None],
 ) -> Conflict:
-    """Return why a request has no solution, and which changes would give it one.
+    """Return the conflict of a request that has no solution, with the changes that would resolve it.
 
     Parameters
     ----------
     catalog, request
         The facts and the request.
     refuted
-        The request as it was explored.
+        The proof that the request has no solution.
     resolves
         Resolves a relaxed request; None if it has no solution either.
     """
@@ -84,9 +84,9 @@ def rejected_in_open_world(
     specifier: Specifier | None = None,
     limit: int = MAX_REJECTED,
 ) -> tuple[list[RejectedVersion], int]:
-    """Return why newer versions of a distribution were not chosen: `rejected_versions` with indexes.
+    """Return the reasons why newer versions were not chosen: `rejected_versions` with indexes.
 
-    Each of them is requested in place of the chosen one.
+    Each newer version is requested in place of the chosen version.
     """
     variables = compile_problem(catalog, request, open_world=True).variables
     variable = variables.get(name)
@@ -277,7 +277,7 @@ def _allowed(problem: Problem, name: str, numbers: dict[str, int], incompatibili
         return 0
     everything = problem.variables[name].everything
     allowed = 0
-    for stated in incompatibilities:  # one without the component excludes all its values
+    for stated in incompatibilities:  # without the component, all its values are excluded
         allowed |= everything & ~stated.get(numbers[name], everything)
     return allowed
 

@@ -1,4 +1,4 @@
-"""A request, the catalog and package indexes become a resolution of the whole environment."""
+"""Resolve a request for the whole environment, with the catalog and package indexes."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from resolver.session import Solution
 
 _MOST_REASONS = 3
-"""Maximum number of requirements to name as the reason for a distribution."""
+"""Maximum number of requirements to list as the reason for a distribution."""
 _LEARNED = "learned-"
-"""Prefix of the names of the components that stand for the ways to avoid what was learned."""
+"""Prefix of the names of the components that stand for the ways to avoid a learned combination."""
 
 
 class Refuted(NamedTuple):
@@ -42,10 +42,10 @@ class Refuted(NamedTuple):
     problem
         The problem of the platform and the catalog.
     narrowed
-        The same problem with everything that was learned.
+        The same problem with all learned exclusions.
     links
-        The statements from which it follows that nothing outside the catalog fits it; empty if the problem
-        has no solution itself.
+        The statements that prove that no distributions outside the catalog fit the problem; empty if the
+        problem itself has no solution.
     """
 
     problem: Problem
@@ -63,7 +63,7 @@ def solve(
     any_patch: bool = False,
 ) -> Resolution | Refuted:
     """Return the resolution of a request, or the proof that it has none; see `resolve` for the arguments."""
-    also = frozenset(PAIRED_WITH_TORCH)  # what others often require; any other name costs another round
+    also = frozenset(PAIRED_WITH_TORCH)  # often required; any other name costs another round
     while True:
         problem = compile_problem(catalog, request, also=also, keep=keep, open_world=True)
         bound = closed_names(catalog, request.target.backend)
@@ -89,7 +89,7 @@ def solve(
 
 
 class _Turns:
-    """The network and the open world take turns until they agree or the network has no solution."""
+    """Alternates between network and open world until both have a solution, or the network has none."""
 
     def __init__(self, catalog: Catalog, request: Request, problem: Problem, world: OpenWorld) -> None:
         self._catalog = catalog
@@ -99,12 +99,12 @@ class _Turns:
         self._names = list(problem.variables)
         self._learned: list[dict[str, int]] = []
         self.links: list[Link] = []
-        """The statements from which everything was learned."""
+        """The statements behind the learned exclusions."""
 
     def resolve(self, present: frozenset[str], absent: frozenset[str]) -> tuple[Resolution, Solution] | None:
         """Return the preferred resolution with some distributions of the catalog and without others.
 
-        Also returns the solution of the catalog's problem.
+        Also return the solution of the catalog's problem.
         """
         while True:
             session = Session(self.narrowed(present, absent))
@@ -121,7 +121,7 @@ class _Turns:
                 answer = self.resolve(present | error.names, absent)
                 if answer and not self._is_better(solution, answer[1]):
                     return answer
-                other = self.resolve(present, absent | error.names)  # other releases may want none of them
+                other = self.resolve(present, absent | error.names)  # other releases may require none of them
                 return other if other and (not answer or self._is_better(other[1], answer[1])) else answer
             if failed is None:
                 resolution = resolution_of(self._catalog, self._request, self._problem, solution, notes)
@@ -132,7 +132,8 @@ class _Turns:
     def _is_better(self, solution: Solution, than: Solution) -> bool:
         """Return whether the platform of a solution is preferred to that of another.
 
-        Without torch it is not: an old release that does not use torch is not worth a newer ROCm.
+        A solution without torch is never better: a newer ROCm does not justify an old release that does not
+        use torch.
         """
         if self._request.prefer == "proven" or "torch" not in solution:
             return False
@@ -151,7 +152,7 @@ class _Turns:
     def narrowed(
         self, present: frozenset[str] = frozenset(), absent: frozenset[str] = frozenset()
     ) -> Problem:
-        """Return the problem with everything that was learned."""
+        """Return the problem with all learned exclusions."""
         problem = self._problem
         for number, terms in enumerate(self._learned):
             problem = _without(problem, terms, number)
@@ -162,11 +163,11 @@ class _Turns:
 
 
 def _demand(variable: Variable, mask: int) -> Demand:
-    return Demand(variable, mask, "what the indexes offer", "fact", "the indexes")
+    return Demand(variable, mask, "the releases on the indexes", "fact", "the indexes")
 
 
 def _without(problem: Problem, terms: dict[str, int], number: int) -> Problem:
-    """Exclude a combination of values: a separate component has one version for each way to avoid it."""
+    """Return a problem without a combination of values."""
     fact = Fact("learned from the indexes", "documented", "the indexes")
     name = f"{_LEARNED}{number}"
     ways = Variable(name, [Candidate(name, f"without {term}", "platform", "request", fact) for term in terms])
@@ -280,7 +281,7 @@ def _confusions(picks: Iterable[Distribution], world: OpenWorld) -> Iterator[str
 
 
 def _required_by(known: Iterable[Distribution], world: OpenWorld) -> dict[str, list[Fact]]:
-    """Return, for each distribution of the result, facts that state what requires it."""
+    """Return, for each required distribution, the facts about the requirements on it."""
     facts: dict[str, list[Fact]] = {}
     names = [pick.name for pick in known if pick.kind == "distribution"]
     for name in [*names, *(pick.name for pick in sorted(world.picks()))]:
@@ -345,8 +346,8 @@ def _warnings(world: OpenWorld) -> Iterator[str]:
             yield f"{needed}, so some patch releases of the Python in the lock cannot install it."
         if pick.support == "inferred":
             yield (
-                f"{pick.name} {pick.version} has only an sdist whose metadata a build may change: its "
-                "requirements are those of its PKG-INFO."
+                f"{pick.name} {pick.version} has only an sdist whose metadata a build may change. The "
+                "requirements in its PKG-INFO were used."
             )
     unread = world.unread()
     if unread:

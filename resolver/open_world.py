@@ -1,12 +1,13 @@
-"""Resolve everything that the catalog does not decide, against package indexes.
+"""Resolve the distributions outside the catalog against package indexes.
 
 The network (`resolver.network`) decides the platform and the distributions of the catalog. Its solution is
 the assumption of a second search (`resolver.incompatibilities`), which adds all other distributions. That
-search asks an index for a project only when something requires it, and for the metadata of a release only
-when it considers that release; the requirements become incompatibilities while it runs. If it finds no
-solution, it says which part of the assumption is to blame. The network learns that as a relation and
-decides again. So the platform stays as good as it can be, a requirement of any distribution can change
-ROCm, torch or Python, and "no" is proved: the network has no solution with what was learned.
+search requests a project from an index only when a distribution requires the project, and the metadata of a
+release only when it considers that release. The requirements become incompatibilities while it runs. If it
+finds no solution, it returns the part of the assumption that is the reason. The network adds this part as a
+relation and decides again. So the platform stays the best possible one, and a requirement of any distribution
+can change ROCm, torch or Python. If there is no solution, this is proved: the network has no solution with
+the added relations.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _MOST_CHECKED = 25
 
 
 class TritonFoundError(Exception):
-    """The index of torch has a triton whose exact version the catalog does not state.
+    """The index of torch has a triton whose exact version is not in the catalog.
 
     Attributes
     ----------
@@ -77,7 +78,7 @@ class WantedError(Exception):
 
 
 class OpenWorld:
-    """The distributions outside the catalog that a request brings in.
+    """The distributions outside the catalog that a request needs.
 
     Parameters
     ----------
@@ -86,7 +87,7 @@ class OpenWorld:
     problem
         The problem of the platform and the catalog.
     bound
-        Names that only the catalog decides, whether or not the problem has them.
+        Names that are resolved from the catalog only, whether or not the problem has them.
     indexes
         The package indexes.
     keep
@@ -97,7 +98,7 @@ class OpenWorld:
     Attributes
     ----------
     has_answer
-        Whether an index has answered.
+        Whether an index has replied.
     skipped
         Releases that could not be considered, with the reason.
     """
@@ -142,7 +143,7 @@ class OpenWorld:
         self.has_answer = False
         self.skipped: dict[str, str] = {}
         self._needing_cuda: dict[str, tuple[str, str]] = {}
-        """By project the first release that was considered and rejected, and what it requires."""
+        """By project, the first release that was rejected, and the CUDA distribution that it requires."""
         self._unread: dict[tuple[str, int], str] = {}
         self._dynamic: set[tuple[str, str]] = set()
         self._lacking: dict[tuple[int, int], list[str]] = {}
@@ -160,7 +161,7 @@ class OpenWorld:
                 self._limit_to_torch(name)
 
     def extend(self, solution: Solution, free: Collection[str]) -> Incompatibility | None:
-        """Add everything else to a solution of the problem.
+        """Add the distributions outside the catalog to a solution of the problem.
 
         Parameters
         ----------
@@ -172,8 +173,8 @@ class OpenWorld:
         Returns
         -------
         Incompatibility or None
-            None if that is possible; `picks` has the result. Otherwise the values of the problem's variables
-            that fit no result, by the variables' numbers in the order of the problem.
+            None if there is a result, which `picks` yields. Otherwise the values of the problem's variables
+            that are part of no result, by the variables' numbers in the order of the problem.
 
         Raises
         ------
@@ -233,7 +234,7 @@ class OpenWorld:
                 )
 
     def earlier_index(self, name: str, index: str) -> str:
-        """Return the first index that has a project, if it comes before the one that its files come from."""
+        """Return the first index that has a project, if it comes before the index of the files."""
         urls = self._indexes.urls
         earlier = urls[: urls.index(index)] if index in urls else ()
         return next((url for url in earlier if self._indexes.at(url).project(name) is not None), "")
@@ -249,7 +250,7 @@ class OpenWorld:
                 )
 
     def refused_for_cuda(self, texts: Iterable[str]) -> Iterator[str]:
-        """Yield, for each CUDA distribution that the texts mention, how to resolve without it."""
+        """Yield, for each CUDA distribution in the texts, a hint to resolve without it."""
         words = {word.strip(",") for text in texts for word in text.split()}
         for project, (_, required) in self._needing_cuda.items():
             if required in words:
@@ -274,7 +275,7 @@ class OpenWorld:
         return choices.release(domain.bit_length() - 1).version if is_required(domain) else ""
 
     def extras_of(self, name: str) -> tuple[str, ...]:
-        """Return the extras that request and target require of a distribution of the catalog, sorted."""
+        """Return the extras that the request and the target require of a distribution, sorted."""
         variants = {candidate.variant for candidate in self._problem.variables[name].candidates}
         extras = {
             extra
@@ -322,12 +323,12 @@ class OpenWorld:
         return self._search.stated
 
     def everything(self) -> list[int]:
-        """Return the mask of all values of each variable: first those of the problem in its order."""
+        """Return the mask of all values of each variable: first the problem's variables, in its order."""
         masks = [variable.everything for variable in self._problem.variables.values()]
         return [*masks, *(choices.everything for choices in self._by_number.values())]
 
     def number_of_releases(self, name: str) -> int:
-        """Return how many releases of an added project may be chosen."""
+        """Return the number of releases of an added project."""
         choices = self._open.get(name)
         return len(choices.releases) if choices else 0
 
@@ -385,7 +386,7 @@ class OpenWorld:
             self._search.add({**when, choices.number: choices.everything & ~allowed}, link)
 
     def _nodes(self, name: str, extras: Iterable[str] = ()) -> list[Choices]:
-        """Return the variables of a project and of its extras; nothing if no index has it."""
+        """Return the variables of a project and of its extras; an empty list if no index has it."""
         project = self._node(name, "")
         return [project, *(self._node(name, extra) for extra in extras)] if project else []  # type: ignore[list-item]
 
@@ -466,7 +467,7 @@ class OpenWorld:
 
     @cached_property
     def _without_triton(self) -> int:
-        """The mask of the versions of torch not known to bring triton: those we compile, and absence."""
+        """The mask of absence and of the torch versions that are not known to require triton."""
         mask = ABSENT
         for bit, candidate in enumerate(self._problem.variables["torch"].candidates, start=1):
             row = self._catalog.torch.get(candidate.version)
@@ -498,7 +499,7 @@ class OpenWorld:
             self._add_row(row, choices.name, {choices.number: releases}, row.releases.removeprefix("=="))
 
     def _with_wheel(self, choices: Choices, releases: int) -> int:
-        """Return the releases whose wheel on an index is the one that was read; other files may differ."""
+        """Return the releases whose wheel on an index is the wheel that was read; other files may differ."""
         read = {row.sha256 for row in self._catalog.wheel.values() if row.package == choices.name}
         bits = [bit for bit in range(1, len(choices.releases) + 1) if releases >> bit & 1]
         return sum(
@@ -573,7 +574,7 @@ class OpenWorld:
         return project.releases if project else None
 
     def _releases_beside_torch(self, name: str) -> Sequence[Release] | None:
-        """Return the releases of a project on the indexes of the torches that the request allows."""
+        """Return the releases of a project on the indexes of the torch versions that the request allows."""
         torch = self._problem.variables["torch"]
         allowed = torch.present
         for demand in self._problem.demands:
@@ -621,7 +622,7 @@ class OpenWorld:
         return f", but the URL of {choices.name} points to {choices.releases[0].version}"
 
     def _is_decided(self, requirement: Requirement) -> bool:
-        """Return whether a requirement is decided without looking at a project of its name on the indexes."""
+        """Return whether a requirement is decided without a project of its name on the indexes."""
         name = requirement.name
         has_url = any(stated.url for stated in (requirement, *self._stated(name)))
         return has_url or is_rocm_package(name) or name in self._bound or name in self._closed
@@ -662,7 +663,7 @@ class OpenWorld:
         return domain & mask or domain & -domain
 
     def _first_usable(self, choices: Choices, domain: int) -> int:
-        """Return the preferred release that can be installed; exclude those before it that cannot."""
+        """Return the preferred release that can be installed; exclude the releases before it."""
         unusable: dict[tuple[str, bool], int] = {}
         versions: dict[tuple[str, bool], list[str]] = {}
         for _ in range(_MOST_CHECKED):
@@ -701,7 +702,7 @@ class OpenWorld:
         return files
 
     def _obstacle(self, name: str, release: Release) -> tuple[str, bool] | None:
-        """Return why a release cannot be installed, and whether the target decides that; None if it can."""
+        """Return why a release cannot be installed, and whether that depends on the target; else None."""
         if isinstance(release, Installed):
             return None
         installable = self._installable(name, release)
@@ -721,7 +722,7 @@ class OpenWorld:
         return f"has no file for {self._environment}"
 
     def _is_pinned(self, name: str, version: str) -> bool:
-        """Return whether a requirement names exactly this version, so that it may be yanked (PEP 592)."""
+        """Return whether a requirement pins exactly this version, so that it may be yanked (PEP 592)."""
         return any(
             clause.operator in {"==", "==="} and requirement.specifier.allows(version)
             for requirement in self._stated(name)
@@ -761,7 +762,7 @@ class OpenWorld:
             self._skip(choices, mask, f"has an invalid requirement: {error}")
 
     def _metadata_of(self, choices: Choices, mask: int, release: Release) -> Metadata | None:
-        """Return the metadata of a release; exclude the release if it has none that can be used."""
+        """Return the metadata of a release; exclude the release if its metadata cannot be used."""
         files = self._installable(choices.name, release)
         try:
             metadata = self._indexes.metadata(files, allow_dynamic=self._may_infer)
@@ -826,7 +827,7 @@ class OpenWorld:
         if is_rocm_package(name) and "torch" in self._solution:
             return self._require_rocm_package(terms, requirement, link)
         if name in self._closed or name in self._bound:
-            # The catalog knows better what a build needs.
+            # For a build, the requirements in the catalog take precedence.
             return not is_built and self._require_closed(terms, requirement, link)
         return self._require_open(terms, requirement, link)
 
@@ -852,7 +853,7 @@ class OpenWorld:
         return True
 
     def _require_open(self, terms: dict[int, int], requirement: Requirement, link: Link) -> bool:
-        """Add a requirement on any other distribution; return whether something may satisfy it."""
+        """Add a requirement on any other distribution; return whether a project may satisfy it."""
         obstacle = self._obstacle_to(requirement)
         nodes = [] if obstacle else self._nodes(requirement.name, requirement.extras)
         if not nodes:
@@ -878,11 +879,11 @@ class OpenWorld:
         for text in metadata.requires:
             head, marker = split_marker(text)
             if not environment.applies(marker, extra) or (extra and environment.applies(marker)):
-                continue  # what applies without the extra is required by the project itself
+                continue  # a requirement that applies without the extra belongs to the project itself
             yield from self._replaced(parse_requirement(head), marker, extra)
 
     def _obstacle_to(self, requirement: Requirement) -> str:
-        """Return why nothing can satisfy a requirement; empty if something may."""
+        """Return the reason why no project can satisfy a requirement; empty if a project may."""
         name = requirement.name
         if is_for_cuda(name):
             return "which is for CUDA"
@@ -891,17 +892,16 @@ class OpenWorld:
         return ""
 
     def _find_triton(self, requirement: Requirement) -> None:
-        """Look at the index of torch for a triton that the catalog does not have.
+        """Search the index of torch for a triton that the catalog does not have.
 
         Raises
         ------
         TritonFoundError
-            The index has it.
+            The index has such a triton.
         """
         index, row = self._index_of_torch(), self._catalog.torch.get(self._version("torch"))
-        problem = (
-            f"{requirement.text} has no version in the catalog, and {index or 'no index'} does not list it"
-        )
+        listed = f"{index} does not list it" if index else "no index lists it"
+        problem = f"{requirement.text} has no version in the catalog, and {listed}"
         try:
             project = (self._indexes.at(index) if index else self._indexes).project(requirement.name)
         except (EnvironmentLacksError, SourceError) as error:
@@ -1006,7 +1006,7 @@ class OpenWorld:
 
 
 def _override_hint(project: str, required: str) -> str:
-    """Return how to resolve a project without a distribution that it requires."""
+    """Return a hint to resolve a project without a distribution that it requires."""
     override = f"{required}; sys_platform == 'never'"
     return f"If {project} works without {required}, write `{override}` into a file for --override."
 

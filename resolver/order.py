@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 def edges_of(candidates: Sequence[Candidate], relations: Iterable[Relation]) -> tuple[Edge, ...]:
     """Return the run and build edges among chosen distributions and their build requirements.
 
-    A relation between two chosen distributions becomes a run edge. A build requirement that the
-    catalog does not version keeps the text of the recipe in `requirement`; pip chooses its version.
+    A relation between two chosen distributions becomes a run edge. A build requirement on any other
+    distribution has the text of the recipe in `requirement`; pip chooses its version.
     """
     chosen = {candidate.name: candidate for candidate in candidates if candidate.kind == "distribution"}
     edges: set[Edge] = set()
@@ -57,7 +57,7 @@ def generations(names: Iterable[str], edges: Iterable[Edge]) -> tuple[tuple[str,
     Parameters
     ----------
     names
-        Distributions that are installed even if no edge names them.
+        Distributions that are installed even if no edge contains them.
     edges
         Run and build edges.
 
@@ -92,9 +92,9 @@ def generations(names: Iterable[str], edges: Iterable[Edge]) -> tuple[tuple[str,
 
 
 def without_cycles(edges: tuple[Edge, ...]) -> tuple[Edge, ...]:
-    """Leave out one run edge of each cycle of run edges: pip installs such distributions in any order.
+    """Return the edges without one edge of each run cycle: pip installs such distributions in any order.
 
-    A cycle with a build edge is left for `generations` to report.
+    A cycle with a build edge stays, so that `generations` reports it.
     """
     while True:
         sorter: TopologicalSorter[str] = TopologicalSorter()

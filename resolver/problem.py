@@ -5,9 +5,9 @@ candidates are integers used as bit masks; bit 0 means "absent", not part of the
 constraints exist:
 
 - a `Demand` limits one variable: a request, or a fact about the target;
-- a `Relation` says which candidates of one variable allow which candidates of another.
+- a `Relation` maps candidates of one variable to the candidates of another that they allow.
 
-Arc consistency and search are in `network`, the questions to ask in `session`.
+Arc consistency and search are in `network`, the operations on a problem in `session`.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Variable:
 
 
 class LazyText(msgspec.Struct, frozen=True):
-    """A fact whose text is rendered only when it is read: the text of most facts never is."""
+    """A fact whose text is rendered only when it is read, because most texts are never read."""
 
     status: Status
     render: Callable[..., Fact]
@@ -138,7 +138,7 @@ class Relation(msgspec.Struct, eq=False):
     kind: Literal["run", "build"]
     rows: list[Row]
     when_present: bool = False
-    """Whether the relation holds only if the object is part of the set."""
+    """Whether the relation applies only if the object is part of the set."""
     forbids: bool = False
     """Whether the relation only excludes combinations, and so is never the reason for a choice."""
     table: list[int] = []
@@ -169,7 +169,7 @@ class Demand(msgspec.Struct, eq=False):
     kind: Literal["request", "fact"]
     source: str
     of_target: bool = False
-    """It limits the target, which a site often sets, not what the user wants to install."""
+    """Whether it limits the target, which a site often sets, and not the distributions to install."""
 
 
 class Preference(msgspec.Struct, frozen=True):

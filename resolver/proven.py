@@ -78,7 +78,7 @@ def first_proven(
 
 
 def _demands(problem: Problem, row: ProvenSet) -> tuple[list[Demand], list[str]]:
-    """Return a demand for each pick of a set in the problem, and the picks that the catalog lacks."""
+    """Return a demand for each pick of a set in the problem, and the picks that are not in the catalog."""
     demands, unknown = [], []
     for name, key in row.picks.items():
         variable = problem.variables.get(name)
@@ -115,9 +115,9 @@ class Judgement(msgspec.Struct, frozen=True):
     verdict
         ``unknown``: the catalog lacks a pick or the driver of that day, so the set was not tried.
     unknown
-        What the catalog lacks.
+        The picks, or the driver, that are not in the catalog.
     core
-        Why the set does not resolve.
+        The facts because of which the set does not resolve.
     """
 
     verdict: Literal["resolves", "at own risk", "does not resolve", "unknown"]
@@ -128,8 +128,8 @@ class Judgement(msgspec.Struct, frozen=True):
 def request_of_set(catalog: Catalog, row: ProvenSet, support: Support = "observed") -> Request:
     """Return the request for the components of a set, for its site and day.
 
-    A set without a date is requested for the start of the site's last driver window, one without a site
-    for no driver at all.
+    A set without a date is requested for the start of the site's last driver window. A set without a site is
+    requested without a driver.
     """
     site = catalog.site[row.site or "local"]
     windows = catalog.windows_of(site.name)
@@ -145,9 +145,9 @@ def request_of_set(catalog: Catalog, row: ProvenSet, support: Support = "observe
 
 
 def judge(catalog: Catalog, row: ProvenSet, support: Support = "observed") -> Judgement:
-    """Resolve a set with exactly its versions and variants, as `request_of_set` requests it.
+    """Return whether a set resolves with exactly its versions and variants, requested by `request_of_set`.
 
-    Nothing is known about days before the site's first window.
+    The verdict is ``unknown`` for a day before the site's first driver window.
     """
     request = request_of_set(catalog, row, support)
     day, windows = request.target.date, catalog.windows_of(request.target.site)

@@ -87,8 +87,8 @@ def ask_resolvelib(problem: Problem, network: Network, domains: Domains, max_rou
     Returns
     -------
     list or None
-        None if resolvelib finds no solution in this many rounds. There may still be one: for random requests
-        to the catalog, 3 % of its negative answers were wrong (resolvelib 1.2.1).
+        None if resolvelib finds no solution in this many rounds. There may still be a solution: for random
+        requests to the catalog, 3 % of its negative answers were wrong (resolvelib 1.2.1).
     """
     resolver = resolvelib.Resolver(_Provider(problem, network, domains), resolvelib.BaseReporter())
     present = [

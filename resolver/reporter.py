@@ -1,4 +1,4 @@
-"""The observer through which every layer reports what it does."""
+"""The observer through which every layer reports its progress."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ class Reporter:
         """Receive the start of a step, such as ``fetch apex-1.4.0.tar.gz``."""
 
     def info(self, message: str) -> None:
-        """Receive something that is worth knowing but needs no action."""
+        """Receive a remark that needs no action."""
 
     def warning(self, message: str) -> None:
-        """Receive something the user should know, even in quiet mode."""
+        """Receive a warning, which is shown even in quiet mode."""
 
     def progress(self, task: str = "", **change: Unpack[Change]) -> None:
-        """Receive what has changed about a task; may be called by several threads, and often."""
+        """Receive the changes of a task; may be called by several threads, and often."""
 
     @contextmanager
     def task(self, name: str, **change: Unpack[Change]) -> Iterator[None]:
-        """Report that a task runs during a ``with`` block, and how it ended."""
+        """Report that a task runs during a ``with`` block, and then whether it failed."""
         self.progress(name, **(change | {"state": "running"}))
         try:
             yield
@@ -67,4 +67,4 @@ class Reporter:
 
 
 SILENT = Reporter()
-"""Ignores everything."""
+"""Ignores all reports."""

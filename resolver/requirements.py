@@ -25,7 +25,7 @@ _PLAIN = re.compile(
 _SEPARATORS = re.compile(r"[-_.]+")
 _ROCM_PACKAGE = re.compile(r"rocm|rocm-sdk-.+|rocm-bootstrap|rocm-profiler|amd-[a-z]+-device-.+")
 _CUDA = re.compile(r"^(nvidia|cuda)-|-cu(da)?1[1-9]\d?x?(-|$)")
-_NOT_CUDA = frozenset({"nvidia-ml-py"})  # bindings that import on every machine
+_NOT_CUDA = frozenset({"nvidia-ml-py"})  # bindings that can be imported on every machine
 TRITON_NAMES = ("triton", "triton-rocm", "pytorch-triton", "pytorch-triton-rocm")
 """Distributions that install the import package ``triton``: two of them overwrite each other's files."""
 
@@ -55,7 +55,7 @@ def required_name(requirement: str) -> str:
 
 
 def is_for_cuda(name: str) -> bool:
-    """Return whether the normalized name of a distribution says that it is for CUDA.
+    """Return whether a distribution is for CUDA, judging by its normalized name.
 
     Examples
     --------
@@ -68,7 +68,7 @@ def is_for_cuda(name: str) -> bool:
 
 
 def is_rocm_package(name: str) -> bool:
-    """Return whether a normalized name is one of AMD's packages that bring ROCm to torch.
+    """Return whether a normalized name is one of AMD's packages that install ROCm for torch.
 
     Only indexes that have torch for ROCm have them; other indexes may have something else under these names.
 
@@ -96,7 +96,7 @@ def exact_requirement(requirement: str) -> tuple[str, str] | None:
 
 
 def parse_requirement(text: str) -> Requirement:
-    """Parse a requirement of the user, such as ``torch>=2.4``, ``rocm==6.2.*`` or ``flash-attn[triton]``.
+    """Parse a requirement from the user, such as ``torch>=2.4``, ``rocm==6.2.*`` or ``flash-attn[triton]``.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Convert a solution of the problem of platform and catalog to a resolution."""
+"""Convert a solution of the catalog's problem to a resolution, with its warnings."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def resolution_of(
     if request.prefer == "proven" and not notes:
         warnings.append("No proven set fits this request; the newest versions were chosen.")
     if request.target.backend == "rocm" and "kernel-driver" not in solution:
-        warnings.append("No kernel driver is known for this target, so nothing was checked against one.")
+        warnings.append("The kernel driver of this target is not known, so ROCm was not checked against it.")
     for pick in picks:
         if pick.verdict == "at-own-risk":
             reasons = _reasons(problem, solution, pick.name)
@@ -72,7 +72,7 @@ def resolution_of(
     if image and not image.mpi:
         builds = [candidate for candidate in candidates.values() if candidate.recipe and candidate.recipe.mpi]
         warnings += [
-            f"{candidate} is compiled against the MPI of the base image, but none is known in {image.name}."
+            f"{candidate} is compiled against the MPI of {image.name}, but this MPI is not known."
             for candidate in builds
         ]
     picks = [_python_pick(pick, request, image) if pick.name == "python" else pick for pick in picks]
@@ -226,5 +226,5 @@ def _is_reason(relation: Relation, name: str, solution: Solution) -> bool:
     if relation.forbids or relation.subject.name not in solution or relation.object.name not in solution:
         return False
     if relation.object.name == "backend":
-        return False  # true of every pick, so it is no reason for one
+        return False  # the same for every pick, so it is not a reason
     return name == relation.subject.name or (name in PLATFORM and name == relation.object.name)

@@ -1,4 +1,4 @@
-"""A request becomes a resolution, or a conflict."""
+"""Resolve a request to a resolution or a conflict."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def resolve(
     *,
     keep: Mapping[str, str] | None = None,
 ) -> Resolution | Conflict:
-    """Choose a version of everything the request needs, or return the conflict.
+    """Return a resolution with a version of every component that the request needs, or the conflict.
 
     Deterministic: the same arguments and state of the indexes give the same answer.
 
@@ -38,18 +38,18 @@ def resolve(
     catalog, request
         The facts and the request.
     indexes
-        Where distributions outside the catalog are looked up, and releases that the catalog does not list if
-        none of those it lists can be chosen. Without indexes, or if none can be reached, only the platform
-        and the catalog are resolved, and the rest is left open.
+        Package indexes for distributions outside the catalog, and for releases that the catalog does not list
+        if no listed release can be chosen. Without indexes, or if no index can be reached, only the platform
+        and the catalog are resolved, and all other distributions are left open.
     keep
         Version and variant (`Distribution.key`) to prefer, by name: those of an earlier resolution.
 
     Raises
     ------
     UsageError
-        The request names something that neither the catalog nor an index knows.
+        The request names something that is neither in the catalog nor on an index.
     EnvironmentLacksError
-        An index failed after it had answered before.
+        An index failed after an earlier request to it had succeeded.
     SourceError
         A page of an index is broken.
     TooLargeError
@@ -114,7 +114,7 @@ def _widened_by_conflict(
     catalog: Catalog, request: Request, indexes: PackageIndexes, refuted: Refuted
 ) -> Catalog:
     """Return a catalog with more releases of the components in a conflict, if there are any."""
-    if request.support != "any":  # it excludes the facts of such releases
+    if request.support != "any":  # the requested support excludes the facts of such releases
         return catalog
     demands, relations = Session(refuted.narrowed).explain()
     names = {demand.variable.name for demand in demands}

@@ -1,10 +1,11 @@
-"""Questions about one problem: the candidates left, the preferred solution, why there is none.
+"""Operations on one problem: find the remaining candidates, the preferred solution, or a conflict.
 
-resolvelib is asked for the first solution. It finds most in a few rounds, because arc consistency leaves
-little to take back. Its "no" proves nothing: when it jumps back over several choices it can miss solutions.
-So a search that stays arc consistent at every step decides where resolvelib finds none, needs more rounds
-than there are variables, or where components require each other in a cycle (there resolvelib keeps the
-requirements of a dropped choice). All later questions about the same network go to that search.
+resolvelib searches for the first solution. It finds most solutions in a few rounds, because few choices must
+be taken back after arc consistency. If it finds no solution, there may still be one: when it jumps back over
+several choices, it can miss solutions. So another search, which maintains arc consistency at every step,
+decides in three cases: resolvelib finds no solution, it needs more rounds than there are variables, or
+components require each other in a cycle (then resolvelib keeps the requirements of a dropped choice). All
+later searches in the same network use this second search.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from resolver.problem import ABSENT, Demand, Problem, Relation
 from resolver.provider import ask_resolvelib
 
 _ROUNDS_PER_VARIABLE = 1
-"""Rounds that resolvelib gets for each variable before the other search takes over."""
+"""Maximum number of rounds of resolvelib for each variable, before the other search starts."""
 
 Solution = dict[str, int]
 """For each variable that is part of the set, the bit number of its candidate."""
@@ -54,7 +55,7 @@ class Session:
         self.network = Network(problem, max_steps=max_steps)
         self._max_steps = max_steps
         self._proofs: list[tuple[dict[str, int], Proof]] = []
-        """Proofs so far, each with the domains of the variables that it rests on."""
+        """Proofs so far, each with the domains of the variables that it uses."""
 
     def narrow(
         self, demands: Iterable[Demand] | None = None, links: Sequence[int] | None = None
@@ -87,8 +88,8 @@ class Session:
         """Find the solution that is best component by component.
 
         resolvelib gives up an earlier choice as soon as a later choice requires that, so the newest Apex
-        would win over the newest torch. Here each component in turn gets its most preferred candidate
-        with which the rest, given the choices so far, still has a solution:
+        would take precedence over the newest torch. Here each component in turn gets its most preferred
+        candidate with which the rest, given the choices so far, still has a solution:
 
         1. take any solution as a witness;
         2. take the first undecided component, in the order of `model.layer`, that every solution
@@ -120,7 +121,8 @@ class Session:
     def refute(self, demands: Sequence[Demand]) -> Proof | None:
         """Return a proof that no solution meets the demands, or None if one does.
 
-        A proof is remembered: it holds for all demands that allow no more of the variables it rests on.
+        Proofs are stored: a proof is valid for all demands that allow no more values of the variables that it
+        uses.
         """
         masks: dict[str, int] = {}
         for demand in demands:
@@ -138,15 +140,17 @@ class Session:
     def explain(self, demands: Sequence[Demand] | None = None) -> tuple[list[Demand], list[Relation]]:
         """Return a minimal core: demands and relations that conflict, none of which can be left out.
 
-        Without any one of them the others have a solution. The core is the one that deletion finds:
-        leave out one item after another, and leave it out for good if there is still no solution. Items
-        that are tried late tend to stay, so the backend, the least surprising reason, is tried last, and what
-        needs a base image first: that the catalog lists no image is a weaker reason than a driver or a wheel.
+        If any one of them is left out, the others have a solution. The core is found by deletion: items are
+        left out one after another, and an item stays left out if there is still no solution. Items that are
+        tried late tend to stay in the core. So the backend, the least surprising reason, is tried last.
+        Relations to base images are tried first: a catalog without an image is a weaker reason than a driver
+        or a wheel.
 
-        Two shortcuts save most of the questions and change no answer. An item that the current proof does not
-        use can be left out without a question, because the proof still holds. And while no item has to stay,
-        each question leaves out twice as many as the one before; when the rest then has a solution, half as
-        many. So the first item that has to stay is found by bisection, as in QuickXplain [1]_.
+        Two shortcuts save most of the searches and do not change the result. An item that the current proof
+        does not use can be left out without a search, because the proof is still valid. While no item has to
+        stay, each search leaves out twice as many items as the search before; if the rest then has a
+        solution, half as many. So the first item that has to stay is found by bisection, as in QuickXplain
+        [1]_.
 
         References
         ----------
@@ -221,7 +225,7 @@ class Session:
         return {name: mask.bit_length() - 1 for name, mask in pairs if mask != ABSENT}
 
     def _minimal(self, items: Sequence[_Item], always: Sequence[int]) -> Sequence[_Item]:
-        """Return the items without any one of which the rest has a solution; some relations always count."""
+        """Return items that conflict, none of which can be left out; the relations in `always` stay."""
         needed: list[_Item] = []
         proof = self._refute_items(items, always)
         step = len(items)

@@ -1,11 +1,11 @@
 """Version specifiers (PEP 440) as intervals.
 
-Why not `packaging.specifiers`: evaluating all specifiers of the catalog for all versions takes 25 ms with
-the intervals below and 678 ms with `packaging`, with the same answers (the property tests compare both).
-A resolution does that before it can start.
+These intervals replace `packaging.specifiers` because they are faster: evaluating all specifiers of the
+catalog for all versions takes 25 ms instead of 678 ms, with the same results (the property tests compare
+both). Every resolution evaluates them before it can start.
 
-Almost every clause compares with a plain release: ``>=2.4``, ``<3``, ``==6.2.*``. Such a clause only looks
-at the release of a version, and at whether the version comes before that release (``2.4rc1``), is that
+Almost every clause compares with a plain release: ``>=2.4``, ``<3``, ``==6.2.*``. Such a clause depends only
+on the release of a version, and on whether the version comes before that release (``2.4rc1``), is that
 release, or comes after it (``2.4.post1``). In this order the clause allows one interval. For every other
 clause (``<2.4rc1``, ``===2.4``) `packaging` decides; it is imported only then, because the import takes
 longer than most resolutions.
@@ -64,8 +64,8 @@ class _Interval(msgspec.Struct, frozen=True):
 class Specifier(msgspec.Struct, frozen=True):
     """A version specifier set: all its clauses must allow a version.
 
-    Pre-releases are not treated differently from other versions. A local version label is only compared
-    if a clause names one.
+    Pre-releases are not treated differently from other versions. A local version label is only compared if a
+    clause contains one.
     """
 
     text: str

@@ -145,7 +145,7 @@ class _Trials:
         yield made
 
     def maximal_subset(self, changes: Sequence[Change]) -> Iterator[list[Change]]:
-        """Yield the changes that keep a maximal part of the request, here and with each other target.
+        """Yield the changes that keep a maximal part of the request, for this target and each other target.
 
         One component after another is kept as requested, else in any version, else left out. So this
         yields a solvable request whenever any part of the request is solvable for any of the targets.
@@ -175,7 +175,7 @@ class _Trials:
         return request
 
     def _outcome(self, relaxed: Request) -> str | None:
-        """Name the torch and ROCm of the solution of a relaxed request; None if it has no solution."""
+        """Return the torch and ROCm of a relaxed request as text; None if it has no solution."""
         session = self._session(replace(relaxed, requirements=self._request.requirements))
         if session is None:
             return None

@@ -4,8 +4,8 @@ Every cell answers its own request (`request_of_cell`). They are not resolved on
 of all columns is compiled once, each column gets the subproblem that concerns it, and a row narrows the
 arc consistent domains of each column: image, then torch, then Python.
 
-Base images that no fact distinguishes share a row. A torch that runs, but with no base image that the
-site offers, gets rows without an image, because published wheels can still be installed with it.
+Base images that no fact distinguishes share a row. A torch that works, but not with any base image of the
+site, gets rows without an image, because published wheels can still be installed with it.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Cell:
 
     @property
     def weakest(self) -> tuple[Distribution, Fact]:
-        """The fact that decides how far the cell can be trusted, with its pick."""
+        """The pick with the weakest support, and its weakest fact."""
         pick = min(self.picks, key=lambda pick: STATUS_RANK[pick.support])
         return pick, pick.weakest
 
@@ -105,16 +105,15 @@ class Table:
     catalog
         The facts.
     request
-        The target, and requirements. Requirements of platform components and torch limit the rows, all
-        others are the columns. Without any of those, every package that is available for the backend is
-        a column.
+        The target, and requirements. Requirements of platform components and torch limit the rows, all others
+        are the columns. If there are no others, every package that is available for the backend is a column.
     together
         Add a column in which all others are resolved together.
 
     Raises
     ------
     UsageError
-        The request names something that the catalog does not know, or there is nothing for a column.
+        The request names something that is not in the catalog, or the catalog has no package for the backend.
 
     Attributes
     ----------
@@ -178,7 +177,7 @@ class Table:
         return [[candidate.key for candidate in part.left(name)] for name in column.packages]
 
     def refused_everywhere(self, column: Column) -> str:
-        """Return why no row has a version of a column; empty if some row may have one."""
+        """Return the reason why no row has a version of a column; empty if a row may have one."""
         if all(self.possible(column)):
             return ""
         return self._column_parts[self.columns.index(column)].why_refused({})
@@ -257,12 +256,12 @@ class Table:
             if relation.object is image:
                 yield tuple(row.objects >> bit & 1 for row in relation.rows)
         if self.request.prefer == "proven":
-            yield bit  # a proven set names one image
+            yield bit  # a proven set has only one image
 
     def _rows_of(
         self, images: tuple[str, ...], placed: set[tuple[str, str]], *, reasons: bool
     ) -> Iterator[Row]:
-        """Yield the rows of a group of images; without images those that have no row yet."""
+        """Yield the rows of a group of images; without images, only rows that are not placed yet."""
         parts = [self._row_part, *self._column_parts]
         variables = self._problem.variables
         image = variables["base-image"].of_versions(images[:1]) if images else ABSENT
@@ -359,7 +358,7 @@ def _narrow_each(
 
 
 class _Part:
-    """The subproblem of one column; without packages, that of the rows themselves."""
+    """The subproblem of one column; without packages, the subproblem of the rows themselves."""
 
     def __init__(
         self,
@@ -406,7 +405,7 @@ class _Part:
         return self.problem.variables[name].candidate(solution[name]).version if name in solution else ""
 
     def cell(self, domains: Domains | None, pins: Mapping[str, int], *, reasons: bool) -> Cell:
-        """Answer for a row with these domains, which follow from these pins."""
+        """Return the cell of a row with these domains, which follow from these pins."""
         try:
             solution = self.solve(domains)
             if solution is not None:
@@ -442,10 +441,10 @@ class _Part:
         return failing[0] if failing else COMBINATION
 
     def reason(self, name: str, pins: Mapping[str, int], mask: int = -1) -> str:
-        """Name the components whose facts exclude every version of a package.
+        """Return the names of the components whose facts exclude every version of a package.
 
         Each version that the row excludes is excluded by some relation with another component.
-        As few of those components as necessary are named, the one that excludes most versions first.
+        The result has as few components as necessary, the component that excludes most versions first.
 
         Parameters
         ----------
@@ -487,7 +486,7 @@ class _Part:
                 if self._counts(demand) and not (demand.variable.name in columns and _is_requirement(demand))
             ]
             self._open[name] = self.session.narrow(demands)
-        # Rows come in order, so most of the path of the previous row is also that of this one.
+        # Rows come in order, so this row shares most of its path with the previous row.
         path, domains = self._paths.setdefault(name, []), self._open[name]
         for depth, pin in enumerate(pins.items()):
             if len(path) == depth or path[depth][0] != pin:
@@ -498,7 +497,7 @@ class _Part:
     def _excluded_by(
         self, relation: Relation, variable: Variable, left: int, around: Domains
     ) -> Iterator[tuple[str, int]]:
-        """Yield the name of the other component, and the candidates that none of its candidates fits."""
+        """Yield the name of the other component, and the candidates that fit none of its candidates."""
         number = self.session.network.number
         if relation.subject is variable:
             other = around[number[relation.object.name]]
@@ -529,7 +528,7 @@ def _reason_of(relation: Relation, other: str) -> str:
 
 
 def _fewest(excluded: Mapping[str, int], left: int) -> str:
-    """Return names that together exclude all remaining candidates, the one that excludes most first."""
+    """Return names that together exclude all remaining candidates, the name that excludes most first."""
     names: list[str] = []
     while left:
         best = max(excluded, key=lambda name: (excluded[name] & left).bit_count(), default="")

@@ -32,7 +32,7 @@ def read_text(
     error
         The exception to raise.
     hint
-        What to do if the file is not text.
+        What to do if the file cannot be read.
     largest
         Maximum size in bytes.
     pipes

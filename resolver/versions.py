@@ -1,4 +1,4 @@
-"""Versions and specifiers as the catalog and the command line write them."""
+"""Versions and specifiers in the forms that the catalog and the command line use."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def minor(version: str) -> str:
 
 @lru_cache(maxsize=4096)
 def parse_specifier(text: str) -> Specifier:
-    """Parse a version specifier; a bare version means that version and its patch releases.
+    """Parse a version specifier or a bare version.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def parse_specifier(text: str) -> Specifier:
     Raises
     ------
     UsageError
-        The text is neither.
+        The text is neither a specifier nor a version.
 
     Examples
     --------
@@ -102,7 +102,7 @@ def parse_specifier(text: str) -> Specifier:
 def allows(specifiers: Sequence[Specifier], version: str) -> bool:
     """Return whether any of the specifiers allows the version; an empty list allows all.
 
-    A local version label is only compared if the specifier names one, as in PEP 440.
+    A local version label is only compared if the specifier contains one, as in PEP 440.
 
     Examples
     --------

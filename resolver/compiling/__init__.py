@@ -1,7 +1,7 @@
 """Compile the catalog and a request to a problem: every kind of fact becomes a relation or a demand.
 
-No module here decides anything. Each turns the rows of one kind into variables, demands and relations.
-The search knows nothing about drivers, wheels or images.
+The modules make no choices. Each turns the rows of one kind into variables, demands and relations. The search
+does not distinguish between drivers, wheels and images.
 """
 
 from __future__ import annotations
@@ -40,16 +40,17 @@ def compile_problem(
     catalog, request
         The facts and the request.
     also
-        Distributions of the catalog that something outside it may require.
+        Distributions of the catalog that distributions outside it may require.
     keep
         Version and variant (`Candidate.key`) to prefer, by component.
     open_world
-        Whether names that the catalog does not know are resolved elsewhere, instead of being an error.
+        Whether names that are not in the catalog are resolved from indexes, instead of being an error.
 
     Raises
     ------
     UsageError
-        The request names a component, version, day or image that the catalog does not know.
+        The request names a component, version or image that is not in the catalog, or a day on which the
+        site's kernel driver is not known.
     """
     if request.no_prebuilt:
         catalog = without_prebuilt(catalog, request.target.backend)
@@ -66,7 +67,7 @@ def compile_problem(
 def subproblem(problem: Problem, catalog: Catalog, backend: Backend, names: Collection[str]) -> Problem:
     """Return the problem as it would be compiled for only some of its packages.
 
-    A table asks the same question about many packages, so their problem is compiled only once. Torch
+    A table solves the same request for many packages, so their problem is compiled only once. Torch
     wheels of another backend may stay among the candidates; no solution contains them.
 
     Parameters

@@ -1,4 +1,4 @@
-"""Clauses: facts before they become masks, and the tests they are written with."""
+"""Clauses: facts before they become masks, and the tests that select their candidates."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 REQUEST = "the request"
 THIS_MACHINE = "this machine"
 PAIRED_WITH_TORCH = ("torchvision", "torchaudio")
-"""They require an exact version of torch; torch does not require them."""
+"""Distributions that require an exact version of torch, which does not require them."""
 LIMITS = ("glibc", "libstdcxx", "kernel-driver")
-"""Components that no distribution brings in: a distribution's requirement on them only limits them."""
+"""Components that a requirement of a distribution only limits, without adding them to the solution."""
 OTHER_ARCHITECTURES = "others"
-"""The alternative to the requested GPU architectures, so that a conflict can name them as a reason."""
+"""The alternative to the requested GPU architectures, so that they can be part of a conflict."""
 
 
 class Clause(msgspec.Struct, frozen=True):
-    """One fact before it becomes masks: the subjects it is about, and the objects it allows."""
+    """One fact before it becomes masks: its subjects, and the objects that it allows."""
 
     subjects: Test
     objects: Test
     text: Fact | LazyText
     risk: bool = False
     build_only: bool = False
-    """Whether it is only about building, so that it does not concern installed versions."""
+    """Whether the fact applies only to builds, and so not to installed versions."""
 
 
 def mask_of(variable: Variable, test: Test) -> int:
@@ -51,7 +51,7 @@ def any_candidate(_: Candidate) -> bool:
 
 
 def no_candidate(_: Candidate) -> bool:
-    """Allow nothing."""
+    """Reject every candidate."""
     return False
 
 
@@ -128,18 +128,18 @@ class LineIs(IndexedTest, frozen=True):
 
 
 def allowed_by(specifiers: Sequence[str]) -> Test:
-    """Return a test that allows what any of the specifiers allows; everything if there are none."""
+    """Return a test for the versions that any of the specifiers allows; every version if there are none."""
     if not specifiers:
         return any_candidate
     return AllowedBy(tuple(specifiers))
 
 
 def covers(offered: Iterable[str], requested: Sequence[str]) -> Test:
-    """Return a test that allows other GPU architectures, and the requested ones if all are offered."""
+    """Return a test for other GPU architectures, and for the requested ones if all of them are offered."""
     covered = set(requested) <= set(offered)
     return lambda candidate: covered or candidate.version == OTHER_ARCHITECTURES
 
 
 def architectures(target: Target) -> str:
-    """Return the GPU architectures of a target as the one version of the component ``gfx``."""
+    """Return the GPU architectures of a target as the single version of the component ``gfx``."""
     return ",".join(target.gfx)

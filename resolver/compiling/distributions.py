@@ -59,10 +59,10 @@ def compile_torch(builder: ProblemBuilder) -> None:
 
 
 def _torch_rows(builder: ProblemBuilder) -> list[schema.Torch]:
-    """Return the wheels for the target's backend, so that explanations need not mention the others.
+    """Return the wheels for the target's backend, so that explanations do not mention other wheels.
 
-    Returns all wheels if the request names only wheels of another backend, or if such a wheel is
-    installed: then the conflict reports that.
+    Return all wheels if the request names only wheels of another backend, or if such a wheel is installed.
+    The conflict then reports the wrong backend.
     """
     rows = list(builder.catalog.torch.values())
     preinstalled, backend = builder.request.preinstalled, builder.target.backend
@@ -90,7 +90,7 @@ def _torch_candidate(row: schema.Torch) -> Candidate:
 
 
 def _companion_candidate(name: str, version: str, torches: Sequence[schema.Torch]) -> Candidate:
-    """Return a candidate for a companion of torch wheels, from the index of the first of them."""
+    """Return a candidate for a companion of torch wheels, with the source of the first wheel."""
     versions = join_words([row.version for row in torches], joiner="and")
     fact = Fact.of(torches[0], f"{name} {version} is published with torch {versions}", note="")
     return Candidate(name, version, "distribution", "published", fact)
@@ -154,7 +154,7 @@ def _release_of(row: schema.Torch) -> str:
 
 
 def _companions(row: schema.Torch) -> dict[str, str]:
-    """Return the exact companions of a torch wheel, by distribution.
+    """Return the exact versions of the companions of a torch wheel, by distribution.
 
     A triton that the wheel requires only on some versions of Python (torch 2.2 and 2.3 before Python 3.12) is
     not included: the marker is in the wheel's metadata, which only an index has.
@@ -299,7 +299,7 @@ def _relate_to_requirements(builder: ProblemBuilder, name: str, masks: _ReleaseM
     }
     for (on, when_present), rows in grouped.items():
         if on not in builder.variables:
-            continue  # limits a component that nothing brings in
+            continue  # the rows limit a component that is not part of the problem
         if on in {"rocm", "gfx", "kernel-driver"} and builder.target.backend != "rocm":
             continue
         clauses = [
@@ -331,7 +331,7 @@ def _allowed_by(row: schema.Requires, on: str, gfx: Sequence[str]) -> Test:
         return covers(row.versions, gfx)
     if not row.allows_gfx(gfx):
         return no_candidate
-    if on == "libstdcxx":  # an image may name only the major version, which stands for its last release
+    if on == "libstdcxx":  # an image's row may have only the major version, which means its last release
         return lambda libstdcxx: any(
             satisfies(version, text)
             for version in (libstdcxx.version, f"{libstdcxx.version}.9")
@@ -389,9 +389,9 @@ def _relate_to_build_requirements(builder: ProblemBuilder, name: str, masks: _Re
 
 
 def _torch_for_standard(builder: ProblemBuilder, standard: str) -> tuple[Test, str]:
-    """Allow every torch whose headers compile with a C++ standard, or whose required standard is unknown.
+    """Return a test for each torch whose headers compile with a C++ standard, or need an unknown standard.
 
-    Also returns the newest release that is known to compile.
+    Also return the newest release that is known to compile.
     """
     required = {
         row.version: int(row.cxx_standard) for row in builder.catalog.torch.values() if row.cxx_standard
@@ -417,11 +417,11 @@ class _ReleaseMasks:
                     self._of_variant[variant] = self._of_variant.get(variant, 0) | 1 << number
 
     def of(self, release: schema.Release) -> KnownMask:
-        """Allow one release."""
+        """Return a test that allows one release."""
         return KnownMask(self._of[release.version, release.variant])
 
     def applies(self, row: schema.Requires) -> KnownMask:
-        """Allow the releases that a row applies to."""
+        """Return a test that allows the releases that a row applies to."""
         mask = self._of_variant.get(row.variant, 0)
         if row.kind == "build":
             mask &= self._built

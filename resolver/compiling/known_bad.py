@@ -1,9 +1,9 @@
-"""Known-bad combinations: versions that do not work together although every two of them seem to.
+"""Known-bad combinations: versions that do not work together although each pair of them seems to.
 
-A combination of two components is one relation. A combination of more gets a component of its own with one
-version for each way to avoid it ("without apex"). Every component that has one of its bad versions rules out
-its own way, so if all have one, none is left. The component that is requested most rarely brings it in, so
-that most problems do not contain it.
+A combination of two components is one relation. A combination of more gets a component of its own, with one
+version for each way to avoid the combination ("without apex"). A component with a bad version excludes its
+own way. If all components have bad versions, no way is left. Only the most rarely requested component
+requires the new component, so that most solutions do not contain it.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _exclude(builder: ProblemBuilder, row: schema.KnownBad, name: str) -> None:
         clause = Clause(tests[first], _not(tests[others[0]]), fact)
         builder.relate(first, others[0], [clause], when_present=True, forbids=True)
         return
-    certain = replace(fact, status="documented")  # avoiding something needs no trust
+    certain = replace(fact, status="documented")  # avoiding a combination does not depend on trust
     ways = [Candidate(name, f"without {component}", "platform", "request", certain) for component in tests]
     builder.add_variable(name, ways)
     rarest = next((component for component in tests if component not in {*PLATFORM, "torch"}), first)

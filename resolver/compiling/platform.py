@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from resolver.model import Origin
 
 _BACKENDS = ("rocm", "cpu")
-_GLIBC_OF_RELEASE = "Not read from the image: it is the glibc of that Linux release."
+_GLIBC_OF_RELEASE = "Not read from the image. This is the glibc of that Linux release."
 
 
 def compile_platform(builder: ProblemBuilder) -> None:
@@ -183,7 +183,7 @@ def _add_images(builder: ProblemBuilder) -> None:
     rocm, glibc = [], []
     for row in images.values():
         this = version_in([row.name])
-        if row.rocm:  # without it, the image has only the ROCm of torch's wheel
+        if row.rocm:  # an image without ROCm gets it only from torch's wheel
             fact = Fact.of(row, f"{row.name} contains ROCm {row.rocm}", note="")
             known = row.rocm in builder.catalog.rocm
             rocm.append(Clause(this, version_in([row.rocm]) if known else LineIs(minor(row.rocm)), fact))

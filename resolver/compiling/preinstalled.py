@@ -1,12 +1,12 @@
 """Preinstalled distributions: as candidates, in the catalog's relations, and as demands that keep them.
 
-An installed version that the catalog does not know, such as torch 2.9.1+rocm6.4.lumi, has the
+An installed version that is not in the catalog, such as torch 2.9.1+rocm6.4.lumi, has the
 requirements of the catalog version with the same public version whose local label is a prefix of its own.
-If no label matches (an image that compiled torch 2.10.0 itself), only the public version is matched:
+If no label matches (a torch 2.10.0 that was compiled for the image), only the public version is matched:
 other distributions accept it as that torch, and its own requirements are not known. Both cases cause a
 warning if the version is chosen.
 
-Two distributions that are installed together are compatible, whatever the catalog says about them.
+Two distributions that are installed together are compatible, even if the catalog excludes the combination.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _Installed = tuple[str, list[InstalledVersion]]
 
 
 def installed_names(catalog: Catalog, request: Request) -> set[str]:
-    """Return the names of all installed distributions; for a base image, of all that it may contain."""
+    """Return the names of all distributions that are installed, or that the chosen base image may contain."""
     if request.preinstalled is None:
         return set()
     if request.preinstalled.source != IMAGE:
@@ -119,7 +119,7 @@ def _source(preinstalled: Preinstalled) -> str:
 
 
 def _matches(version: str, known: Sequence[Candidate]) -> tuple[list[int], list[int]]:
-    """Return the positions of the candidates with the same requirements, and of those it can replace."""
+    """Return the positions of the candidates with the same requirements, and of those that it can replace."""
     exact = [i for i, candidate in enumerate(known) if candidate.version == version]
     if exact:
         return exact, exact
@@ -166,7 +166,7 @@ def extend(
     rows
         The rows of the relation; replaced in place.
     runtime
-        A bit for each row that its subjects require at run time, not only to be built.
+        A bit for each row that applies at run time, and not only to the build.
     subject, target
         Installed versions of both components.
     request
@@ -232,7 +232,7 @@ def compile_preinstalled(builder: ProblemBuilder) -> None:
     if image and image.python and "python" not in preinstalled.installed:
         builder.demand_stated("python", version_in(image.python), _python_of(image).text, image.source)
     for name, version in sorted(preinstalled.installed.items(), key=lambda pair: (pair[0] == "torch", pair)):
-        # torch last: of several reasons for a conflict the last tends to be reported
+        # torch last: of several reasons for a conflict, the last tends to be reported
         text, source = f"the base image contains {name} {version}", _source(preinstalled)
         if name in {"python", "rocm"}:
             builder.demand_stated(
@@ -247,8 +247,8 @@ def compile_preinstalled(builder: ProblemBuilder) -> None:
 def _demand_by_label(builder: ProblemBuilder, version: str, source: str) -> None:
     """Add the constraints that an installed version of torch implies, if the catalog has no such torch.
 
-    The label names what it was built for (``+rocm6.4``, ``+cu121``, ``+cpu``). The Pythons are those that
-    a torch of the same public version is published for, unless the installed Python is listed.
+    The label is the platform of the build (``+rocm6.4``, ``+cu121``, ``+cpu``). Unless the installed Python
+    is listed, Python is limited to the versions that the same public version of torch is published for.
     """
     public, _, label = version.partition("+")
     torch, match = f"the installed torch {version}", _LABEL.match(label)
@@ -293,7 +293,9 @@ def _keep_image_content(builder: ProblemBuilder) -> None:
     """Tie the content of a base image to the choice of that image."""
     if builder.target.backend != "rocm":
         msg = "--keep-installed image keeps the content of a base image, and the CPU backend has none."
-        raise UsageError(msg, hint="Name a file instead: pip list > installed.txt")
+        raise UsageError(
+            msg, hint="Use a list instead: pip list > installed.txt, then --keep-installed installed.txt"
+        )
     images = _inspected_images(builder.catalog, builder.target)
     known = any_candidate if builder.target.base_image else version_in([row.name for row in images])
     builder.demand_requested("base-image", known, "you asked to keep the content of the base image")
@@ -345,7 +347,7 @@ def preinstalled_warnings(request: Request, problem: Problem, solution: Mapping[
                 warnings += [_sentence(row.fact.text) for row in rows if row.contradicts]
     image = chosen["base-image"].version if "base-image" in chosen else ""
     if preinstalled.source == IMAGE and not any(map(_is_preinstalled, chosen.values())):
-        warnings.append(f"The content of {image} is not known, so nothing was kept.")
+        warnings.append(f"The content of {image} is not known, so no installed version was kept.")
     elif preinstalled.source != IMAGE and image and not request.target.base_image:
         warnings.append(
             f"{preinstalled.source} does not name its base image, so {image} was chosen. "

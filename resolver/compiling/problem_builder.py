@@ -37,9 +37,9 @@ class ProblemBuilder:
         The inputs of the problem.
     reachable
         Names of the distributions that the request can bring in: the requested ones, those that they
-        require, and so on. No others can become part of a solution, so no others are compiled.
+        require, and so on. Only these can become part of a solution, so only these are compiled.
     requires
-        Requirements of each of them.
+        Requirements of each of these distributions.
     driver
         Major.minor line of the target's kernel driver, or None if it is not known.
     window
@@ -88,7 +88,7 @@ class ProblemBuilder:
         return closed_names(self.catalog, self.target.backend)
 
     def is_closed(self, name: str) -> bool:
-        """Return whether only the catalog decides a name; without indexes it decides all."""
+        """Return whether a name is resolved from the catalog only; without indexes, all names are."""
         return not self.open_world or name in self.variables or name in self._closed
 
     def is_required(self, name: str) -> bool:
@@ -114,9 +114,9 @@ class ProblemBuilder:
         """Add a component, and sort its candidates in the order of preference.
 
         The highest rank comes first, or the lowest if the request prefers the oldest. Within a rank, the
-        candidate without a variant comes first. The site's advice comes before the rest, but `last` matters
-        more: the lowest value comes first. The version to keep comes before all others.
-        Candidates weaker than the requested support may not be chosen.
+        candidate without a variant comes first. Versions that the site advises come before the others. `last`
+        takes precedence over the advice: the lowest value comes first. The version to keep comes before all
+        others. Candidates weaker than the requested support may not be chosen.
         """
         ordered = sorted(candidates, key=lambda candidate: candidate.variant)
         ordered.sort(key=rank, reverse=self.request.prefer != "oldest")
@@ -150,9 +150,9 @@ class ProblemBuilder:
         """Add a relation between two components.
 
         A clause that is weaker than the requested support stays, but allows nothing: without it, a subject
-        with weak facts only would not be constrained at all. A clause that `forbids` something counts
-        however weak it is, because no choice rests on it. Facts about a version also hold for the
-        installed versions that match it, unless the relation is `exact`.
+        with weak facts only would not be constrained at all. A clause of a relation that `forbids`
+        combinations counts however weak it is, because no choice depends on it. Facts about a version also
+        apply to the installed versions that match it, unless the relation is `exact`.
         """
         variable, other = self.variables[subject], self.variables[target]
         rows: list[Row] = []
@@ -213,10 +213,10 @@ class ProblemBuilder:
 
 
 def closed_names(catalog: Catalog, backend: Backend) -> frozenset[str]:
-    """Return the names that only the catalog decides.
+    """Return the names that are resolved from the catalog only.
 
-    An index may have something else under these names: PyPI's torch is a CUDA build, its apex is not
-    NVIDIA's. Distributions that the catalog only knows from PyPI, such as numpy, are not among them.
+    An index may have something else under these names: PyPI's torch is a CUDA build, and PyPI's apex is not
+    NVIDIA's. Distributions whose releases in the catalog are from PyPI, such as numpy, are not included.
     """
     packages = {row.package for row in catalog.release.values() if not row.pypi}
     tritons = (exact_requirement(row.triton) for row in catalog.torch.values() if row.backend == backend)
@@ -241,7 +241,7 @@ def reachable(catalog: Catalog, backend: Backend, names: Iterable[str]) -> froze
 
 
 def check_target(catalog: Catalog, target: Target) -> None:
-    """Raise a UsageError if the target names something that the catalog does not know."""
+    """Raise a UsageError if the target names something that is not in the catalog."""
     known: tuple[tuple[str, Sequence[str | None], Mapping[str, object]], ...] = (
         ("GPU architecture", target.gfx, catalog.gfx),
         ("kernel driver", [target.driver], catalog.driver),
@@ -273,9 +273,9 @@ def is_advised(advice: schema.SiteAdvice, version: str) -> bool:
 
 
 def window_of(catalog: Catalog, request: Request) -> schema.Window | None:
-    """Return the site's driver window of the target's day.
+    """Return the site's driver window for the target's day.
 
-    None if the site has no GPU driver, or if the request names the driver.
+    Return None if the site has no GPU driver, or if the request names the driver.
 
     Raises
     ------
@@ -292,5 +292,7 @@ def window_of(catalog: Catalog, request: Request) -> schema.Window | None:
     if windows:
         msg = f"The kernel driver of {target.site} on {target.date} is not known."
         known = f"{windows[0].since} to {windows[-1].until or 'today'}"
-        raise UsageError(msg, hint=f"Known days: {known}. Or name the driver with --driver.")
+        raise UsageError(
+            msg, hint=f"Known days: {known}. Use one of these, or name the driver with --driver."
+        )
     return None

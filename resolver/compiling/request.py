@@ -39,7 +39,7 @@ def compile_request(builder: ProblemBuilder) -> None:
     Raises
     ------
     UsageError
-        A requirement names a component or a version that the catalog does not know.
+        A requirement names a component or a version that is not in the catalog.
     """
     target = builder.target
     text = f"the backend is {target.backend}"
@@ -66,7 +66,7 @@ def compile_request(builder: ProblemBuilder) -> None:
 
 
 def _means_triton_of_torch(builder: ProblemBuilder, name: str) -> bool:
-    """Return whether a name means the triton of any torch for ROCm, which the open world decides."""
+    """Return whether a name means the triton of any torch for ROCm, which the open world resolves."""
     return builder.open_world and builder.target.backend == "rocm" and name == "triton"
 
 
@@ -79,7 +79,7 @@ def _demand_limits(builder: ProblemBuilder) -> None:
 
 
 def _demand_limit(builder: ProblemBuilder, limit: Requirement, specifier: Specifier) -> None:
-    """Limit a component to some versions, under the Pythons to which the marker applies."""
+    """Limit a component to some versions, for the Pythons to which the marker applies."""
     text = f"you limited {limit.name} to {specifier}"
     _demand_under_marker(builder, limit, allowed_by([str(specifier)]), text, optional=True)
 
@@ -136,7 +136,7 @@ def _demand_images(builder: ProblemBuilder) -> None:
     what = (
         f"base images with ROCm {join_words(releases, most=8, joiner='and')}"
         if releases
-        else "no base image that the catalog knows"
+        else "no base image that is in the catalog"
     )
     text = f"{target.site} offers {what} on {target.date}"
     source = next(iter(offered.values())).source if offered else REQUEST
@@ -145,7 +145,7 @@ def _demand_images(builder: ProblemBuilder) -> None:
 
 def _reject_url(requirement: Requirement) -> None:
     if requirement.url:
-        msg = f"{shorten(requirement.text)!r} has a URL, but the catalog decides {requirement.name}."
+        msg = f"{shorten(requirement.text)!r} has a URL, but {requirement.name} must be from the catalog."
         raise UsageError(msg, hint=f"Name a version instead: {requirement.name}==VERSION.")
 
 
@@ -175,7 +175,7 @@ def _is_device(extra: str) -> bool:
 
 
 def _with_device_extra(catalog: Catalog, allowed: Test) -> Test:
-    """Restrict a test to the torches whose extras bring the code for a GPU architecture."""
+    """Restrict a test to the versions of torch whose extras install the code for a GPU architecture."""
     return lambda candidate: (
         allowed(candidate)
         and candidate.version in catalog.torch
@@ -203,7 +203,7 @@ def _allowed(
     Raises
     ------
     UsageError
-        No release has that variant.
+        The requirement names several variants, or one that no release has.
     """
     versions = allowed_by([str(requirement.specifier)] if requirement.specifier is not None else [])
     known = sorted({candidate.variant for candidate in candidates} - {""}, key=_names_before_commits)
@@ -211,7 +211,7 @@ def _allowed(
         return versions
     if len(requirement.extras) > 1:
         msg = f"{shorten(requirement.text)!r} names more than one variant."
-        raise UsageError(msg, hint="Name one variant of the catalog's releases in the brackets.")
+        raise UsageError(msg, hint="Put only one variant into the brackets.")
     variant = requirement.extras[0]
     if variant not in known:
         msg = f"{requirement.name} has no variant {shorten(variant)!r}."
@@ -223,7 +223,7 @@ def _allowed(
 
 
 def _names_before_commits(variant: str) -> tuple[bool, str]:
-    """Sort names of variants before commits, which users rarely type."""
+    """Return a sort key that puts names before commits, which users rarely type."""
     return all(character in "0123456789abcdef" for character in variant), variant
 
 
@@ -237,11 +237,11 @@ def unknown_component(name: str, known: Iterable[str]) -> UsageError:
     hint = did_you_mean(name, sorted(known))
     if hint.startswith("Known"):
         hint += " Only `matrix resolve` looks up other distributions, if a package index is configured."
-    return UsageError(f"The catalog does not know {shorten(name)!r}.", hint=hint)
+    return UsageError(f"{shorten(name)!r} is not in the catalog.", hint=hint)
 
 
 def closest_versions(requirement: Requirement, versions: Sequence[str]) -> str:
-    """Return a hint with the version that may be meant, and the known ones."""
+    """Return a hint with the version that the user may mean, and the known versions."""
     pins = [clause.version for clause in requirement.specifier or ()]
     guess = did_you_mean(pins[0].removesuffix(".*"), versions) if pins else ""
     listed = f"Known versions: {join_words(list(dict.fromkeys(versions)), most=12, joiner='and')}."

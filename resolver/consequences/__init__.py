@@ -1,10 +1,10 @@
-"""What a change makes possible, impossible or different, and which facts are the reason.
+"""Report the consequences of a change, and the facts that are the reason.
 
 A change is a pair of sides, *before* and *after*: two catalogs, or two targets of one request, or both. The
-two feasible tables are compared, and everything that users rely on is judged on both sides: locks,
-published wheels, proven sets. What is possible on one side only is explained by a minimal conflict of the
-other side; the facts that changed are the parts of that conflict that the first side does not have. So
-exchanging the sides gives the same answer with the effects exchanged.
+feasible tables of both sides are compared. Locks, published wheels and proven sets are judged on both sides.
+If something is possible on one side only, a minimal conflict of the other side explains it. The facts that
+changed are the parts of that conflict that the first side does not have. Exchanging the sides therefore gives
+the same answer with the effects exchanged.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def consequences(before: Side, after: Side, holdings: Iterable[Holding] = ()) ->
     Raises
     ------
     UsageError
-        A request names something that its catalog does not know, such as the driver of that day.
+        A request names something that is not in its catalog, or the driver of its day is not known.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Whether what users rely on is still possible: locks, published wheels and proven sets."""
+"""Check whether locks, published wheels and proven sets are still possible."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
     pins
         The versions that must not change; see `Question`.
     also
-        Distributions that may be part of it although nothing in the catalog requires them.
+        Distributions that may be part of the holding although no row of the catalog requires them.
     open_world
-        Whether the request may contain distributions that only package indexes know.
+        Whether the request may contain distributions that are only in package indexes.
     differs
-        Facts that would change it if it were created again.
+        Facts that would change the holding if it were created again.
     """
 
     kind: Kind
@@ -130,7 +130,7 @@ class Judge:
                 questions.append(session)
                 continue
             demands = session.problem.demands
-            if holding.kind == "proven-set" and "base-image" in pins:  # whether or not the site offers it
+            if holding.kind == "proven-set" and "base-image" in pins:  # the site need not offer it
                 demands = [one for one in demands if one.variable.name != "base-image" or one.of_target]
             holder = _HOLDERS[holding.kind]
             question = Question(session, demands, pins, holder=holder, source=holding.name)
@@ -150,15 +150,15 @@ class Judge:
                 )
             except UsageError as error:
                 session = CoreItem(error.message.rstrip("."), "fact", "the catalog")
-            self._sessions[key] = side, session  # the side is kept, so that no other gets its id
+            self._sessions[key] = side, session  # keep the side, so that its id is not reused
         return self._sessions[key][1]
 
 
 def proven_sets(before: Side, after: Side) -> Iterator[Holding]:
     """Yield the proven sets that both catalogs have.
 
-    If the target changes, these are the site's, for each target; otherwise all, each for its own site and
-    day.
+    If the target changes, these are the sets of the site, each for both targets. Otherwise these are all
+    sets, each for its own site and day.
     """
     both = [row for name, row in before.catalog.proven.items() if name in after.catalog.proven]
     target = after.request.target
@@ -183,9 +183,9 @@ def _holding_of_set(
 
 
 def wheels(before: Side, after: Side, records: Sequence[WheelRecord]) -> Iterator[Holding]:
-    """Yield a holding for each wheel: whether it still loads with a torch, ROCm and Python it was built for.
+    """Yield a holding for each wheel, with the torch, ROCm and Python that it was built for.
 
-    If the catalog knows the release, its run requirements count as well.
+    If both catalogs have the release, its run requirements count as well.
     """
     names = tuple(sorted({record.name for record in records}))
     ours, theirs = (_with_published(side, records) for side in (before, after))
@@ -235,7 +235,7 @@ def _with_limits_only(request: Request) -> Request:
 
 
 def between_locks(before: tuple[Side, Resolution], after: tuple[Side, Resolution]) -> list[Consequence]:
-    """Return how the picks of two locks differ, and why the version of one is impossible in the other.
+    """Return the differences between the picks of two locks, with the facts that are the reason.
 
     Parameters
     ----------

@@ -30,13 +30,13 @@ class RowKey(msgspec.Struct, frozen=True):
 
 
 class Consequence(msgspec.Struct, frozen=True, kw_only=True):
-    """What a change does to one thing.
+    """The effect of a change on one thing.
 
     Attributes
     ----------
     effect
-        ``breaks``: it was possible and no longer is; ``possible``: the reverse. ``at-own-risk``: it was
-        supported and is now only possible at own risk; ``supported``: the reverse.
+        ``breaks``: the thing was possible and no longer is; ``possible``: the reverse. ``at-own-risk``: the
+        thing was supported and is now only possible at own risk; ``supported``: the reverse.
     kind, name
         The thing.
     before, after
@@ -44,10 +44,10 @@ class Consequence(msgspec.Struct, frozen=True, kw_only=True):
     where
         The rows of the table that are affected.
     was, now
-        The facts that changed and are related to the effect, as they were and as they are. A fact that
-        only one side has is only in one of them.
+        The facts that changed and are related to the effect, as they were and as they are. A fact that only
+        one side has is in only one of these.
     core
-        The minimal conflict on the side on which it, or its version, is impossible.
+        The minimal conflict on the side on which the thing, or its version, is impossible.
     """
 
     effect: Effect

@@ -1,4 +1,4 @@
-"""Whether something is possible, and which facts of one side make it impossible on that side only."""
+"""Check whether something is possible, and return the facts that make it impossible on one side only."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Question:
     Parameters
     ----------
     session, demands
-        The problem and what is asked of it.
+        The problem and the demands on it.
     pins
-        For components, in addition: version and variant (`Candidate.key`), a version, a specifier, or `ANY`.
+        More demands, by component: version and variant (`Candidate.key`), a version, a specifier, or `ANY`.
     holder, source
         The thing with these versions, as the beginning of a sentence, and the source of this statement.
     """
@@ -129,7 +129,7 @@ class Reason(NamedTuple):
 
 
 class Reasons:
-    """Why questions have a solution on one side only; each core is found once."""
+    """The reasons why questions have a solution on one side only; each core is computed once."""
 
     def __init__(self) -> None:
         self._known: dict[Session, list[tuple[dict[str, str], Reason]]] = {}

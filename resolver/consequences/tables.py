@@ -31,7 +31,7 @@ PUBLISHED_ONLY = "published wheels only: no base image works"
 
 
 _ORIGIN: dict[str, Any] = {"source": "", "note": "", "from_file": "", "from_line": 0}
-"""Keys that only say where a row is from."""
+"""Keys that contain only the origin of a row."""
 _OF_PACKAGES = {"package", "release", "requires", "recipe", "proven"}
 """Kinds of facts that are about packages, or that affect no row of the table."""
 
@@ -84,7 +84,7 @@ def _package(row: schema.Row) -> str:
 
 
 def with_columns(before: Side, after: Side, names: frozenset[str]) -> tuple[Side, Side]:
-    """Return sides with only some columns, and one more, because a table without columns shows all."""
+    """Return sides with only some columns and one more, because a table without columns shows all columns."""
     columns = [_columns_of(side) for side in (before, after)]
     both = [name for name in columns[0] if name in columns[1]]
     kept = names | {*both[:1]}
@@ -114,7 +114,7 @@ class Rows:
         self.table = Table(side.catalog, side.request)
         self.columns = {column.name: column for column in self.table.columns}
         self.of_pair: dict[tuple[str, str], dict[str, Row]] = {}
-        """For each torch and Python its rows by base image, the preferred first."""
+        """For each torch and Python, its rows by base image, the preferred image first."""
         for row in self.table.rows(reasons=False):
             images = self.of_pair.setdefault((row.torch, row.python), {})
             for image in row.images or ("",):
@@ -360,7 +360,7 @@ class TableDiff:
             self._add(consequence, [row_key])
 
     def _different(self, row_key: RowKey, name: str, ours: Distribution, theirs: Distribution) -> Consequence:
-        """Return the consequence for a cell whose version differs: it is impossible on the other side."""
+        """Return the consequence for a cell whose version differs between the sides."""
         reason, is_before = self._why_other(row_key, name, name, ours.key, theirs.key)
         if not reason.core:
             other_image = (CoreItem("the preferred base image differs", "fact", "the table"),)
@@ -401,7 +401,7 @@ class TableDiff:
 
 
 def _advice(side: Side) -> tuple[CoreItem, ...]:
-    """Return what the site advises."""
+    """Return the site's advice."""
     rows = advice_for(side.catalog, side.request).values()
     return tuple(
         CoreItem(f"{row.site} advises {row.on} {join_words(row.versions)}", "fact", row.source)
@@ -419,7 +419,7 @@ def _newest(key: str) -> tuple[object, str]:
 
 
 def recipe_changes(before: Side, after: Side) -> Iterator[Consequence]:
-    """Yield the releases that both catalogs have and build from a different source or in a different way."""
+    """Yield a consequence for each release that both catalogs have, but with a different source or recipe."""
     requested = {requirement.name for requirement in after.request.requirements} - {*ROW_COMPONENTS}
     for key, release in before.catalog.release.items():
         other = after.catalog.release.get(key)
@@ -440,7 +440,7 @@ def recipe_changes(before: Side, after: Side) -> Iterator[Consequence]:
 
 
 def build_changes(before: Side, after: Side, release: Release, other: Release) -> tuple[CoreItem, ...]:
-    """Return how the source or the recipe of a release differs between two sides."""
+    """Return the differences in the source and the recipe of a release between two sides."""
     backend = after.request.target.backend
     recipes = recipe_for(before.catalog, release, backend), recipe_for(after.catalog, other, backend)
     rows: list[tuple[str, Release | Recipe | None, Release | Recipe | None]] = [
@@ -463,7 +463,7 @@ def _named(release: Release) -> str:
 
 
 def _differing_keys(ours: Release | Recipe, theirs: Release | Recipe) -> list[str]:
-    """Return the keys in which two rows differ, except origin and the releases that they are for."""
+    """Return the keys in which two rows differ, except their origin and the releases that they apply to."""
     others = {*schema.Row.__struct_fields__, "releases", "variant"}
     keys = [key for key in ours.__struct_fields__ if key not in others]
     return [key.replace("_", "-") for key in keys if getattr(ours, key) != getattr(theirs, key)]

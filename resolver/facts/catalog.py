@@ -70,7 +70,7 @@ class Catalog(msgspec.Struct, frozen=True, dict=True):
         )
 
     def with_image(self, row: schema.Image) -> Catalog:
-        """Return a catalog with this base image added; it replaces one of the same name."""
+        """Return a catalog with this base image, which replaces an image of the same name."""
         return msgspec.structs.replace(self, image={**self.image, row.name: row})
 
     def of_kind(self, kind: str) -> list[schema.Row]:
@@ -122,7 +122,7 @@ class Catalog(msgspec.Struct, frozen=True, dict=True):
 
 
 def matches(combination: Mapping[str, str], versions: Mapping[str, str]) -> bool:
-    """Return whether versions match the specifiers of a combination; an empty one allows any version."""
+    """Return whether versions match the specifiers of a combination; an empty specifier allows any."""
     return all(
         name in versions and (not specifier or satisfies(versions[name], specifier))
         for name, specifier in combination.items()
@@ -135,7 +135,7 @@ def within(row: schema.Dated, day: date) -> bool:
 
 
 def applies(row: schema.Requires | schema.Recipe, release: schema.Release) -> bool:
-    """Return whether a row is about this release of its package."""
+    """Return whether a row applies to a release."""
     return (
         row.package == release.package
         and (row.variant is None or row.variant == release.variant)

@@ -101,7 +101,7 @@ def _add_locations(data: dict[str, Any], path: Path, text: str) -> None:
         for row, line in zip(rows, lines, strict=True):
             for key in _SET_BY_READER & row.keys():
                 msg = f"{schema.displayed(str(path))}:{line}: [[{kind}]]: the key {key!r} is reserved."
-                raise CatalogError(msg, hint="Remove it: the program sets it when it reads the file.")
+                raise CatalogError(msg, hint="Remove the key: the program sets it when it reads the file.")
             row["from-file"], row["from-line"] = str(path), line
 
 
@@ -115,7 +115,7 @@ def _normalize(row: dict[str, Any], key: str) -> None:
         row[key] = canonicalize_name(row[key])
 
 
-# tomllib does not report line numbers, so the lines are searched for.
+# tomllib does not report line numbers, so these functions search for the lines.
 
 
 def _lines_of_rows(text: str, kind: str, count: int) -> list[int]:
@@ -303,7 +303,7 @@ def _check_compatible(row: schema.Row, other: schema.Row) -> None:
         "and both are in the same layer."
     )
     raise CatalogError(
-        msg, hint="Keep one. Put the other value into its note, or into a file of a later layer."
+        msg, hint="Keep one row. Put the other value into its note, or into a file of a later layer."
     )
 
 
@@ -327,7 +327,7 @@ def row_to_dict(row: schema.Row) -> dict[str, Any]:
 
 
 def row_to_toml(row: schema.Row) -> str:
-    """Write a row as TOML, one key on each line."""
+    """Return a row as TOML, with one key on each line."""
     lines = [f"[[{kind_of(row)}]]", *(f"{key} = {_value(value)}" for key, value in row_to_dict(row).items())]
     return "\n".join(lines) + "\n"
 
@@ -345,7 +345,7 @@ def row_types() -> dict[str, type[schema.Row]]:
 
 
 def _value(value: object) -> str:
-    """Write a value on one line; tomli-w would write tables and arrays on several."""
+    """Return a value as TOML on one line; tomli-w writes tables and arrays on several lines."""
     import tomli_w
 
     if isinstance(value, dict):

@@ -1,15 +1,15 @@
 """Load the catalog: the shipped files first, then a site's, then the user's.
 
-Every command that needs facts imports this module first, so it imports little: reading and validating
-are imported only if a file changed since the compiled form was written. Paths are plain text here,
-because importing pathlib takes longer than reading the rows.
+Every command that needs facts imports this module first, so it has few imports: the modules that read and
+validate files are imported only if a file changed since the compiled form was written. Paths are plain text
+here, because importing pathlib takes longer than reading the rows.
 
-The compiled form contains the validated and merged rows, with the time and size of every source file. It
-is rewritten when one of them, or the schema, changes. It is a cache: a missing, damaged or unwritable
-one costs only time.
+The compiled form contains the validated and merged rows, with the time and size of every source file. It is
+rewritten when one of them, or the schema, changes. It is a cache: if it is missing, damaged or not writable,
+loading only takes longer.
 
-All paths are resolved on entry: two spellings of a path are one file, and the rows name their
-file independently of the working directory.
+All paths are resolved on entry: two spellings of a path are one file, and the paths in the rows do not depend
+on the working directory.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def load(
     Parameters
     ----------
     overlays
-        TOML files, or directories whose ``*.toml`` files are all read; later ones win.
+        TOML files, or directories whose ``*.toml`` files are all read; later ones take precedence.
     shipped
         A directory to read instead of the shipped files, such as that of another version of this program.
     cache
@@ -78,7 +78,7 @@ def load_uncached(
     Raises
     ------
     CatalogError
-        See `load`.
+        As for `load`.
     """
     from resolver.facts.catalog_files import merge, read_layers
     from resolver.facts.validate import check_references

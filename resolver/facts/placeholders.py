@@ -9,7 +9,7 @@
 ``{gfx:one}``      a single architecture, for a variable that does not accept a list
 ``{jobs}``         the number of parallel compile jobs
 ``{rocm}``         the ROCm line that torch is built for, such as ``7.2``
-``{rocm:digits}``  the same without the dot, such as ``72``
+``{rocm:digits}``  this line without the dot, such as ``72``
 ``{rocm-path}``    the ROCm directory of the base image
 =================  ====================================================================
 """

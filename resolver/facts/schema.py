@@ -8,7 +8,7 @@ files have one subject each. Every row has a `status` and a `source`:
 ``observed``
     seen in a run or in a file, and recorded;
 ``inferred``
-    derived from other facts, which the note names.
+    derived from other facts, which are in the note.
 """
 
 import datetime
@@ -27,7 +27,7 @@ EdgeKind = Literal["run", "build"]
 
 
 def displayed(path: str) -> str:
-    """Return a path in the form in which messages show it.
+    """Return a path as it is shown in messages.
 
     A shipped file is shown in the same way on every machine, a file below the working directory
     relative to it, and any other file with its absolute path.
@@ -94,7 +94,7 @@ class Driver(Row, frozen=True, kw_only=True):
     supports: tuple[str, ...]
     """ROCm lines (major.minor) that the table marks as supported."""
     unsupported: tuple[str, ...] = ()
-    """ROCm lines in the table that are not marked. The table does not cover any other line."""
+    """ROCm lines in the table that are not marked as supported. The table does not cover any other line."""
 
     identity = ("version",)
 
@@ -154,8 +154,8 @@ class Torch(Row, frozen=True, kw_only=True):
     system_rocm: bool = False
     """Whether it uses the ROCm that is installed in the system, so that it needs a base image with ROCm."""
     device_extra: str = ""
-    """The extra that brings the code for one GPU architecture, such as ``device-{gfx}``, without which no
-    kernel runs; empty if the wheel has the code."""
+    """The extra that installs the code for one GPU architecture, such as ``device-{gfx}``. Without this code,
+    no kernel runs. Empty if the wheel has the code."""
 
     identity = ("version",)
 
@@ -201,7 +201,7 @@ class Site(Row, frozen=True, kw_only=True):
     """The backend if the request names none."""
     gfx: tuple[str, ...] = ()
     public_images: bool = False
-    """Whether the site can use every public base image (its path names a registry)."""
+    """Whether the site can use every public base image (an image whose path is in a registry)."""
 
     identity = ("name",)
 
@@ -227,7 +227,7 @@ class Dated(
     kw_only=True,
     rename={"since": "from", "from_file": "from-file", "from_line": "from-line"},
 ):
-    """The keys of every row that holds in a range of dates."""
+    """The keys of every row that applies to a range of dates."""
 
     since: datetime.date | None = None
     until: datetime.date | None = None
@@ -242,7 +242,7 @@ class Window(Dated, frozen=True, kw_only=True):
     driver: str
     """Major.minor line of AMD's driver."""
     package: str = ""
-    """The driver package as the site names it."""
+    """The site's name for the driver package."""
 
     identity = ("site", "since")
 
@@ -276,13 +276,13 @@ class SiteVariable(Dated, frozen=True, kw_only=True):
     site: str
     name: str
     value: str | None = None
-    """What it must be set to, with ``${NAME}`` for other variables; left out if it must not be set."""
+    """The required value, with ``${NAME}`` for other variables; left out if the variable must not be set."""
     reason: str
-    """Why, in one sentence without a full stop."""
+    """The reason, in one sentence without a full stop."""
     directory: bool = False
     """Whether the value is the path of a directory that must exist."""
     combination: dict[str, str] = {}
-    """Specifiers of the versions for which this is true, by component; empty means always."""
+    """Specifiers of the versions to which the row applies, by component; empty means always."""
 
     identity = ("site", "name", "combination", "since")
 
@@ -368,7 +368,7 @@ class Wheel(Row, frozen=True, kw_only=True):
 
 
 class Requires(Row, frozen=True, kw_only=True):
-    """The one relation: (package, releases) requires (object, versions)."""
+    """A requirement: (package, releases) requires (object, versions)."""
 
     package: str
     releases: str = ""
@@ -530,13 +530,13 @@ class ProvenSet(Row, frozen=True, kw_only=True):
 
 
 class Package(Row, frozen=True, kw_only=True):
-    """An extension package that the catalog knows how to build or where to find."""
+    """An extension package with recipes or published wheels."""
 
     name: str
     title: str
     import_name: str = ""
     pypi: str = ""
-    """What PyPI has under this name: ``same``, ``other project`` or ``none``."""
+    """The project of this name on PyPI: ``same``, ``other project`` or ``none``."""
 
     identity = ("name",)
 

@@ -52,7 +52,7 @@ def validation_errors(file: schema.CatalogFile) -> Iterator[Value]:
     for kind in schema.KINDS:
         for row in getattr(file, kind):
             if not row.source.strip():
-                yield row, "source", "is empty; every row names its source"
+                yield row, "source", "is empty; every row needs a source"
             for key, message in _row_errors(row):
                 yield row, key, message
 
@@ -115,7 +115,7 @@ def _row_errors(row: schema.Row) -> Iterator[tuple[str, str]]:
 @_row_errors.register
 def _(row: schema.Torch) -> Iterator[tuple[str, str]]:
     if row.backend == "rocm" and not row.rocm:
-        yield "rocm", "is missing; a ROCm build names the ROCm line it is built for"
+        yield "rocm", "is missing; add the ROCm line that the wheel is built for"
 
 
 @_row_errors.register
@@ -259,19 +259,19 @@ def _check_exists(row: schema.Row, kind: str, name: str, known: Collection[str])
 
 
 def _check_windows(catalog: Catalog) -> None:
-    """Check that a site has one driver at a time."""
+    """Check that each site has only one driver at a time."""
     for site in catalog.site:
         for earlier, later in pairwise(catalog.windows_of(site)):
             if earlier.until is not None and earlier.until > later.since:
                 msg = (
                     f"{later.location}: {site} has driver {later.driver} from {later.since}, but "
-                    f"{earlier.location} says it has driver {earlier.driver} until {earlier.until}."
+                    f"{earlier.location} has driver {earlier.driver} until {earlier.until}."
                 )
                 raise CatalogError(msg, hint=f"End the earlier window: until = {later.since}.")
 
 
 def _check_unique(catalog: Catalog) -> None:
-    """Check that a path names one image, a file has one hash, and a commit has one version."""
+    """Check that a path belongs to one image, a file has one hash, and a commit has one version."""
     images: dict[str, schema.Image] = {}
     for image in catalog.image.values():
         if image.path:

@@ -222,7 +222,7 @@ def test_plan_of_published_lock_is_empty(lock: Resolution, catalog: Catalog, ind
     assert plan(published, catalog, index, here()) == []
     with pytest.raises(UsageError) as caught:
         plan(published, catalog, index, here(), ["deepspeed"])
-    assert caught.value.hint == "Nothing in it is built."
+    assert caught.value.hint == "The lock does not build any distribution."
 
 
 def test_plan_without_recipe_is_rejected(lock: Resolution, catalog: Catalog, index: Index) -> None:

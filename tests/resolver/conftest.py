@@ -33,10 +33,10 @@ def overlay(tmp_path: Path) -> Callable[[str], Path]:
 
 @pytest.fixture
 def _no_hang() -> Iterator[None]:
-    """End a test that would not end by itself."""
+    """Fail a test that does not end within 5 seconds."""
 
     def give_up(_number: int, _frame: FrameType | None) -> None:
-        pytest.fail("it does not end")
+        pytest.fail("the test did not end within 5 seconds")
 
     before = signal.signal(signal.SIGALRM, give_up)
     signal.alarm(5)

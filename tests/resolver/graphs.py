@@ -14,7 +14,7 @@ from resolver.model import Distribution, Edge, Origin, Request, Requirement, Res
 
 PLAIN = ("apex", "deepspeed", "flash-attn", "ninja", "setuptools", "torch", "triton")
 ODD = ('to"rch', "a\\", "<b>&amp;", "x -> y", "ф]", "e\x1b[31mx", "two\nlines", "#35;", "`code`")
-"""Names that no index has, but that a file may hold."""
+"""Names that no index has, but that a file may contain."""
 
 
 def lock_of(
@@ -24,7 +24,7 @@ def lock_of(
     published: Iterable[str] = (),
     requirements: Iterable[str] = (),
 ) -> Resolution:
-    """Return a resolution with these edges. What is neither built nor published is left to pip."""
+    """Return a resolution with these edges. pip chooses all other distributions."""
     picks = [_pick(name, "build") for name in built] + [_pick(name, "published") for name in published]
     names = {pick.name for pick in picks}
     edges = [

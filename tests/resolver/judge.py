@@ -1,8 +1,8 @@
 """Compare our solver with nab-resolver, an independent PubGrub implementation.
 
-An absent component has version 0, so that absence is a choice like any other: a relation that only holds
-if the object is present also permits 0. The input is written from the universe itself, not from the masks
-that our search reads.
+An absent component has version 0, so that absence is a choice like any other: a relation that only applies if
+the object is present also permits 0. The input is computed from the universe itself, not from the masks that
+our search reads.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def judged(universe: Universe) -> Assignment | None:
     for limit in universe.limits:
         domains[limit.name] &= _versions(limit.allowed, absent=limit.optional)
     if not all(domains.values()):
-        return None  # nothing to ask: a range without versions is no requirement
+        return None  # a range without versions is not a requirement
     permitted: dict[tuple[str, int], dict[str, set[int]]] = {}
     for link in universe.links:
         for position in range(universe.sizes[link.subject]):

@@ -58,7 +58,7 @@ Chosen = dict[str, str]
 
 @dataclass(frozen=True)
 class OpenUniverse:
-    """What the indexes offer, and what is asked for."""
+    """The projects on the indexes, and a request."""
 
     projects: Mapping[str, Mapping[str, FakeRelease]]
     requirements: tuple[str, ...]
@@ -73,7 +73,7 @@ class OpenUniverse:
 
     @property
     def catalog(self) -> Catalog:
-        """A catalog with these Pythons and nothing else."""
+        """A catalog with only these Pythons and a site."""
         return catalog_of_pythons(self.pythons)
 
     @property
@@ -87,7 +87,7 @@ class OpenUniverse:
         )
 
     def solutions(self, python: str) -> Iterator[Chosen]:
-        """Yield all solutions for a Python, by trying every combination of releases; perhaps repeatedly."""
+        """Yield all solutions for a Python, some repeatedly, by trying every combination of releases."""
         usable = {
             name: [version for version in self.preferred(name) if self.may_use(name, version, python)]
             for name in self.projects
@@ -114,13 +114,13 @@ class OpenUniverse:
         return self.pythons.index(python), *positions
 
     def is_solution(self, chosen: Chosen, python: str) -> bool:
-        """Return whether these releases and no others are what pip would install together."""
+        """Return whether pip would install exactly these releases together."""
         if not all(self.may_use(name, version, python) for name, version in chosen.items()):
             return False
         return self._reached(chosen, python) == chosen
 
     def preferred(self, name: str) -> list[str]:
-        """Return the versions of a project, newest first, but pre-releases last if none is named."""
+        """Return the versions of a project, newest first, pre-releases last unless they are requested."""
         versions = sorted(self.projects[name], key=Version, reverse=True)
         if not any(map(_names_prerelease, self._stated(name))):
             versions.sort(key=lambda version: Version(version).is_prerelease)
@@ -155,7 +155,7 @@ class OpenUniverse:
         return [one for one in overrides if _applies(one.marker, python)] if overrides else [requirement]
 
     def _reached(self, versions: Chosen, python: str) -> Chosen | None:
-        """Return the releases that the request brings in; None if they break a requirement or are missing."""
+        """Return the releases that the request needs; None if they violate a requirement or are missing."""
         left = [one for text in self.requirements for one in self._replaced(parsed(text), python)]
         limits = [one for text in self.constraints if _applies((one := parsed(text)).marker, python)]
         reached: Chosen = {}
@@ -236,7 +236,7 @@ def versions_of(resolution: Resolution) -> Chosen:
 def open_universe(
     chance: random.Random, *, projects: int = 4, releases: int = 4, pythons: tuple[str, ...] = ("3.12",)
 ) -> OpenUniverse:
-    """Make indexes with a few projects, and a request; at times one project that no index has is required."""
+    """Return random indexes and a request, which may require a project that no index has."""
     names = NAMES[: chance.randint(1, projects)]
     required = (*names, *names, "missing") if chance.random() < 0.1 else names
     offered: dict[str, dict[str, FakeRelease]] = {}
@@ -281,7 +281,7 @@ def _requirement(
     is_plain: bool = False,
     extras: list[str] | None = None,
 ) -> str:
-    """Make a requirement, with extras and a marker unless it is plain."""
+    """Return a random requirement, with extras and a marker unless it is plain."""
     text = chance.choice(names)
     markers = []
     if not is_plain:

@@ -30,7 +30,7 @@ ROCM = f'[[rocm]]\nversion = "{{}}"\n{KNOWN}'
 IMAGE = f'[[image]]\nname = "new.sif"\nos = "Debian 12"\n{KNOWN}'
 
 
-# What is shipped.
+# The shipped catalog.
 
 
 def test_shipped_catalog_has_rows_of_every_kind(catalog: Catalog) -> None:
@@ -124,7 +124,7 @@ def test_load_reads_every_shipped_file(catalog: Catalog) -> None:
 
 
 def test_driver_table_covers_every_rocm_line(catalog: Catalog) -> None:
-    newer = {"10.1"}  # only the documents of its installation name a driver
+    newer = {"10.1"}  # only its installation guide mentions a driver
     lines = {line for row in catalog.driver.values() for line in row.unsupported}
     lines |= {line for row in catalog.driver.values() if row.unsupported for line in row.supports}
     lines -= newer
@@ -246,7 +246,7 @@ def test_package_names_are_normalized(overlay: Overlay) -> None:
     assert [release.version for release in load([path]).releases_of("new-ext")] == ["1.0"]
 
 
-# What is refused.
+# Invalid rows and files.
 
 
 def _window(site: str, driver: str) -> str:
@@ -297,12 +297,12 @@ BAD_ROWS = {
         ["overlay.toml:3: ", "[[rocm]]", "version", "`str`", "`float`"],
         "Put the value in quotes.",
     ),
-    "a row where rows belong": (
+    "a table instead of an array of tables": (
         f'[rocm]\nversion = "6.9.0"\n{KNOWN}',
         ["overlay.toml", "rocm", "`array`"],
         "",
     ),
-    "a number where rows of a package belong": (
+    "a number instead of an array of tables": (
         f"release = 5\n{PACKAGE}",
         ["overlay.toml", "release", "`array`"],
         "",
@@ -371,9 +371,9 @@ def test_invalid_row_is_rejected_with_location_and_hint(
 
 
 BAD_VALUES = {
-    "versions that are required": _requires('on = "torch"\nversions = ["abc"]'),
-    "releases that a row speaks of": _requires('on = "torch"\nreleases = "abc"\nversions = [">=2"]'),
-    "a component that is required": _requires('on = "abc"\nversions = [">=2"]'),
+    "required versions": _requires('on = "torch"\nversions = ["abc"]'),
+    "the releases of a row": _requires('on = "torch"\nreleases = "abc"\nversions = [">=2"]'),
+    "a required component": _requires('on = "abc"\nversions = [">=2"]'),
     "a package that requires itself": _requires('on = "abc"\nversions = ["==2.0"]', package="abc"),
     "a build requirement": f'{PACKAGE}{RELEASE}[[recipe]]\nbackend = "rocm"\nundeclared = ["?abc"]\n{KNOWN}',
     "the ROCm of a torch wheel": f'{TORCH}rocm = "abc"\n',
@@ -394,9 +394,9 @@ def test_invalid_value_is_rejected_on_load(rows: str, overlay: Overlay) -> None:
 @pytest.mark.parametrize(
     ("rows", "word"),
     [
-        pytest.param(TORCH, "9.0+rocm6.4", id="a ROCm build of torch that does not say of which ROCm"),
+        pytest.param(TORCH, "9.0+rocm6.4", id="a ROCm build of torch without its ROCm line"),
         pytest.param(
-            f'[[driver]]\nversion = "6.3"\nsupports = []\n{KNOWN}', "6.3", id="a driver for nothing"
+            f'[[driver]]\nversion = "6.3"\nsupports = []\n{KNOWN}', "6.3", id="a driver without ROCm lines"
         ),
     ],
 )
@@ -500,7 +500,7 @@ PUBLISHED = {
     "2.10.0+rocm7.1": ("triton-rocm==3.6.0", "0.25.0+rocm7.1", "3.14", "2.28", "17"),
     "2.13.0+rocm7.2": ("triton-rocm==3.7.1", "0.28.0+rocm7.2", "3.14", "2.28", "17"),
 }
-"""Triton, torchvision, newest Python, platform tag and oldest C++ standard of some of them."""
+"""Triton, torchvision, newest Python, platform tag and oldest C++ standard of some torch versions."""
 
 
 def test_published_rocm_wheels_have_known_companions(catalog: Catalog) -> None:

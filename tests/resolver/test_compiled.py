@@ -30,7 +30,7 @@ def cache(tmp_path: Path) -> Path:
 def test_compiled_form_has_the_same_rows(cache: Path, overlay: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fresh = load([overlay])
     assert load([overlay], cache=cache) == fresh
-    monkeypatch.setattr("resolver.facts.catalog_files.read_file", None)  # nothing is parsed any more
+    monkeypatch.setattr("resolver.facts.catalog_files.read_file", None)  # no file may be parsed
     assert load([overlay], cache=cache) == fresh
 
 

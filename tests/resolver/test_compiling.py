@@ -74,9 +74,9 @@ def test_driver_table_decides_verdict(
         ("6.4.4", "2026-01-01", "supported"),
         ("7.0.2", "2026-02-01", "supported"),
         ("7.1.1", "2026-02-01", None),  # allowed by the "one year" text, not by the table
-        ("7.12.0", "2026-02-01", None),  # a preview, of which the table says nothing
+        ("7.12.0", "2026-02-01", None),  # a preview, which is not in the table
         ("5.4.3", "2023-12-01", "supported"),
-        ("5.5.1", "2023-11-01", None),  # AMD published no pair with driver 5.2
+        ("5.5.1", "2023-11-01", None),  # AMD published no ROCm line for driver 5.2
         ("5.5.1", "2023-12-01", "at-own-risk"),  # but it ran on LUMI
         ("5.5.1", "2025-02-01", "at-own-risk"),
     ],
@@ -247,7 +247,7 @@ def test_candidates_are_in_order_of_preference(prefer: Prefer, catalog: Catalog)
     variables = compile_problem(catalog, ask(catalog, requirements, prefer=prefer)).variables
     for name in ("torch", "apex", "deepspeed", "python", "bitsandbytes"):
         candidates = variables[name].candidates
-        if name == "torch":  # what is compiled comes last, in the same order
+        if name == "torch":  # versions to compile come last, in the same order
             published = [candidate.version for candidate in candidates if candidate.version in catalog.torch]
             assert published == [candidate.version for candidate in candidates[: len(published)]]
             candidates = candidates[len(published) :]
@@ -287,7 +287,7 @@ def test_inferred_facts_are_refused_by_support(catalog: Catalog) -> None:
 
     assert flash("any") == "2.8.3.post2"  # by an inferred range of torch versions
     assert flash("observed") == "2.6.3"  # ran with torch 2.5.1
-    assert flash("documented") is None  # upstream names no range
+    assert flash("documented") is None  # upstream documents no range
 
 
 def test_support_is_that_of_weakest_fact(catalog: Catalog) -> None:
@@ -300,7 +300,7 @@ def test_support_is_that_of_weakest_fact(catalog: Catalog) -> None:
     assert set(expected.values()) == set(weakest)
 
 
-# What the request may not say.
+# Invalid requests.
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a change breaks, makes possible or makes different: small catalogs with known answers, and mirrors."""
+"""Consequences of changes: small catalogs with known results, and mirrored changes."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def side(catalog: Catalog, requirements: str = "", **changes: Any) -> Side:
 
 
 def mirrored(found: Iterable[Consequence]) -> set[Consequence]:
-    """Return what the reverse change does."""
+    """Return the consequences of the reverse change."""
     opposite = {
         "breaks": "possible",
         "possible": "breaks",
@@ -134,7 +134,7 @@ def texts(items: Iterable[Any]) -> list[str]:
 
 
 def only(found: Iterable[Consequence], **wanted: str) -> Consequence:
-    """Return the one consequence with these attributes."""
+    """Return the only consequence with these attributes."""
     matching = [one for one in found if all(getattr(one, name) == value for name, value in wanted.items())]
     assert len(matching) == 1, matching
     return matching[0]
@@ -145,7 +145,7 @@ def rows_of(catalog: Catalog, **changes: Any) -> dict[tuple[str, str], Row]:
     return {(row.torch, row.python): row for row in table.rows()}
 
 
-def test_same_sides_give_nothing(with_update: Load, tmp_path: Path) -> None:
+def test_same_sides_have_no_consequences(with_update: Load, tmp_path: Path) -> None:
     catalog = with_update("nothing")
     (tmp_path / "base.toml").write_text(TINY, encoding="utf-8")
     (tmp_path / "drivers.toml").write_text(DRIVERS, encoding="utf-8")
@@ -195,7 +195,7 @@ def test_older_driver_breaks_torch_and_image_with_core(with_update: Load) -> Non
 
 
 def test_every_row_that_changes_is_reported(with_update: Load) -> None:
-    """Compare with the tables, and the core of each broken torch with the answer of `resolve`."""
+    """Compare the broken torch versions with the tables, and with conflicts of `resolve`."""
     catalog = with_update("nothing")
     before, after = rows_of(catalog), rows_of(catalog, driver="6.0")
     found = consequences(side(catalog), side(catalog, driver="6.0"))
@@ -258,7 +258,7 @@ def test_changed_recipe_is_different(with_update: Load) -> None:
     assert texts(found[0].now) == ["the recipe of built 2.0 differs in environment"]
 
 
-def test_new_image_brings_rows(with_update: Load) -> None:
+def test_new_image_adds_rows(with_update: Load) -> None:
     found = consequences(side(with_update("nothing")), side(with_update("an image")))
     image = only(found, kind="base-image")
     assert (image.effect, image.name) == ("possible", "newer.sif")

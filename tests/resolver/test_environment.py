@@ -1,4 +1,4 @@
-"""What pip may install on the target: the part that depends on the patch release of Python."""
+"""Files that pip may install on the target, depending on the patch release of Python."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ MARKERS = st.recursive(
 
 
 @given(MARKERS, st.sampled_from(("", "dev")))
-def test_markers_apply_as_packaging_says(text: str, extra: str) -> None:
+def test_markers_apply_as_in_packaging(text: str, extra: str) -> None:
     environment, marker = Environment("3.12"), Marker(text)
 
     def expected(full: str) -> bool:

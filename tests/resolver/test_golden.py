@@ -36,7 +36,7 @@ class Case(msgspec.Struct, forbid_unknown_fields=True, rename="kebab"):
     picks: dict[str, str] = {}
     """Component to version, or to version and variant: the key of the candidate."""
     origins: dict[str, str] = {}
-    """Component to where it comes from."""
+    """Component to its origin."""
     without: list[str] = []
     """Components that must not be in the set."""
     at_own_risk: list[str] = []
@@ -86,7 +86,7 @@ def test_catalog_gives_expected_answer(path: Path, catalog: Catalog) -> None:
 
 
 AT_OWN_RISK: dict[str, str] = {}
-"""Sets of tier 1 that were outside of the driver's window on their own day, and why they may be."""
+"""Sets of tier 1 that were outside of the driver's window on their own day, each with the reason."""
 
 
 def test_tier_1_sets_resolve(catalog: Catalog) -> None:
@@ -135,7 +135,7 @@ def _is_cited(pick: Distribution) -> bool:
 
 
 def _is_ordered(answer: Resolution) -> None:
-    """Every chosen distribution is installed once, after what it needs."""
+    """Check that every chosen distribution is installed once, after its requirements."""
     rank = {name: number for number, group in enumerate(answer.order) for name in group}
     assert len(rank) == sum(map(len, answer.order))
     assert {pick.name for pick in answer.picks if pick.kind == "distribution"} <= rank.keys()

@@ -87,7 +87,7 @@ pypi = "same"
 
 @pytest.fixture(scope="module")
 def ext(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
-    """The catalog with a package of which it lists two sdists, a release with wheels and a commit."""
+    """Return a catalog with a package that has two sdists, a release with wheels and a commit."""
     path = tmp_path_factory.mktemp("ext") / "ext.toml"
     path.write_text(f"schema = 1\n{EXT}{BRIDGE}", encoding="utf-8")
     return load([path])
@@ -124,7 +124,7 @@ def _conflict(catalog: Catalog, indexes: FakeIndexes, text: str, support: Suppor
     return answer
 
 
-# Which releases.
+# Inferred releases.
 
 
 def test_releases_get_nearest_release_below(ext: Catalog) -> None:
@@ -152,7 +152,7 @@ def test_release_needs_the_kind_of_file_of_its_neighbour(ext: Catalog) -> None:
     assert (published.sdist, published.pypi) == (None, True)
 
 
-def test_commit_is_no_neighbour(ext: Catalog) -> None:
+def test_commit_is_not_a_neighbour(ext: Catalog) -> None:
     assert _inferred(_infer(ext, {"4.1": FakeRelease(sdist=True)})) == {}
 
 
@@ -175,12 +175,12 @@ def test_release_is_for_one_backend(ext: Catalog) -> None:
     assert _infer(ext, {"1.5": SDIST}).release["ext", "1.5", ""].backend == ("cpu",)
 
 
-def test_inferred_release_is_no_neighbour(ext: Catalog) -> None:
+def test_inferred_release_is_not_a_neighbour(ext: Catalog) -> None:
     once = _infer(ext, {"1.5": SDIST})
     assert _inferred(_infer(once, {"1.5": SDIST, "1.7": SDIST})) == {"1.5": "1.0", "1.7": "1.0"}
 
 
-# Which facts.
+# Inferred facts.
 
 
 def _facts(catalog: Catalog, version: str, on: str) -> list[Requires]:
@@ -222,7 +222,7 @@ def test_facts_of_variants_and_of_the_other_backend_are_not_copied(overlay: Call
     assert _facts(catalog, "1.5", "torch") == []
 
 
-# When the indexes are asked, and what is chosen.
+# Requests to the indexes, and the chosen releases.
 
 
 def test_unlisted_release_resolves_with_warning(ext: Catalog) -> None:
@@ -275,7 +275,7 @@ def test_conflict_that_no_release_resolves_is_explained(ext: Catalog) -> None:
     ]
 
 
-def test_support_that_excludes_inferred_facts_asks_no_index(ext: Catalog) -> None:
+def test_support_without_inferred_facts_queries_no_index(ext: Catalog) -> None:
     indexes = FakeIndexes({"bridge": {"1.7": WHEEL}})
     _conflict(ext, indexes, "bridge python==3.11", "observed")
     assert indexes.asked == []
@@ -327,7 +327,7 @@ def test_release_without_facts_is_an_error_with_reason(ext: Catalog, version: st
 def test_version_that_no_index_has_is_an_error_with_versions_of_both(ext: Catalog) -> None:
     with pytest.raises(UsageError, match="neither in the catalog nor on an index") as caught:
         _resolved(ext, FakeIndexes({"ext": {"1.5": SDIST}}), "ext==9")
-    assert caught.value.hint == f"Known versions: 4.0, 3.0, 2.0, 1.5 and 1.0. Indexes asked: {URL}."
+    assert caught.value.hint == f"Known versions: 4.0, 3.0, 2.0, 1.5 and 1.0. Indexes searched: {URL}."
 
 
 def test_project_that_no_index_has_is_an_error_that_names_the_indexes(ext: Catalog) -> None:
@@ -336,7 +336,7 @@ def test_project_that_no_index_has_is_an_error_that_names_the_indexes(ext: Catal
     assert URL in caught.value.hint
 
 
-def test_foreign_project_of_the_same_name_is_not_asked(catalog: Catalog) -> None:
+def test_foreign_project_of_the_same_name_is_not_queried(catalog: Catalog) -> None:
     indexes = FakeIndexes({"apex": {"3.0": SDIST}})
     with pytest.raises(UsageError, match="No known version of apex"):
         resolve(catalog, ask(catalog, "apex==3.0"), indexes)
@@ -398,7 +398,7 @@ def test_deepspeed_that_is_not_listed_resolves_at_lumi_g(catalog: Catalog) -> No
 
 
 @pytest.mark.parametrize("support", ["observed", "documented"])
-def test_support_refuses_inferred_release_and_says_why(catalog: Catalog, support: Support) -> None:
+def test_support_refuses_inferred_release_with_reason(catalog: Catalog, support: Support) -> None:
     request = ask(catalog, "deepspeed==0.20.0", support=support)
     answer = resolve(catalog, request, FakeIndexes({"deepspeed": DEEPSPEED}))
     assert isinstance(answer, Conflict)

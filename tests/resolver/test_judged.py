@@ -1,4 +1,4 @@
-"""Compare the search with nab-resolver: is there a solution, which one is preferred, which core is minimal.
+"""Compare the search with nab-resolver: solvability, the preferred solution, and minimal cores.
 
 Universes of eight components with up to six candidates have too many assignments for brute force.
 """
@@ -22,7 +22,7 @@ SEEDS = range(150)
 @EXAMPLES
 @given(universes(cycles=True))
 def test_judge_agrees_with_brute_force(universe: Universe) -> None:
-    """Brute force checks the judge, and the translation to its input."""
+    """Check the judge, and the translation to its input, by brute force."""
     judgement = judged(universe)
     assert (judgement is not None) == universe.solvable()
     assert judgement is None or universe.holds(judgement)
@@ -45,7 +45,7 @@ def test_search_agrees_with_judge(cycles: bool) -> None:
 
 
 def test_preferred_solution_is_not_beaten() -> None:
-    """If everything is requested, no better candidate works with the components decided before."""
+    """If everything is requested, no better candidate works with the earlier decisions."""
     compared = 0
     for seed in SEEDS:
         universe = random_universe(seed)

@@ -26,7 +26,7 @@ TOGETHER = {
     "bitsandbytes": "==0.48.2",
     "causal-conv1d": "==1.7.0",
 }
-"""Versions that the shipped catalog puts into one set on lumi-g in March 2026."""
+"""Versions that resolve together on lumi-g in March 2026 with the shipped catalog."""
 
 
 def _row(combination: dict[str, str], *keys: str) -> str:
@@ -35,7 +35,7 @@ def _row(combination: dict[str, str], *keys: str) -> str:
         [
             "[[known-bad]]",
             f"combination = {{ {inner} }}",
-            'problem = "they spoil one another"',
+            'problem = "they corrupt each other"',
             'status = "observed"',
             'source = "a bad day"',
             *keys,
@@ -59,10 +59,10 @@ def _picks(answer: Resolution | Conflict) -> dict[str, str]:
 
 def _said(answer: Resolution | Conflict) -> list[str]:
     assert isinstance(answer, Resolution), answer
-    return [warning for warning in answer.warnings if "they spoil one another" in warning]
+    return [warning for warning in answer.warnings if "they corrupt each other" in warning]
 
 
-# Refused.
+# Refused combinations.
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4])
@@ -76,7 +76,7 @@ def test_whole_combination_is_refused_with_source(number: int, catalog: Catalog,
     for name, text in combination.items():
         assert f"you asked for {name}{text}" in core
         assert f"{name} {text.removeprefix('==')}" in core
-    assert "they spoil one another" in core
+    assert "they corrupt each other" in core
     assert "a bad day" in {item.source for item in answer.core}
 
 
@@ -141,7 +141,7 @@ def test_weak_row_excludes_only_its_combination(number: int, catalog: Catalog, o
     assert isinstance(resolve(mine, ask(mine, "torch rocm==6.3.*", support="documented")), Resolution)
 
 
-# Where it counts.
+# Conditions.
 
 
 @pytest.mark.parametrize("effect", ["refuse", "warn"])
@@ -186,7 +186,7 @@ def test_combination_for_cpu_backend(overlay: Overlay) -> None:
         assert isinstance(answer, Conflict) == refused, site
 
 
-# Warned of.
+# Warnings.
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4])
@@ -242,7 +242,7 @@ def test_row_with_unknown_name_is_refused(
     assert hint in failure.value.hint
 
 
-# What is shipped.
+# The shipped rows.
 
 
 def _versions(catalog: Catalog, name: str) -> list[str]:

@@ -35,7 +35,7 @@ def write(path: Path, rows: str, include: str = "") -> Path:
     return path
 
 
-# What contradicts what.
+# Contradictions.
 
 
 def test_contradicting_rows_of_a_layer_are_both_named(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_open_window_ends_at_the_next_one(overlay: Overlay) -> None:
         assert pick.version == driver
 
 
-# Requirements widen each other in a layer and are replaced by a later one.
+# Requirements widen each other in a layer, and a later layer replaces them.
 
 
 def _on_rocm(catalog: Catalog) -> list[tuple[str, ...]]:
@@ -184,7 +184,7 @@ def test_changed_included_file_is_read_again(tmp_path: Path) -> None:
     assert load([site], cache=cache).driver["6.3"].supports == ("6.2.0",)
 
 
-# Files that are none.
+# Files that are not catalogs.
 
 
 @pytest.mark.parametrize(

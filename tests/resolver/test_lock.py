@@ -1,4 +1,4 @@
-"""matrix.lock: what it holds, that it reads back equal, and which files are refused."""
+"""matrix.lock: its content, reading it back, and rejected files."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_request_in_lock_resolves_to_same_lock(catalog: Catalog) -> None:
         assert dumps(again) == dumps(lock)
 
 
-def test_target_holds_the_whole_platform(catalog: Catalog) -> None:
+def test_target_has_the_whole_platform(catalog: Catalog) -> None:
     lock = _resolved(catalog, f"{FIVE} python==3.12", day="2026-03-01")
     target, window = lock.target, lock.driver_window
     assert (target.site, target.backend, target.gfx) == ("lumi-g", "rocm", ("gfx90a",))
@@ -95,7 +95,7 @@ def test_requested_driver_has_no_window(catalog: Catalog) -> None:
     assert lock.request.target.driver == "6.4"
 
 
-def test_lock_holds_every_pick_with_facts_and_source(catalog: Catalog) -> None:
+def test_lock_has_every_pick_with_facts_and_source(catalog: Catalog) -> None:
     lock = _resolved(catalog, FIVE)
     data = tomllib.loads(dumps(lock))
     assert [row["name"] for row in data["picks"]] == [pick.name for pick in lock.picks]
@@ -146,7 +146,7 @@ def test_lock_bytes_are_the_same_in_every_process(catalog: Catalog) -> None:
         assert done.stdout == here
 
 
-def test_lock_has_header_and_unix_line_ends(text: str) -> None:
+def test_lock_has_header_and_unix_line_endings(text: str) -> None:
     assert text.startswith("# Written by `matrix resolve`")
     assert "\r" not in text
     assert text.endswith("\n")
@@ -214,7 +214,7 @@ def test_truncated_lock_is_refused(text: str, tmp_path: Path) -> None:
         read_lock(path)
 
 
-def test_line_ends_bom_and_comments_do_not_matter(text: str, tmp_path: Path) -> None:
+def test_line_endings_bom_and_comments_do_not_matter(text: str, tmp_path: Path) -> None:
     path = tmp_path / "matrix.lock"
     path.write_text(text, encoding="utf-8")
     lock = read_lock(path)

@@ -1,4 +1,4 @@
-"""Every lock of the real catalog reads back equal, and every change to one is refused."""
+"""Every lock of the shipped catalog reads back equal, and every changed lock is refused."""
 
 from __future__ import annotations
 

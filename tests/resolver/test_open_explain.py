@@ -1,4 +1,4 @@
-"""Why a request has no solution, and why a version was not chosen, with distributions outside the catalog."""
+"""Explanations of conflicts and rejected versions with distributions outside the catalog."""
 
 from __future__ import annotations
 

@@ -37,8 +37,8 @@ def test_sdist_with_dynamic_metadata_is_inferred(catalog: Catalog) -> None:
     assert [fact.status for fact in pick.facts] == ["documented", "inferred"]
     assert lock.version_of("six") == "1.17"
     assert (
-        "old 2.0 has only an sdist whose metadata a build may change: its requirements are those of its "
-        "PKG-INFO." in lock.warnings
+        "old 2.0 has only an sdist whose metadata a build may change. The requirements in its PKG-INFO "
+        "were used." in lock.warnings
     )
 
 
@@ -165,7 +165,7 @@ def test_wheel_at_url_must_fit_the_target(catalog: Catalog) -> None:
     assert any("requires Python <3.12" in item.text and item.source == URL for item in answer.core)
 
 
-def test_metadata_may_not_bring_in_a_url(catalog: Catalog) -> None:
+def test_metadata_may_not_add_a_url(catalog: Catalog) -> None:
     projects: Projects = {"needy": {"1.0": [f"lib @ {URL}"], "0.9": []}, "lib": {"1.0": []}}
     indexes = FakeIndexes(projects, direct={URL: ("lib", "2.0", FakeRelease())})
     assert _answer(catalog, indexes, "needy").version_of("needy") == "0.9"
@@ -176,7 +176,7 @@ def test_metadata_may_not_bring_in_a_url(catalog: Catalog) -> None:
 @pytest.mark.parametrize("kind", ["requirements", "constraints", "overrides"])
 def test_url_of_the_catalog_is_an_error(catalog: Catalog, kind: str) -> None:
     request = replace(_request(catalog, "torch"), **{kind: (parse_requirement(f"torch @ {URL}"),)})
-    with pytest.raises(UsageError, match="has a URL, but the catalog decides torch"):
+    with pytest.raises(UsageError, match="has a URL, but torch must be from the catalog"):
         resolve(catalog, request, _with_url())
 
 

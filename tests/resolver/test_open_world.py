@@ -54,7 +54,7 @@ def chosen(projects: Projects | FakeIndexes, *requirements: str, **options: Any)
 
 
 def versions(*numbers: str, **fields: Any) -> dict[str, FakeRelease]:
-    """Return alike releases."""
+    """Return releases with the same fields."""
     return {number: FakeRelease(**fields) for number in numbers}
 
 
@@ -158,7 +158,7 @@ def test_metadata_that_one_python_lacks_changes_python() -> None:
 
 
 def with_extras(**requires: Sequence[str]) -> FakeRelease:
-    """Return a release with extras, each with what it requires."""
+    """Return a release with extras, each with its requirements."""
     texts = [f"{text}; extra == '{extra}'" for extra, named in requires.items() for text in named]
     return FakeRelease(requires=texts, extras=list(requires))
 
@@ -256,7 +256,7 @@ def test_release_for_newer_patch_releases_is_the_last_choice() -> None:
     assert chosen({"a": versions("1", requires_python=">=3.12.3")}, "a") == {"a": "1"}
 
 
-def test_requires_python_of_old_releases_alone_is_no_way_out() -> None:
+def test_requires_python_of_old_releases_does_not_help() -> None:
     projects: Projects = {
         "a": {"2": FakeRelease(requires_python=">=3.13"), "1": FakeRelease(requires_python="<3.8")}
     }
@@ -447,7 +447,7 @@ def test_limits_on_torch_of_catalog(catalog: Catalog, fields: dict[str, list[str
 
 
 def count(projects: Projects, *requirements: str) -> tuple[dict[str, str], int]:
-    """Return the versions of an answer, and how often metadata was read."""
+    """Return the versions of an answer, and the number of metadata files that were read."""
     indexes = FakeIndexes(projects)
     return chosen(indexes, *requirements), len(indexes.read)
 
@@ -507,9 +507,9 @@ def test_prefetched_pages_do_not_change_answer() -> None:
 
 
 class Prefetching(FakeIndexes):
-    """Indexes that do at once what is submitted."""
+    """Indexes that run submitted work at once."""
 
-    def is_cached(self, name: str) -> bool:  # noqa: ARG002  nothing is
+    def is_cached(self, name: str) -> bool:  # noqa: ARG002  no project is cached
         return False
 
     def submit(self, work: Callable[[], object]) -> None:
@@ -518,7 +518,7 @@ class Prefetching(FakeIndexes):
 
 
 class Threaded(Prefetching):
-    """Indexes that start a thread for what is submitted."""
+    """Indexes that start a thread for submitted work."""
 
     def submit(self, work: Callable[[], object]) -> None:
         threading.Thread(target=super().submit, args=(work,)).start()
@@ -575,7 +575,7 @@ def test_facts_of_the_catalog_limit_distributions_outside_it(overlay: Callable[[
 
 @pytest.mark.parametrize(("version", "warned"), [("2.0", True), ("0.9", False)])
 def test_version_of_a_later_index_is_named(version: str, warned: bool) -> None:
-    """A stranger may have the name on one of the indexes (dependency confusion)."""
+    """Another project may have the name on one of the indexes (dependency confusion)."""
     urls = "https://first.example/simple", "https://second.example/simple"
     releases = {"1.0": FakeRelease(index=urls[0]), version: FakeRelease(index=urls[1])}
     alone = {"alone": {"1.0": FakeRelease(index=urls[1])}}

@@ -1,4 +1,4 @@
-"""Compare what is resolved against indexes with brute force, and with uv."""
+"""Compare resolutions against indexes with brute force, and with uv."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SEEDS = range(150)
 
 
 def answer_to(universe: OpenUniverse) -> Resolution | None:
-    """Resolve; None if there is no solution."""
+    """Return the resolution of a universe; None if there is no solution."""
     with suppress(UsageError):  # no release matches a requirement of the request
         answer = resolve(universe.catalog, universe.request, universe.indexes())
         return answer if isinstance(answer, Resolution) else None
@@ -28,7 +28,7 @@ def answer_to(universe: OpenUniverse) -> Resolution | None:
 
 
 def check_against_brute_force(universe: OpenUniverse) -> bool:
-    """Check that there is an answer if there is a solution, and that none is better; return whether."""
+    """Check that the answer is the best solution, if there is one; return whether there is one."""
     best = universe.best()
     answer = answer_to(universe)
     if answer is None:
@@ -77,7 +77,7 @@ def uv_means_the_same(universe: OpenUniverse) -> bool:
 
 @pytest.mark.integration
 def test_uv_agrees(tmp_path: Path) -> None:
-    """Where versions differ, uv prefers others; both are valid, and ours are not worse by our order."""
+    """Compare with uv, which may prefer other versions: both are valid, and ours rank at least as high."""
     compared = 0
     with serving() as index:
         for seed in SEEDS:

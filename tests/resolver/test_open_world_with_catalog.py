@@ -1,7 +1,7 @@
 """Distributions of package indexes that require distributions of the catalog, judged by brute force.
 
-The judge tries every combination of releases. For each it collects what they require of the catalog, and
-lets the closed problem, which `test_judged` compares with an independent solver, decide about that alone.
+The judge tries every combination of releases. It resolves the requirements of each combination on the catalog
+as a closed problem. `test_judged` compares closed problems with an independent solver.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Projects = dict[str, dict[str, list[str]]]
 
 
 def universe(chance: random.Random) -> tuple[Projects, list[str]]:
-    """Make projects whose releases require one another and the catalog, and what is asked for."""
+    """Return random projects whose releases require one another and the catalog, and a request."""
 
     def requirement() -> str:
         if chance.random() < 0.6:
@@ -54,7 +54,7 @@ def universe(chance: random.Random) -> tuple[Projects, list[str]]:
 
 
 def combinations(projects: Projects, asked: list[str]) -> Iterator[tuple[dict[str, str], frozenset[str]]]:
-    """Yield the releases that fit together, each time with what they require of the catalog."""
+    """Yield the releases that fit together, each time with their requirements on the catalog."""
     for versions in product(*projects.values()):
         chosen = dict(zip(projects, versions, strict=True))
         left, reached, required = [*map(Requirement, asked)], dict[str, str](), set[str]()
@@ -123,7 +123,7 @@ def test_requirement_of_a_distribution_may_change_rocm_alone(limit: str, rocm: s
     )
 
 
-def test_note_names_what_is_built_from_git() -> None:
+def test_note_names_distributions_built_from_git() -> None:
     catalog = load()
     answer = resolve(catalog, ask(catalog, "apex lib"), FakeIndexes({"lib": {"1": ["torch"]}}))
     assert isinstance(answer, Resolution)

@@ -81,7 +81,7 @@ def test_no_prebuilt_builds_anyway(overlay: Overlay) -> None:
     assert (pick.version, pick.origin, pick.files) == ("2.0", "build", ())
 
 
-def test_no_prebuilt_keeps_what_cannot_be_built(overlay: Overlay) -> None:
+def test_no_prebuilt_keeps_releases_without_recipe(overlay: Overlay) -> None:
     rows = PACKAGE.replace('backend = "rocm"', 'backend = "cpu"') + release_with_wheels("2.0+rocm6.4", "312")
     assert resolved(load([overlay(rows)]), no_prebuilt=True).origin == "published"
 
@@ -110,8 +110,8 @@ def test_requirements_of_builds_do_not_limit_published_wheels(overlay: Overlay) 
     assert resolved(catalog).origin == "published"
 
 
-def test_release_of_an_index_is_no_neighbour(overlay: Overlay) -> None:
-    """PyPI's newer release has nothing to do with wheels that PyPI does not have."""
+def test_release_of_an_index_is_not_a_neighbour(overlay: Overlay) -> None:
+    """PyPI's newer release is unrelated to wheels that PyPI does not have."""
     package = PACKAGE.replace('import-name = "slow"', 'import-name = "slow"\npypi = "same"')
     catalog = load([overlay(package + release_on_index("2.1+rocm64"))])
     indexes = FakeIndexes({"slow": {"3.0": FakeRelease(wheels=["cp312-cp312-manylinux_2_28_x86_64"])}})
@@ -129,7 +129,7 @@ def test_wheel_without_url_is_an_error(overlay: Overlay) -> None:
         load([overlay(PACKAGE + start + f" }}]\n{SEEN}")])
 
 
-# Wheels that somebody built with this program, on a configured index.
+# Wheels that were built with this program, on a configured index.
 
 SITE = "file:///shared/index/simple"
 LABEL = "1.9+rocm6.4.torch2.9.1.gfx90a"

@@ -103,7 +103,7 @@ def test_unmatched_version_causes_warning(catalog: Catalog) -> None:
 
 
 def test_build_facts_do_not_apply_to_preinstalled(catalog: Catalog) -> None:
-    """The catalog has a recipe for this commit on CPUs only; an installed one may be of ROCm."""
+    """The catalog has a recipe for this commit on CPUs only; an installed torch may be for ROCm."""
     request = ask(catalog, "torch rocm==6.0.3", day="2025-06-01")
     answer = resolved(catalog, keeping(request, torch="1.13.0a0+git49444c3"))
     assert pick_of(answer, "torch").origin == "preinstalled"
@@ -170,7 +170,7 @@ def test_content_of_image_is_kept(catalog: Catalog) -> None:
     ]
 
 
-def test_torch_compiled_by_image_is_kept(catalog: Catalog) -> None:
+def test_torch_compiled_for_image_is_kept(catalog: Catalog) -> None:
     request = ask(catalog, "deepspeed", day=DAY, base_image=OWN_TORCH)
     answer = resolved(catalog, replace(request, preinstalled=Preinstalled(IMAGE)))
     torch = pick_of(answer, "torch")
@@ -190,7 +190,7 @@ def test_image_without_content_causes_warning(catalog: Catalog) -> None:
     answer = resolved(catalog, replace(request, preinstalled=Preinstalled(IMAGE)))
     assert pick_of(answer, "torch").origin == "published"
     assert pick_of(answer, "base-image").version == NO_TORCH
-    assert any("nothing was kept" in warning for warning in answer.warnings)
+    assert any("no installed version was kept" in warning for warning in answer.warnings)
 
 
 def test_other_torch_conflicts_with_image(catalog: Catalog) -> None:

@@ -101,7 +101,7 @@ def test_restricted_problem_shares_variables() -> None:
 
 
 def test_propagation_follows_chain_to_its_start() -> None:
-    """A relation is revised again when another one has changed its variables."""
+    """A relation is revised again when another relation has changed its variables."""
     both = frozenset({0, 1})
     rows = ((frozenset({0}), frozenset({0})), (frozenset({1}), frozenset({1})))
     chain = ("deepspeed", "apex", "torch", "rocm")

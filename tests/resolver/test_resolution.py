@@ -1,4 +1,4 @@
-"""Resolutions: the default Python, origins, and the image chosen by preinstalled packages."""
+"""Resolutions: the default Python, origins, and the image chosen for preinstalled packages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AMD's torch, which brings ROCm and the code for each GPU architecture as pip packages."""
+"""AMD's torch, which installs ROCm and the code for each GPU architecture as pip packages."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def of_index(index: str, *requires: str) -> FakeRelease:
 
 @pytest.fixture
 def indexes() -> FakeIndexes:
-    """Return PyPI, which has name holders, and AMD's two indexes."""
+    """Return PyPI, which has unrelated projects of these names, and AMD's two indexes."""
     old, new = "3.8.0+git4cff872c.rocm7.14.1", "3.8.0+git669b31ac.rocm10.1.0"
     devices = {
         f"amd-torch-device-{gfx}": {

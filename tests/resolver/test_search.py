@@ -14,7 +14,7 @@ from tests.resolver.universe import EXAMPLES, FACT, Universe, candidate, univers
 @EXAMPLES
 @given(universes())
 def test_preferred_solution_is_best_by_component(universe: Universe) -> None:
-    """Components of every solution come first: the platform, then torch, then the rest; the best of each."""
+    """Check the order of decisions: components of every solution first, by layer, each at its best."""
     solution = solve_preferred(universe.problem())
     left = list(universe.solutions())
     if not left:

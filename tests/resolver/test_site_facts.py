@@ -1,4 +1,4 @@
-"""Facts about a site and its machines: advice, runs outside of AMD's driver table, floors of a system."""
+"""Facts about a site: advice, runs outside of AMD's driver table, requirements on the system."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_advice_decides_default_only(prefer: Prefer, line: str, catalog: Catalog
     assert minor(answer.version_of("rocm")) == line
 
 
-def test_advice_is_no_limit(catalog: Catalog) -> None:
+def test_advice_is_not_a_limit(catalog: Catalog) -> None:
     answer = resolve(catalog, ask(catalog, "torch==2.10.*", day="2026-06-01"))
     assert isinstance(answer, Resolution)
     assert minor(answer.version_of("rocm")) == "7.0"
@@ -170,7 +170,7 @@ def test_architecture_requires_driver(
     ("on", "versions", "rocm"),
     [
         ("glibc", ">=2.39", "6.4.4"),
-        ("libstdcxx", ">=14.1", "6.4.4"),  # its row says 14, which stands for the last release of 14
+        ("libstdcxx", ">=14.1", "6.4.4"),  # its row has 14, which means the last release of 14
         ("kernel-driver", ">=6.3", "6.4.4"),
         ("kernel-driver", ">=6.4", None),
         ("glibc", ">=2.99", None),

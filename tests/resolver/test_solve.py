@@ -59,7 +59,7 @@ LEFT_BEHIND = Universe(
         _needs("zlib", "apex", (0, 1)),
     ),
 )
-"""The first apex brings in two components that require each other, and the other apex."""
+"""The first apex requires two components that require each other, and the other apex."""
 
 
 @pytest.mark.slow
@@ -100,7 +100,7 @@ def test_preferred_solution_is_deterministic(universe: Universe) -> None:
 @EXAMPLES
 @given(universes())
 def test_preferred_solution_is_best_by_layer(universe: Universe) -> None:
-    """If everything is requested, the order of preference fits in one line."""
+    """Compare with the lexicographic minimum, which is preferred if everything is requested."""
     universe = dataclasses.replace(universe, limits=tuple(map(_must, universe.sizes)))
     layers = [name for name in ("rocm", "torch", "apex", "deepspeed", "zlib") if name in universe.sizes]
     best = min(([solution[name] for name in layers] for solution in universe.solutions()), default=None)
@@ -122,7 +122,7 @@ def test_solution_has_only_required_components() -> None:
 
 
 def test_requested_component_is_newest_at_any_cost() -> None:
-    """The newest apex requires a rocm, the one before it does not."""
+    """The newest apex requires a rocm, the previous apex does not."""
     universe = Universe(
         {"apex": 2, "rocm": 2}, (_must("apex", _set(0, 1)),), (_needs("apex", "rocm", (0, 1)),)
     )

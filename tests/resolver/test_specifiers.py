@@ -125,12 +125,12 @@ def test_requirement_is_parsed_as_in_packaging(name: str, extra: str, rest: str,
 
 
 SLOW = {"packaging.specifiers", "packaging.requirements", "dataclasses", "subprocess", "logging"}
-"""`packaging.specifiers` imports half of the standard library, `dataclasses` imports `inspect`."""
+"""`packaging.specifiers` imports half of the standard library, and `dataclasses` imports `inspect`."""
 
 
 @pytest.mark.slow
 def test_resolve_does_not_import_slow_modules(tmp_path: Path) -> None:
-    """JSON is printed, because text is drawn by rich, which imports `dataclasses`."""
+    """Print JSON, because rich, which prints text, imports `dataclasses`."""
     arguments = ["resolve", "torch>=2.4", "apex", "--date", "2026-03-01", "--quiet", "--format", "json"]
     code = (
         f"import sys; from matrix.cli import main; code = main({arguments});"
@@ -141,7 +141,7 @@ def test_resolve_does_not_import_slow_modules(tmp_path: Path) -> None:
         "XDG_CACHE_HOME": str(tmp_path),
         "PYTHONPATH": str(Path(resolver.__file__).parent.parent),
     }
-    for _ in range(2):  # the first time the catalog is read from its files, which takes more
+    for _ in range(2):  # the first run also imports the modules that read the catalog's files
         done = subprocess.run(
             [sys.executable, "-c", code], cwd=tmp_path, env=own, capture_output=True, text=True, check=False
         )

@@ -119,8 +119,8 @@ TINY = "schema = 1\n" + "".join(
         ),
         _rows(
             "known-bad",
-            'combination = { upper = "", zone = "", torch = "==2.9.*" }\nproblem = "they spoil one another"',
-            'combination = { built = "==1.5", ready = "" }\nproblem = "they spoil one another"',
+            'combination = { upper = "", zone = "", torch = "==2.9.*" }\nproblem = "they corrupt each other"',
+            'combination = { built = "==1.5", ready = "" }\nproblem = "they corrupt each other"',
         ),
         _rows(
             "proven",
@@ -339,7 +339,7 @@ SITES = {
 
 @dataclass(frozen=True, repr=False)
 class Whole:
-    """A table with all its rows, without a repr: hypothesis would print some megabytes."""
+    """A table with all its rows, without a repr, because hypothesis would print megabytes."""
 
     table: Table
     rows: list[Row]
@@ -363,7 +363,7 @@ def test_cells_of_shipped_catalog_equal_resolve(real: Whole, seed: int) -> None:
 
 @pytest.mark.slow
 def test_other_columns_do_not_change_cells(catalog: Catalog) -> None:
-    """Other columns of the same problem make no difference."""
+
     whole = {
         (row.images, row.torch, row.python): row.cells["torch-sparse"]
         for row in Table(catalog, ask(catalog, "", day="2026-06-01")).rows()

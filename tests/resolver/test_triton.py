@@ -143,7 +143,7 @@ def test_cpu_has_one_triton(catalog: Catalog) -> None:
     assert (lock.version_of("liger"), tritons(lock)) == ("0.5", {"pytorch-triton": "3.0"})
 
 
-# What torch's own metadata says about triton.
+# Triton in torch's own metadata.
 
 
 def of_torch(
@@ -213,7 +213,7 @@ def test_names_of_cuda_are_refused_with_the_chain(catalog: Catalog, backend: str
 
 
 @pytest.mark.parametrize("name", ["nvidia-ml-py", "faiss-gpu", "onnxruntime-gpu", "tensorrt"])
-def test_other_names_say_nothing_certain(catalog: Catalog, name: str) -> None:
+def test_other_names_are_allowed(catalog: Catalog, name: str) -> None:
     indexes = FakeIndexes({"top": {"1.0": [name]}, name: {"1.0": []}})
     lock = locked(resolve(catalog, ask(catalog, "top", site="local", python="3.12"), indexes))
     assert lock.version_of(name) == "1.0"

@@ -14,7 +14,7 @@ from resolver.model import Candidate, Fact
 from resolver.problem import ABSENT, Demand, Problem, Relation, Row, Variable
 
 NAMES = ("rocm", "torch", "apex", "deepspeed", "zlib")
-"""Two of the layers that are decided first, and three of the rest."""
+"""Two components that are decided first, and three others."""
 MOST_VERSIONS = 3
 
 EXAMPLES = settings(
@@ -24,7 +24,7 @@ EXAMPLES = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
 )
-"""The same examples every time, however fast the machine."""
+"""The same examples in every run, on fast and slow machines."""
 FEWER = settings(EXAMPLES, max_examples=40)
 
 Assignment = dict[str, int | None]
@@ -130,7 +130,7 @@ def _limit_holds(limit: Limit, chosen: Assignment) -> bool:
 def _link_holds(link: Link, chosen: Assignment) -> bool:
     subject, target = chosen[link.subject], chosen[link.object]
     speaking = [objects for subjects, objects in link.rows if subject in subjects]
-    if not speaking:  # which is also so where the subject is not part of the set
+    if not speaking:  # also if the subject is not part of the set
         return True
     if target is None:
         return link.when_present
@@ -164,7 +164,7 @@ def universes(draw: st.DrawFn, *, cycles: bool = False) -> Universe:
 
 
 def random_universe(seed: int, *, components: int = 8, candidates: int = 6, cycles: bool = False) -> Universe:
-    """Make a universe too large to try every assignment; about half of them have a solution."""
+    """Return a universe too large to try every assignment; about half of these have a solution."""
     chance = random.Random(f"{seed} {components} {candidates} {cycles}")
     names = [*NAMES[:2], *(f"package{number}" for number in range(components - 2))]
     sizes = {name: chance.randint(2, candidates) for name in names}

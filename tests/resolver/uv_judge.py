@@ -1,4 +1,4 @@
-"""Ask uv for its answer to a universe, over a local index that serves pages and metadata, but no files."""
+"""Resolve a universe with uv, over a local index that serves pages and metadata, but no files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TIMEOUT = 60
 
 
 class Index(http.server.ThreadingHTTPServer):
-    """An index server; `universe` is what it serves."""
+    """A server of the indexes of `universe`."""
 
     daemon_threads = True
     universe: OpenUniverse
@@ -44,7 +44,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body or b"")
 
     def log_message(self, *_: object) -> None:
-        """Write no log."""
+        """Suppress the log."""
 
 
 def _page(universe: OpenUniverse, name: str) -> bytes | None:
