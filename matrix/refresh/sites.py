@@ -73,7 +73,7 @@ def _read_frontier(catalog: Catalog, text: str, update: CatalogUpdate) -> None:
                     package=module,
                     status="documented",
                     source=FRONTIER,
-                    note=f"The guide names kernel module {module} and ROCm {rocm}.",
+                    note=f"The guide lists kernel module {module} and ROCm {rocm}.",
                 )
             )
         elif before.package and before.package != module:
