@@ -189,7 +189,7 @@ def _no_release(
     """Return the error for a requirement that neither the catalog nor an index can meet."""
     name, text, specifier = requirement.name, shorten(requirement.text), requirement.specifier
     known = {row.version for row in catalog.releases_of(name)}
-    asked = f"Indexes searched: {', '.join(urls)}."
+    asked = f"Searched: {', '.join(urls)}."
     if project is None:
         msg = f"No known version of {name} matches {text!r}, and no index has the project."
         return UsageError(msg, hint=f"{_closest(requirement, known)} {asked}")

@@ -327,7 +327,7 @@ def test_release_without_facts_is_an_error_with_reason(ext: Catalog, version: st
 def test_version_that_no_index_has_is_an_error_with_versions_of_both(ext: Catalog) -> None:
     with pytest.raises(UsageError, match="neither in the catalog nor on an index") as caught:
         _resolved(ext, FakeIndexes({"ext": {"1.5": SDIST}}), "ext==9")
-    assert caught.value.hint == f"Known versions: 4.0, 3.0, 2.0, 1.5 and 1.0. Indexes searched: {URL}."
+    assert caught.value.hint == f"Known versions: 4.0, 3.0, 2.0, 1.5 and 1.0. Searched: {URL}."
 
 
 def test_project_that_no_index_has_is_an_error_that_names_the_indexes(ext: Catalog) -> None:
