@@ -221,7 +221,7 @@ class Matrix(Tool):
         ]
 
     def read_contents(self) -> dict[str, str]:
-        """Return the digests."""
+        """Return a digest of the content of each package."""
         return read_wheels(self.folder / "index", self.names)
 
 
@@ -248,7 +248,7 @@ class PipWheel(Tool):
         return [["env/bin/python", "-m", "pip", "cache", "remove", CHANGED.replace("-", "_")]]
 
     def read_contents(self) -> dict[str, str]:
-        """Return the digests."""
+        """Return a digest of the content of each package."""
         return read_wheels(self.folder / "wheels", self.names)
 
 
@@ -287,7 +287,7 @@ class UvSync(Tool):
         return [[uv, "cache", "clean", CHANGED], [uv, "pip", "uninstall", CHANGED]]
 
     def read_contents(self) -> dict[str, str]:
-        """Return the digests."""
+        """Return a digest of the content of each package."""
         contents = {}
         installed = self.folder / f".venv/lib/python{PYTHON}/site-packages"
         for one in distributions(path=[str(installed)]):
@@ -325,7 +325,7 @@ class Fromager(Tool):
         return [(command, {})]
 
     def read_contents(self) -> dict[str, str]:
-        """Return the digests."""
+        """Return a digest of the content of each package."""
         return read_wheels(self.folder / "wheels-repo" / "downloads", self.names)
 
 

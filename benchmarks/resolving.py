@@ -293,7 +293,7 @@ _SAYS_CONFLICT = {
     "uv pip compile": "No solution found",
     "pip install": "ResolutionImpossible",
 }
-"""What each command prints when there is no solution."""
+"""The text that each command prints if there is no solution."""
 
 
 def _answer_of(name: str, done: subprocess.CompletedProcess[str]) -> Answer | str:

@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 _PASSED_VARIABLES = (
     "HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER", "XDG_CACHE_HOME",
 )  # fmt: skip
-"""Variables of the caller that programs see. They must not see PYTHONPATH, CFLAGS and the like."""
+"""Variables of the caller that programs get. They must not get PYTHONPATH, CFLAGS and the like."""
 _NETWORK_VARIABLES = (
     "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
     "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY",
@@ -37,8 +37,8 @@ _NETWORK_VARIABLES = (
 _CREDENTIALS = re.compile(r"(?<=://)[^/\s@'\"]+@")
 
 _PR_SET_PDEATHSIG = 1  # from linux/prctl.h
-_NOT_FOUND = 127  # what a shell returns for a program that it cannot start
-_SIGNALLED = 128  # what a shell adds to the number of a signal
+_NOT_FOUND = 127  # exit code of a shell for a program that it cannot start
+_SIGNALLED = 128  # a shell adds this to the number of a signal
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 

@@ -85,7 +85,7 @@ class Builder(_Part, frozen=True, kw_only=True):
 
 
 class Metadata(_Part, frozen=True, kw_only=True):
-    """When the build ran and what it used."""
+    """The time, the machine and the resources of a build."""
 
     invocation_id: str = ""
     started_on: datetime | None = None

@@ -28,7 +28,7 @@ _GRACE = 6.0
 """Seconds between SIGTERM and SIGKILL."""
 _LAST = 20.0
 """Seconds for which SIGKILL is repeated, because processes may keep starting others."""
-_NOT_FOUND = 127  # what a shell returns for a program that it cannot start
+_NOT_FOUND = 127  # exit code of a shell for a program that it cannot start
 
 
 def main(command: list[str]) -> int:

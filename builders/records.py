@@ -58,7 +58,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class BuildRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One build. JSON output is this struct, encoded; None means that nothing was recorded."""
+    """One build. JSON output is this struct, encoded; None means that the value was not recorded."""
 
     name: str
     version: str

@@ -140,7 +140,7 @@ def build_wheel(
     BuildError, RecipeError
         The build failed, or could not start; the error names the log and the causes that it shows.
     AuditError
-        The wheel does not contain what the recipe promises. It is not published.
+        The wheel failed its checks, such as for an op that the recipe promises. It is not published.
     EnvironmentLacksError, HashMismatchError, SourceError
         The source or a build requirement cannot be fetched.
     """
@@ -459,7 +459,7 @@ class _Build:
             return
         listed = "".join(f"\n  - {error}" for error in errors)
         message = (
-            f"The wheel of {self.task.title} does not contain what its recipe promises. It is not published."
+            f"The wheel of {self.task.title} failed its checks, so it is not published."
             f"{listed}\n  Log: {self.log}"
         )
         ids = frozenset(error.id for error in errors)

@@ -1,4 +1,4 @@
-"""Compare what our wheels require with a lock.
+"""Compare the requirements of our wheels with a lock.
 
 The requirements of a source are known for certain only when it is built, because the build may compute them.
 """

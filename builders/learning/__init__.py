@@ -22,14 +22,14 @@ class Learned(msgspec.Struct):
 
     rows: list[schema.Row] = []
     remarks: list[str] = []
-    """Sentences about what the files do not state."""
+    """Sentences about facts that the files do not state."""
     size: int = 0
     """Size of all files in bytes."""
     read: int = 0
     """Number of these bytes that were read."""
 
     def add(self, other: Learned) -> None:
-        """Add what was learned from another file; see `merged`."""
+        """Add the facts that were learned from another file; see `merged`."""
         self.rows = merged([*self.rows, *other.rows])
         self.remarks += [text for text in other.remarks if text not in self.remarks]
         self.size += other.size

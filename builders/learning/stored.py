@@ -30,7 +30,7 @@ _NOT_COMPARED = {"status", "source", "note", "from_file", "from_line"}
 
 
 def stored_facts() -> Path:
-    """Return the path of the file, whether or not it exists."""
+    """Return the path of the stored facts, whether or not the file exists."""
     return cache_root() / "learned.toml"
 
 

@@ -413,7 +413,7 @@ class _Reading:
     def _lines_of_names(self) -> dict[tuple[str, ...], dict[str, str]]:
         """Return, for bitsandbytes, the architectures of its libraries and the ROCm line of each.
 
-        Its libraries are named after the HIP version of torch, which is not always that of ROCm.
+        Its libraries are named after the HIP version of torch, which may differ from the ROCm version.
         """
         if self._contents.name != "bitsandbytes":
             return {}

@@ -130,7 +130,7 @@ def _check_request(task: Task) -> None:
         plain = featured[0].partition(":")[0]
         raise RecipeError(msg, hint=f"Request {plain}; its code runs with xnack on or off.")
     if recipe.one_wave_size and len({shims.wave_size(target) for target in task.gfx}) > 1:
-        msg = f"{task.title} compiles for one wave size, but {listed} need different ones."
+        msg = f"{task.title} compiles for one wave size, but {listed} need different wave sizes."
         raise RecipeError(msg, hint="Build once for each wave size: 64 up to gfx9, 32 from gfx10 on.")
     if recipe.cxx_standard and task.cxx_standard and int(recipe.cxx_standard) < int(task.cxx_standard):
         torch = task.torch.version if task.torch else ""

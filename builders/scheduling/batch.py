@@ -146,7 +146,7 @@ class Executor(ABC):
         self._is_silent = False  # whether the last query got no response
         self._dropped: set[str] = set()  # jobs that were cancelled because a wheel failed
 
-    # What a batch system implements.
+    # Methods that a batch system implements.
 
     @abstractmethod
     def require(self, consequence: str) -> None:
@@ -199,7 +199,7 @@ class Executor(ABC):
         """Return whether the builds of a job that failed stopped because it was about to end."""
         return False
 
-    # The same for all.
+    # Methods that all batch systems share.
 
     def current_run(self) -> Run | None:
         """Return the run of this user that has not been finished; None if there is none.
@@ -315,7 +315,7 @@ class Executor(ABC):
         return self.index.state / self.name / self.run.id
 
     def _failure_record(self, task: WheelTask) -> Path:
-        """Return the record of the last failed attempt to build a task."""
+        """Return the path of the record of the last failed attempt to build a task."""
         return failure_path(log_path(self.index, task.name, task.key))
 
     def _forget(self) -> None:

@@ -206,7 +206,7 @@ class Slurm(Executor):
             run(["scancel", *options, *numbers], what="Cancelling jobs", log=self._directory / "slurm.log")
 
     def _of_run(self) -> list[str]:
-        """Return the numbers of all jobs of the run that Slurm knows and that have not ended."""
+        """Return the numbers of all jobs of the run that Slurm lists and that have not ended."""
         return [
             row.number for row in self._rows if row.name.endswith(f"-{self.run.id}") and is_live(row.state)
         ]

@@ -69,7 +69,7 @@ class LogCount:
 def watched(reporter: Reporter, log: Path) -> Iterator[None]:
     """Report the progress in a build's log, and the memory of this process's children, every second.
 
-    The reports also show that the build is alive.
+    The reports also show that the build still runs.
     """
     stop = Event()
     count = LogCount(log)

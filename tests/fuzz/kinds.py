@@ -1,4 +1,4 @@
-"""The kinds of untrusted input: valid examples, what changes them, and the code that reads them."""
+"""The kinds of untrusted input: valid examples, functions that change them, and the code that reads them."""
 
 from __future__ import annotations
 

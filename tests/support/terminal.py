@@ -1,4 +1,4 @@
-"""Run a program on an emulated terminal, and keep what the terminal showed."""
+"""Run a program on an emulated terminal, and record the screens of the terminal."""
 
 from __future__ import annotations
 
