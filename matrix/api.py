@@ -50,7 +50,7 @@ def resolve(
     date
         The day for which to resolve; by default today (UTC).
     backend
-        By default the site's.
+        By default the backend of the site.
     gfx
         GPU architectures such as ``"gfx90a"``; by default the site's.
     driver, rocm, python

@@ -51,7 +51,7 @@ class Context:
 
     @cached_property
     def today(self) -> datetime.date:
-        """The day in UTC."""
+        """The current day in UTC."""
         return datetime.datetime.now(tz=datetime.UTC).date()
 
     @cached_property

@@ -68,7 +68,7 @@ class CoveredCell(msgspec.Struct, frozen=True, kw_only=True):
     package: str
     """The column."""
     version: str
-    """Empty if there is none."""
+    """Empty if no version works."""
     state: State
     why: str
     requested: bool

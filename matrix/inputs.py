@@ -108,7 +108,7 @@ def read_inputs(settings: Settings) -> Inputs:
 
 
 class _Source(msgspec.Struct, frozen=True):
-    """Where a requirement is written."""
+    """The location of a requirement."""
 
     file: str = ""
     """Empty for the command line and ``matrix.toml``."""

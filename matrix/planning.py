@@ -74,7 +74,7 @@ class Plan(JsonDocument, kw_only=True):
     status: Literal["ok"] = "ok"
     index: str
     directory: str
-    """Where to run the commands: `matrix.toml` there has the mirrors."""
+    """The directory in which to run the commands; its `matrix.toml` has the mirrors."""
     tasks: tuple[PlannedTask, ...]
     """Each task comes after those that it requires."""
     critical_path: tuple[str, ...]

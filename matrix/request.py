@@ -130,7 +130,7 @@ def _reject_gpu_settings(settings: Settings) -> None:
     for setting, value in values.items():
         if value:
             msg = f"The CPU backend has no {setting}, but {shorten(value)!r} was requested."
-            raise UsageError(msg, hint="Remove one of the two.")
+            raise UsageError(msg, hint="Remove this setting, or use the backend rocm.")
 
 
 def _with_this_machine(target: Target, settings: Settings, catalog: Catalog) -> Target:

@@ -78,7 +78,7 @@ class CondaDocument(Document, kw_only=True):
             entry.sequence.insert(entry.position, text)
 
     def _text(self) -> str:
-        """Write the tree; lines that did not change keep their indentation."""
+        """Return the tree as text; lines that did not change keep their indentation."""
         sink = StringIO()
         self.yaml.dump(self.tree, sink)
         text = _COMMENTED_OUT_LINE.sub(_as_comment, sink.getvalue())
@@ -101,7 +101,7 @@ def _as_comment(line: re.Match[str]) -> str:
 
 
 def _aligned(old: list[str], new: list[str]) -> str:
-    """Return new lines with the indentation that the old ones have."""
+    """Return new lines with the indentation of the old lines."""
     result: list[str] = []
     shift = 0
     stripped = [line.strip() for line in old], [line.strip() for line in new]

@@ -117,8 +117,8 @@ class Document(msgspec.Struct, kw_only=True):
     def corrected(self, findings: Iterable[Finding]) -> str:
         """Return the file with corrections; do not use the document afterwards.
 
-        If several corrections change one entry, only the first is applied. Of those that insert the same
-        lines, only the first inserts them.
+        If several corrections change one entry, only the first is applied. If several corrections insert the
+        same lines, only the first inserts them.
         """
         entries = {(entry.line, entry.text): entry for entry in reversed(self._entries())}
         chosen: list[tuple[Entry, Sequence[str]]] = []

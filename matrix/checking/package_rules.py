@@ -158,7 +158,9 @@ def check_torch(document: Document, expected: Expected) -> Iterator[Finding]:
     for entry in document.entries:
         line = entry.pip
         if expected.backend == "rocm" and is_for_cuda(line.name):
-            message = f"{line.name} is for NVIDIA GPUs. AMD GPUs cannot use these gigabytes."
+            message = (
+                f"{line.name} is for NVIDIA GPUs. pip would download gigabytes that AMD GPUs cannot use."
+            )
             certain = line.name.startswith("nvidia-")
             corrected = [f"# {entry.text}"] if certain else []
             fix = "torch for ROCm does not need it."

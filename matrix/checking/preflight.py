@@ -1,4 +1,4 @@
-"""Ask pip itself whether it can install a file; cotainr would hide pip's error.
+"""Check with pip itself whether a file can be installed; cotainr would hide pip's error.
 
 pip resolves the lines for the target's Python with ``--dry-run``. Lines that pip would have to build are
 left out and listed, because the check must not run a build. If pip cannot be run or cannot reach an index,

@@ -273,7 +273,7 @@ def _build(builds: Builds, wheels: Sequence[WheelResult], context: Context) -> i
             wheel.why = f"it requires {builds.tasks[outcome.skipped[key]].title}, which failed"
         elif key in outcome.over_budget:
             wheel.state = "skipped"
-            wheel.why = "its expected time is more than the rest of the budget"
+            wheel.why = "its expected time exceeds the rest of the budget"
     return _report_failures(builds, context)
 
 

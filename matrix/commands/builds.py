@@ -31,7 +31,7 @@ class BuildList(JsonDocument, kw_only=True):
     status: Literal["ok"] = "ok"
     index: str
     builds: list[BuildRecord]
-    """In the order in which they started."""
+    """The builds, in the order in which they started."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -13,7 +13,7 @@ EXAMPLE = "matrix completion bash"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the shell."""
+    """Declare the command's arguments."""
     parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
 
 

@@ -110,7 +110,7 @@ def _pieces(table: Table, rows: Iterable[Row], args: argparse.Namespace, console
 
 
 def _print(pieces: Iterable[str], device: Path | None, console: Console) -> None:
-    """Write piece by piece to stdout, or to a device or pipe."""
+    """Write the pieces to stdout, or to a device or pipe."""
     if device is None:
         for piece in pieces:
             console.write(piece)

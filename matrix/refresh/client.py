@@ -38,14 +38,14 @@ class Client:
     cache
         Directory of the cached pages.
     mirrors
-        Maps URL prefixes to their replacement; the longest match wins.
+        Maps URL prefixes to their replacement; the longest match takes precedence.
 
     Attributes
     ----------
     answered
         Whether any server replied.
     fetched, unchanged
-        Number of fetched pages, and of those that had not changed.
+        Number of fetched pages, and number of unchanged pages among them.
     """
 
     def __init__(self, cache: Path, mirrors: Mapping[str, str] | None = None) -> None:

@@ -40,7 +40,9 @@ def find_updates(catalog: Catalog, packages: Iterable[str], client: Client, inde
             update.unreachable.append(f"{name}: {error.message}")
             continue
         if page is None:
-            update.remarks.append(f"{name}: the index has no such project, but the catalog says it does.")
+            update.remarks.append(
+                f"{name}: the index does not have this project, but the catalog expects it."
+            )
             continue
         _compare(catalog, name, known, page, update)
     return update

@@ -45,7 +45,7 @@ def find_updates(catalog: Catalog, client: Client) -> CatalogUpdate:
 
 
 def indexes(catalog: Catalog) -> list[str]:
-    """Return the URLs of PyTorch's indexes that may have something new.
+    """Return the URLs of PyTorch's indexes that may have new wheels.
 
     Indexes without the newest known torch are left out, because PyTorch no longer updates them.
     """
@@ -79,7 +79,7 @@ def _new_rows(catalog: Catalog, index: str, client: Client) -> list[schema.Row]:
 
 
 def _is_new(version: str, catalog: Catalog) -> bool:
-    """Return whether a version is a final release, newer than all known ones with the same local label."""
+    """Return whether a version is a new final release, not older than known ones with its local label."""
     parsed = Version(version)
     if version in catalog.torch or parsed.is_prerelease or not parsed.local:
         return False

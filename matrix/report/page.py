@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _FOLDER = Path(__file__).parent
 _TEMPLATES = _FOLDER / "templates"
 VENDORED = _FOLDER / "vendored"
-"""Where `hatch_build.py` writes the JavaScript libraries."""
+"""The directory into which `hatch_build.py` writes the JavaScript libraries."""
 _SOURCE_MAP = re.compile(r"^//[#@] sourceMappingURL=.*$|/\*[#@] sourceMappingURL=.*?\*/", re.MULTILINE)
 _COMMIT_SOURCE = re.compile(r"(?:git:)?([\w.-]+/[\w.-]+)@([0-9a-f]{7,40})(?::([^\s,()]+))?")
 _URL = re.compile(r"https?://[^\s,;()<>\"']+")

@@ -57,7 +57,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the files are written, and where the index is."""
+    """The locations of the files and of the index."""
 
     main: str
     """Name of the main file."""
