@@ -46,7 +46,7 @@ BAD = [
     ("table --reasons", "--reasons", "matrix resolve"),
     ("resolv", "'resolv'", "Did you mean resolve?"),
     ("resolve --catalog nowhere", "nowhere", ""),
-    ("resolve apex --backend cpu --gfx90a", "gfx90a", "Remove one"),
+    ("resolve apex --backend cpu --gfx90a", "gfx90a", "Remove this setting"),
     ("resolve --formt json", "--formt", "Did you mean --format?"),
     ("index check --repiar", "--repiar", "Did you mean --repair?"),
     ("build-wheels --jobs x", "'x'", ""),
