@@ -52,7 +52,7 @@ UNUSED = (
     "libLLVM*",
     "libclang*",
 )
-"""Directories that a Python without a compiler does not need."""
+"""Directories and files that a Python without a compiler does not need."""
 HEAD = """
 easyblock = 'MakeCp'
 name = 'PyTorch'
