@@ -150,7 +150,7 @@ class HashMismatchError(MatrixError):
 
 
 class RecipeError(MatrixError):
-    """A recipe cannot build what was requested; nothing was compiled."""
+    """A recipe cannot build the requested wheel; nothing was compiled."""
 
     id = "recipe"
 

@@ -1,8 +1,8 @@
 """The build graph of a resolution, as a networkx graph.
 
-An edge goes from a distribution to what it needs. A node has the attribute `pick`: its `Distribution`,
-or None if pip chooses the version. An edge has the attribute `needs`: the run `Edge`, the build `Edge`
-or both. Names and edges are in sorted order.
+An edge goes from a distribution to a distribution that it needs. A node has the attribute `pick`: its
+`Distribution`, or None if pip chooses the version. An edge has the attribute `needs`: the run `Edge`, the
+build `Edge` or both. Names and edges are in sorted order.
 """
 
 from __future__ import annotations

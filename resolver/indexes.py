@@ -111,7 +111,7 @@ class PackageIndexes(Protocol):
         EnvironmentLacksError
             An index cannot be reached, or replies with an error, and the cache cannot answer.
         SourceError
-            A page is broken; the error names index and project.
+            A page is broken; the message contains index and project.
         """
 
     def direct(self, name: str, url: str) -> Project:
@@ -146,7 +146,7 @@ class PackageIndexes(Protocol):
         EnvironmentLacksError
             An index cannot be reached, and the cache cannot answer.
         SourceError
-            The metadata is broken, or contradicts the file; the error names index, project and file.
+            The metadata is broken, or contradicts the file; the message contains index, project and file.
         """
 
     def is_cached(self, name: str) -> bool:

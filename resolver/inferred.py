@@ -1,6 +1,6 @@
 """Releases that the catalog does not list, with the facts of the nearest older release.
 
-Facts over ranges apply to every release in them. Facts that no row states for a release are copied from the
+Facts over ranges apply to every release in them. Facts without a row for a release are copied from the
 nearest older release, with status ``inferred``. So a package index can widen the catalog, and every later
 step reads the wider catalog like any other: no other module depends on the origin of the rows.
 """
@@ -87,8 +87,8 @@ def infer_releases(
 ) -> Catalog:
     """Return a catalog that also has the final releases of a project that were missing for a backend.
 
-    A release is added if the catalog has an older one that also comes from an index: with wheels if the older
-    one has wheels, else with an sdist. Releases on an index cannot be matched with commits.
+    A release is added if the catalog has an older release that also comes from an index: with wheels if the
+    older release has wheels, else with an sdist. Releases on an index cannot be matched with commits.
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ def inferred_warning(catalog: Catalog, pick: Distribution) -> str:
     neighbour = catalog.inferred.get((pick.name, pick.version, pick.variant), "")
     if not neighbour:
         return ""
-    return f"{pick} is not in the catalog: its facts are those of {neighbour} (inferred)."
+    return f"{pick} is not in the catalog, so it has the facts of {neighbour} (inferred)."
 
 
 def _is_inferred(catalog: Catalog, pick: Distribution) -> bool:
@@ -176,7 +176,9 @@ def _is_unmatched(catalog: Catalog, request: Request, requirement: Requirement) 
 def _unknown(catalog: Catalog, requirement: Requirement, lack: EnvironmentLacksError) -> UsageError:
     msg = f"No known version of {requirement.name} matches {shorten(requirement.text)!r}."
     known = _closest(requirement, (row.version for row in catalog.releases_of(requirement.name)))
-    return UsageError(msg, hint=f"{known} Others are unknown, because no index was queried: {lack.message}")
+    return UsageError(
+        msg, hint=f"{known} Other versions are unknown, because no index was queried: {lack.message}"
+    )
 
 
 def _no_release(
@@ -231,7 +233,7 @@ def _is_final(version: str) -> bool:
 
 
 class _ReleasesBelow:
-    """The releases of a package in the catalog, to find the nearest older one."""
+    """The releases of a package in the catalog, to find the nearest older release."""
 
     def __init__(self, catalog: Catalog, name: str, backend: Backend) -> None:
         rows = {

@@ -70,7 +70,7 @@ _LABEL = re.compile(r"(?:rocm(?P<rocm>[\d.]+)|cpu)\.torch(?P<torch>[^+]+?)(?P<gf
 
 
 def built_for(version: str) -> BuiltFor | None:
-    """Return what a wheel was built for, from its version's local label; None if the label is not ours.
+    """Return the content of a version's local label; None if the label is not ours.
 
     Examples
     --------

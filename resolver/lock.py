@@ -1,6 +1,6 @@
 """`matrix.lock`: a resolution as TOML, with a digest of its content at the end.
 
-The same resolution always gives the same bytes. A lock that was edited or cut short is rejected: its
+The same resolution is always written as the same bytes. A lock that was edited or cut short is rejected: its
 facts, versions and hashes belong together, and only the resolver may change them. The digest covers
 the data rather than the bytes, so that line endings and comments may change in editors and version control.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _HEAD = "# Written by `matrix resolve`. To change it, change the request and resolve again.\n"
 _INTEGRITY = "integrity"
-"""The table with the digest of everything else."""
+"""The table with the digest of all other data."""
 _AGAIN = "Write it again with: matrix resolve"
 
 

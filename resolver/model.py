@@ -54,7 +54,7 @@ class Fact(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
     @classmethod
     def of(cls, row: Row, text: str, *, note: str | None = None) -> Fact:
-        """Return the fact that a row of the catalog states, worded as `text`."""
+        """Return the fact of a row of the catalog, with `text` as its text."""
         return cls(text, row.status, row.source, row.note if note is None else note, row.file)
 
 
@@ -90,7 +90,7 @@ def _key(version: str, variant: str) -> str:
 
 
 class Requirement:
-    """A requested component. Equality, hash and the encoded form are those of its text."""
+    """A requested component. Equality, hash and the encoded form depend only on its text."""
 
     __slots__ = ("extras", "marker", "name", "specifier", "text", "url")
 
@@ -170,14 +170,14 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     target: Target
     requirements: tuple[Requirement, ...] = ()
     constraints: tuple[Requirement, ...] = ()
-    """Limits on distributions that something else requires (``pip install -c``)."""
+    """Limits on distributions that other requirements add (``pip install -c``)."""
     overrides: tuple[Requirement, ...] = ()
     """Requirements that replace all others on the same distribution (``uv pip compile --override``)."""
     support: Support = "any"
     prefer: Prefer = "advised"
     """``advised``: the site's advice, then the newest."""
     site_file: str = ""
-    """The file that describes the site, if the user named a file instead of a site."""
+    """The file that describes the site, if the user passed a file instead of a name."""
     catalogs: tuple[str, ...] = ()
     """Overlays that the user added to the catalog."""
     preinstalled: Preinstalled | None = None

@@ -1,7 +1,7 @@
 """A problem as arrays, and a search that maintains arc consistency at every step.
 
 A `Network` is built once for a set of relations. Domains are lists of masks, one for each variable, so each
-step of the search copies one list and revises only what the step changed (AC-3 with a queue [1]_; maintaining
+step of the search copies one list and revises only the changed domains (AC-3 with a queue [1]_; maintaining
 it during search is MAC [2]_). The search branches first on variables whose relations caused earlier
 contradictions (dom/wdeg [3]_). A `Proof` records which relation dropped which candidates. So a contradiction
 can be traced to the relations that led to it, and the search takes back at once all choices that did not
@@ -60,7 +60,7 @@ class Proof:
         """The steps that dropped candidates, in order: the variable, the relation, and its other variable."""
 
     def record(self, variable: int, link: int, other: int) -> None:
-        """Record that a relation dropped candidates of a variable because of those of another."""
+        """Record that a relation dropped candidates of a variable because of another variable."""
         self._trail.append((variable, link, other))
 
     def choose(self, variable: int) -> None:
@@ -289,7 +289,7 @@ class Network:
         raise TooLargeError(msg, hint="Request fewer packages, or pin torch or ROCm.")
 
     def _most_constrained(self, domains: Domains) -> int:
-        """Return the undecided variable to branch on, or -1 if none is left that must be decided."""
+        """Return the undecided variable to branch on, or -1 if no variable must be decided."""
         best, chosen = 0.0, -1
         for variable, mask in enumerate(domains):
             if mask & ABSENT or not mask & (mask - 1):

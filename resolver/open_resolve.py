@@ -130,7 +130,7 @@ class _Turns:
             self._learned.append({self._names[number]: mask for number, mask in failed.terms.items()})
 
     def _is_better(self, solution: Solution, than: Solution) -> bool:
-        """Return whether the platform of a solution is preferred to that of another.
+        """Return whether the platform of a solution is preferred to the platform of another solution.
 
         A solution without torch is never better: a newer ROCm does not justify an old release that does not
         use torch.
@@ -300,7 +300,7 @@ def _aliases(
     world: OpenWorld,
     required_by: Mapping[str, Sequence[Fact]],
 ) -> Iterator[Distribution]:
-    """Yield an alias for each other name that means the triton of torch."""
+    """Yield an alias for each other name of torch's triton."""
     names = {pick.name for pick in picks}
     triton = next((pick for pick in picks if pick.name in TRITON_NAMES), None)
     if triton is None:

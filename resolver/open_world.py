@@ -179,7 +179,7 @@ class OpenWorld:
         Raises
         ------
         WantedError
-            A release requires one of the free distributions, or one that the problem does not have.
+            A release requires a free distribution, or a distribution that the problem does not have.
         TritonFoundError
             The catalog has no candidate for the triton that torch requires, but torch's index has one.
         UsageError
@@ -419,7 +419,7 @@ class OpenWorld:
         return choices
 
     def _limit_to_torch(self, name: str) -> None:
-        """Exclude, for each torch of the catalog, every triton but the one that it requires."""
+        """Exclude, for each torch of the catalog, every triton except the required one."""
         torch, triton = self._closed["torch"], self._closed[name]
         variable = self._problem.variables[name]
         for bit, candidate in enumerate(self._problem.variables["torch"].candidates, start=1):
@@ -446,7 +446,7 @@ class OpenWorld:
         return {self._closed["python"]: sum(1 << bit for bit in bits)}
 
     def _exclude_other_tritons(self, choices: Choices) -> None:
-        """Exclude the other projects that install ``triton`` if this one is chosen."""
+        """Exclude the other projects that install ``triton`` if this project is chosen."""
         present = choices.everything & ~ABSENT
         for name in TRITON_NAMES:
             other: Variable | Choices | None = self._open.get(name) or self._problem.variables.get(name)
@@ -462,7 +462,7 @@ class OpenWorld:
         return name in TRITON_NAMES and self._request.target.backend == "rocm"
 
     def _is_of_torch(self, name: str) -> bool:
-        """Return whether a name means the triton of torch, whatever torch calls it."""
+        """Return whether a name means the triton of torch, which has several names."""
         return self._is_triton(name) and name not in self._installed
 
     @cached_property
@@ -510,7 +510,7 @@ class OpenWorld:
 
     @cached_property
     def _rows(self) -> dict[str, list[Requires]]:
-        """The requirements that the catalog states for this backend, by distribution."""
+        """The catalog's requirements for this backend, by distribution."""
         target = self._request.target
         by_key: dict[tuple[object, ...], Requires] = {}
         for row in self._catalog.requires:
@@ -527,7 +527,7 @@ class OpenWorld:
         return rows
 
     def _add_row(self, row: Requires, name: str, terms: dict[int, int], version: str) -> None:
-        """Add a requirement of the catalog between a distribution and one outside the catalog."""
+        """Add a requirement of the catalog if one of its ends is outside the catalog."""
         versions = [text.removeprefix("==") for text in row.versions]
         predicate = f"requires {row.on} {join_words(versions, most=8)}"
         if not versions:
@@ -888,7 +888,7 @@ class OpenWorld:
         if is_for_cuda(name):
             return "which is for CUDA"
         if requirement.url and not self._url(name):
-            return "whose URL counts only if the request names it"
+            return "whose URL is used only if the request contains it"
         return ""
 
     def _find_triton(self, requirement: Requirement) -> None:

@@ -113,7 +113,7 @@ class Judgement(msgspec.Struct, frozen=True):
     Attributes
     ----------
     verdict
-        ``unknown``: the catalog lacks a pick or the driver of that day, so the set was not tried.
+        ``unknown``: the catalog does not have a pick or the driver of that day, so the set was not tried.
     unknown
         The picks, or the driver, that are not in the catalog.
     core

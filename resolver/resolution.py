@@ -131,7 +131,7 @@ def _foreign_python(image: Image, version: str) -> str:
     own = join_words(image.python, joiner="and")
     return (
         f"The base image {image.name} has Python {own}, not {version}. Python {version} comes from conda, "
-        f"as in containers of cotainr and tykky. To build for it, name its prefix with --python-from."
+        f"as in containers of cotainr and tykky. To build for this Python, pass its prefix to --python-from."
     )
 
 

@@ -31,7 +31,7 @@ def resolve(
 ) -> Resolution | Conflict:
     """Return a resolution with a version of every component that the request needs, or the conflict.
 
-    Deterministic: the same arguments and state of the indexes give the same answer.
+    The result is deterministic: it depends only on the arguments and the state of the indexes.
 
     Parameters
     ----------

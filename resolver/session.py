@@ -76,7 +76,7 @@ class Session:
         return None if domains is None else self.network.narrow(domains, self.network.number[name], mask)
 
     def first_solution(self, domains: Domains) -> Domains | None:
-        """Find any solution within arc consistent domains, by resolvelib if it finds one soon."""
+        """Find any solution within arc consistent domains, with resolvelib if it needs few rounds."""
         if not self._has_cycle:
             max_rounds = min(self._max_steps, _ROUNDS_PER_VARIABLE * len(self.network.names))
             solution = ask_resolvelib(self.problem, self.network, domains, max_rounds)
@@ -119,7 +119,7 @@ class Session:
         return self._solution(self._preferred(domains, witness))
 
     def refute(self, demands: Sequence[Demand]) -> Proof | None:
-        """Return a proof that no solution meets the demands, or None if one does.
+        """Return a proof that no solution meets the demands, or None if there is a solution.
 
         Proofs are stored: a proof is valid for all demands that allow no more values of the variables that it
         uses.

@@ -29,7 +29,7 @@ _SET_BY_SITE = {"kernel-driver", "base-image"}
 def suggest(
     catalog: Catalog, request: Request, session: Session, core: Sequence[Demand]
 ) -> tuple[Suggestion, ...]:
-    """Return changes with which a request resolves, smallest first; at least one if any exists.
+    """Return changes with which a request resolves, smallest first; at least one change if any exists.
 
     Single changes to the core are tried first: remove a pin, change the base image or the date, leave out a
     requirement. If none is enough, the first of these that resolves is returned: two changes together, all
@@ -147,7 +147,7 @@ class _Trials:
     def maximal_subset(self, changes: Sequence[Change]) -> Iterator[list[Change]]:
         """Yield the changes that keep a maximal part of the request, for this target and each other target.
 
-        One component after another is kept as requested, else in any version, else left out. So this
+        Each component in turn is kept as requested, or in any version, or left out. So this
         yields a solvable request whenever any part of the request is solvable for any of the targets.
         """
         names = dict.fromkeys(requirement.name for requirement in self._request.requirements)

@@ -1,6 +1,6 @@
 """The feasible matrix: for each base image, torch and Python the best version of each package.
 
-Every cell answers its own request (`request_of_cell`). They are not resolved one by one: the problem
+Every cell answers its own request (`request_of_cell`). The cells are not resolved one by one: the problem
 of all columns is compiled once, each column gets the subproblem that concerns it, and a row narrows the
 arc consistent domains of each column: image, then torch, then Python.
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from resolver.model import Candidate
 
 ROW_COMPONENTS = (*PLATFORM, "torch")
-"""Components that limit rows; every other one is a column."""
+"""Components that limit rows; every other component is a column."""
 COMBINATION = "combination"
 """The reason for a refusal if no single fact excludes each version."""
 UNDECIDED = "undecided"
@@ -290,7 +290,7 @@ class Table:
                 yield Row(images, rocm if images or not rocm else minor(rocm), torch, python, verdict, cells)
 
     def _torches(self, domains: Domains | None) -> list[str]:
-        """Return the torch versions that are left, those of the preferred ROCm first."""
+        """Return the torch versions that are left, versions for the preferred ROCm first."""
         part = self._row_part
 
         def rank(version: str) -> int:
@@ -433,7 +433,7 @@ class _Part:
         return first_proven(self.problem, self._ranked_sets[has_image], solve_with)[0]
 
     def why_refused(self, pins: Mapping[str, int]) -> str:
-        """Return the components that refuse a column, or those of its first package that fails alone."""
+        """Return the components that refuse a column, or its first package that fails alone."""
         reasons = {name: self.reason(name, pins) for name in self.packages}
         if len(reasons) == 1:
             return reasons[self.packages[0]]

@@ -1,4 +1,4 @@
-"""Read a text file that the user names, with a clear error for each kind of problem."""
+"""Read a text file from the user, with a clear error for each kind of problem."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _BARE_VERSION = re.compile(r"v?\d+(\.\d+)*([a-z].*)?(\+.*)?", re.IGNORECASE)
 
 @cache
 def sort_key(version: str) -> tuple[Any, ...]:
-    """Return a key that sorts versions as PEP 440 does, and names that are not versions before them.
+    """Return a key that sorts versions as in PEP 440, and other names before all versions.
 
     Examples
     --------

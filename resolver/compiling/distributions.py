@@ -196,7 +196,7 @@ def _companion_requires_torch(name: str, torches: Mapping[str, Sequence[schema.T
 
 
 def compile_packages(builder: ProblemBuilder) -> None:
-    """Add the extension packages that the request can bring in."""
+    """Add the extension packages that can become part of a solution."""
     names = [
         name
         for name in builder.catalog.package
@@ -275,7 +275,7 @@ def _relate_to_backend(builder: ProblemBuilder, name: str, masks: _ReleaseMasks)
 def _backend_fact(release: schema.Release, backends: Sequence[str], neighbour: str) -> Fact:
     text = f"{release.package} {release.version} "
     if backends and neighbour:
-        text += f"is not in the catalog, so its facts are those of {neighbour}"
+        text += f"is not in the catalog, so it has the facts of {neighbour}"
     elif backends:
         text += f"is available for {join_words(backends, joiner='and')}"
         if missing := [backend for backend in release.backend if backend not in backends]:

@@ -69,7 +69,7 @@ def _exclude(builder: ProblemBuilder, row: schema.KnownBad, name: str) -> None:
     tests = {component: _is_bad(text) for component, text in row.combination.items()}
     first, *others = tests
     if not others:
-        fact = Fact.of(row, f"{_spelled(row)} is known to be bad: {row.problem}")
+        fact = Fact.of(row, f"{_spelled(row)} does not work: {row.problem}")
         builder.forbid(first, tests[first], fact)
         return
     fact = Fact.of(row, f"{_spelled(row)} do not work together: {row.problem}")

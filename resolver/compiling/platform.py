@@ -198,7 +198,7 @@ def _add_images(builder: ProblemBuilder) -> None:
 
 
 def _add_libstdcxx(builder: ProblemBuilder) -> None:
-    """Add the libstdc++ of the base images, which no other component brings in."""
+    """Add the libstdc++ of the base images, which no other component requires to be present."""
     rows = [row for row in _weakest_first(builder.catalog.image) if row.libstdcxx]
     facts = {
         row.libstdcxx: Fact.of(
@@ -222,7 +222,7 @@ def _add_libstdcxx(builder: ProblemBuilder) -> None:
 
 
 def _prefer_python_of_image(builder: ProblemBuilder) -> None:
-    """Prefer the Python of the chosen base image, unless the request names one or the site advises one."""
+    """Prefer the Python of the chosen base image, unless the request or the site's advice has a Python."""
     if "python" in builder.advice:
         return
     image, python = builder.variables["base-image"], builder.variables["python"]

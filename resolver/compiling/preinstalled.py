@@ -41,7 +41,7 @@ class InstalledVersion(msgspec.Struct, frozen=True):
     requires_as: int
     """The candidates whose requirements it shares."""
     accepted_as: int
-    """The candidates that it stands for in the requirements of other distributions."""
+    """The candidates that it replaces in the requirements of other distributions."""
 
 
 _Installed = tuple[str, list[InstalledVersion]]

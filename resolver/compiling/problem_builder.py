@@ -36,8 +36,8 @@ class ProblemBuilder:
     catalog, request, target
         The inputs of the problem.
     reachable
-        Names of the distributions that the request can bring in: the requested ones, those that they
-        require, and so on. Only these can become part of a solution, so only these are compiled.
+        Names of the distributions that can become part of a solution: the requested distributions, their
+        requirements, and so on. Only these are compiled.
     requires
         Requirements of each of these distributions.
     driver
@@ -225,7 +225,7 @@ def closed_names(catalog: Catalog, backend: Backend) -> frozenset[str]:
 
 
 def reachable(catalog: Catalog, backend: Backend, names: Iterable[str]) -> frozenset[str]:
-    """Return torch, the given distributions, and everything that they require, directly or not."""
+    """Return torch, the given distributions, and all their direct and indirect requirements."""
     requires: dict[str, set[str]] = {}
     for row in catalog.requires:
         if not row.when_present and row.backend in {None, backend}:

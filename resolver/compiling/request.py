@@ -217,7 +217,7 @@ def _allowed(
         msg = f"{requirement.name} has no variant {shorten(variant)!r}."
         if known:
             raise UsageError(msg, hint=did_you_mean(variant, known))
-        hint = "Extras are resolved with a package index, and none is configured."
+        hint = "Extras are resolved with a package index. Configure an index, or remove the extra."
         raise UsageError(msg, hint=hint)
     return lambda candidate: candidate.variant == variant and versions(candidate)
 

@@ -102,7 +102,7 @@ def _mask(variable: Variable, key: str) -> int:
 
 
 class Reason(NamedTuple):
-    """Why something is impossible on one side."""
+    """The reason why something is impossible on one side."""
 
     refusing: tuple[CoreItem, ...] = ()
     """The facts of the core that the other side does not have."""

@@ -37,7 +37,7 @@ _OF_PACKAGES = {"package", "release", "requires", "recipe", "proven"}
 
 
 def changed_packages(before: Side, after: Side) -> frozenset[str] | None:
-    """Return the packages that may be affected; None if everything may be.
+    """Return the packages that may be affected; None if all may be.
 
     If only facts about some packages differ, all packages have the same cells except these and those that
     require them.

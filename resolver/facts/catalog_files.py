@@ -199,7 +199,7 @@ def _example(key: str, kind: Any) -> str:  # noqa: ANN401  any type annotation
     if values := _literals(kind):
         return f'Add {key} = "{values[0]}" (or {", ".join(values[1:])}).'
     if key == "source":
-        return 'Add source = "..." with the URL or the file that states this fact.'
+        return 'Add source = "..." with the URL or the file that contains this fact.'
     value = {dict: '{ name = "..." }', tuple: '["..."]', datetime.date: "2026-01-31"}.get(
         get_origin(kind) or kind, '"..."'
     )
@@ -294,7 +294,7 @@ def _check_compatible(row: schema.Row, other: schema.Row) -> None:
     title = f"{row.location}: [[{kind_of(row)}]] {row.title}"
     if not differing:
         raise CatalogError(
-            f"{title} is a duplicate of the row at {other.location}.", hint="Remove one of the two."
+            f"{title} is a duplicate of the row at {other.location}.", hint="Remove one of these rows."
         )
     key = differing[0]
     here, there = (shorten(repr(getattr(either, key))) for either in (row, other))

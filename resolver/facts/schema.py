@@ -51,7 +51,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     """Line of the file on which the row begins, from 1; set by the reader."""
 
     identity: ClassVar[tuple[str, ...]] = ()
-    """The keys that identify the row: a row of a later layer replaces the one with the same values."""
+    """The keys that identify the row: a row of a later layer replaces the row with the same values."""
     widening: ClassVar[bool] = False
     """Whether one layer may contain several rows with the same identity, each allowing more."""
 
@@ -374,7 +374,7 @@ class Requires(Row, frozen=True, kw_only=True):
     releases: str = ""
     """Specifier of the package's own versions; empty means all."""
     variant: str | None = None
-    """Only releases of this variant (empty text: only releases without one)."""
+    """Only releases of this variant (empty text: only releases without a variant)."""
     backend: Backend | None = None
     """Only for this backend."""
     on: str
@@ -453,7 +453,7 @@ class Recipe(Row, frozen=True, kw_only=True):
     attributes: dict[str, str] = {}
     """Expected values, as text, of attributes of imported modules, by ``module:name``."""
     mpi: bool = False
-    """Whether it is compiled against the MPI of the base image or, on the host, that of ``mpicc`` on PATH."""
+    """Whether it is compiled against MPI: the base image's, or on the host the MPI of ``mpicc`` on PATH."""
     op_table: str = ""
     """File of the wheel in which the build lists the ops it compiled (``installed_ops``)."""
     run_environment: dict[str, str] = {}
@@ -488,7 +488,7 @@ class KnownBad(Row, frozen=True, kw_only=True):
     combination: dict[str, str]
     """Specifiers of the bad versions, by component (empty text: every version)."""
     problem: str
-    """What goes wrong, in one sentence without a full stop."""
+    """The failure, in one sentence without a full stop."""
     effect: Literal["refuse", "warn"] = "refuse"
     """Whether the combination is excluded, or allowed with a warning."""
     backend: Backend | None = None
@@ -546,7 +546,7 @@ class CatalogFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     schema: int
     include: list[str] = []
-    """Other catalog files, relative to this one, that form a layer below it."""
+    """Other catalog files, relative to this file, that form a layer below it."""
     rocm: list[Rocm] = []
     driver: list[Driver] = []
     driver_module: list[DriverModule] = []

@@ -206,7 +206,7 @@ def check_references(catalog: Catalog) -> None:
     Raises
     ------
     CatalogError
-        A check failed; the error names file and line of the row, and the closest existing name.
+        A check failed; the message contains file and line of the row, the hint the closest existing name.
     """
     for site_image in catalog.site_image.values():
         _check_exists(site_image, "image", site_image.image, catalog.image)

@@ -15,7 +15,7 @@ from resolver.facts.loading import load
 
 @pytest.fixture(scope="session")
 def catalog() -> Catalog:
-    """Load the catalog as it is shipped; no test may change it."""
+    """Load the shipped catalog; no test may change it."""
     return load()
 
 

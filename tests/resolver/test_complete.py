@@ -1,4 +1,4 @@
-"""The shipped catalog: the resolver finds a solution whenever there is one, and "no" is proved.
+"""The shipped catalog: the resolver finds a solution if there is one, and proves it if there is none.
 
 Random universes did not show the solutions that resolvelib misses; these requests do.
 """

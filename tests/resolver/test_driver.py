@@ -1,4 +1,4 @@
-"""Recorded texts of kernel drivers give the right line of the driver table."""
+"""Recorded texts of kernel drivers match the right line of the driver table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shipped catalog gives the expected answer for each case in ``cases/``."""
+"""The shipped catalog resolves each case in ``cases/`` to the expected answer."""
 
 from __future__ import annotations
 

@@ -232,7 +232,7 @@ def test_unlisted_release_resolves_with_warning(ext: Catalog) -> None:
     assert (pick.version, pick.origin, pick.support) == ("1.5", "build", "inferred")
     assert pick.sdist is not None
     assert (lock.version_of("python"), lock.version_of("mpi4py")) == ("3.11", "4.0.3")
-    assert "ext 1.5 is not in the catalog: its facts are those of 1.0 (inferred)." in lock.warnings
+    assert "ext 1.5 is not in the catalog, so it has the facts of 1.0 (inferred)." in lock.warnings
     (fact,) = (fact for fact in pick.facts if "python" in fact.text)
     assert (fact.text, fact.status) == ("ext 1.5 requires python 3.11 (inferred from 1.0)", "inferred")
 
@@ -393,7 +393,7 @@ def test_deepspeed_that_is_not_listed_resolves_at_lumi_g(catalog: Catalog) -> No
         pick = lock.pick("deepspeed")
         assert pick is not None
         assert (pick.version, pick.support, pick.origin) == (version, "inferred", "build")
-        text = f"deepspeed {version} is not in the catalog: its facts are those of {neighbour} (inferred)."
+        text = f"deepspeed {version} is not in the catalog, so it has the facts of {neighbour} (inferred)."
         assert text in lock.warnings
 
 
@@ -405,7 +405,7 @@ def test_support_refuses_inferred_release_with_reason(catalog: Catalog, support:
     reason = f"(only inferred, which --support {support} does not allow)"
     assert [item.text for item in answer.core] == [
         "you asked for deepspeed==0.20.0",
-        f"deepspeed 0.20.0 is not in the catalog, so its facts are those of 0.19.8 {reason}",
+        f"deepspeed 0.20.0 is not in the catalog, so it has the facts of 0.19.8 {reason}",
     ]
     assert any("also accept inferred facts" in suggestion.change for suggestion in answer.suggestions)
 

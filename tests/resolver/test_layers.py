@@ -1,4 +1,4 @@
-"""Layers of catalog files: precedence, contradictions and includes; errors name file and line."""
+"""Layers of catalog files: precedence, contradictions and includes; messages contain file and line."""
 
 from __future__ import annotations
 

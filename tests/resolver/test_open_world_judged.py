@@ -62,7 +62,7 @@ def without_upper_bounds(universe: OpenUniverse) -> OpenUniverse:
 
 
 def uv_means_the_same(universe: OpenUniverse) -> bool:
-    """Return whether uv gives every requirement of a universe the meaning that pip gives it.
+    """Return whether uv and pip interpret every requirement of a universe in the same way.
 
     uv reads ``===`` as ``==``. An override replaces a requirement in uv even if its marker does not apply.
     """

@@ -1,4 +1,4 @@
-"""The triton of torch, under all its names, and distributions that are for CUDA by their name."""
+"""The triton of torch, under all its names, and distributions that are for CUDA, judging by their names."""
 
 from __future__ import annotations
 

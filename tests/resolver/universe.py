@@ -28,7 +28,7 @@ EXAMPLES = settings(
 FEWER = settings(EXAMPLES, max_examples=40)
 
 Assignment = dict[str, int | None]
-"""For each component the position of its candidate, or None where it is not part of the set."""
+"""For each component the position of its candidate, or None if it is not part of the set."""
 Subset = frozenset[int]
 SUBSETS = {
     size: st.sampled_from(
