@@ -199,7 +199,7 @@ class Environment:
         platforms.append(f"linux_{self.machine}")
         interpreter = f"cp{version[0]}{version[1]}"
         tags = [
-            # Without abis, packaging would look at the interpreter that runs matrix.
+            # Without abis, packaging would use the ABIs of the interpreter that runs matrix.
             *cpython_tags(version, [interpreter], platforms),
             *compatible_tags(version, interpreter, platforms),
         ]

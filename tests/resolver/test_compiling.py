@@ -73,10 +73,10 @@ def test_driver_table_decides_verdict(
         ("6.4.4", "2025-12-31", None),
         ("6.4.4", "2026-01-01", "supported"),
         ("7.0.2", "2026-02-01", "supported"),
-        ("7.1.1", "2026-02-01", None),  # allowed by the "one year" text, not by the table
+        ("7.1.1", "2026-02-01", None),  # AMD's text about one year allows it, the table does not
         ("7.12.0", "2026-02-01", None),  # a preview, which is not in the table
         ("5.4.3", "2023-12-01", "supported"),
-        ("5.5.1", "2023-11-01", None),  # AMD published no ROCm line for driver 5.2
+        ("5.5.1", "2023-11-01", None),  # AMD published no tested pair with driver 5.2
         ("5.5.1", "2023-12-01", "at-own-risk"),  # but it ran on LUMI
         ("5.5.1", "2025-02-01", "at-own-risk"),
     ],

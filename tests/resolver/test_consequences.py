@@ -327,7 +327,7 @@ def test_wheel_needs_its_torch_and_rocm_only_to_run(with_update: Load) -> None:
     broken = only(consequences(before, after, wheels(before, after, [wheel])), kind="wheel")
     assert (broken.effect, broken.name) == ("breaks", "built-2.0.whl")
     assert "the wheel is for rocm 6.4.*" in texts(broken.core)
-    # A site without a base image cannot build it, but it still loads.
+    # Without a base image, the wheel cannot be built, but it still loads.
     later = replace(catalog, site_image={})
     found = consequences(before, side(later), wheels(before, side(later), [wheel]))
     assert not [one for one in found if one.kind == "wheel"]
