@@ -80,7 +80,7 @@ class Task:
     def runtime_versions(self) -> dict[str, str]:
         """The distributions that the wheel must require in the version it was built against."""
         picks = map(self.resolution.pick, (*self.recipe.match_runtime, *TRITON_NAMES))
-        return {pick.name: pick.version for pick in picks if pick and pick.version and not pick.alias_of}
+        return {pick.name: pick.pinned for pick in picks if pick and pick.version and not pick.alias_of}
 
     @property
     def _pinned_at_run_time(self) -> dict[str, str]:
@@ -220,8 +220,9 @@ def plan(
 
 
 def _build_requirements(resolution: Resolution, pick: Distribution) -> list[str]:
-    rows = (edge for edge in resolution.edges if (edge.subject, edge.kind) == (pick.name, "build"))
-    return sorted({edge.object for edge in rows})
+    """Return what is needed to build and test a distribution; what imports torch is tested with torch."""
+    rows = (edge for edge in resolution.edges if edge.subject == pick.name)
+    return sorted({edge.object for edge in rows if edge.kind == "build" or edge.object == "torch"})
 
 
 def _with_build_requirements(resolution: Resolution, names: Sequence[str]) -> list[Distribution]:

@@ -218,7 +218,7 @@ class _Build:
         )
 
         self.reporter.step("prepare the build environment")
-        torch, requirements = requirements_of(task)
+        torch, requirements = requirements_of(task, required)
         fetching = fetching_of(task, self.limits, log=self.log, reporter=self.reporter)
         with self._diagnosed():
             layers = make_layers(
@@ -417,7 +417,7 @@ class _Build:
     def _check(self, built: BuiltWheel, layers: Layers) -> tuple[WheelAudit, list[Finding]]:
         """Audit the wheel, look for silent failures in the log, then import it in a fresh environment."""
         wheel = built.path
-        audit = audit_wheel(wheel, _expected(self.task, layers))
+        audit = audit_wheel(wheel, _expected(self.task, self._torch_packages(layers)))
         self._reject(wheel, audit.errors)
         self._reject(wheel, silent_failures(self.log, diagnosis_context(self.task)))
         probe = judge_wheel(self._probe(wheel, layers), self.task.recipe)
@@ -426,6 +426,12 @@ class _Build:
             *(finding for finding in audit.findings if finding.id not in _BEFORE_LABELLING),
             *probe,
         ]
+
+    def _torch_packages(self, layers: Layers) -> Path:
+        """Return the site-packages that have torch: those of its layer, or of the build if we built torch."""
+        if layers.torch is not None:
+            return layers.torch.packages
+        return self.directory.environment / self.task.build_host.python.library
 
     def _probe(self, wheel: Path, layers: Layers) -> WheelReply:
         """Install the wheel next to its torch and run the probe there.
@@ -484,7 +490,7 @@ class _Build:
         task = self.task
         others = {name: version for name, version in task.runtime_versions.items() if name != "torch"}
         pins = runtime_pins(
-            task.torch.version if task.torch else "", others, add_torch="torch" in task.runtime_versions
+            task.torch.pinned if task.torch else "", others, add_torch="torch" in task.runtime_versions
         )
         sboms = {SBOM_NAME: sbom(task, materials, program=run.versions["rocm-matrix"])}
         while True:
@@ -557,12 +563,10 @@ def _details(diagnosis: Sequence[Finding]) -> dict[str, Any]:
     return {"diagnosis": msgspec.to_builtins(diagnosis)} if diagnosis else {}
 
 
-def _expected(task: Task, layers: Layers) -> Expected:
+def _expected(task: Task, packages: Path) -> Expected:
     """Return the values to compare the wheel with: the request, and the libraries it will run with."""
-    torch = None
-    if layers.torch is not None:
-        directory = layers.torch.packages / "torch" / "lib"
-        torch = read_torch(directory) if directory.is_dir() else None
+    directory = packages / "torch" / "lib"
+    torch = read_torch(directory) if directory.is_dir() else None
     provider = task.build_host.provider
     return Expected(
         tuple(task.gfx),
@@ -599,33 +603,47 @@ def diagnosis_context(task: Task) -> Context:
     )
 
 
-def requirements_of(task: Task) -> tuple[str | None, list[str]]:
+def requirements_of(task: Task, wheels: Sequence[Path] = ()) -> tuple[str | None, list[str]]:
     """Return the requirements to build and check a wheel: torch at the version of the lock, and all others.
 
     Required wheels that we build ourselves are left out, but their run requirements are included.
+
+    Parameters
+    ----------
+    wheels
+        Those of the required wheels that exist already.
     """
-    requirements = dict.fromkeys([*task.recipe.declared, *task.recipe.undeclared, *_behind(task), FRONTEND])
-    for required in task.requires:
-        for text in [text for text in requirements if required_name(text) == required.pick.name]:
-            del requirements[text]
+    behind = _behind(task, wheels)
+    requirements = dict.fromkeys([*task.recipe.declared, *task.recipe.undeclared, *behind, FRONTEND])
+    ours = {required.pick.name for required in task.requires}
+    for text in [text for text in requirements if required_name(text) in ours]:
+        del requirements[text]
     torch = None
-    if task.torch is not None and (task.needs_torch or "torch" in requirements):
+    if task.torch is not None and "torch" not in ours and (task.needs_torch or "torch" in requirements):
         requirements.pop("torch", None)
         torch = f"torch=={task.torch.version}"
     return torch, sorted(requirements)
 
 
-def _behind(task: Task) -> list[str]:
-    """Return the run requirements of the required wheels that we build, in the versions of the lock."""
+def _behind(task: Task, wheels: Sequence[Path]) -> list[str]:
+    """Return the run requirements of the required wheels that we build, in the versions of the lock.
+
+    Those of a wheel from a git commit are only in the wheel.
+    """
     lock = task.resolution
     names = [required.pick.name for required in task.requires]
     ours = set(names)
+    environment = environment_of(lock)
+    listed = [requirement for path in wheels for requirement in requirements_in(path, environment)]
+    names += [requirement.name for requirement in listed]
+    unlocked = [requirement.text for requirement in listed if lock.pick(requirement.name) is None]
     for name in names:
         rows = (edge.object for edge in lock.edges if (edge.subject, edge.kind) == (name, "run"))
         names += [other for other in rows if other not in names]
     picks = [pick for name in names if name not in ours and (pick := lock.pick(name))]
     distributions = [pick for pick in picks if pick.kind == "distribution" and pick.origin == "published"]
-    return ["torch" if pick.name == "torch" else f"{pick.name}=={pick.version}" for pick in distributions]
+    locked = ["torch" if pick.name == "torch" else f"{pick.name}=={pick.version}" for pick in distributions]
+    return [*locked, *unlocked]
 
 
 def wheels_of(
@@ -638,7 +656,8 @@ def wheels_of(
     EnvironmentLacksError
         A wheel cannot be fetched.
     """
-    torch, requirements = requirements_of(task)
+    built = [required.wheel for required in task.requires if required.wheel]
+    torch, requirements = requirements_of(task, built)
     before = {path.name for path in (cache_root() / "wheels").glob("*")}
     fetching = fetching_of(task, limits, log=log, reporter=reporter)
     build_host = task.build_host

@@ -78,6 +78,7 @@ def outer(question: dict[str, Any], nonce: str) -> None:
     needed = question.get("variables", {})
     own = {name: os.environ[name] for name in needed if name in os.environ}
     os.environ.update(dict(needed, **own))
+    os.environ["MPI4PY_RC_INITIALIZE"] = "0"  # without a launcher or a network MPI_Init may end the process
     reply = wheel_reply(question) if "distribution" in question else environment_reply(question)
     reply["variables"] = own
     end_descendants()

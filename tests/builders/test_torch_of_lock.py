@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from builders.containers.runtime import HostRuntime
 from builders.environments.layers import fetch_build_wheels
 from builders.environments.wheelhouse import FetchOptions, Wheel
-from builders.task import Limits, fetching_of
+from builders.task import Limits, fetching_of, requirements_of
 from resolver.errors import EnvironmentLacksError
 from resolver.model import Edge, Resolution
 from tests.support.locks import built_pick, local_file, lock_of, locked_pick
@@ -85,3 +85,18 @@ def test_files_of_lock_are_used_without_pip(lock: Resolution, tmp_path: Path) ->
     wheels[0].path.unlink()
     with pytest.raises(EnvironmentLacksError, match="not in the cache"):
         fetched(lock, offline=True)
+
+
+def test_torch_that_we_build_comes_from_its_wheel(tmp_path: Path) -> None:
+    torch = replace(built_pick("torch"), version="2.13.0a0+git0123abc", wheel_version="2.13.0a0+cpu")
+    picks = (built_pick("tiny"), torch, locked_pick("sympy", "1.14.0"))
+    lock = lock_of(*picks, edges=(Edge("tiny", "torch", "run", declared=True),))
+    task = make_task(make_recipe("cpu", undeclared=("torch", "ninja")))
+    of_torch = task.__class__(torch, make_recipe("cpu"), task.build_host, lock)
+    task = task.__class__(picks[0], task.recipe, task.build_host, lock, requires=(of_torch,))
+    wheel = tiny_wheel(
+        tmp_path, "torch", "2.13.0a0+cpu", requires=["sympy", "filelock>=3", "idle; sys_platform == 'win32'"]
+    )
+    assert requirements_of(task) == (None, ["build", "ninja"])
+    assert requirements_of(task, [wheel]) == (None, ["build", "filelock>=3", "ninja", "sympy==1.14.0"])
+    assert task.runtime_versions == {"torch": "2.13.0a0+cpu"}

@@ -164,10 +164,12 @@ class Installation:
 def left_to_pip(installation: Installation) -> tuple[str, str]:
     """Return a sentence with the dependencies that the lock leaves to pip, and a hint on how to lock them."""
     lock, reasons = installation.lock, installation.left_open
-    if not lock.is_complete:
+    from_git = any(not pick.files for pick in installation.built)
+    published = [pick for pick in installation.installed if pick.origin == "published"]
+    if not lock.is_complete and (lock.left_open or published or not from_git):
         hint = "To lock everything, run `matrix resolve` with network access."
-    elif any(not pick.files for pick in installation.built):
-        hint = "Run `matrix build-wheels` and this command again. Add missing distributions to the request."
+    elif from_git:
+        hint = "Run `matrix build-wheels`, then resolve again: the requirements of the wheels are then known."
     else:
         hint = "Add the missing distributions to the request, and resolve again."
     listed = shortened((reason.rstrip(".") for reason in reasons), most=2, separator="; ")
