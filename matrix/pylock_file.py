@@ -91,7 +91,7 @@ def _requirement(package: Package, lock: Pylock, folder: Path) -> str:
     elif package.version is None:
         text = package.name
     else:
-        # Our own wheels have a label, and no index that serves them.
+        # Our own wheels have a label, and no index serves them.
         is_built = lock.created_by == "matrix" and package.index is None
         text = f"{package.name}=={package.version.public if is_built else package.version}"
     marker = "" if package.marker is None or _CHOICE.search(str(package.marker)) else str(package.marker)

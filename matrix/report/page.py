@@ -67,7 +67,7 @@ def render_page(report: Report) -> str:
     environment.filters["shell"] = shlex.join
     libraries = [library(f"{name}.js") for name in _libraries(report)]
     own = (_TEMPLATES / "report.js").read_text(encoding="utf-8")
-    # The scripts have other characters than ASCII only in strings and comments, where escapes are allowed.
+    # The scripts have non-ASCII characters only in strings and comments, where escapes are allowed.
     scripts = [text.encode("ascii", "backslashreplace").decode() for text in (*libraries, own)]
     page = environment.get_template("report.html.j2").render(
         report=report,

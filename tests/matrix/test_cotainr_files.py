@@ -208,7 +208,7 @@ def test_script_gives_cotainr_clean_environment_and_index(scripted: Path) -> Non
     assert (scripted / "old.sif").read_text() == "new\n"
     assert sorted(path.name for path in scripted.glob("*.sif*")) == ["base image.sif", "old.sif"]
     assert "checked" in done.stdout
-    # Without -s, packages in the user's ~/.local would be taken for the container's.
+    # Without -s, packages in the user's ~/.local would count as packages of the container.
     assert (scripted / "python.txt").read_text() == "python -s -\n"
 
 
