@@ -109,7 +109,7 @@ class PackageIndexes(Protocol):
         Raises
         ------
         EnvironmentLacksError
-            An index cannot be reached, or replies with an error, and the cache cannot answer.
+            An index cannot be reached, or replies with an error, and its reply is not cached.
         SourceError
             A page is broken; the message contains index and project.
         """
@@ -126,7 +126,7 @@ class PackageIndexes(Protocol):
         SourceError
             There is no such file or commit, or it is damaged or has another hash.
         EnvironmentLacksError
-            The server cannot be reached, and the cache cannot answer.
+            The server cannot be reached, and its reply is not cached.
         """
 
     def metadata(self, files: Sequence[File], *, allow_dynamic: bool = False) -> Metadata | None:
@@ -144,7 +144,7 @@ class PackageIndexes(Protocol):
         Raises
         ------
         EnvironmentLacksError
-            An index cannot be reached, and the cache cannot answer.
+            An index cannot be reached, and its reply is not cached.
         SourceError
             The metadata is broken, or contradicts the file; the message contains index, project and file.
         """

@@ -1,7 +1,7 @@
 """Releases that the catalog does not list, with the facts of the nearest older release.
 
-Facts over ranges apply to every release in them. Facts without a row for a release are copied from the
-nearest older release, with status ``inferred``. So a package index can widen the catalog, and every later
+Facts over ranges apply to every release in them. If no row has a fact for a release, the fact is copied from
+the nearest older release, with status ``inferred``. So a package index can widen the catalog, and every later
 step reads the wider catalog like any other: no other module depends on the origin of the rows.
 """
 

@@ -200,7 +200,7 @@ class Network:
         return touching
 
     def narrow(self, domains: Domains, variable: int, mask: int) -> Domains | None:
-        """Return the domains that are left if a variable keeps only some candidates; None if none are."""
+        """Return the domains that are left if a variable keeps only some candidates; None if one is empty."""
         kept = domains[variable] & mask
         if not kept:
             return None

@@ -14,7 +14,7 @@ TaskState = Literal["waiting", "running", "done", "failed", "skipped"]
 
 
 class Change(TypedDict, total=False):
-    """The values of a task that have changed."""
+    """The changed values of a task."""
 
     state: TaskState
     expected: float

@@ -42,7 +42,7 @@ def resolve(
         if no listed release can be chosen. Without indexes, or if no index can be reached, only the platform
         and the catalog are resolved, and all other distributions are left open.
     keep
-        Version and variant (`Distribution.key`) to prefer, by name: those of an earlier resolution.
+        Version and variant (`Distribution.key`) to prefer, by name, such as from an earlier resolution.
 
     Raises
     ------

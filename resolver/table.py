@@ -154,9 +154,9 @@ class Table:
         Parameters
         ----------
         refused_too
-            Add at the end a row, with the reason, for every torch and Python that has no other row.
+            Whether to add rows at the end, with the reason, for every torch and Python that has no other row.
         reasons
-            Find the reasons of empty cells, which takes a quarter of the time.
+            Whether to find the reasons of empty cells, which takes a quarter of the time.
 
         Yields
         ------

@@ -1,9 +1,9 @@
 """Known-bad combinations: versions that do not work together although each pair of them seems to.
 
-A combination of two components is one relation. A combination of more gets a component of its own, with one
-version for each way to avoid the combination ("without apex"). A component with a bad version excludes its
-own way. If all components have bad versions, no way is left. Only the most rarely requested component
-requires the new component, so that most solutions do not contain it.
+A combination of two components is one relation. A combination of more components has a component of its own,
+with one version for each way to avoid the combination ("without apex"). A component with a bad version
+excludes its own way. If all components have bad versions, no way is left. Only the most rarely requested
+component requires the new component, so that most solutions do not contain it.
 """
 
 from __future__ import annotations

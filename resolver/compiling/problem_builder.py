@@ -1,4 +1,4 @@
-"""The problem while it is being built."""
+"""The builder of a problem, and the functions that read its target and request."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class ProblemBuilder:
         return not self.open_world or name in self.variables or name in self._closed
 
     def is_required(self, name: str) -> bool:
-        """Return whether a fact about one of the reachable distributions names a component."""
+        """Return whether one of the reachable distributions has a fact about a component."""
         return any(row.on == name for rows in self.requires.values() for row in rows)
 
     def installed(self, name: str) -> list[InstalledVersion]:

@@ -39,7 +39,7 @@ def load(
     overlays
         TOML files, or directories whose ``*.toml`` files are all read; later ones take precedence.
     shipped
-        A directory to read instead of the shipped files, such as that of another version of this program.
+        A directory to read instead of the shipped files, such as the files of another version of matrix.
     cache
         Directory of the compiled form, which is used as long as no file changed.
 

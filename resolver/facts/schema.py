@@ -148,7 +148,7 @@ class Torch(Row, frozen=True, kw_only=True):
     torchvision: str = ""
     torchaudio: str = ""
     glibc: str = ""
-    """The oldest glibc it runs on."""
+    """The oldest glibc that it runs on."""
     cxx_standard: str = ""
     """Oldest C++ standard that its headers compile with, such as ``17``."""
     system_rocm: bool = False
@@ -455,11 +455,11 @@ class Recipe(Row, frozen=True, kw_only=True):
     mpi: bool = False
     """Whether it is compiled against MPI: the base image's, or on the host the MPI of ``mpicc`` on PATH."""
     op_table: str = ""
-    """File of the wheel in which the build lists the ops it compiled (``installed_ops``)."""
+    """File of the wheel in which the build lists the ops that it compiled (``installed_ops``)."""
     run_environment: dict[str, str] = {}
     """Environment variables that the installed package needs at run time."""
     source_has: tuple[str, ...] = ()
-    """Globs of source files, each of which must match; some sdists lack files they need to compile."""
+    """Globs of source files, each of which must match; some sdists lack files that they need to compile."""
     source_contains: dict[str, str] = {}
     """Text that a source file must contain, by file: evidence that the source reads the recipe's flags."""
     source_lacks: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""The search that learns from contradictions, against all combinations of values."""
+"""The search that learns from contradictions, compared with all combinations of values."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Distributions of package indexes that require distributions of the catalog, judged by brute force.
 
-The judge tries every combination of releases. It resolves the requirements of each combination on the catalog
-as a closed problem. `test_judged` compares closed problems with an independent solver.
+The judge tries every combination of releases. It resolves each combination's requirements on the catalog as a
+closed problem. `test_judged` compares closed problems with an independent solver.
 """
 
 from __future__ import annotations
