@@ -22,7 +22,7 @@ from resolver.errors import CommandError, EnvironmentLacksError, UsageError
 from tests.support.recorder import Recorder
 
 HQ = """\
-import json, os, sys
+import json, os, sys, time
 root = {root!r}
 with open(root + "/calls", "a") as calls:
     print(*sys.argv[1:], file=calls)
@@ -30,7 +30,13 @@ options = dict(word.split("=", 1) for word in sys.argv[1:] if word.startswith("-
 words = [word for word in sys.argv[1:] if not word.startswith("--")]
 server = root + "/" + options.get("--server-dir", "default").replace("/", "_")
 if words[:2] == ["server", "start"]:
-    os.mkdir(server)
+    os.mkdir(server + ".new")
+    json.dump({{}}, open(server + ".new/jobs.json", "w"))
+    os.rename(server + ".new", server)
+    sys.exit()
+deadline = time.monotonic() + 60
+while words[:2] == ["server", "wait"] and not os.path.isdir(server) and time.monotonic() < deadline:
+    time.sleep(0.02)
 if not os.path.isdir(server):
     print('{{"error": "no server"}}')
     sys.exit(1)

@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import event, example, given
 from hypothesis import strategies as st
@@ -371,6 +372,8 @@ def test_several_conflicts_still_have_suggestions(requirements: str, catalog: Ca
 def test_smallest_resolving_change_comes_first(
     requirements: str, options: dict[str, Any], change: str, catalog: Catalog
 ) -> None:
+    names = ("adastra", "archer2", "archer2-cpu", "dardel", "local", "lumi-g")  # another may come first
+    catalog = msgspec.structs.replace(catalog, site={name: catalog.site[name] for name in names})
     request = ask(catalog, requirements, **({"day": "2026-11-21"} | options))
     suggestions = _conflict(catalog, request).suggestions
     assert suggestions[0].change.startswith(change)
