@@ -309,7 +309,7 @@ def test_support_is_that_of_weakest_fact(catalog: Catalog) -> None:
         ("apx", {}, "'apx'", "Did you mean apex?"),
         ("scipy", {}, "'scipy'", "package index"),
         ("transformers", {}, "'transformers'", "Known: "),
-        ("torchao", {}, "'torchao'", "Known: "),
+        ("torchlo", {}, "'torchlo'", "Known: "),
         ("pytorch", {}, "'pytorch'", "Did you mean torch?"),
         ("flash-attn[nosuch]", {}, "'nosuch'", "Known: triton, "),
         ("torch==9.9", {}, "'torch==9.9'", "Known versions: "),
