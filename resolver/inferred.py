@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from resolver.compiling.preinstalled import installed_names
+from resolver.compiling.installed_versions import installed_names
 from resolver.compiling.problem_builder import closed_names
 from resolver.compiling.request import closest_versions
 from resolver.errors import EnvironmentLacksError, UsageError

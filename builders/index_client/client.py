@@ -88,7 +88,7 @@ class IndexClient:
     reporter
         Receives the number of replies, and a warning when old pages are used.
     is_second
-        Whether this is the client of the second process (`builders.index_client.fetcher`).
+        Whether this is the client of the second process (`builders.index_client.fetcher_process`).
     """
 
     def __init__(

@@ -1,41 +1,33 @@
-"""A second process that fetches pages and metadata into the cache.
+"""A second process fetches pages and metadata into the cache: the side of the first process.
 
 Python runs one thread of a process at a time, and a first resolution spends more time in Python than in
 waiting for servers. So a second process does part of the work, and the cache hands over the results.
 
-The process reads lines of JSON: the arguments of its `IndexClient`, then requests. It replies "ready", and
-then the number of each finished request.
+The second process (`fetcher_process`) reads lines of JSON: the arguments of its `IndexClient`, then
+requests. It replies "ready", and then the number of each finished request.
 """
 
 from __future__ import annotations
 
-import gc
-import os
-import sys
 import threading
 import weakref
-from contextlib import suppress
-from functools import partial
 from typing import IO, TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from builders.constants import GARBAGE_THRESHOLD
 from builders.process import end_python, start_python
-from resolver.errors import MatrixError
-from resolver.indexes import File
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from builders.index_client.client import IndexClient
+    from resolver.indexes import File
 
 _START_AT = 6
 """Number of requests after which many more are likely, so that a second process is worth its start."""
 _MOST = 16
 """Number of requests that the process handles at once; the other threads of the first process fetch, too."""
-_READY = b"ready\n"
-_CODE = "from builders.index_client.fetcher import serve; serve()"
+READY = b"ready\n"
+_CODE = "from builders.index_client.fetcher_process import serve; serve()"
 
 
 class Fetcher:
@@ -116,7 +108,7 @@ class _Replies:
         with replies:
             for line in replies:
                 with self._lock:
-                    if line == _READY:
+                    if line == READY:
                         self._is_ready = True
                     elif int(line) in self._expected:
                         self._expected.pop(int(line)).set()
@@ -128,24 +120,3 @@ class _Replies:
             self._is_ready = False
             while self._expected:
                 self._expected.popitem()[1].set()
-
-
-def serve() -> None:
-    """Fetch the pages and metadata that standard input names."""
-    from builders.index_client.client import IndexClient
-
-    gc.set_threshold(GARBAGE_THRESHOLD)
-    client = IndexClient(**msgspec.json.decode(sys.stdin.buffer.readline()), is_second=True)
-    os.write(1, _READY)
-    for line in sys.stdin.buffer:
-        client.submit(partial(_fetch, client, *msgspec.json.decode(line)))
-    os._exit(0)
-
-
-def _fetch(client: IndexClient, number: int, what: dict[str, Any] | tuple[str, str]) -> None:
-    with suppress(MatrixError):  # the first process gets the same error when it tries
-        if isinstance(what, dict):
-            client.metadata([msgspec.convert(what, File)])
-        else:
-            client.fetch_page(*what)
-    os.write(1, b"%d\n" % number)

@@ -1,217 +1,24 @@
-"""Preinstalled distributions: as candidates, in the catalog's relations, and as demands that keep them.
-
-An installed version that is not in the catalog, such as torch 2.9.1+rocm6.4.lumi, has the
-requirements of the catalog version with the same public version whose local label is a prefix of its own.
-If no label matches (a torch 2.10.0 that was compiled for the image), only the public version is matched:
-other distributions accept it as that torch, and its own requirements are not known. Both cases cause a
-warning if the version is chosen.
-
-Two distributions that are installed together are compatible, even if the catalog excludes the combination.
-"""
+"""Demands that keep installed distributions, and warnings about them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import msgspec
-from msgspec.structs import replace
-from packaging.version import InvalidVersion, Version
-
 from resolver.compiling.clauses import Clause, LineIs, any_candidate, version_in
+from resolver.compiling.installed_versions import inspected_images, installed_names, source_of
 from resolver.errors import UsageError
-from resolver.model import IMAGE, PLATFORM, Candidate, Fact
-from resolver.problem import Problem, Row
+from resolver.model import IMAGE, Candidate, Fact
+from resolver.problem import Problem
 from resolver.versions import join_words, minor, newest_first
 
 if TYPE_CHECKING:
     from resolver.compiling.problem_builder import ProblemBuilder
     from resolver.facts import schema
-    from resolver.facts.catalog import Catalog
-    from resolver.model import Preinstalled, Request, Target
+    from resolver.model import Preinstalled, Request
 
 _LABEL = re.compile(r"rocm(?P<rocm>\d+\.\d+)|(?P<other>cpu|cu\d)")
-
-
-class InstalledVersion(msgspec.Struct, frozen=True):
-    """One installed version among the candidates of a variable, all as masks."""
-
-    bit: int
-    requires_as: int
-    """The candidates whose requirements it shares."""
-    accepted_as: int
-    """The candidates that it replaces in the requirements of other distributions."""
-
-
-_Installed = tuple[str, list[InstalledVersion]]
-"""Name of a component, and its installed versions."""
-
-
-def installed_names(catalog: Catalog, request: Request) -> set[str]:
-    """Return the names of all distributions that are installed, or that the chosen base image may contain."""
-    if request.preinstalled is None:
-        return set()
-    if request.preinstalled.source != IMAGE:
-        return set(request.preinstalled.installed)
-    return {name for image in _inspected_images(catalog, request.target) for name in image.holds}
-
-
-def with_installed(
-    catalog: Catalog, request: Request, name: str, known: Sequence[Candidate]
-) -> tuple[list[Candidate], list[InstalledVersion]]:
-    """Return the candidates of a component, followed by its installed versions.
-
-    Parameters
-    ----------
-    catalog, request
-        The facts and the request.
-    name
-        The component.
-    known
-        Its candidates in the catalog, in the order of preference.
-    """
-    candidates, masks = list(known), []
-    for version, fact in _facts(catalog, request, name).items():
-        requires_as, accepted_as = _matches(version, known)
-        same = [known[i] for i in requires_as if known[i].version == version]
-        similar = [known[i].version for i in requires_as]
-        candidates.append(
-            Candidate(
-                name,
-                version,
-                "distribution",
-                "preinstalled",
-                fact,
-                index=same[0].index if same else "",
-                remark="" if same else _remark(name, version, similar, accepted_as),
-            )
-        )
-        bits = (sum(1 << (i + 1) for i in positions) for positions in (requires_as, accepted_as))
-        masks.append(InstalledVersion(1 << len(candidates), *bits))
-    return candidates, masks
-
-
-def _facts(catalog: Catalog, request: Request, name: str) -> dict[str, Fact]:
-    """Return the installed versions of a component, each with its source."""
-    preinstalled = request.preinstalled
-    if preinstalled is None or name in PLATFORM:
-        return {}
-    if preinstalled.source != IMAGE:
-        version = preinstalled.installed.get(name)
-        text = f"the base image contains {name} {version}"
-        return {version: Fact(text, "observed", _source(preinstalled))} if version else {}
-    facts: dict[str, Fact] = {}
-    for image in _inspected_images(catalog, request.target):
-        version = image.holds.get(name)
-        if version:
-            facts.setdefault(version, Fact.of(image, f"a base image contains {name} {version}", note=""))
-    return facts
-
-
-def _inspected_images(catalog: Catalog, target: Target) -> list[schema.Image]:
-    """Return the base images that may be chosen and whose content is known."""
-    return [row for row in catalog.image.values() if row.holds and target.base_image in {None, row.name}]
-
-
-def _source(preinstalled: Preinstalled) -> str:
-    return f"installed: {preinstalled.source}"
-
-
-def _matches(version: str, known: Sequence[Candidate]) -> tuple[list[int], list[int]]:
-    """Return the positions of the candidates with the same requirements, and of those that it can replace."""
-    exact = [i for i, candidate in enumerate(known) if candidate.version == version]
-    if exact:
-        return exact, exact
-    public, label = _split(version)
-    parts = [(i, _split(candidate.version)) for i, candidate in enumerate(known)]
-    labels = {i: other for i, (other_public, other) in parts if other_public == public}
-    prefixes = {i: len(other) for i, other in labels.items() if other and label[: len(other)] == other}
-    longest = [i for i, length in prefixes.items() if length == max(prefixes.values())]
-    return longest, longest or list(labels)
-
-
-def _split(version: str) -> tuple[str, list[str]]:
-    """Return the public version and the parts of the local label."""
-    try:
-        parsed = Version(version)
-    except InvalidVersion:
-        return version, []
-    return parsed.public, parsed.local.split(".") if parsed.local else []
-
-
-def _remark(name: str, version: str, similar: Sequence[str], accepted_as: Sequence[int]) -> str:
-    text = f"{name} {version} of the base image is not in the catalog"
-    if similar:
-        return f"{text}; the facts about {name} {join_words(sorted(set(similar)), joiner='and')} were used."
-    if accepted_as:
-        public = Version(version).public
-        return f"{text}; it was treated as {name} {public}, and its own requirements were not checked."
-    return f"{text}, so its requirements were not checked."
-
-
-def extend(
-    rows: list[Row],
-    runtime: int,
-    subject: _Installed,
-    target: _Installed,
-    *,
-    request: Request,
-    forbids: bool,
-) -> None:
-    """Extend the rows of a relation to the installed versions that match the versions in them.
-
-    Parameters
-    ----------
-    rows
-        The rows of the relation; replaced in place.
-    runtime
-        A bit for each row that applies at run time, and not only to the build.
-    subject, target
-        Installed versions of both components.
-    request
-        Lists the installed distributions.
-    forbids
-        Whether the relation only excludes combinations.
-    """
-    (name, subjects), (other_name, objects) = subject, target
-    mentioned = 0
-    for number, row in enumerate(rows):
-        mentioned |= row.subjects if runtime >> number & 1 else 0
-    allowed = dict.fromkeys(
-        (
-            installed.bit
-            for installed in subjects
-            if installed.requires_as and not installed.requires_as & ~mentioned
-        ),
-        0,
-    )
-    for number, row in enumerate(rows):
-        row_subjects, row_objects = row.subjects, row.objects
-        for installed in objects:
-            row_objects &= ~installed.bit if installed.requires_as else row_objects
-            row_objects |= installed.bit if row_objects & installed.accepted_as else 0
-        for installed in subjects:
-            row_subjects &= ~installed.bit
-            if installed.bit in allowed and row.subjects & installed.requires_as and runtime >> number & 1:
-                row_subjects |= installed.bit
-                allowed[installed.bit] |= row_objects
-        rows[number] = replace(row, subjects=row_subjects, objects=row_objects)
-    together = sum(installed.bit for installed in objects)
-    for bit, row_objects in allowed.items():
-        if together & ~row_objects and not forbids:
-            text = f"the base image contains {name} and {other_name} in versions that the catalog excludes"
-            fact = Fact(text, "observed", _source_of_all(request))
-            rows.append(Row(bit, together & ~row_objects, fact, contradicts=True))
-
-
-def _source_of_all(request: Request) -> str:
-    preinstalled = request.preinstalled
-    return (
-        _source(preinstalled)
-        if preinstalled and preinstalled.source != IMAGE
-        else "the catalog's rows of base images"
-    )
 
 
 def compile_preinstalled(builder: ProblemBuilder) -> None:
@@ -233,7 +40,7 @@ def compile_preinstalled(builder: ProblemBuilder) -> None:
         builder.demand_stated("python", version_in(image.python), _python_of(image).text, image.source)
     for name, version in sorted(preinstalled.installed.items(), key=lambda pair: (pair[0] == "torch", pair)):
         # torch last: of several reasons for a conflict, the last tends to be reported
-        text, source = f"the base image contains {name} {version}", _source(preinstalled)
+        text, source = f"the base image contains {name} {version}", source_of(preinstalled)
         if name in {"python", "rocm"}:
             builder.demand_stated(
                 name, version_in(_platform(builder, name, version, preinstalled)), text, source
@@ -296,7 +103,7 @@ def _keep_image_content(builder: ProblemBuilder) -> None:
         raise UsageError(
             msg, hint="Use a list instead: pip list > installed.txt, then --keep-installed installed.txt"
         )
-    images = _inspected_images(builder.catalog, builder.target)
+    images = inspected_images(builder.catalog, builder.target)
     known = any_candidate if builder.target.base_image else version_in([row.name for row in images])
     builder.demand_requested("base-image", known, "you asked to keep the content of the base image")
     pythons = [

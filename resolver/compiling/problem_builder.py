@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from resolver.compiling.clauses import PAIRED_WITH_TORCH, REQUEST, Clause, mask_of
-from resolver.compiling.preinstalled import InstalledVersion, extend, installed_names, with_installed
+from resolver.compiling.installed_versions import InstalledVersion, extend, installed_names, with_installed
 from resolver.errors import UsageError, did_you_mean
 from resolver.facts.catalog import within
 from resolver.model import PLATFORM, STATUS_RANK, SUPPORT_FLOOR
