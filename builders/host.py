@@ -104,7 +104,7 @@ def find_python(version: str) -> Path:
 
 
 def missing_python(filenames: Iterable[str]) -> str:
-    """Return the CPython that wheels are for if this machine lacks it; empty if it can use any wheel."""
+    """Return the Python that wheels need and this machine lacks; empty if one of the wheels is usable."""
     from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
     pythons = set()

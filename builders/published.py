@@ -44,7 +44,7 @@ def published_wheels(
     published = IndexClient([where]).project(project)
     if published is None:
         msg = f"The index {without_password(where)} has no project {project}."
-        raise SourceError(msg, hint="pip may be configured for an incomplete mirror.")
+        raise SourceError(msg, hint="It may be an incomplete mirror. Configure another index for pip.")
     files = [file for release in published.releases for file in release.files]
     return sorted(
         (file for file in files if _fits(file.name, project, version, python, machine)),

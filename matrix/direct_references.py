@@ -34,7 +34,7 @@ def parse_line(text: str, directory: str = "", *, editable: bool = False) -> Req
     text
         The line, without options.
     directory
-        Where relative paths begin; by default the working directory.
+        The directory that paths are relative to; by default the working directory.
     editable
         Whether the text is the value of ``-e``, which is a path even without a slash.
 
@@ -111,8 +111,8 @@ class _DirectReference:
         elif os.path.isfile(path):  # noqa: PTH113
             self._read_file_name(path)
         else:
-            start = f"in {self._directory}" if self._directory else "in the working directory"
-            self._fail("does not exist", "" if text.startswith("/") else f"Relative paths begin {start}.")
+            start = self._directory or "the working directory"
+            self._fail("does not exist", "" if text.startswith("/") else f"The path is relative to {start}.")
         return Path(path).absolute().as_uri()
 
     def _read_file_name(self, path: str) -> None:

@@ -115,8 +115,8 @@ class _Source(msgspec.Struct, frozen=True):
     line: int = 0
     key: str = ""
     directory: str = ""
-    """Where relative paths of projects and wheels begin. For pip it is the working directory, for conda the
-    directory of its file."""
+    """The directory that paths of projects and wheels are relative to: for pip the working directory, for
+    conda the directory of its file."""
     chain: tuple[str, ...] = ()
     """The real paths of the files that include each other, up to this one."""
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 VersionKey = tuple[Any, ...]
 """A version as an ordered tuple: epoch, release without trailing zeros, and `_BEFORE`, `_AT` or `_AFTER`.
 
-The key of a version before or after its release has the version itself as fourth part. A key of three
+The key of a version before or after its release has the version itself as its fourth part. A key of three
 parts therefore sorts before all keys that begin with it, and a key extended by `_JUST_AFTER` sorts
 directly after the key of a single version.
 """

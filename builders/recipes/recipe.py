@@ -51,8 +51,8 @@ def with_ops(recipe: Recipe, names: Sequence[str], version: str) -> Recipe:
     if recipe.backend == "rocm" and all(op.host for op in chosen):
         listed = ", ".join(op.name for op in chosen)
         msg = f"None of these ops has GPU code: {listed}. The label of the wheel would name a GPU."
-        gpu_op = next((op.name for op in buildable.values() if not op.host), "another")
-        raise UsageError(msg, hint=f"Add an op with GPU code, such as {gpu_op}.")
+        gpu_op = next((op.name for op in buildable.values() if not op.host), "")
+        raise UsageError(msg, hint=gpu_op and f"Add an op with GPU code, such as {gpu_op}.")
     return _compiling(recipe, chosen)
 
 

@@ -120,7 +120,7 @@ def _file_url(project: str, file: str, index: str, mirrors: Mapping[str, str]) -
     published = IndexClient([index], mirrors=mirrors, fresh_for=0).project(project)
     if published is None:
         msg = f"The index {without_password(index)} has no project {project}."
-        raise SourceError(msg, hint="pip may be configured for an incomplete mirror.")
+        raise SourceError(msg, hint="It may be an incomplete mirror. Configure another index for pip.")
     for release in published.releases:
         for entry in release.files:
             if entry.name == file:
