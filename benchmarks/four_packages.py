@@ -10,8 +10,8 @@ is not timed, and is used as its documentation says:
 - ``fromager bootstrap-parallel``, with everything but the four packages marked as pre-built.
 
 Each runs three times. *cold*: with empty caches. *warm*: the same commands again. *changed*: again, after
-torch-scatter has got another compiler flag. The contents of the packages show which of them were built again.
-If torch-scatter was not, its cached build is removed, and the tool runs once more (*told*). The tools run in
+a compiler flag of torch-scatter has changed. The contents of the packages show which of them were built again.
+If torch-scatter was not, its cached build is removed, and the tool runs once more (*cleared*). The tools run in
 turn. `matrix` uses no compiler cache, because the others have none.
 
 ``python -m benchmarks.four_packages [--runs N] [--tool NAME] [--package NAME]``
@@ -443,7 +443,7 @@ def run_all(work: Path, tools: list[str], names: list[str], index: str) -> dict[
             runs[phase][name] = run = tool.run(changed=phase == "changed")
             print(name, phase, run, file=sys.stderr, flush=True)
     kept = [name for name, run in runs["changed"].items() if CHANGED in {*names} - {*run.built}]
-    runs["told"] = {name: places[name].run(changed=True, forget=True) for name in kept}
+    runs["cleared"] = {name: places[name].run(changed=True, forget=True) for name in kept}
     for name in tools:
         remove_tree(work / name)
     return runs
@@ -458,7 +458,7 @@ def summarize(several: list[dict[str, dict[str, Run]]], tools: list[str]) -> dic
             pairs = [(one[phase][name], one) for one in several if name in one[phase]]
             if not pairs:
                 continue
-            base = "changed" if phase == "told" else phase
+            base = "changed" if phase == "cleared" else phase
             document[phase][name] = {
                 "seconds": round(statistics.median(run.seconds for run, _ in pairs), 1),
                 "ratio": round(

@@ -147,7 +147,7 @@ def check_engines() -> Finding:
             "Neither apptainer, singularity nor podman is on PATH. Wheels for ROCm cannot be built: "
             "their compiler is in the base image."
         )
-        fix = "Load the site's module (module avail apptainer), or install apptainer."
+        fix = "Load the site's module (`module avail apptainer`), or install apptainer."
         return Finding("container-runtimes", "warning", message, fix)
     listed = ", ".join(f"{name} {version}".strip() for name, version in versions.items())
     return Finding("container-runtimes", "info", listed, evidence=versions)

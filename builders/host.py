@@ -42,7 +42,7 @@ _PACKAGES = {
         "rhel": "python3",
     },
 }
-_MPI_FIX = "load your site's MPI module, or install an MPI (Debian: apt-get install libmpich-dev)"
+_MPI_FIX = "load your site's MPI module, or install an MPI (Debian: `apt-get install libmpich-dev`)"
 _INSTALLERS = {
     "debian": "apt-get install",
     "suse": "zypper install",

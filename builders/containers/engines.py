@@ -85,7 +85,7 @@ def _program(names: Sequence[str]) -> str:
             return path
     other = "Or use --in podman." if names == _APPTAINERS else "Or use --in apptainer."
     msg = f"{' or '.join(names)} is needed to run the image, but is not on PATH."
-    hint = f"Load the site's module of that name (module avail {names[0]}) or install it. {other}"
+    hint = f"Load the site's module of that name (`module avail {names[0]}`) or install it. {other}"
     raise EnvironmentLacksError(msg, hint=hint)
 
 

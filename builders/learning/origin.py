@@ -175,7 +175,9 @@ def _of_git(text: str, version: str, mirrors: Mapping[str, str], *, offline: boo
     location, _, fragment = text.partition("#")
     if "subdirectory=" in fragment:
         msg = f"{without_password(text)!r} names a subdirectory, which a recipe cannot build."
-        raise UsageError(msg, hint="Make an sdist of that directory (python -m build --sdist), and name it.")
+        raise UsageError(
+            msg, hint="Make an sdist of that directory (`python -m build --sdist`), and name it."
+        )
     parts = urlsplit(location)
     if parts.password or (parts.username and parts.scheme.startswith("http")):
         msg = "The URL contains a login, which the draft would store."
@@ -289,7 +291,7 @@ def _learned(top: Path, version: str, shown: str) -> SourceFacts:
     facts = replace(facts, version=version) if version else facts
     if not facts.name or required_name(facts.name) != facts.name:
         msg = f"{shown} does not state a valid name, or computes its name."
-        raise UsageError(msg, hint="Make an sdist (python -m build --sdist), and name that file.")
+        raise UsageError(msg, hint="Make an sdist (`python -m build --sdist`), and name that file.")
     if not facts.version:
         msg = f"{shown} computes its version, so it cannot be read without running its code."
         raise UsageError(msg, hint="State the version: --release VERSION.")

@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--base-image-facts",
         metavar="FILE",
         type=Path,
-        help="output of matrix doctor --base-image IMAGE --format json for the image that the wheels "
+        help="output of `matrix doctor --base-image IMAGE --format json` for the image that the wheels "
         "will run in",
     )
     parser.add_argument(

@@ -110,7 +110,7 @@ def _inspect(given: str, catalog: Catalog, where: str | None) -> ImageFacts:
         if not row.path.startswith("/") or not path.exists():
             path_text = f": {row.path}" if row.path else ", and the catalog has no path for it"
             msg = f"The base image {name} is not on this machine{path_text}."
-            get = f"Pull it (apptainer pull image.sif {row.path})" if "://" in row.path else "Copy it here"
+            get = f"Pull it (`apptainer pull image.sif {row.path}`)" if "://" in row.path else "Copy it here"
             raise EnvironmentLacksError(msg, hint=f"{get}, then name the file: --base-image image.sif")
     image = find_image(path, name)
     if where is not None:

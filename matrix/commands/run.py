@@ -128,7 +128,7 @@ def _require(command: list[str], index: Index) -> None:
     if not shutil.which(command[0]):
         msg = f"{command[0]} is not on PATH."
         raise EnvironmentLacksError(
-            msg, hint=f"Load the site's module (module avail {command[0]}) or install it."
+            msg, hint=f"Load the site's module (`module avail {command[0]}`) or install it."
         )
 
 
@@ -191,7 +191,7 @@ def choose_route(route: str, command: Sequence[str], image: str) -> Choice:
     if choice.route == "loopback" and starter in _OTHER_NODE:
         msg = f"{starter} may start the command on another node, which cannot reach a server on this one."
         hint = (
-            f"Use the opposite order: {starter} ... matrix run -- COMMAND. Or name the base image with "
+            f"Use the opposite order, `{starter} ... matrix run -- COMMAND`. Or name the base image with "
             "--base-image: if it has /mnt, the index is bound instead."
         )
         raise UsageError(msg, hint=hint)
