@@ -10,9 +10,9 @@ is not timed, and is used as its documentation says:
 - ``fromager bootstrap-parallel``, with everything but the four packages marked as pre-built.
 
 Each runs three times. *cold*: with empty caches. *warm*: the same commands again. *changed*: again, after
-a compiler flag of torch-scatter has changed. The contents of the packages show which of them were built again.
-If torch-scatter was not, its cached build is removed, and the tool runs once more (*cleared*). The tools run in
-turn. `matrix` uses no compiler cache, because the others have none.
+a compiler flag of torch-scatter has changed. The contents of the packages show which of them were built
+again. If torch-scatter was not, its cached build is removed, and the tool runs once more (*cleared*). The
+tools run in turn. `matrix` uses no compiler cache, because the others have none.
 
 ``python -m benchmarks.four_packages [--runs N] [--tool NAME] [--package NAME]``
 """

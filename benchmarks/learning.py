@@ -64,7 +64,7 @@ def write_wheel(folder: Path, number: int, kind: str, compiled: bytes) -> Path:
 
 
 def measure(folder: Path, wheels: int) -> dict[str, dict[str, float]]:
-    """Return for each kind the number of wheels, their bytes, the bytes and percentage read, and the seconds."""
+    """Return for each kind the number of wheels, their bytes, the bytes and percent read, and the seconds."""
     catalog = load()
     compiled = compiled_object(folder)
     kinds = [kind for kind, share in _KINDS.items() for _ in range(share)]

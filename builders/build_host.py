@@ -89,6 +89,8 @@ def local_build_host(version: str, *, given: Path | None = None, cpu: str = "") 
 
     Raises
     ------
+    UsageError
+        `given` has no Python of that version.
     EnvironmentLacksError
         No usable Python of that version exists.
     """

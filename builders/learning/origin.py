@@ -137,7 +137,7 @@ def learn_origin(origin: Origin, catalog: Catalog, today: date) -> Learned:
         and not (isinstance(row, schema.Release | schema.Recipe) and release)
     ]
     title = f"{facts.name} {facts.version}"
-    remarks = [f"{title}: could not be determined: {gap}." for gap in gaps_of(facts)]
+    remarks = [f"{title}: cannot determine {gap}." for gap in gaps_of(facts)]
     pin = release and (release.sdist or release.git)
     if release and pin and type(pin) is type(origin.pin) and not _is_same_source(pin, origin.pin):
         remarks.append(f"{title}: {release.location} names a different file or commit than {origin.title}.")
@@ -175,9 +175,7 @@ def _of_git(text: str, version: str, mirrors: Mapping[str, str], *, offline: boo
     location, _, fragment = text.partition("#")
     if "subdirectory=" in fragment:
         msg = f"{without_password(text)!r} names a subdirectory, which a recipe cannot build."
-        raise UsageError(
-            msg, hint="Make an sdist of that directory (`python -m build --sdist`), and name it."
-        )
+        raise UsageError(msg, hint="Make an sdist of it (`python -m build --sdist`), and name that file.")
     parts = urlsplit(location)
     if parts.password or (parts.username and parts.scheme.startswith("http")):
         msg = "The URL contains a login, which the draft would store."

@@ -118,33 +118,31 @@ def draft_text(rows: list[Row], gaps: Collection[str], origin: str) -> str:
 
 def gaps_of(facts: SourceFacts) -> list[str]:
     """Return the facts that could not be determined, most important first."""
-    gaps = [f"where the build finds {file}, which the source lacks" for file in facts.missing]
+    gaps = [f"the origin of {file}, which the source lacks" for file in facts.missing]
     empty = [path for path, present in facts.submodules.items() if not present]
-    gaps += [f"what the build needs from the submodule {path}, which is empty" for path in empty]
+    gaps += [f"the content of the submodule {path}, which is empty" for path in empty]
     gaps += facts.undetermined
     gaps += [
-        f"what the build requires with {text!r}, which is not a valid requirement"
+        f"the meaning of {text!r}, which is not a valid requirement"
         for text in (*facts.declared, *facts.undeclared)
         if not _is_valid(text)
     ]
     compilers = [name for name in ("CC", "CXX") if name in facts.sets]
     if compilers:
-        gaps.append(f"which compiler is used: the build sets {' and '.join(compilers)} itself")
+        gaps.append(f"the compiler: the build sets {' and '.join(compilers)} itself")
     if facts.files.keys() & {".cu", ".cuh"} and not facts.mentions_hip:
         gaps.append("whether the kernels compile for ROCm: the source does not mention HIP")
     if len(facts.cxx_standards) > 1:
-        gaps.append(f"which C++ standard torch's headers are compiled with: {', '.join(facts.cxx_standards)}")
+        gaps.append(f"the C++ standard for torch's headers: {' or '.join(facts.cxx_standards)}")
     if not facts.import_name:
         gaps.append("the name of the import package")
     gaps += [
-        f"how {row.name}, which CMake reads, gets the GPU architectures ({row.where})"
+        f"the source of the GPU architectures in {row.name}, which CMake reads ({row.where})"
         for row in facts.architectures
         if not _is_environment(row) and "CUDA" not in row.name
     ]
     if facts.optional:
-        gaps.append(
-            f"what the build does without {', '.join(facts.optional)}, which it imports conditionally"
-        )
+        gaps.append(f"the effect of {', '.join(facts.optional)}, which the build imports conditionally")
     return gaps
 
 

@@ -63,9 +63,9 @@ _COMPUTES_VERSION = {"version", "others", "use_scm_version", "pbr", "setuptools_
 """Arguments of ``setup()`` and tables of ``pyproject.toml`` that compute the version."""
 _CXX_STANDARD = re.compile(r"-std=(?:c|gnu)\+\+([12]\d)|CMAKE_CXX_STANDARD[\s=]+([12]\d)")
 _ASKS = {
-    "cuda.is_available": "what the build does with a GPU: it calls torch.cuda.is_available()",
-    "has_cuda": "what the build does with a GPU: it checks torch.has_cuda",
-    "CUDA_HOME": "what the build does with CUDA_HOME: torch sets it to None for ROCm",
+    "cuda.is_available": "the effect of a GPU: the build calls torch.cuda.is_available()",
+    "has_cuda": "the effect of a GPU: the build checks torch.has_cuda",
+    "CUDA_HOME": "the effect of CUDA_HOME, which torch sets to None for ROCm",
 }
 """Names in a script whose effect depends on the machine, each with the gap to report."""
 _COMMENT = re.compile(r"#.*")
@@ -536,29 +536,29 @@ def _undetermined(
 ) -> Iterator[str]:
     """Yield the facts about the build that could not be determined."""
     for extension in (extension for extension in extensions if not extension.name):
-        yield f"{extension.where}: the name of the {extension.kind} is computed"
+        yield f"the name of the {extension.kind} at {extension.where}, which is computed"
     if cmake.files:
-        yield "which libraries CMake builds and installs"
+        yield "the libraries that CMake builds and installs"
     elif not extensions and (gap := _unknown_compilation(document, scripts, files)):
         yield gap
     modules = {entry.module for script in scripts for entry in script.imports}
     if cmake.downloads or modules & {"urllib.request", "requests"}:
-        yield "what the build downloads: a build has no network"
+        yield "the files that the build downloads: a build has no network"
     names = {name for script in scripts for name in script.names}
     for name, text in _ASKS.items():
         if any(used == name or used.endswith(f".{name}") for used in names):
             yield text
     if any("nvcc" in script.programs for script in scripts):
-        yield "how the build differs with and without nvcc, which it looks for"
+        yield "the effect of nvcc, which the build looks for"
 
 
 def _unknown_compilation(document: PyProject, scripts: list[BuildScript], files: dict[str, int]) -> str:
     """Return the gap for code that a build without known extension modules may compile; empty if none."""
     if _compiling_backend(document):
-        return f"what the build backend {document.build_system.build_backend} compiles"
+        return f"the files that the build backend {document.build_system.build_backend} compiles"
     if any("ext_modules" in script.computed for script in scripts):
-        return "which extension modules setup() defines: its argument ext_modules is computed"
+        return "the extension modules of setup(), whose argument ext_modules is computed"
     if any({"cffi_modules", "others"} & {*script.setup, *script.computed} for script in scripts):
-        return "what setup() compiles: it has arguments that are not read"
+        return "the files that setup() compiles: it has arguments that are not read"
     listed = ", ".join(f"{count} {suffix}" for suffix, count in files.items())
-    return f"what happens to the source files that no build script compiles ({listed})" if files else ""
+    return f"the use of the source files that no build script compiles ({listed})" if files else ""

@@ -92,16 +92,16 @@ class FetchResult(msgspec.Struct):
 
 
 def fetch_file(file: File, downloads: Downloads, *, offline: bool = False) -> bool:
-    """Download a file of a lock into the cache unless it is there; return whether it was downloaded.
+    """Put a file of a lock into the cache unless it is there; return whether it was written.
 
-    The hash of a cached file is checked again. A commit or a directory becomes an sdist.
+    The hash of a cached file is checked again. A commit becomes an sdist; so does a directory, every time.
 
     Raises
     ------
     HashMismatchError
         The file does not have the hash in the lock.
     SourceError
-        The index no longer has the file.
+        The index no longer has the file, or the repository no longer has the commit.
     EnvironmentLacksError
         The network is missing, or the cache is not writable.
     """

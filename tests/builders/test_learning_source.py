@@ -131,7 +131,7 @@ def test_extensions_with_names_and_sources(learn: Learn) -> None:
     ]
     assert facts.missing == ("csrc/b.cu",)
     assert facts.files == {".cpp": 1}
-    assert "setup.py:12: the name of the Extension is computed" in facts.undetermined
+    assert "the name of the Extension at setup.py:12, which is computed" in facts.undetermined
     assert facts.without_cpu_path == ""
 
 
@@ -214,7 +214,7 @@ def test_cmake_files_count_if_the_build_calls_cmake(learn: Learn) -> None:
     assert [row.name for row in facts.architectures] == ["CMAKE_HIP_ARCHITECTURES"]
     assert [(row.name, row.default) for row in facts.flags] == [("OWN_ARCH", ""), ("FAST", "ON")]
     assert facts.without_cpu_path == "its CMake project requires CUDA"
-    assert "what the build downloads: a build has no network" in facts.undetermined
+    assert "the files that the build downloads: a build has no network" in facts.undetermined
 
 
 def test_submodules_without_files(learn: Learn) -> None:
