@@ -48,6 +48,7 @@ _LONGEST = 1 << 26  # bytes of statistics; a compiled file takes about 100
 # ccache reports errors of its own, such as a full disk, with this prefix; those of the compiler have none.
 _SCRIPT = """#!/bin/sh
 # rocm-matrix shim: call a compiler through ccache, or directly if ccache fails
+unset CCACHE_DISABLE # the ccache that a project itself calls sets it, and misses, because shims are new files
 here=${{0%/*}}
 errors=${{TMPDIR:-/tmp}}/compiler-cache.$$
 {{ : >"$errors"; }} 2>/dev/null || exec "$@"

@@ -106,6 +106,16 @@ def test_objects_are_reused_and_wheels_are_identical(named: MakeTask, tmp_path: 
 
 
 @pytest.mark.integration
+def test_objects_are_reused_by_project_that_calls_ccache_itself(named: MakeTask, tmp_path: Path) -> None:
+    if sandbox() is None:
+        pytest.skip("this machine cannot isolate builds, so that their paths differ")
+    itself = {"CC": "ccache cc", "CXX": "ccache c++"}
+    build(named("itself", environment=itself), tmp_path / "first")
+    _, counts, _ = build(named("itself", environment=itself), tmp_path / "again")
+    assert counts == (2, 2)  # its own ccache misses
+
+
+@pytest.mark.integration
 @pytest.mark.parametrize("damage", ["file", "full"])
 def test_broken_cache_is_left_out(named: MakeTask, tmp_path: Path, damage: str) -> None:
     """Either the cache cannot be written, or a stand-in for ccache fails as ccache does on a full disk."""
