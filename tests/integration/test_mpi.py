@@ -1,4 +1,4 @@
-"""mpi4py is compiled against MPICH and Open MPI of Debian, in one case by a Slurm job, and runs two ranks."""
+"""mpi4py and horovod are compiled against an MPI of Debian, in one case by a Slurm job, and two ranks run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +26,22 @@ world.Allreduce(array.array("d", [world.rank + 1.0]), total)
 every = world.gather((world.rank, total[0]))
 if world.rank == 0:
     print(every, MPI.Get_library_version())
+"""
+TRAINING = """
+import horovod.torch as hvd
+import torch
+hvd.init()
+number = hvd.rank() + 1.0
+total = hvd.allreduce(torch.tensor([number, 10 * number]), op=hvd.Sum)
+weight = torch.nn.Parameter(torch.tensor([4.0 * number]))
+hvd.broadcast_parameters({"weight": weight}, root_rank=0)
+sgd = torch.optim.SGD([weight], lr=0.5)
+optimizer = hvd.DistributedOptimizer(sgd, named_parameters=[("weight", weight)])
+(weight * number).sum().backward()
+optimizer.step()
+every = hvd.allgather_object((hvd.rank(), total.tolist(), weight.tolist()))
+if hvd.rank() == 0:
+    print(every)
 """
 _AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 _ON_ONE_CORE = {"OMPI_MCA_rmaps_base_oversubscribe": "1"}
@@ -98,3 +114,20 @@ def test_mpi4py_from_slurm_job_runs_with_open_mpi(tmp_path: Path, slurm: Slurm) 
     (built,) = mpi.matrix("build-wheels", "--executor", "slurm", "--jobs", "1", "--time", "30")["wheels"]
     assert list((tmp_path / "index" / ".matrix" / "logs").glob("slurm-*.log"))
     assert "[(0, 3.0), (1, 3.0)] Open MPI" in mpi.run_ranks(built["wheel"])
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="horovod 0.28.1 requires a Python older than 3.12")
+def test_horovod_trains_on_two_ranks(tmp_path: Path, fresh_environment: Callable[..., Path]) -> None:
+    mpi = make_mpi("openmpi", tmp_path)
+    mpi.matrix("resolve", "horovod==0.28.1", "torch==2.13.0", "--site", "archer2-cpu")
+    mpi.matrix("build-wheels", "--jobs", "2")
+    mpi.run(sys.executable, "-m", "matrix", "env", "--for", "pip", "-o", str(tmp_path))
+    requirements, constraints = tmp_path / "requirements.txt", tmp_path / "constraints.txt"
+    # PyTorch's own index cannot be reached on every machine; pip's configuration then provides torch.
+    lines = requirements.read_text().splitlines()
+    requirements.write_text("\n".join(line for line in lines if "download.pytorch.org" not in line))
+    python = fresh_environment("-r", str(requirements), "-c", str(constraints))
+
+    # Both weights start at 4, rank 0's; the mean of the gradients 1 and 2, times 0.5, is subtracted.
+    output = mpi.run(mpi.launcher, "-n", "2", str(python), "-c", TRAINING).stdout
+    assert output.strip() == "[(0, [3.0, 30.0], [3.25]), (1, [3.0, 30.0], [3.25])]"
