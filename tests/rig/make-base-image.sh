@@ -1,16 +1,17 @@
 #!/bin/bash
-# Makes a small base image with a real HIP compiler: make-base-image.sh OUT.sif   (as root on Debian 12; some 80 s)
+# Make a small base image with a real HIP compiler: make-base-image.sh OUT.sif   (as root on Debian 12; about 80 s)
 #
-# Real are Debian's hipcc, clang, lld, device libraries, HIP headers and runtime, the headers of the maths
-# libraries, cmake, ninja and gcc. The runtimes of the maths libraries, gigabytes, are STAND-INS: empty shared
-# objects with the right names, so that linking works and running on a GPU does not. The layout is /opt/rocm, as in
-# AMD's images. Python is Debian 12's 3.11, moved to /opt/python3.11: its headers and venv are of one tree there.
+# hipcc, clang, lld, device libraries, HIP headers and runtime, the headers of the maths libraries, cmake, ninja
+# and gcc are the real ones of Debian. The runtimes of the maths libraries would need gigabytes. They are STAND-INS:
+# empty shared objects with the right names. Programs link against them, but do not run on a GPU. The layout is
+# /opt/rocm, as in AMD's images. Python is Debian 12's 3.11, moved to /opt/python3.11, so that its headers and its
+# module venv are in one tree.
 set -euo pipefail
 out=$(realpath -m "$1")
 user=${RIG_USER:-hpc}
 here=$(cd "$(dirname "$0")" && pwd)
 mirror=$("$here/mirror.sh")
-work=$(mktemp -d) # the user must be able to read it, and may not look into root's home
+work=$(mktemp -d) # the user must be able to read it, and cannot read root's home
 chmod 755 "$work"
 root=$work/rootfs
 trap 'rm -rf "$work"' EXIT
@@ -50,7 +51,7 @@ mkdir -p $rocm/{bin,include,lib,share,.info}
 echo 7.2.4 >$rocm/.info/version
 for name in amd_comgr hip hipblas hipblas-common hipblaslt hipcub hipfft hiprand hipsolver hipsparse hipsparselt hsa \
     miopen rccl rocblas rocm_smi rocprim rocrand rocsolver rocsparse thrust; do
-    # Never all of /usr/include: as a first -isystem it breaks #include_next.
+    # Do not link all of /usr/include: as the first -isystem, it breaks #include_next.
     if [ -e usr/include/$name ]; then ln -s /usr/include/$name $rocm/include/$name; fi
 done
 for name in hipcc hipconfig rocm_agent_enumerator rocminfo; do ln -s /usr/bin/$name $rocm/bin/$name; done
@@ -61,9 +62,9 @@ llvm=$(find usr/lib -maxdepth 1 -name 'llvm-*' | sort -V | tail -1)
 for name in llvm lib/llvm "lib/$(basename "$llvm")"; do ln -s "/$llvm" $rocm/$name; done
 ln -s "/$(find "$llvm/lib/clang" -maxdepth 2 -name amdgcn | head -1)" $rocm/amdgcn
 ln -s "/$libraries" $rocm/lib/x86_64-linux-gnu # cmake looks for lib/<triplet>/cmake/hip-lang
-ln -s /usr/share/hip $rocm/share/hip           # without share/hip/version clang drops its HIP headers
+ln -s /usr/share/hip $rocm/share/hip           # without share/hip/version, clang drops its HIP headers
 
-# 3. Python: Debian's packages, moved to a prefix of their own, with the usual paths instead of Debian's.
+# 3. Python: Debian's packages, moved to a separate prefix, with the usual paths instead of Debian's.
 mkdir "$work/debs" "$work/unpacked"
 chmod 777 "$work/debs"
 apt-get update -qq
@@ -84,7 +85,7 @@ sed -i "s/prefix_scheme = 'posix_local'/prefix_scheme = 'posix_prefix'/" $stdlib
 ln -s python3.11 $python/bin/python3
 ln -s python3.11 $python/bin/python
 
-# 4. Packed by an ordinary user, who can make no device nodes and must be able to read every file.
+# 4. An ordinary user packs the image. This user cannot make device nodes and must be able to read every file.
 cd /
 rm -rf "$root"/dev/* "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/*
 chmod -R a+rX "$root"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Prints the address of the Debian mirror that this machine's apt is configured with.
+# Print the URL of the Debian mirror in the configuration of this machine's apt.
 set -euo pipefail
 found=$(grep -rhoE 'https?://[^ ]+/debian/?( |$)' /etc/apt/sources.list /etc/apt/sources.list.d 2>/dev/null || true)
 found=$(sort -u <<<"$found" | sed -n '1s/[/ ]*$//p')

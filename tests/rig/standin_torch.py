@@ -1,9 +1,9 @@
 """A STAND-IN for a ROCm torch, made from the CPU wheel; extensions compile against it.
 
-It has the metadata and version of a ROCm wheel, the headers turned into HIP by torch's own hipify, and
-HIP libraries with the right names that hold traps: functions of torch's HIP part that abort when they are
-called, those that the tests' extensions ask for. So these link and load as beside the real one. Nothing of
-it runs on a GPU.
+The wheel has the metadata and version of a ROCm wheel, headers that torch's own hipify converted to HIP, and
+HIP libraries with the right names. These libraries define the functions of torch's HIP part that the
+extensions of the tests import; each function aborts when it is called. So the extensions link and load as
+with the real torch. No code of the wheel runs on a GPU.
 """
 
 from __future__ import annotations
@@ -92,12 +92,12 @@ _MATHS = (
 """Symbols that Apex, DeepSpeed and bitsandbytes import from libtorch_hip and ROCm's maths libraries."""
 _PRELOAD = """
 
-# stand-in: a ROCm torch is linked against these, so that they are there once it is imported
+# stand-in: a ROCm torch is linked against these, so that they are loaded when it is imported
 import ctypes as _ctypes
 from pathlib import Path as _Path
 
 try:
-    _ctypes.CDLL("libamdhip64.so.7", mode=_ctypes.RTLD_GLOBAL)  # torch brings its own; this is the image's
+    _ctypes.CDLL("libamdhip64.so.7", mode=_ctypes.RTLD_GLOBAL)  # torch contains its own; this is the image's
 except OSError:
     pass
 for _name in ("libc10_hip.so", "libtorch_hip.so"):
@@ -132,7 +132,7 @@ def make(cpu_wheel: Path, folder: Path) -> Path:
 
 
 def _traps(functions: Sequence[str], data: Sequence[str] = ()) -> str:
-    """Return C source that defines the data, and for each function one that aborts."""
+    """Return C source that defines the data, and functions that abort."""
     lines = [f'void *data{number} __asm__("{name}") = 0;' for number, name in enumerate(data)]
     for number, name in enumerate(functions):
         lines.append(f'void trap{number}(void) __asm__("{name}");')
@@ -141,7 +141,7 @@ def _traps(functions: Sequence[str], data: Sequence[str] = ()) -> str:
 
 
 def _rename(tree: Path) -> str:
-    """Give it a ROCm wheel's version, and make it look like a HIP build on a machine without GPU."""
+    """Set the version of a ROCm wheel, and change torch to a HIP build on a machine without GPU."""
     module = tree / "torch" / "version.py"
     text = module.read_text()
     found = re.search(r"__version__ = '([^+]+)\+cpu'", text)
@@ -184,7 +184,7 @@ def _hipify(tree: Path) -> None:
 
 
 def _pack(tree: Path, info: Path, wheel: Path) -> None:
-    """Zip it with a new RECORD; fast rather than small."""
+    """Pack the wheel with a new RECORD, quickly rather than small."""
     record, rows = info / "RECORD", []
     with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for file in sorted(tree.rglob("*")):
