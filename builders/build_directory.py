@@ -37,8 +37,8 @@ _KEPT = "attempt.json"
 _EARLIER_LOG = "earlier.log"
 _NINJA_LOG = ".ninja_log"
 _LARGEST_LOG = 1 << 26  # bytes
-_OUTPUT_FIELD = 3
-"""Index of the output among the fields of a line of ninja's log, which tabs separate."""
+_OUTPUT_FIELD, _COMMAND_FIELD = 3, 4
+"""Index of the output and of its command's hash in a line of ninja's log, whose fields tabs separate."""
 _LONGEST = 30 * 24 * 3600.0
 """Seconds after which the directory of an abandoned build is removed."""
 _LARGEST = 50 * 2**30
@@ -151,7 +151,7 @@ class BuildDirectory:
         if attempt is not None and attempt.inputs == inputs:
             tree = self.source / attempt.tree
             paths = (self.sandbox, self.source, self.environment, tree)
-            if all(_is_directory(path) for path in paths) and finished_outputs(self.root):
+            if all(_is_directory(path) for path in paths) and finished_commands(self.root):
                 _clear(self.root, keep={self.sandbox.name, _KEPT, _EARLIER_LOG})
                 _clear(self.sandbox, keep={self.source.name, self.environment.name})
                 _remove_untracked(self.source)
@@ -194,16 +194,19 @@ class BuildDirectory:
         replace_file(self.root / _KEPT, msgspec.json.encode(self._attempt))
 
 
-def finished_outputs(root: Path) -> int:
-    """Return how many outputs ninja has finished in the directory of a build."""
-    outputs = {
-        (directory, line.split(b"\t")[_OUTPUT_FIELD])
+def finished_commands(root: Path) -> int:
+    """Return how many commands ninja has finished in the directory of a build.
+
+    A command that generates code can have thousands of outputs; all have its hash.
+    """
+    commands = {
+        (directory, fields[_OUTPUT_FIELD]): (directory, fields[_COMMAND_FIELD].rstrip())
         for directory, names in _walk(root / "build" / "source")
         if _NINJA_LOG in names
         for line in _lines(os.path.join(directory, _NINJA_LOG))  # noqa: PTH118  many thousand directories
-        if line.count(b"\t") > _OUTPUT_FIELD
+        if len(fields := line.split(b"\t")) > _COMMAND_FIELD
     }
-    return len(outputs)
+    return len(set(commands.values()))
 
 
 def abandoned(index: Index) -> list[Abandoned]:

@@ -18,7 +18,7 @@ import msgspec
 from builders import host
 from builders.alias import write_alias
 from builders.audit import Expected, audit_wheel, read_torch
-from builders.build_directory import BuildDirectory, finished_outputs, lock_of, path_of
+from builders.build_directory import BuildDirectory, finished_commands, lock_of, path_of
 from builders.cache import cache_root, cached_file
 from builders.compilation import FRONTEND, INDEX_UNCHANGED, compile_wheel, seen_at
 from builders.compiler_cache import find_compiler_cache, use_compiler_cache
@@ -317,7 +317,7 @@ class _Build:
             check_source(task.recipe, tree, task.title, task.other_recipes)
             self.directory.begin(inputs, tree)
         else:
-            count = finished_outputs(self.work)
+            count = finished_commands(self.work)
             files = "file that was" if count == 1 else "files that were"
             self.reporter.step(f"continue an interrupted build with {count} {files} compiled before")
         return environment, tree

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import msgspec
 
-from builders.build_directory import finished_outputs, path_of
+from builders.build_directory import finished_commands, path_of
 from builders.files import exclusive_lock, write_atomic
 from builders.lease import holder_of
 from builders.records import failure_path, log_path
@@ -72,7 +72,7 @@ class SubmittedJob(msgspec.Struct):
     is_held: bool = False
     """Whether the job still has to be released."""
     outputs: dict[str, int] = {}
-    """Number of finished outputs of ninja that an unfinished build has kept for the next job, by key."""
+    """Number of finished commands of ninja that an unfinished build has kept for the next job, by key."""
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -459,9 +459,9 @@ class Executor(ABC):
         return self._count(key, job.state) <= self.retries.get(job.state, 0)
 
     def _got_further(self, key: str, job: SubmittedJob) -> bool:
-        """Return whether a build has finished more outputs than in all earlier jobs."""
+        """Return whether a build has finished more commands than in all earlier jobs."""
         before = max((other.outputs.get(key, 0) for other in self.run.jobs), default=0)
-        job.outputs[key] = finished_outputs(path_of(self.index, key))
+        job.outputs[key] = finished_commands(path_of(self.index, key))
         return job.outputs[key] > before
 
     def _count(self, key: str, state: str) -> int:

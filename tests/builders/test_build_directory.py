@@ -11,7 +11,7 @@ import pytest
 from builders.build_directory import (
     BuildDirectory,
     abandoned,
-    finished_outputs,
+    finished_commands,
     lock_of,
     path_of,
     prune,
@@ -59,9 +59,16 @@ def names(directory: Path) -> set[str]:
     return {path.name for path in directory.iterdir()}
 
 
+def test_command_with_several_outputs_counts_once(index: Index, log: Path) -> None:
+    directory = attempt(index, log)
+    (ninja_log,) = directory.root.rglob(".ninja_log")
+    ninja_log.write_text("".join(f"0\t5\t1\tgenerated/{name}.cpp\tff\n" for name in range(1000)))
+    assert finished_commands(directory.root) == 1
+
+
 def test_interrupted_build_is_continued(index: Index, log: Path) -> None:
     root = attempt(index, log).root
-    assert finished_outputs(root) == 2
+    assert finished_commands(root) == 2
     directory = BuildDirectory(root, log)
     tree = directory.resume("inputs")
     assert tree == directory.source / "tiny-1.0"

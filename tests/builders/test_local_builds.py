@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from builders import host
-from builders.build_directory import finished_outputs, path_of
+from builders.build_directory import finished_commands, path_of
 from builders.build_host import local_build_host
 from builders.cache import cache_root
 from builders.containers.runtime import HostRuntime
@@ -329,7 +329,7 @@ def test_build_stops_at_time_limit_and_continues(ninja_project: MakeTask, tmp_pa
     assert running_below(index.root) == []
     (record,) = build_records(index)
     assert (record.state, record.error) == ("interrupted", "stopped at the time limit")
-    finished = finished_outputs(path_of(index, task.build_key))
+    finished = finished_commands(path_of(index, task.build_key))
     assert finished < 40
 
     builds = builds_of([task], index)

@@ -342,7 +342,7 @@ def test_timed_out_job_is_submitted_again_while_its_build_gets_further(
     def compile_objects(number: int) -> None:
         log = path_of(cluster.index, "a") / "build" / "source" / "a-1.0" / ".ninja_log"
         log.parent.mkdir(parents=True, exist_ok=True)
-        log.write_text("".join(f"0\t1\t1\t{name}.o\tff\n" for name in range(number)))
+        log.write_text("".join(f"0\t1\t1\t{name}.o\t{name}\n" for name in range(number)))
 
     run = run_of(task("a"))
     done, told = follow(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.build_directory import finished_outputs
+from builders.build_directory import finished_commands
 from builders.cache import cache_root
 from tests.support.built import matrix, running_below
 from tests.support.extensions import TORCH, compilations, write_extension
@@ -34,7 +34,7 @@ def wait_for_outputs(process: subprocess.Popen[str], index: Path, number: int) -
     until = time.monotonic() + 300
     while True:
         for directory in (index / ".matrix" / "builds").glob("*"):
-            if finished_outputs(directory) >= number:
+            if finished_commands(directory) >= number:
                 return directory
         assert process.poll() is None
         assert time.monotonic() < until
@@ -75,7 +75,7 @@ def test_killed_build_compiles_only_the_rest(tmp_path: Path) -> None:
         directory = wait_for_outputs(process, index, OBJECTS * 2 // 3)
         process.send_signal(signal.SIGKILL)
     wait_for_end_below(index)
-    before, finished = compilations(log_of(index).read_text()), finished_outputs(directory)
+    before, finished = compilations(log_of(index).read_text()), finished_commands(directory)
     assert OBJECTS * 2 // 3 <= finished < OBJECTS
     continued = matrix(
         tmp_path, "build-wheels", "--compiler-cache", "none", "--jobs", "1", "--index", str(index)
