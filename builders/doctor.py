@@ -130,7 +130,8 @@ def check_cores_and_memory() -> Finding:
     message = f"{cores} cores and {memory:.0f} GiB of memory"
     if memory < _MEMORY:
         message += f". One compile job of the heavier packages takes {_MEMORY} GiB and may be killed."
-        return Finding("cores-memory", "warning", message, evidence=evidence)
+        fix = "Build on a machine with more memory, or request more for the job."
+        return Finding("cores-memory", "warning", message, fix, evidence)
     return Finding("cores-memory", "info", message, evidence=evidence)
 
 

@@ -190,7 +190,7 @@ def _duplicates(reply: EnvironmentReply) -> Iterator[Finding]:
         if len(by_path) > 1:
             listed = ", ".join(f"{version} in {path}" for path, version in by_path.items())
             message = f"{name} is installed more than once: {listed}. Python uses the first on its path."
-            yield Finding("verify-twice", "warning", message)
+            yield Finding("verify-twice", "warning", message, "Remove the copies that are not in the lock.")
 
 
 def _pip_check(reply: EnvironmentReply, lock: Resolution | None, rebuild: str) -> Iterator[Finding]:

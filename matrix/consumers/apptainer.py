@@ -46,7 +46,7 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
         f"Build with: singularity build container.sif {quote(layout.main)} (or apptainer build)",
         "To replace a container, build new.sif, then: mv new.sif container.sif",
         "With --force, a failed build can lose the old container.",
-        "On LUMI: module load LUMI PRoot, and unset SINGULARITY_BIND SINGULARITY_BINDPATH first.",
+        "On LUMI, first: module load LUMI PRoot; unset SINGULARITY_BIND SINGULARITY_BINDPATH",
         *_digest_note(installation),
         *preinstalled_note(installation),
     ]
