@@ -177,7 +177,7 @@ class Executor(ABC):
 
     @abstractmethod
     def _drop_waiting(self) -> Collection[str]:
-        """Cancel jobs that have not started, because a wheel failed; return their numbers."""
+        """After a wheel failed, cancel the jobs that have not started; return their numbers."""
 
     @abstractmethod
     def _cancel_unknown(self) -> None:

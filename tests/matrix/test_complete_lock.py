@@ -226,7 +226,7 @@ def test_tykky_script_sets_variable(work: Path) -> None:
 
 
 def test_sdist_is_not_limited_to_wheels(work: Path) -> None:
-    """The variable would also apply to the build requirements of the sdist."""
+    """PIP_NO_DEPS is not set, because it would also apply to the build requirements of the sdist."""
     add_sdist(work)
     assert main(["env", "--for", "cotainr", "-o", "."]) == 0
     section = YAML(typ="safe").load(Path("env.yml").read_text())["dependencies"][-1]["pip"]
