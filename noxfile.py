@@ -91,7 +91,7 @@ def dev(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def docs(session: nox.Session) -> None:
-    """Write the parts of the documents that come from the catalog; with -- --check only compare them."""
+    """Write the generated parts of the documents; with -- --check only compare them."""
     session.install("-q", "-e", ".")
     session.run("python", "docs/generate.py", *session.posargs)
 

@@ -71,7 +71,9 @@ def resolve(
     CatalogError
         A file of facts is not valid.
     EnvironmentLacksError
-        `base_image` is a file that cannot be inspected on this machine.
+        `base_image` is a file that cannot be inspected on this machine, or a package index cannot be reached.
+    TooLargeError
+        The search reached its limit of steps.
     """
     from builders.containers.inspection import with_inspected_image
 
@@ -156,7 +158,13 @@ def read_lock(path: str | Path = "matrix.lock") -> Resolution:
 
 
 def write_lock(resolution: Resolution, path: str | Path = "matrix.lock") -> None:
-    """Write a resolution to a lock file, atomically."""
+    """Write a resolution to a lock file, atomically.
+
+    Raises
+    ------
+    OSError
+        The file cannot be written.
+    """
     from builders.containers.image import with_cached_digest
     from builders.files import write_atomic
     from resolver.lock import dumps
@@ -212,6 +220,8 @@ def build(
     BuildError, AuditError
         A wheel could not be built, or its content is wrong. The wheel is not published, and the error
         names the log.
+    UsageError
+        The resolution does not build one of the names.
     EnvironmentLacksError
         The machine lacks a tool, or a source is not available.
     """

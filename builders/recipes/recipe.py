@@ -50,7 +50,7 @@ def with_ops(recipe: Recipe, names: Sequence[str], version: str) -> Recipe:
     chosen = [buildable[name] for name in dict.fromkeys(names)]
     if recipe.backend == "rocm" and all(op.host for op in chosen):
         listed = ", ".join(op.name for op in chosen)
-        msg = f"None of these ops has GPU code: {listed}. The label of the wheel would still name GPU architectures."
+        msg = f"None of these ops has GPU code, which a wheel for ROCm must contain: {listed}."
         gpu_op = next((op.name for op in buildable.values() if not op.host), "")
         raise UsageError(msg, hint=gpu_op and f"Add an op with GPU code, such as {gpu_op}.")
     return _compiling(recipe, chosen)
