@@ -106,13 +106,13 @@ def _excuse(outcome: Outcome, reply: WheelReply, *, complete: bool) -> str:
     """Return the reason why a failure is not evidence against the wheel; empty if it is evidence."""
     if outcome.error == UNSEEN:
         return "the kernel does not show which objects its process has loaded"
-    if reply.torch.error and outcome.text == reply.torch.text:
+    own = reply.distribution.top if reply.distribution else []
+    if reply.torch.error and outcome.text == reply.torch.text and "torch" not in own:
         return f"torch itself does not load here ({reply.torch.failure})"
     if _NO_GPU.search(outcome.text):
         return f"there is no GPU here ({outcome.text})"
     if complete:
         return ""
-    own = reply.distribution.top if reply.distribution else []
     if outcome.missing and outcome.missing.partition(".")[0] not in own:
         return f"{outcome.missing} is not installed here"
     library = _NO_RUNTIME.search(outcome.text)

@@ -121,6 +121,10 @@ def test_broken_torch_makes_import_not_judged() -> None:
     findings = only(judge_wheel(reply(torch=broken, imports=loads), recipe()))
     assert findings.id == "probe-not-judged"
     assert "torch itself" in findings.message
+    # A torch that we build is judged itself.
+    torch = WheelMetadata("torch", "2.9.1a0", ["torch"])
+    findings = only(judge_wheel(reply(distribution=torch, torch=broken, imports=loads), recipe()))
+    assert (findings.id, findings.severity) == ("probe-import-failed", "error")
 
 
 def test_missing_object_is_an_error_despite_import() -> None:
