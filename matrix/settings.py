@@ -77,7 +77,7 @@ def read_settings(path: Path = REQUEST_FILE) -> Settings:
     Raises
     ------
     UsageError
-        The file is not valid TOML, or has an unknown key or a value of the wrong type.
+        The file cannot be read, is not valid TOML, or has an unknown key or a value of the wrong type.
     """
     try:
         text = path.read_text(encoding="utf-8")
