@@ -389,7 +389,7 @@ def _index_url(text: str, source: _Source) -> str:
 
 
 def _python_requirement(document: Document, entry: Entry, source: _Source) -> list[Requirement]:
-    """Return the Python of a conda environment as a requirement for a minor version."""
+    """Return the Python of a conda environment as a requirement; empty if it has no version."""
     if document.python:
         return [parse_requirement(f"python=={document.python}.*")]
     specifier = entry.text.partition("python")[2].strip()

@@ -192,8 +192,10 @@ def _given(runtime: Runtime, version: str, given: Path) -> tuple[Path, str, tupl
         msg = f"{given} has no Python {version}: {python} does not exist."
         raise UsageError(msg, hint="Name the prefix of a Python of that version.")
     if runtime.image is not None and prefix in _SYSTEM:
-        msg = f"{python} belongs to this machine's system. {prefix} cannot be bound over that of the image."
-        raise EnvironmentLacksError(msg, hint=f"Install one elsewhere: uv python install {version}")
+        msg = f"{python} belongs to this machine's system. {prefix} cannot replace {prefix} in the image."
+        raise EnvironmentLacksError(
+            msg, hint=f"Install a Python in another directory: uv python install {version}"
+        )
     return python, "given", (Bind(prefix),)
 
 

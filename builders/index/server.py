@@ -341,7 +341,7 @@ def address_of(listening: socket.socket) -> str:
 def serving_on(listening: socket.socket, index: Index, *, threads: int = 8) -> Iterator[None]:
     """Serve an index on a listening socket until the block ends, then close the socket."""
     channels: dict[int, object] = {}
-    logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # a long queue is no problem
+    logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # a long queue is not a problem
     server = create_server(
         IndexApplication(index),
         map=channels,

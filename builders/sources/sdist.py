@@ -24,7 +24,7 @@ from resolver.versions import shorten
 if sys.version_info >= (3, 12):
     import tarfile
 else:  # Python 3.11.0 to 3.11.3 have no extraction filters
-    import backports.tarfile as tarfile  # noqa: PLR0402  has no types, so it is no attribute
+    import backports.tarfile as tarfile  # noqa: PLR0402  has no types, so it is not an attribute
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

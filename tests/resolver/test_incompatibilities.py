@@ -16,7 +16,7 @@ SIZES = st.lists(st.integers(1, 4), min_size=1, max_size=5)
 
 @st.composite
 def incompatibilities(draw: st.DrawFn, sizes: list[int]) -> list[Terms]:
-    """Draw incompatibilities in which at most one variable may be absent, as those of requirements."""
+    """Draw incompatibilities in which at most one variable may be absent, as in those from requirements."""
     drawn = []
     for _ in range(draw(st.integers(0, 14))):
         variables = draw(st.lists(st.integers(0, len(sizes) - 1), min_size=1, max_size=3, unique=True))
