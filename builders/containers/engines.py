@@ -37,7 +37,8 @@ def choose_runtime(kind: str | None, image: Image | None, *, tmp: Path | None = 
     Parameters
     ----------
     kind
-        One of `KINDS`. None selects the host without an image, else Apptainer or SingularityCE, else podman.
+        One of `KINDS`. None selects the host if there is no image; Podman for an archive, or if neither
+        Apptainer nor SingularityCE is installed; Apptainer or SingularityCE otherwise.
     tmp
         Parent of the directory that is /tmp in the container; by default in the cache.
 
@@ -46,7 +47,7 @@ def choose_runtime(kind: str | None, image: Image | None, *, tmp: Path | None = 
     EnvironmentLacksError
         The runtime is not installed.
     UsageError
-        A container requires an image, or the runtime cannot run this image.
+        The runtime is unknown, requires an image, or cannot run this image.
     """
     if kind not in {None, *KINDS}:
         msg = f"{kind!r} is not a runtime. Runtimes are {', '.join(KINDS)}."

@@ -387,7 +387,17 @@ class Repository:
         return [os.fsdecode(name).partition(":")[2] for name in listing.split(b"\0") if name]
 
     def checkout(self, commit: str, directory: Path, log: Path) -> None:
-        """Write the files of a commit into a directory."""
+        """Write the files of a commit into a directory.
+
+        Raises
+        ------
+        SourceError
+            The file system does not accept the name of a file.
+        CommandError
+            git failed.
+        EnvironmentLacksError
+            The disk is full or not writable.
+        """
         directory.mkdir(exist_ok=True)
         index = directory.with_name(f"{directory.name}.git-index")
         command = ["git", f"--git-dir={self.path}", f"--work-tree={directory}"]

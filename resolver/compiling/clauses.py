@@ -135,7 +135,7 @@ def allowed_by(specifiers: Sequence[str]) -> Test:
 
 
 def covers(offered: Iterable[str], requested: Sequence[str]) -> Test:
-    """Return a test for other GPU architectures, and for the requested ones if all of them are offered."""
+    """Return a test that allows other GPU architectures, and the requested ones if all of them are offered."""
     covered = set(requested) <= set(offered)
     return lambda candidate: covered or candidate.version == OTHER_ARCHITECTURES
 
