@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from matrix.context import Context
     from resolver.model import Resolution
 
-SUMMARY = "show the build graph: the requirements of each distribution to run and to build"
+SUMMARY = "show the build graph: the run and build requirements of each distribution"
 EXAMPLE = "matrix graph --format svg -o graph.svg"
 FORMATS = ("text", "dot", "mermaid", "svg", "json")
 

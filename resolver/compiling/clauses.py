@@ -128,14 +128,14 @@ class LineIs(IndexedTest, frozen=True):
 
 
 def allowed_by(specifiers: Sequence[str]) -> Test:
-    """Return a test for the versions that any of the specifiers allows; every version if there are none."""
+    """Return a test that allows the versions of any specifier, or every version without specifiers."""
     if not specifiers:
         return any_candidate
     return AllowedBy(tuple(specifiers))
 
 
 def covers(offered: Iterable[str], requested: Sequence[str]) -> Test:
-    """Return a test that allows other GPU architectures, and the requested ones if all of them are offered."""
+    """Return a test that allows other architectures, and the requested ones if all of them are offered."""
     covered = set(requested) <= set(offered)
     return lambda candidate: covered or candidate.version == OTHER_ARCHITECTURES
 

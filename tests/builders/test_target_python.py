@@ -179,7 +179,7 @@ def test_system_python_is_not_bound_over_image(
 ) -> None:
     interpreter(tmp_path / "usr")
     monkeypatch.setattr(module, "_SYSTEM", {(tmp_path / "usr").resolve()})
-    with pytest.raises(EnvironmentLacksError, match="cannot replace /usr in the image"):
+    with pytest.raises(EnvironmentLacksError, match=r"cannot replace \S+ in the image"):
         find_python(runtime, "3.12", given=tmp_path / "usr")
 
 
