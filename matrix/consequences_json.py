@@ -21,7 +21,7 @@ class SideDocument(msgspec.Struct, kw_only=True):
 
     target: Target
     shipped: str
-    """The directory with the facts that another version ships."""
+    """The directory with the facts that another version of matrix ships; empty for those of this version."""
     catalogs: tuple[str, ...]
 
     @classmethod

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 HEADINGS = {
     "breaks": "Breaks",
-    "at-own-risk": "At own risk from now on",
+    "at-own-risk": "At your own risk from now on",
     "possible": "Becomes possible",
     "supported": "Becomes supported",
     "different": "Different",
@@ -136,7 +136,7 @@ def _subject(group: Sequence[Consequence]) -> Iterator[str]:
             yield f"{one.name}: {one.before or 'none'} -> {one.after or 'none'}{_where(one.where)}"
     else:
         version = first.before or first.after
-        known = f" {version}" if version not in {"supported", "at own risk"} else ""
+        known = f" {version}" if version not in {"supported", "at your own risk"} else ""
         yield f"{first.name}{known}{_where(row_keys)}"
 
 

@@ -28,7 +28,7 @@ _TARGET_OPTIONS = ("site", "date", "backend", "gfx", "driver", "rocm", "python",
 def catalog_of(lock: Resolution, path: Path, settings: Settings, shipped: Path | None = None) -> Catalog:
     """Load the shipped catalog with the overlays of a lock, or those of the settings if there are any.
 
-    With `shipped`, the catalog that another version ships is loaded instead.
+    With `shipped`, the catalog that another version of matrix ships is loaded instead.
 
     Overlays of the lock are searched for next to the lock, then in the working directory. Releases of the
     lock that the catalog does not list are added, with the facts of the nearest older release.

@@ -103,7 +103,7 @@ def _target(settings: Settings, catalog: Catalog, today: datetime.date) -> Targe
     gfx = tuple(dict.fromkeys(settings.gfx or site.gfx)) if backend == "rocm" else ()
     if backend == "rocm" and not gfx:
         msg = f"The site {site_name} has no GPU architecture."
-        raise UsageError(msg, hint="Add one, such as --gfx90a.")
+        raise UsageError(msg, hint="Name an architecture, such as --gfx90a.")
     target = Target(
         backend=backend,
         gfx=gfx,

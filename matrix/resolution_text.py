@@ -146,7 +146,7 @@ def reason_of(pick: Distribution, resolution: Resolution) -> str:
 def _reason_text(pick: Distribution, resolution: Resolution) -> str:
     remarks = ["inferred"] if pick.support == "inferred" else []
     if pick.verdict == "at-own-risk":
-        remarks.append("at own risk")
+        remarks.append("at your own risk")
     text = f"({', '.join(remarks)})" if remarks else ""
     return f"{reason_of(pick, resolution)} {text}".strip()
 

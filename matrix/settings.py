@@ -159,7 +159,7 @@ def overlays(settings: Settings) -> list[Path]:
 def load_catalog(settings: Settings, shipped: Path | None = None) -> Catalog:
     """Load the shipped catalog, the facts learned from audits and builds, and the overlays.
 
-    With `shipped`, the catalog that another version ships is loaded instead.
+    With `shipped`, the catalog that another version of matrix ships is loaded instead.
     """
     own, cache = overlays(settings), cache_root() / "catalog"
     learned = cache_root() / "learned.toml"

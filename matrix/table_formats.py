@@ -199,7 +199,7 @@ def _heading(row: Row, screen: Screen, *, is_cpu: bool) -> Iterator[str]:
     if row.verdict is None:
         yield f"{_REFUSED_ROWS}\n"
     elif row.verdict == "at-own-risk":
-        yield screen.styled(_RISK, f"{text}, at own risk") + "\n"
+        yield screen.styled(_RISK, f"{text}, at your own risk") + "\n"
     elif text:
         yield f"{text}\n"
     for image in row.images:

@@ -26,7 +26,8 @@ def solve_proven(
     """Return a solution inside a proven set, or the newest solution if no set fits.
 
     Sets that contain more of the requested components are tried first, and of these the newest. The first
-    set that allows a solution without a pick at own risk is used, else the first that allows any solution.
+    set that allows a solution without a pick at your own risk is used, else the first that allows any
+    solution.
 
     Parameters
     ----------
@@ -93,7 +94,7 @@ def _demands(problem: Problem, row: ProvenSet) -> tuple[list[Demand], list[str]]
 
 
 def risks(problem: Problem, solution: Mapping[str, int]) -> Iterator[Row]:
-    """Yield a fact for each pair of picks that is allowed only at own risk."""
+    """Yield a fact for each pair of picks that is allowed only at your own risk."""
     for relation in problem.relations:
         subject, other = relation.subject.name, relation.object.name
         if subject in solution and other in solution:
@@ -103,7 +104,7 @@ def risks(problem: Problem, solution: Mapping[str, int]) -> Iterator[Row]:
 
 
 def is_at_risk(problem: Problem, solution: Mapping[str, int]) -> bool:
-    """Return whether a pair of picks is allowed only at own risk."""
+    """Return whether a pair of picks is allowed only at your own risk."""
     return any(True for _ in risks(problem, solution))
 
 
@@ -120,7 +121,7 @@ class Judgement(msgspec.Struct, frozen=True):
         The facts because of which the set does not resolve.
     """
 
-    verdict: Literal["resolves", "at own risk", "does not resolve", "unknown"]
+    verdict: Literal["resolves", "at your own risk", "does not resolve", "unknown"]
     unknown: tuple[str, ...] = ()
     core: tuple[CoreItem, ...] = ()
 
@@ -161,4 +162,4 @@ def judge(catalog: Catalog, row: ProvenSet, support: Support = "observed") -> Ju
     solution = session.solve(demands)
     if solution is None:
         return Judgement("does not resolve", core=tuple(core_items(session, demands)))
-    return Judgement("at own risk" if is_at_risk(session.problem, solution) else "resolves")
+    return Judgement("at your own risk" if is_at_risk(session.problem, solution) else "resolves")

@@ -149,7 +149,7 @@ class Table:
         self._problem = compile_problem(catalog, everything)
 
     def rows(self, *, refused_too: bool = False, reasons: bool = True) -> Iterator[Row]:
-        """Yield the rows as they are computed: the newest ROCm first, rows at own risk last.
+        """Yield the rows as they are computed: the newest ROCm first, rows at your own risk last.
 
         Parameters
         ----------

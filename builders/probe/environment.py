@@ -208,7 +208,7 @@ def _pip_check(reply: EnvironmentReply, lock: Resolution | None, rebuild: str) -
             message = f"pip check: {line} The request overrides this requirement."
             yield Finding("verify-pip-check-overridden", "info", message)
         elif name in locked:
-            fix = f"{rebuild} If the lock lacks it, resolve with network access."
+            fix = f"{rebuild} If the lock lacks what the requirement names, resolve with network access."
             yield Finding("verify-pip-check-broken", "error", f"pip check: {line}", fix)
         elif name:
             yield Finding("verify-pip-check-others", "warning", f"pip check: {line}")

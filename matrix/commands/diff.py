@@ -78,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--from-shipped",
         metavar="DIR",
         type=Path,
-        help="compare with the facts that another version ships: resolver/facts of its checkout",
+        help="compare with the facts that another version of matrix ships: resolver/facts of its checkout",
     )
 
 

@@ -137,7 +137,9 @@ def _bindable(root: Path) -> str:
     real = str(root.resolve())
     if BIND_SEPARATORS & set(real):
         msg = f"{real!r} cannot be bound into a container, because the path contains one of : , \\"
-        raise UsageError(msg, hint="Move or link the index to another path, or use --route loopback.")
+        raise UsageError(
+            msg, hint="Move the index to a path without these characters, or use --route loopback."
+        )
     return real
 
 

@@ -84,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--python",
         metavar="COMMAND",
         default="",
-        help="its Python: a path, or a command that starts it, such as 'bash run.sh python' "
+        help="the Python to check: a path, or a command that starts it, such as 'bash run.sh python' "
         "(default: first on PATH)",
     )
     parser.add_argument(

@@ -104,9 +104,9 @@ def _add_rocm(builder: ProblemBuilder) -> None:
 
 
 def _driver_table(builder: ProblemBuilder) -> list[Clause]:
-    """Return the clauses of AMD's driver table: supported, at own risk, unsupported, not mentioned.
+    """Return the clauses of AMD's driver table: supported, at your own risk, unsupported, not mentioned.
 
-    Combinations that the table does not list, but that were run at the site, are at own risk, too.
+    Combinations that the table does not list, but that were run at the site, are at your own risk, too.
     """
     drivers = list(builder.catalog.driver.values())
     here = builder.catalog.driver.get(builder.driver or "")

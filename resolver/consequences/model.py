@@ -36,7 +36,7 @@ class Consequence(msgspec.Struct, frozen=True, kw_only=True):
     ----------
     effect
         ``breaks``: the thing was possible and no longer is; ``possible``: the reverse. ``at-own-risk``: the
-        thing was supported and is now only possible at own risk; ``supported``: the reverse.
+        thing was supported and is now only possible at your own risk; ``supported``: the reverse.
     kind, name
         The thing.
     before, after

@@ -85,10 +85,10 @@ class Question:
 
     @property
     def state(self) -> str:
-        """``supported`` or ``at own risk``; empty if there is no solution."""
+        """``supported`` or ``at your own risk``; empty if there is no solution."""
         if self.solution is None:
             return ""
-        return "at own risk" if self.risks else "supported"
+        return "at your own risk" if self.risks else "supported"
 
 
 def _mask(variable: Variable, key: str) -> int:

@@ -329,8 +329,8 @@ class TableDiff:
                 effect="at-own-risk" if is_risk else "supported",
                 kind="base-image" if whole else "torch",
                 name=row_key.base_image if whole else f"torch {row_key.torch}",
-                before="supported" if is_risk else "at own risk",
-                after="at own risk" if is_risk else "supported",
+                before="supported" if is_risk else "at your own risk",
+                after="at your own risk" if is_risk else "supported",
                 was=() if is_risk else facts,
                 now=facts if is_risk else (),
             )

@@ -270,7 +270,7 @@ def test_text_is_coloured_on_terminal_only(capsys: Capture, monkeypatch: pytest.
 def test_own_risk_is_marked_in_every_format(capsys: Capture) -> None:
     line = ["table", "apex", "torch<2.4", "--python", "3.10", *ON_LUMI]
     assert "at-own-risk" in {row["verdict"] for row in run_json(capsys, *line)["rows"]}
-    assert "ROCm 6.0, no base image works: published wheels only, at own risk" in run(capsys, *line)
+    assert "ROCm 6.0, no base image works: published wheels only, at your own risk" in run(capsys, *line)
     assert any(group["risk"] for group in page_data(run(capsys, *line, "--format", "html"))["groups"])
     assert "at-own-risk" in {row["verdict"] for row in _of_csv(run(capsys, *line, "--format", "csv"))[1]}
 

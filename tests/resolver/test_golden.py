@@ -92,7 +92,7 @@ AT_OWN_RISK: dict[str, str] = {}
 def test_tier_1_sets_resolve(catalog: Catalog) -> None:
     verdicts = {row.id: judge(catalog, row) for row in catalog.proven.values() if row.tier == 1}
     assert len(verdicts) >= _FEWEST
-    expected = {name: "at own risk" if name in AT_OWN_RISK else "resolves" for name in verdicts}
+    expected = {name: "at your own risk" if name in AT_OWN_RISK else "resolves" for name in verdicts}
     assert {name: verdict.verdict for name, verdict in verdicts.items()} == expected, verdicts
     assert set(AT_OWN_RISK) <= verdicts.keys()
 

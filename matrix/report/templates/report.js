@@ -135,7 +135,7 @@
     }
 
     const groupOf = (key) => table.groups[Number(key.split(":")[1])];
-    const titleOf = (group) => `${group.heading}${group.risk ? ", at own risk" : ""}`;
+    const titleOf = (group) => `${group.heading}${group.risk ? ", at your own risk" : ""}`;
 
     function imagesOf(group) {
       const images = group.images.length;
@@ -243,7 +243,7 @@
       const where = [group.heading, `torch ${record.torch}`, `Python ${record.python}`, group.images[0] || ""];
       const children = [
         element("p", { class: "muted" }, where.filter(Boolean).join(", ")),
-        element("p", { class: value.state }, `${MARKS[value.state]} ${STATES[value.state]}`, group.risk ? ", at own risk" : ""),
+        element("p", { class: value.state }, `${MARKS[value.state]} ${STATES[value.state]}`, group.risk ? ", at your own risk" : ""),
       ];
       if (value.state === "impossible") {
         children.push(element("p", {}, value.text === "combination"
