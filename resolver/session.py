@@ -173,7 +173,7 @@ class Session:
     def minimal_demands(self, demands: Sequence[Demand]) -> list[Demand]:
         """Return demands that conflict, none of which can be left out.
 
-        As `explain`, but all relations stay: no user can change the facts.
+        Unlike `explain`, this leaves out no relations: the request cannot change facts.
         """
         ordered = sorted(demands, key=lambda demand: demand.kind != "request")
         core = self._minimal(ordered, range(len(self.problem.relations)))

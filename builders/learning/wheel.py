@@ -86,7 +86,7 @@ def learn_wheel(path: Path, catalog: Catalog, today: date) -> Learned:
         digest, size = sha256_of(path), path.stat().st_size
     except DamagedError as error:
         msg = f"{path} is not a valid wheel: {error}."
-        raise UsageError(msg, hint="Its download or build may be incomplete.") from None
+        raise UsageError(msg, hint="Its download or build may be incomplete. Repeat it.") from None
     except OSError as error:
         msg = f"Cannot read {path}: {error.strerror or error}."
         raise UsageError(msg) from None
