@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from resolver.indexes import File
 
 _START_AT = 6
-"""Number of requests after which many more are likely, so that a second process is worth its start."""
+"""Number of requests after which many more are likely, so that it is worth starting a second process."""
 _MOST = 16
 """Number of requests that the process handles at once; the other threads of the first process fetch, too."""
 READY = b"ready\n"

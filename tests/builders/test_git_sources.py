@@ -157,7 +157,7 @@ def test_damaged_repository_is_removed_and_fetched_again(
 
 
 def test_files_are_checked_out_as_committed(tmp_path: Path) -> None:
-    """Attributes would change line ends and expand keywords."""
+    """Attributes would change line endings and expand keywords."""
     repository = tmp_path / "repository"
     files = {
         "unix.txt": b"one\ntwo\n",
