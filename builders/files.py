@@ -49,7 +49,7 @@ def flush(path: Path) -> None:
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """Copy the content of a file; errors about space name the target, which is full, not the source."""
+    """Copy the content of a file. If the disk is full, the error names the target, not the source."""
     try:
         shutil.copyfile(source, target)
     except OSError as error:

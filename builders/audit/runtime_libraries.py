@@ -221,7 +221,7 @@ def image_provider(facts: Mapping[str, object]) -> Provider:
             version = str(text).upper().removeprefix(f"{family}_")
             if not re.fullmatch(r"\d+(\.\d+)*", version):
                 msg = f"{text!r} is not a version of {family.lower()}."
-                raise UsageError(msg, hint="Write it as 2.31.")
+                raise UsageError(msg, hint="Write a version such as 2.31.")
             versions[family] = version
     listed = facts.get("libraries")
     libraries = frozenset(map(str, listed)) if isinstance(listed, list | tuple | set | frozenset) else None

@@ -606,7 +606,7 @@ def recorded_ops(distribution: importlib.metadata.Distribution) -> list[str]:
 
 
 def pip_check() -> dict[str, Any]:
-    """Return the result of ``pip check``; its exit code is None if pip is missing.
+    """Return the result of ``pip check``; its exit code is None if pip is missing or did not end in time.
 
     pip runs without the ``.pth`` files of other packages.
     """
