@@ -178,7 +178,7 @@ def open_regular(path: str | Path, *, directory: int | None = None) -> int:
 
 
 def make_readable(path: Path) -> None:
-    """Set the mode of a file that another program wrote to that of a new file, without write permission."""
+    """Set the mode of another program's file: the mode of a new file, without write permission."""
     sample = path.with_name(f"{TEMPORARY_PREFIX}{os.urandom(8).hex()}")
     file = create_file(sample)
     path.chmod(stat.S_IMODE(os.fstat(file).st_mode))

@@ -229,7 +229,7 @@ def catalog_of_pythons(pythons: tuple[str, ...]) -> Catalog:
 
 
 def versions_of(resolution: Resolution) -> Chosen:
-    """Return the distributions of a resolution."""
+    """Return the version of each distribution of a resolution."""
     return {pick.name: pick.version for pick in resolution.distributions}
 
 
