@@ -21,7 +21,7 @@ class Change(TypedDict, total=False):
     """Seconds that it is expected to run; 0 if unknown."""
     done: float
     total: float
-    """How much of its current step is done, and how much there is to do; 0 if unknown."""
+    """The finished part of its current step, and the whole step; 0 if unknown."""
     unit: str
     """Unit of `done` and `total`: ``bytes``, ``%``, or a plural such as ``files``; may be empty."""
     memory: float

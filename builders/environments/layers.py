@@ -259,7 +259,9 @@ def _install(wheel: Path, root: Path, python: TargetPython) -> None:
     _, _, _, tags = parse_wheel_filename(wheel.name)
     if not {(tag.interpreter, tag.abi) for tag in tags} & _supported(major, minor, python.abi):
         msg = f"{wheel.name} is not a supported wheel for Python {python.minor} ({python.abi})."
-        raise EnvironmentLacksError(msg, hint="The build backend built it for another Python.")
+        raise EnvironmentLacksError(
+            msg, hint="The build backend built it for another Python. Look for the reason in the build's log."
+        )
     packages = str(root / python.library)
     directories = {
         "purelib": packages,
@@ -276,7 +278,9 @@ def _install(wheel: Path, root: Path, python: TargetPython) -> None:
             install(source, destination, {})
     except (InstallerError, ValueError, LookupError, BadZipFile, zlib.error) as error:
         msg = f"{wheel.name} cannot be installed: {error}."
-        raise EnvironmentLacksError(msg, hint="The file is damaged, or it is not a valid wheel.") from None
+        raise EnvironmentLacksError(
+            msg, hint="The file is damaged, or it is not a valid wheel. Build or download it again."
+        ) from None
 
 
 @cache
@@ -339,7 +343,7 @@ def _install_with_pip(
         with explain_cache_errors():
             run_in(runtime, command, replace(view, untrusted=True), what=what, log=log)
     except CommandError as error:
-        raise EnvironmentLacksError(error.message, hint="The log shows the reason.") from None
+        raise EnvironmentLacksError(error.message, hint="Look for the reason in the log.") from None
 
 
 def _check_hashes(wheels: Sequence[Wheel]) -> None:

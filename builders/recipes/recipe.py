@@ -114,10 +114,14 @@ def check_source(recipe: Recipe, source: Path, title: str, others: Iterable[Reci
     listed = "".join(f"\n  - {problem}" for problem in problems)
     msg = f"The recipe does not fit this source of {title}; nothing was compiled.{listed}"
     fitting = [other for other in others if other != recipe and _recognizes(other, source)]
-    hint = "The lock names a commit or file that the recipe was not written for."
+    hint = (
+        "The recipe was not written for this commit or file. Choose another version, or correct the recipe."
+    )
     if fitting:
         titles = sorted({_recipe_title(other) for other in fitting})
-        hint = f"The source fits the recipe for {' or '.join(titles)}."
+        hint = (
+            f"The source fits the recipe for {' or '.join(titles)}. Check its commit or file in the catalog."
+        )
     raise RecipeError(msg, hint=hint)
 
 

@@ -40,6 +40,9 @@ _ENDED = {
 }  # fmt: skip
 """The states in which a job has ended, as Slurm names them. ``LAUNCH_FAILED`` and ``LOST`` are ours."""
 _RUNNING = {"RUNNING", "COMPLETING"}
+_NO_JOBS_HINT = (
+    "They may have finished or been cancelled. If they belong to another index, name the index with --index."
+)
 _ANOTHER_FAILED = "another wheel failed, and --keep-going is not set"
 
 
@@ -189,7 +192,7 @@ class Executor(ABC):
 
     @abstractmethod
     def _log(self, number: str, keys: Sequence[str]) -> Path:
-        """Return the output of a job."""
+        """Return the path of a job's output."""
 
     @abstractmethod
     def _ending(self, number: str) -> str:
@@ -270,7 +273,7 @@ class Executor(ABC):
             run = self.current_run()
             if run is None:
                 msg = f"You have no {self.title} jobs that build wheels for {self.index.root}."
-                raise UsageError(msg, hint="They are finished, were cancelled, or belong to another index.")
+                raise UsageError(msg, hint=_NO_JOBS_HINT)
             self.run = run
             try:
                 self._prepare()

@@ -152,7 +152,9 @@ def _fetch(url: str, part: IO[bytes], downloads: Downloads) -> None:
                 shutil.copyfileobj(source, part)
         except FileNotFoundError:
             msg = f"The index or a mirror points to {path}, which does not exist."
-            raise SourceError(msg, hint="The mirror may be incomplete.") from None
+            raise SourceError(
+                msg, hint="The mirror may be incomplete. Add the file, or configure another mirror."
+            ) from None
         part.flush()
         return
     for attempt in range(1, _ATTEMPTS + 1):

@@ -285,7 +285,9 @@ class Repository:
             raise failure from None
         if self._output("rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}") is None:
             msg = f"{without_password(url)} has no commit {commit} on any branch or tag."
-            raise SourceError(msg, hint="The commit may have been removed. A fork or a mirror may have it.")
+            raise SourceError(
+                msg, hint="The commit may have been removed. Name a fork or a mirror that has it."
+            )
         self._run(["update-ref", _ref(commit), commit])
 
     def commit_of(self, ref: str, mirrors: Mapping[str, str]) -> str:
@@ -595,5 +597,7 @@ def _fetch_failure(error: CommandError, url: str) -> MatrixError | None:
         return EnvironmentLacksError(f"{shown} is not reachable: {reason}{log}", hint=NETWORK_HINT)
     if _NOT_READABLE.search(output):
         msg = f"Cannot read the repository {shown}: {reason}{log}"
-        return SourceError(msg, hint="The repository may have moved, or need a login (~/.netrc, ssh agent).")
+        return SourceError(
+            msg, hint="Check the URL. If the repository requires a login, use ~/.netrc or an ssh agent."
+        )
     return None

@@ -227,4 +227,6 @@ def apply_patches(source: Path, patches: Sequence[Path], log: Path) -> None:
         except CommandError as error:
             output = "".join(f"\n    {line}" for line in error.lines)
             msg = f"The patch {patch.name} does not apply to {source.name}.{output}\n  Log: {log}"
-            raise SourceError(msg, hint=f"It may be damaged or for another version: {patch}") from None
+            raise SourceError(
+                msg, hint=f"Check that the patch is complete and for this version: {patch}"
+            ) from None

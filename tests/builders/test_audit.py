@@ -160,7 +160,7 @@ def test_torch_libraries_do_not_change_the_tag(make_wheel: MakeWheel, compile_ob
 
 
 def test_extension_without_libc_is_read(make_wheel: MakeWheel, compile_object: Compile) -> None:
-    """Small extensions call only Python, and Ubuntu's gcc names no library that is not called."""
+    """Small extensions call only Python, and Ubuntu's gcc links only the libraries that an object uses."""
     source = "#include <Python.h>\nPyMODINIT_FUNC PyInit_small(void) { return PyDict_New(); }"
     include = f"-I{sysconfig.get_path('include')}"
     small = compile_object("small.so", source, include, "-Wl,--as-needed")

@@ -363,7 +363,7 @@ def test_file_with_long_name_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["100644", "120000"])
 def test_directory_with_two_entries_of_one_name_is_an_error(tmp_path: Path, mode: str) -> None:
-    """A link and a directory of one name could lead to files outside of the source."""
+    """A link and a directory of the same name could lead to files outside of the source."""
     where = tmp_path / "twice"
     commit(where, {"a/b": "1"})
     below = git(where, "rev-parse", "HEAD:a")

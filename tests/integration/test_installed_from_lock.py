@@ -135,7 +135,7 @@ def test_uv_project_uses_wheelhouse_only(work: Path) -> None:
 
 
 def test_file_that_changed_is_refused(work: Path) -> None:
-    """The lock has another hash than the real file."""
+    """The lock has a different hash than the real file."""
     lock = read_lock(Path("matrix.lock"))
     pick = lock.pick("click")
     assert pick is not None

@@ -70,7 +70,7 @@ def make_sdist(target: Path, files: Mapping[str, str]) -> bytes:
 
 @pytest.fixture
 def index(tmp_path: Path) -> str:
-    """Return an index: sdists of tiny (1.1 is yanked), a project with wheels only, and a damaged sdist."""
+    """Return the URL of an index: tiny (1.1 is yanked), a project with wheels only, and a damaged sdist."""
     root = tmp_path / "simple"
     pkg_info = (
         "Metadata-Version: 2.2\nName: tiny\nVersion: 1.0\nRequires-Python: >=3.8\nRequires-Dist: torch>=2\n"

@@ -38,7 +38,7 @@ Projects = dict[str, dict[str, list[str]]]
 
 
 def universe(chance: random.Random) -> tuple[Projects, list[str]]:
-    """Return random projects whose releases require one another and the catalog, and a request."""
+    """Return a request, and random projects that require one another and distributions of the catalog."""
 
     def requirement() -> str:
         if chance.random() < 0.6:
