@@ -175,7 +175,7 @@ def draw_svg(graph: DiGraph[str], title: str) -> str:
         svg = bytes_of([program, "-Tsvg", str(path)])
     if svg is None:
         msg = "Graphviz could not draw the graph: `dot -Tsvg` failed."
-        raise MatrixError(msg, hint="To see the error, run: matrix graph --format dot | dot -Tsvg")
+        raise MatrixError(msg, hint="To see the error, run `matrix graph --format dot | dot -Tsvg`.")
     return svg.decode().rstrip().encode("ascii", "xmlcharrefreplace").decode()
 
 

@@ -186,7 +186,7 @@ def pick_of(problem: Problem, solution: Solution, name: str) -> Distribution:
 
 
 def _files(problem: Problem, solution: Solution, release: Release) -> tuple[File, ...]:
-    """Return the wheels of a release that no index has and that the solution's Python can install."""
+    """Return the wheels in a release's row that the Python and glibc of the solution can install."""
     if not release.wheels:
         return ()
 
