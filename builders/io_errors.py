@@ -34,7 +34,7 @@ _LEAST_FREE = 1 << 20  # bytes; a program that fails with less free space failed
 _NO_HOME = "Could not determine home directory."
 _NO_THREAD = "can't start new thread"
 """Messages of `RuntimeError`, by which these errors are recognized."""
-_PROCESSES_HINT = "Wait until other programs of this user have ended, or raise the limit: ulimit -u."
+_PROCESSES_HINT = "Wait until other programs of this user have ended, or raise the limit with `ulimit -u`."
 _UNUSABLE_NAMES = {
     errno.EISDIR: "is a directory, not a file",
     errno.ENAMETOOLONG: "is too long for a file name",

@@ -407,7 +407,7 @@ class _Build:
             published = self.index.find(required.pick.name, required.build_key)
             if published is None:
                 msg = f"Building {self.task.title} requires {required.title}, which is not in the index."
-                hint = f"Build it first: matrix build-one {required.build_key[:12]}"
+                hint = f"Build it first with `matrix build-one {required.build_key[:12]}`."
                 raise BuildError(msg, hint=hint)
             wheels.append(published.path)
         return wheels

@@ -141,7 +141,7 @@ def _subject(group: Sequence[Consequence]) -> Iterator[str]:
 
 
 def _state(one: Consequence) -> str:
-    """Return the restriction on something that is possible on one side only; empty if it is supported."""
+    """Return the state on both sides, or on the only side where it is possible; empty if supported."""
     if one.effect in {"breaks", "possible"} and one.before and one.after:
         return f": {one.before} -> {one.after}"
     state = one.before or one.after

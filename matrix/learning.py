@@ -45,7 +45,7 @@ def learn(names: Sequence[str], catalog: Catalog, context: Context) -> Learned:
     if not names:
         msg = "`matrix catalog learn` requires at least one name."
         raise UsageError(
-            msg, hint="Name wheels, base images, or distributions: matrix catalog learn NAME==VERSION"
+            msg, hint="Name wheels, base images or distributions, as in `matrix catalog learn NAME==VERSION`."
         )
     learned = Learned()
     for name in names:
@@ -149,7 +149,7 @@ def _wheels_of(text: str, indexes: IndexClient) -> list[File]:
     if any(not file.name.endswith(".whl") for release in allowed for file in release.files):
         return []
     msg = f"No release that matches {shorten(text)} has a wheel for Linux on x86_64 with a SHA-256."
-    raise SourceError(msg, hint=f"{where} To learn how it is built: matrix recipe draft {name}")
+    raise SourceError(msg, hint=f"{where} To learn how it is built, run `matrix recipe draft {name}`.")
 
 
 def _is_for_linux(name: str) -> bool:

@@ -24,7 +24,7 @@ from resolver.versions import is_version, shorten
 if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
 
-_HINT = "Write the file with: pip list --format freeze > FILE"
+_HINT = "Write the file with `pip list --format freeze > FILE`."
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _PIP_MESSAGE = re.compile(r"(WARNING|DEPRECATION|Using Python|\[notice\])", re.IGNORECASE)
 _EGG = re.compile(r"[#&]egg=([\w.-]+)")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _HEAD = "# Written by `matrix resolve`. To change it, change the request and resolve again.\n"
 _INTEGRITY = "integrity"
 """The table with the digest of all other data."""
-_AGAIN = "Write it again with: matrix resolve"
+_AGAIN = "Write it again with `matrix resolve`."
 
 
 def dumps(resolution: Resolution) -> str:
@@ -101,7 +101,7 @@ def read_lock(path: Path) -> Resolution:
     schema = data.get("schema")
     if "request" not in data or "target" not in data or schema is None:
         msg = f"{path} is not a matrix lock."
-        raise LockError(msg, hint="Name the lock with --lock, or write one with: matrix resolve")
+        raise LockError(msg, hint="Name the lock with --lock, or write one with `matrix resolve`.")
     if schema != SCHEMA or isinstance(schema, bool):
         msg = f"{path} has unknown schema version {schema!r}. This version of matrix reads {SCHEMA}."
         raise LockError(
@@ -124,7 +124,7 @@ def read_lock(path: Path) -> Resolution:
 def _read_toml(path: Path) -> dict[str, Any]:
     if not path.exists():
         msg = f"There is no lock file {path}."
-        raise LockError(msg, hint="Write it with: matrix resolve")
+        raise LockError(msg, hint="Write it with `matrix resolve`.")
     text = read_text(path, error=LockError, hint="Name the lock that `matrix resolve` wrote.")
     if not text.strip():
         msg = f"{path} is empty."

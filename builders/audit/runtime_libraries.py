@@ -32,7 +32,7 @@ _LIBRARIES_WITH_SYMBOLS = ("libc10", "libtorch", "libcaffe2", "libshm")
 _ROCM_LINE = re.compile(r"\d+\.\d+")
 _CONDA_LIBRARIES = ("libstdc++.so.6", "libgcc_s.so.1")
 _TORCH_HINT = "Name the directory torch/lib of the environment that the wheels are for."
-_IMAGE_HINT = "Write the facts to a file with: matrix doctor --base-image IMAGE --format json"
+_IMAGE_HINT = "Write the facts to a file with `matrix doctor --base-image IMAGE --format json`."
 
 
 @dataclass(frozen=True, slots=True)

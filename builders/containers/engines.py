@@ -284,4 +284,4 @@ def _transport(path: Path) -> str:
     if "manifest.json" in names:
         return "docker-archive"
     msg = f"{path} is not an archive of an image: it contains neither oci-layout nor manifest.json."
-    raise UsageError(msg, hint="Write one with: podman save -o FILE IMAGE")
+    raise UsageError(msg, hint="Write one with `podman save -o FILE IMAGE`.")

@@ -112,13 +112,13 @@ def real_path(given: Path) -> Path:
     if ":/" in text and not given.exists():
         address = text if "://" in text else text.replace(":/", "://", 1)
         msg = f"{address} is an address; a base image must be a file on this machine."
-        raise EnvironmentLacksError(msg, hint=f"Pull it first: apptainer pull image.sif {address}")
+        raise EnvironmentLacksError(msg, hint=f"Pull it first with `apptainer pull image.sif {address}`.")
     try:
         return given.resolve(strict=True)
     except FileNotFoundError:
         link = f", which {given} points to" if given.is_symlink() else ""
         msg = f"The base image {given.resolve()}{link} does not exist."
-        hint = "Name the path of an image on this machine. To download one: apptainer pull FILE ADDRESS"
+        hint = "Name an image on this machine. To download one, run `apptainer pull FILE ADDRESS`."
         raise EnvironmentLacksError(msg, hint=hint) from None
     except (OSError, RuntimeError) as error:
         msg = f"Cannot read the base image {given}: {getattr(error, 'strerror', '') or error}."
@@ -192,7 +192,7 @@ def check_digest(image: Image, locked_digest: str, locked_name: str) -> None:
         f"{image.path} ({image.name}) is {image.digest}."
     )
     raise ImageChangedError(
-        msg, hint=f"Name the old image, or resolve again: matrix resolve --base-image {image.path}"
+        msg, hint=f"Name the old image, or resolve again with `matrix resolve --base-image {image.path}`."
     )
 
 
@@ -323,7 +323,7 @@ def image_name(given: str, catalog: Catalog) -> str:
         return stem(path)
     if "://" in given:
         msg = f"{given} is an address; a base image must be a file on this machine."
-        raise EnvironmentLacksError(msg, hint=f"Pull it first: apptainer pull image.sif {given}")
+        raise EnvironmentLacksError(msg, hint=f"Pull it first with `apptainer pull image.sif {given}`.")
     if "/" in given:
         msg = f"{shorten(given)} does not exist, and the catalog has no base image {shorten(path.name)}."
         raise UsageError(msg, hint=did_you_mean(path.name, catalog.image))

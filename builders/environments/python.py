@@ -194,7 +194,7 @@ def _given(runtime: Runtime, version: str, given: Path) -> tuple[Path, str, tupl
     if runtime.image is not None and prefix in _SYSTEM:
         msg = f"{python} belongs to this machine's system. {prefix} cannot replace {prefix} in the image."
         raise EnvironmentLacksError(
-            msg, hint=f"Install a Python in another directory: uv python install {version}"
+            msg, hint=f"Install a Python in another directory with `uv python install {version}`."
         )
     return python, "given", (Bind(prefix),)
 

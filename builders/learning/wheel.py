@@ -383,7 +383,7 @@ class _Reading:
         lines = self._lines_of_names()
         if lines:
             for names, hips in lines.items():
-                note = f"The libraries that it loads for these: {', '.join(hips)}."
+                note = f"Libraries for these ROCm versions and GPU architectures: {', '.join(hips)}."
                 yield self._requires("rocm", [f"=={line}.*" for line in hips.values()], note, gfx=names)
             return
         if not code and any(info.filename.endswith(".kpack") for info in self._contents.members):

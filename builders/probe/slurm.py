@@ -151,11 +151,11 @@ def submit(script: Path, log: Path, *options: str) -> str:
     """
     if not shutil.which("sbatch"):
         msg = f"sbatch is not on PATH, so nothing was submitted. The script is {script}."
-        raise EnvironmentLacksError(msg, hint=f"On a login node of the cluster: sbatch {script}")
+        raise EnvironmentLacksError(msg, hint=f"Run `sbatch {script}` on a login node of the cluster.")
     start = log_size(log)
     run(["sbatch", "--parsable", *options, str(script)], what=f"Submitting {script}", log=log)
     numbers = _SUBMITTED.findall(read_since(log, start))
     if not numbers:
         msg = f"sbatch succeeded but printed no job number.\n  Log: {log}"
-        raise MatrixError(msg, hint="Check whether the job is queued: squeue --me")
+        raise MatrixError(msg, hint="Check with `squeue --me` whether the job is queued.")
     return str(numbers[-1][0])

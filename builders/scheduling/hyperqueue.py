@@ -338,7 +338,7 @@ class HyperQueue(Executor):
         numbers = re.findall(r"(?m)^(\d+)$", read_since(log, start))
         if not numbers:
             msg = f"hq succeeded but printed no job number.\n  Log: {log}"
-            raise MatrixError(msg, hint="Check whether the job is listed: hq job list")
+            raise MatrixError(msg, hint="Check with `hq job list` whether the job is listed.")
         return str(numbers[-1])
 
     def _build_command(self, task: WheelTask) -> list[str]:

@@ -541,7 +541,9 @@ def require_git() -> None:
     """Raise `EnvironmentLacksError` if git is not installed."""
     if shutil.which("git") is None:
         msg = "git is not installed. It is required for sources in git and for patches."
-        raise EnvironmentLacksError(msg, hint="Install it (Debian: apt-get install git), or load its module.")
+        raise EnvironmentLacksError(
+            msg, hint="Install it (Debian: `apt-get install git`) or load its module."
+        )
 
 
 def git_environment(url: str = "") -> dict[str, str]:

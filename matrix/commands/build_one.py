@@ -121,7 +121,7 @@ def _task(prefix: str, tasks: Mapping[str, Task], locks: str) -> Task:
     msg = f"No task of {locks} has the key {shorten(key)!r} on this machine.{listed}"
     hint = (
         "A key depends on the lock, the recipes and the base image; on the host also on its compiler, its "
-        "glibc and, without --cpu, its CPU. If one of them has changed, plan again: matrix plan."
+        "glibc and, without --cpu, its CPU. If one of them has changed, plan again with `matrix plan`."
     )
     raise UsageError(msg, hint=hint)
 

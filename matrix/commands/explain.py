@@ -164,7 +164,7 @@ def _rejected(context: Context, requirement: Requirement) -> tuple[list[Rejected
         return rejected, more
     text = shorten(requirement.text)
     msg = f"No version that matches {text!r} works with this request. {name} {chosen} was chosen."
-    raise UsageError(msg, hint=f"To see the conflict: matrix resolve --no-lock '{text}'")
+    raise UsageError(msg, hint=f"To see the conflict, run `matrix resolve --no-lock '{text}'`.")
 
 
 def _older(name: str, chosen: str) -> Requirement | None:

@@ -349,7 +349,7 @@ def _check(index: Index, args: argparse.Namespace, console: Console) -> int:
     console.answer(found if findings else f"No damage in {what}.")
     _print_damage(findings, console)
     if damaged:
-        console.info("Repair the index with: matrix index check --repair")
+        console.info("Repair the index with `matrix index check --repair`.")
     return int(damaged)
 
 
@@ -383,7 +383,9 @@ def _refresh(index: Index, args: argparse.Namespace, console: Console) -> int:
         console.answer("No page was rebuilt." if findings else "All pages match the files.")
     _print_damage(findings, console)
     if findings:
-        console.info("A published wheel is never replaced. Repair with: matrix index check --repair")
+        console.info(
+            "A published wheel is never replaced. Repair the index with `matrix index check --repair`."
+        )
     return int(bool(findings))
 
 

@@ -101,7 +101,7 @@ def _keep_image_content(builder: ProblemBuilder) -> None:
     if builder.target.backend != "rocm":
         msg = "--keep-installed image keeps the content of a base image, and the CPU backend has none."
         raise UsageError(
-            msg, hint="Use a list instead: pip list > installed.txt, then --keep-installed installed.txt"
+            msg, hint="Use a list instead: `pip list > installed.txt`, then `--keep-installed installed.txt`."
         )
     images = inspected_images(builder.catalog, builder.target)
     known = any_candidate if builder.target.base_image else version_in([row.name for row in images])

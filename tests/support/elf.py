@@ -64,7 +64,7 @@ def elf_file(sections: Sequence[Section], *, dynamic: str = "") -> bytes:
 
 
 def version_needs(needs: Sequence[tuple[int, Sequence[int]]]) -> bytes:
-    """Write the content of ``.gnu.version_r``: the name of each library, and the names of its versions."""
+    """Return the content of ``.gnu.version_r``: the name of each library, and the names of its versions."""
     data = b""
     for number, (library, versions) in enumerate(needs):
         following = 0 if number == len(needs) - 1 else 16 + 16 * len(versions)
@@ -83,7 +83,7 @@ def shared_object(
     symbols: Sequence[str] = (),
     fatbin: bytes = b"",
 ) -> bytes:
-    """Write a consistent shared object with dynamic section, symbols, versions and GPU code."""
+    """Return a consistent shared object with dynamic section, symbols, versions and GPU code."""
     versions = {"libc.so.6": ["GLIBC_2.17"]} if versions is None else versions
     strings = b"\0"
     at: dict[str, int] = {}

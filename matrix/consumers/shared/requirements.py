@@ -103,7 +103,7 @@ def environment_file(
     if libstdcxx:
         head.append(f"libstdcxx-ng is not older than the base image's libstdc++ (GCC {libstdcxx}).")
     elif image:
-        head.append("The libstdc++ of this base image is unknown, so conda installs its newest.")
+        head.append("The libstdc++ of this base image is unknown, so conda installs its newest version.")
     text = [
         *(f"# {note}" for note in head),
         "name: matrix",
