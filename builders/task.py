@@ -318,8 +318,8 @@ class _Build:
             self.directory.begin(inputs, tree)
         else:
             count = finished_commands(self.work)
-            files = "file that was" if count == 1 else "files that were"
-            self.reporter.step(f"continue an interrupted build with {count} {files} compiled before")
+            commands = "command" if count == 1 else "commands"
+            self.reporter.step(f"continue an interrupted build: {count} {commands} already finished")
         return environment, tree
 
     def write_alias(self) -> Path:

@@ -74,7 +74,7 @@ class SubmittedJob(msgspec.Struct):
     """As Slurm names it."""
     is_held: bool = False
     """Whether the job still has to be released."""
-    outputs: dict[str, int] = {}
+    finished_commands: dict[str, int] = {}
     """Number of finished commands of ninja that an unfinished build has kept for the next job, by key."""
 
 
@@ -463,9 +463,9 @@ class Executor(ABC):
 
     def _got_further(self, key: str, job: SubmittedJob) -> bool:
         """Return whether a build has finished more commands than in all earlier jobs."""
-        before = max((other.outputs.get(key, 0) for other in self.run.jobs), default=0)
-        job.outputs[key] = finished_commands(path_of(self.index, key))
-        return job.outputs[key] > before
+        before = max((other.finished_commands.get(key, 0) for other in self.run.jobs), default=0)
+        job.finished_commands[key] = finished_commands(path_of(self.index, key))
+        return job.finished_commands[key] > before
 
     def _count(self, key: str, state: str) -> int:
         """Return how many jobs of a task ended in a state."""

@@ -352,7 +352,7 @@ def test_timed_out_job_is_submitted_again_while_its_build_gets_further(
         [lambda: compile_objects(5), {3: "TIMEOUT"}],
     )
     assert [job.state for job in done.jobs] == ["TIMEOUT"] * 3
-    assert [job.outputs for job in done.jobs] == [{"a": 3}, {"a": 5}, {"a": 5}]
+    assert [job.finished_commands for job in done.jobs] == [{"a": 3}, {"a": 5}, {"a": 5}]
     again = "reached its time limit; it is submitted again for a."
     assert len([message for message in told.messages if again in message]) == 2
     assert "allow more with --time" in done.results["a"].why

@@ -84,7 +84,7 @@ def resumed_build(shown: Display, clock: Clock) -> Iterator[None]:
     shown.progress("torch-scatter 2.1.2", state="waiting", expected=240, share=0.5)
     shown.progress("apex 1.9.0", state="waiting", after=["torch-scatter 2.1.2"], share=0.5)
     shown.progress("torch-scatter 2.1.2", state="running")
-    shown.step("continue an interrupted build with 20 files compiled before", "torch-scatter 2.1.2")
+    shown.step("continue an interrupted build: 20 commands already finished", "torch-scatter 2.1.2")
     clock.now = 2
     shown.step(COMPILE, "torch-scatter 2.1.2")
     for second in range(3, 64):
