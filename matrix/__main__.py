@@ -13,7 +13,10 @@ def main() -> int:
     if sys.argv[1:] in (["--version"], ["-V"]) and _print_version():
         return 0
     import gc
+    import warnings
 
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")  # of libraries; they are for developers
     _import_msgspec()
     if "_ARGCOMPLETE" in os.environ:
         from matrix.completion import complete

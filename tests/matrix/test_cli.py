@@ -173,6 +173,18 @@ def test_version_imports_nothing_else(option: str) -> None:
     assert done.stdout == f"matrix {matrix.__version__}\n"
 
 
+@pytest.mark.parametrize(("option", "shown"), [([], False), (["-W", "default"], True)])
+def test_warnings_of_libraries_are_shown_on_request(option: list[str], shown: bool) -> None:
+    code = (
+        "import sys, warnings; from matrix.__main__ import main; sys.argv[1:] = ['catalog', 'list']; main();"
+        "warnings.warn('skip __pycache__', RuntimeWarning)"
+    )
+    done = subprocess.run(
+        [sys.executable, *option, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert ("RuntimeWarning: skip __pycache__" in done.stderr) is shown
+
+
 @pytest.mark.slow
 def test_debug_writes_a_log_and_names_it_on_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
