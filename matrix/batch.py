@@ -189,6 +189,6 @@ def _saying_that_jobs_go_on(executor: Executor, context: Context) -> Iterator[No
         yield
     except KeyboardInterrupt:
         command = f"matrix build-wheels --executor {executor.name}"
-        context.console.info(f"The {executor.title} jobs continue. To follow them: {command} --attach")
-        context.console.info(f"To cancel them: {command} --cancel")
+        context.console.info(f"The {executor.title} jobs continue. To follow them: `{command} --attach`")
+        context.console.info(f"To cancel them: `{command} --cancel`")
         raise

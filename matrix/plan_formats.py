@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _SUBMIT = """\
 #!/bin/bash
 # Written by `matrix plan`. It submits one Slurm job for each wheel, held until all are submitted.
-# Its arguments are passed to sbatch: bash build.sh --partition=small --account=project_1
+# Its arguments are passed to sbatch: `bash build.sh --partition=small --account=project_1`
 set -Eeuo pipefail
 cd {directory}
 mkdir -p {logs}
@@ -80,7 +80,7 @@ def hyperqueue_jobs(plan: Plan) -> str:
     commands = {task.key: _limited(task) for task in plan.missing}
     logs = Path(plan.index, ".matrix", "logs")
     text = job_definition("matrix", tasks, commands, directory=plan.directory, logs=logs)
-    return f"# Written by `matrix plan`. To submit it: hq job submit-file FILE\n{text}"
+    return f"# Written by `matrix plan`. To submit it: `hq job submit-file FILE`\n{text}"
 
 
 def github_workflow(plan: Plan) -> str:

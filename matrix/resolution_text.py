@@ -231,7 +231,7 @@ def show_conflict(conflict: Conflict, console: Console, *, as_json: bool) -> Non
         console.text(conflict_text(conflict))
         for warning in conflict.warnings:
             console.warning(warning)
-        console.info("\nAll sources of these facts: matrix explain")
+        console.info("\nAll sources of these facts: `matrix explain`")
 
 
 class _SavedConflict(msgspec.Struct):

@@ -119,7 +119,8 @@ def obtain(
         git or the network is missing, or the cache is not writable.
     """
     if len(patches) != len(pick.patches):
-        msg = f"{pick.name} {pick.version} has {len(pick.patches)} patches, but {len(patches)} were given."
+        numbers = f"{len(pick.patches)}, not {len(patches)}"
+        msg = f"The number of patches for {pick.name} {pick.version} must be {numbers}."
         raise SourceError(msg)
     hashes = [patch.sha256 for patch in pick.patches]
     patch_inputs = {"patches": hashes} if hashes else {}

@@ -169,7 +169,9 @@ def _included(paths: Sequence[Path]) -> tuple[list[Conflict], list[dict[str, Any
             raise UsageError(f"Cannot read {path}: {error.strerror}.") from None
         except (ValueError, TypeError, RecursionError):
             msg = f"{path} is not JSON output of `matrix diff`, or of `matrix resolve` with a conflict."
-            raise UsageError(msg, hint="Write the file with --format json of these commands.") from None
+            raise UsageError(
+                msg, hint="Write the file with one of these commands and `--format json`."
+            ) from None
     return conflicts, changes
 
 

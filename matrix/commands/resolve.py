@@ -119,11 +119,11 @@ def execute(context: Context) -> int:
         )
     elif not args.no_lock:
         console.info(
-            f"\nWrote {args.output}. For all reasons and sources: matrix explain{_lock_option(context)}"
+            f"\nWrote {args.output}. For all reasons and sources: `matrix explain{_lock_option(context)}`"
         )
     if not args.no_lock:
         command = "matrix build-wheels" if answer.built() else f"matrix env --for {_consumer(answer)}"
-        console.info(f"Next: {command}{_lock_option(context)}")
+        console.info(f"Next: `{command}{_lock_option(context)}`")
     return 0
 
 

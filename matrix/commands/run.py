@@ -118,10 +118,10 @@ def execute(context: Context) -> int:
 def _require(command: list[str], index: Index) -> None:
     if not command:
         msg = "There is no command to run."
-        raise UsageError(msg, hint=f"Put it after two dashes: {EXAMPLE}")
+        raise UsageError(msg, hint=f"Put it after two dashes: `{EXAMPLE}`")
     if command[0].startswith("-"):
         msg = f"{command[0]} is not a program."
-        raise UsageError(msg, hint=f"Put options for `matrix run` before the two dashes: {EXAMPLE}")
+        raise UsageError(msg, hint=f"Put options for `matrix run` before the two dashes: `{EXAMPLE}`")
     if not index.simple.is_dir():
         msg = f"There is no index at {index.root}: it has no directory simple/."
         raise UsageError(msg, hint="`matrix build-wheels` creates an index; --index names another.")

@@ -43,10 +43,10 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
     bootstrap, _, address = installation.image_path.rpartition("://")
     notes = [
         f"{installation.heading}; {MARK} --for apptainer`.",
-        f"Build with: singularity build container.sif {quote(layout.main)} (or apptainer build)",
-        "To replace a container, build new.sif, then: mv new.sif container.sif",
+        f"Build with `singularity build container.sif {quote(layout.main)}` (or `apptainer build`).",
+        "To replace a container, build new.sif, then `mv new.sif container.sif`.",
         "With --force, a failed build can lose the old container.",
-        "On LUMI, first: module load LUMI PRoot; unset SINGULARITY_BIND SINGULARITY_BINDPATH",
+        "On LUMI, first `module load LUMI PRoot; unset SINGULARITY_BIND SINGULARITY_BINDPATH`.",
         *_digest_note(installation),
         *preinstalled_note(installation),
     ]
@@ -91,7 +91,7 @@ def _digest_note(installation: Installation) -> list[str]:
     digest = image.digest.removeprefix("sha256:") if image else ""
     if not image or not digest or not image.path.endswith(".sif"):
         return []
-    return [f"Check the base image first: echo '{digest}  {image.path}' | sha256sum -c"]
+    return [f"Check the base image first: `echo '{digest}  {image.path}' | sha256sum -c`"]
 
 
 def _sources(installation: Installation, layout: Layout) -> tuple[list[tuple[str, str]], list[str]]:

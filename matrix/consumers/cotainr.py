@@ -30,7 +30,7 @@ SCRIPT = "build.sh"
 def _emit(installation: Installation, layout: Layout) -> list[File]:
     reject_preinstalled(installation, "conda environments")
     image = f", on the base image {installation.image_path}" if installation.image_path else ""
-    notes = [f"Build the container with: bash {SCRIPT}{image}"]
+    notes = [f"Build the container with `bash {SCRIPT}`{image}"]
     if not layout.url:
         notes.append(
             f"{SCRIPT} binds the {layout.what} {layout.bound} to {MOUNT_POINT} while cotainr builds."
@@ -59,7 +59,7 @@ def _build_script(installation: Installation, layout: Layout) -> str:
         script=SCRIPT,
         environment=container_environment(),
         stoppable=stoppable(SCRIPT, "target"),
-        load="; on LUMI: module load LUMI cotainr"
+        load=r"; on LUMI: \`module load LUMI cotainr\`"
         if installation.lock.target.site.startswith("lumi")
         else "",
         checks="\n".join([image_checks(installation), *bound, *exports]),
@@ -77,7 +77,7 @@ def _site_hints(installation: Installation) -> list[str]:
     if not installation.lock.target.site.startswith("lumi"):
         return []
     return [
-        "On LUMI: module purge; module load LUMI cotainr",
+        "On LUMI, run `module purge; module load LUMI cotainr`, then:",
         f"  srun -A PROJECT -p debug -t 30:00 -c 8 --mem=100G bash {SCRIPT}",
     ]
 

@@ -54,7 +54,7 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
         site_environment(installation),
     ]
     return [
-        environment_file(layout.main, installation, [f"Build with: bash {_SCRIPT} DIR"], "tykky"),
+        environment_file(layout.main, installation, [f"Build with `bash {_SCRIPT} DIR`."], "tykky"),
         requirements_file(_REQUIREMENTS, installation, lines, about, "tykky"),
         File(_SCRIPT, _build_script(installation, layout), executable=True),
         File(ENVIRONMENT, "\n".join(variables).rstrip() + "\n"),
@@ -79,7 +79,7 @@ def _build_script(installation: Installation, layout: Layout) -> str:
         head=head(installation, "tykky", _SCRIPT, notes),
         main=quote(layout.main),
         unset=" ".join(DISTURBING),
-        load="; on LUMI: module load LUMI lumi-container-wrapper"
+        load=r"; on LUMI: \`module load LUMI lumi-container-wrapper\`"
         if installation.lock.target.site.startswith("lumi")
         else "",
         python=installation.python,

@@ -45,7 +45,8 @@ _MAKE, _PACK, _RUN = "create_venv.sh", "create_squashfs.sh", "run.sh"
 def _emit(installation: Installation, layout: Layout) -> list[File]:
     require_torch_of_image(installation, "venv")
     notes = [
-        f"Create the environment with: bash {_MAKE}; pack it with: bash {_PACK}; use it with: bash {_RUN}",
+        f"Create the environment with `bash {_MAKE}`, pack it with `bash {_PACK}`,",
+        f"and use it with `bash {_RUN}`.",
         *preinstalled_note(installation),
     ]
     lines = requirement_lines(installation, layout.mounted, installation.on_top)

@@ -152,7 +152,7 @@ Follow = Callable[..., tuple[Run, Recorder]]
 
 @pytest.fixture
 def follow(server: Server, monkeypatch: pytest.MonkeyPatch) -> Follow:
-    """Start a run, or follow the existing run; between two polls, the next steps are made."""
+    """Start a run, or follow the existing run; the next steps happen between two polls."""
 
     def go(run: Run | None, *steps: Sequence[Step] | Step) -> tuple[Run, Recorder]:
         waiting = iter(steps)

@@ -159,7 +159,7 @@ def verify(work: Path, python: Path) -> tuple[int, dict[str, str]]:
 def test_pip_installs_satellites_beside_torch_from_source(work: Path) -> None:
     run_matrix(work, "env", "--for", "pip", "-o", "requirements.txt")
     command = "python -m pip install --no-deps -r requirements.txt -c constraints.txt"
-    assert f"# Install with: {command}\n" in (work / "requirements.txt").read_text()
+    assert f"# Install with `{command}`.\n" in (work / "requirements.txt").read_text()
     subprocess.run([sys.executable, "-m", "venv", work / "env"], check=True)
     python = work / "env" / "bin" / "python"
     subprocess.run([python, *command.split()[1:], "-q"], cwd=work, check=True)

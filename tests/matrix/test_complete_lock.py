@@ -102,7 +102,7 @@ def test_pip_is_told_to_resolve_nothing(work: Path, capsys: Capture) -> None:
     del work
     assert main(["env", "--for", "pip", "-o", "requirements.txt"]) == 0
     assert (
-        "# Install with: python -m pip install --no-deps -r requirements.txt -c constraints.txt"
+        "# Install with `python -m pip install --no-deps -r requirements.txt -c constraints.txt`."
         in Path("requirements.txt").read_text()
     )
     lines = lines_of("requirements.txt")

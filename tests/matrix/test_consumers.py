@@ -303,7 +303,7 @@ def test_definition_says_how_to_check_base_image(work: Path) -> None:
     (work / "digest.lock").write_text(dumps(with_image(read_lock(work / "bare.lock"), image)))
     assert env("apptainer", "-o", "container.def", lock="digest.lock") == 0
     assert (
-        "# Check the base image first: echo '12ab  /images/base.sif' | sha256sum -c\n"
+        "# Check the base image first: `echo '12ab  /images/base.sif' | sha256sum -c`\n"
         in Path("container.def").read_text()
     )
 

@@ -84,7 +84,7 @@ def test_notes_name_base_image_and_bind(environment: Any) -> None:
     del environment
     text = Path("env.yml").read_text()
     assert (
-        "bash build.sh, on the base image /appl/local/containers/cotainr-baseimages/lumi-multitorch" in text
+        "`bash build.sh`, on the base image /appl/local/containers/cotainr-baseimages/lumi-multitorch" in text
     )
     assert f"build.sh binds the index {Path('index').resolve()} to /mnt" in text
 
@@ -275,7 +275,7 @@ def test_killed_build_is_reported_and_repeated(scripted: Path, visible: Path) ->
     [
         (
             ["--verbose"],
-            "name the container before the options of cotainr: bash build.sh CONTAINER.sif --verb",
+            "name the container before the options of cotainr: `bash build.sh CONTAINER.sif --verb",
         ),
         (["env"], "./env is a directory; name a file"),
         (["no-such/x.sif"], "./no-such does not exist, or you may not write to it"),

@@ -85,7 +85,7 @@ def test_text_starts_with_the_answer(capsys: Capture) -> None:
     (apex,) = (line for line in lines if line.startswith("  apex "))
     assert re.search(r" build +requires torch 2\.7", apex)
     assert len(lines) < 25
-    assert captured.err.splitlines()[-1] == "Next: matrix build-wheels"
+    assert captured.err.splitlines()[-1] == "Next: `matrix build-wheels`"
 
 
 def test_verbose_text_has_all_reasons_and_the_order(capsys: Capture) -> None:
@@ -109,7 +109,7 @@ def test_reason_is_the_request_if_that_decides(capsys: Capture) -> None:
 
 def test_next_command_after_nothing_to_build_uses_the_lock_that_was_written(capsys: Capture) -> None:
     assert main(["resolve", "torch", "--backend", "cpu", "-o", "my lock"]) == 0
-    assert capsys.readouterr().err.splitlines()[-1] == "Next: matrix env --for pip --lock 'my lock'"
+    assert capsys.readouterr().err.splitlines()[-1] == "Next: `matrix env --for pip --lock 'my lock'`"
 
 
 def test_torch_from_source_has_no_invented_time(capsys: Capture) -> None:

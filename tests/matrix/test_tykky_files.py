@@ -180,7 +180,7 @@ def test_moved_index_is_added_to_those_of_pip(work: Path) -> None:
     [
         ("rm tool/conda-containerize", "", "conda-containerize is not on PATH"),
         ("rm req.txt", "", "there is no {work}/req.txt"),
-        ("rm index/simple/fused/*.whl", "", "has no fused 1.0+cpu; build it with: matrix build-wheels"),
+        ("rm index/simple/fused/*.whl", "", "has no fused 1.0+cpu; build it with `matrix build-wheels`"),
         ("mkdir env", "", "{work}/env is not an environment of tykky"),
         ("true", "--update", "{work}/env is not an environment of tykky"),
         ("true", "a,b", "tykky cannot use a path with spaces, : or ,"),

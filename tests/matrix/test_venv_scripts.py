@@ -184,7 +184,7 @@ def test_missing_file_is_named(work: Path, missing: str) -> None:
     (work / missing).unlink()
     done = bash(work, "create_venv.sh")
     assert done.returncode == 3
-    assert f"there is no {work}/{missing}; write it with: matrix env --for venv" in done.stderr
+    assert f"there is no {work}/{missing}; write it with `matrix env --for venv" in done.stderr
 
 
 def test_missing_runtime_is_named(work: Path) -> None:
@@ -242,14 +242,14 @@ def test_missing_mksquashfs_is_named(work: Path) -> None:
 def test_packing_without_environment_says_how_to_create_it(work: Path) -> None:
     done = bash(work, "create_squashfs.sh")
     assert done.returncode == 3
-    assert "create it with: bash create_venv.sh" in done.stderr
+    assert "create it with `bash create_venv.sh`" in done.stderr
 
 
 def test_run_uses_newer_environment(work: Path) -> None:
     write_tools(work, apptainer=RUN)
     missing = bash(work, "run.sh", "python")
     assert missing.returncode == 3
-    assert "create it with: bash create_venv.sh" in missing.stderr
+    assert "create it with `bash create_venv.sh`" in missing.stderr
     write_tools(work, apptainer=APPTAINER)
     create(work)
     assert bash(work, "create_squashfs.sh").returncode == 0

@@ -2,7 +2,7 @@
 environment=$here/@MAIN@
 target=${1:-container.sif}
 case "$target" in
-    -*) fail "name the container before the options of cotainr: bash @SCRIPT@ CONTAINER.sif $*" ;;
+    -*) fail "name the container before the options of cotainr: \`bash @SCRIPT@ CONTAINER.sif $*\`" ;;
     /*) ;;
     *) target=./$target ;;
 esac

@@ -1,6 +1,6 @@
 @HEAD@
 venv=${MATRIX_VENV:-$here/matrix-venv}
-[ -f "$venv/pyvenv.cfg" ] || fail "there is no environment $venv; create it with: bash create_venv.sh"
+[ -f "$venv/pyvenv.cfg" ] || fail "there is no environment $venv; create it with \`bash create_venv.sh\`"
 command -v mksquashfs >/dev/null || fail "mksquashfs is not on PATH (package squashfs-tools)"
 @STOPPABLE@
 new=$venv.sqsh.new-$$

@@ -4,7 +4,7 @@ venv=${MATRIX_VENV:-$here/matrix-venv}
 @CHECKS@
 case "$here$venv" in *[:,]*) fail "cannot bind a path with : or , to a container: $here, $venv" ;; esac
 for file in @MAIN@ constraints.txt; do
-    [ -f "$here/$file" ] || fail "there is no $here/$file; write it with: matrix env --for venv -o $here"
+    [ -f "$here/$file" ] || fail "there is no $here/$file; write it with \`matrix env --for venv -o $here\`"
 done
 [ ! -e "$venv" ] || [ -f "$venv/pyvenv.cfg" ] ||
     fail "$venv exists, but is not an environment; remove it, or set MATRIX_VENV to another path"
@@ -29,4 +29,4 @@ if [ -e "$venv" ]; then
     mv -- "$venv" "$old"
 fi
 mv -- "$new" "$venv"
-printf 'Created %s. Pack it with: bash create_squashfs.sh\n' "$venv"
+printf 'Created %s. Pack it with `bash create_squashfs.sh`.\n' "$venv"

@@ -4,6 +4,6 @@ index=$(realpath -- "$index")
 case "$index" in *[:,]*) fail "cannot bind a path with : or , to a container: $index" ;; esac
 need() {
     local wheels=("$index/simple/$1/"*"-$2-"*.whl)
-    [ "${#wheels[@]}" -gt 0 ] || fail "the index $index has no $1 $2; build it with: matrix build-wheels"
+    [ "${#wheels[@]}" -gt 0 ] || fail "the index $index has no $1 $2; build it with \`matrix build-wheels\`"
 }
 @NEEDS@

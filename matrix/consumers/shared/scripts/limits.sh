@@ -31,7 +31,8 @@ others = [
 if others:
     sys.exit(
         "The image has " + "; ".join(others) + ". The environment must not replace packages of the image. "
-        "Resolve again with all of its packages: matrix resolve ... --base-image IMAGE.sif --keep-installed image"
+        "Resolve again with all of its packages: "
+        "`matrix resolve ... --base-image IMAGE.sif --keep-installed image`"
     )
 print("\n".join(f"{name}=={version}" for name, version in sorted(installed.items())))
 INSTALLED

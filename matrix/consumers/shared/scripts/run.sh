@@ -9,7 +9,7 @@ if [ -f "$venv/pyvenv.cfg" ]; then
 elif [ -f "$venv.sqsh" ]; then
     bind=$venv.sqsh:/user-software:image-src=/,ro
 else
-    fail "there is neither $venv.sqsh nor $venv; create it with: bash create_venv.sh"
+    fail "there is neither $venv.sqsh nor $venv; create it with \`bash create_venv.sh\`"
 fi
 # Packages of ~/.local and PYTHONPATH of this machine would be used instead of the container's.
 unset PYTHONPATH PYTHONHOME
