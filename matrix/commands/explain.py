@@ -112,7 +112,7 @@ def execute(context: Context) -> int:
             console.text("\n".join(["", heading, *map(_rejected_text, rejected)]))
         if more:
             command = f"matrix explain '{picks[0].name}==VERSION'"
-            console.text(f"  {more} more versions would be preferred. To explain one of them: {command}")
+            console.text(f"  {more} more versions would be preferred. To explain one of them: `{command}`")
     return 0
 
 
