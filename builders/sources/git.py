@@ -142,6 +142,8 @@ class CachedCommit:
         ------
         SourceError
             A file cannot be written, such as one whose name is too long.
+        CommandError
+            git failed.
         EnvironmentLacksError
             The disk is full or not writable.
         """
