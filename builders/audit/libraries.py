@@ -183,7 +183,7 @@ def check_bundled(contents: Contents, expected: Expected) -> Iterator[Finding]:
         name = re.sub(r"-[0-9a-f]{8}(?=\.so)", "", file)
         if matches_any(name, (*TORCH_LIBRARIES, *ROCM_LIBRARIES)):
             text = f"{info.filename} is a second copy of a library that torch provides."
-            fix = "Leave the copy out (auditwheel repair --exclude)."
+            fix = "Leave the copy out (`auditwheel repair --exclude`)."
             yield Finding("bundled-twice", "error", text, fix, {"member": info.filename, "library": name})
 
 

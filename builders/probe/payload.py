@@ -138,7 +138,7 @@ def own_children() -> list[int]:
 
 
 def in_child(kind: str, value: object) -> tuple[dict[str, Any], list[str] | None]:
-    """Answer one part in a separate process; return the files that it has mapped as code as well."""
+    """Answer one part in a separate process; return its answer, and the files that it has mapped as code."""
     address = os.urandom(16).hex()
     program = own_source() + "\ninner(*sys.argv[1:])"
     with socket.socket(socket.AF_UNIX) as listener:
