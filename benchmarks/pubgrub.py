@@ -27,7 +27,7 @@ Needs = dict[str, Range[int]]
 
 
 class Provider(BaseProvider[str, int]):
-    """Describes a problem to nab-resolver.
+    """Describe a problem to nab-resolver.
 
     Versions are preferred in the given order. Components that caused the most conflicts are decided first,
     then those with the fewest remaining versions.

@@ -142,7 +142,7 @@ def _window(middle: int, width: int, versions: int) -> Versions:
 def _extension(
     universe: Universe, name: str, earlier: list[str], planted: Mapping[str, int], chance: random.Random
 ) -> None:
-    """Make each version of an extension require torch, and some also two earlier extensions."""
+    """Make each version of an extension require torch and up to two earlier extensions."""
     versions, here = universe.newest[name], planted[name]
     others = chance.sample(earlier, min(2, len(earlier)))
     width = chance.randint(1, max(1, versions // 8))

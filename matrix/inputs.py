@@ -131,7 +131,7 @@ class _Source(msgspec.Struct, frozen=True):
 
 
 class _Reader:
-    """Collects requirements and index options from all sources."""
+    """Collect requirements and index options from all sources."""
 
     def __init__(self) -> None:
         self.requirements: dict[Kind, list[Requirement]] = {kind: [] for kind in get_args(Kind)}

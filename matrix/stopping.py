@@ -37,7 +37,7 @@ def add_stopping(parser: argparse.ArgumentParser) -> None:
 def stop_time(context: Context) -> float | None:
     """Return the time when builds stop, in seconds since the epoch; None if there is no limit.
 
-    From then on, the signal that the user named stops the builds, too.
+    After this call, the signal that the user named stops the builds, too.
     """
     args = context.args
     if args.signal is not None:

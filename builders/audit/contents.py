@@ -164,7 +164,7 @@ def read_contents(
 
 
 class _Reading:
-    """Reads one wheel, member by member."""
+    """Read one wheel, member by member."""
 
     def __init__(self, wheel: WheelReader, *, partly: bool) -> None:
         self._wheel = wheel

@@ -167,7 +167,7 @@ def code_object_name(data: Buffer, offset: int = 0) -> str | None:
 
 @dataclass(slots=True)
 class _Section:
-    """Reads one section, bundle by bundle."""
+    """Read one section, bundle by bundle."""
 
     data: Content
     start: int

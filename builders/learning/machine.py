@@ -68,7 +68,7 @@ def learn_machine(name: str, catalog: Catalog, today: date, images: Iterable[Pat
 
 
 class _Machine:
-    """Creates the rows of a site from the properties of this machine."""
+    """Create the rows of a site from the properties of this machine."""
 
     def __init__(self, name: str, catalog: Catalog, today: date, remarks: list[str]) -> None:
         self._name = name

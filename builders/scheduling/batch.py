@@ -120,7 +120,7 @@ def is_live(state: str) -> bool:
 
 
 class Executor(ABC):
-    """Submits the jobs of a run and follows them; a batch system is a subclass."""
+    """Submit the jobs of a run and follow them; a batch system is a subclass."""
 
     name: ClassVar[str]
     """The value of ``--executor``."""

@@ -140,7 +140,7 @@ class _Build:
 
 
 class _Executor:
-    """Starts builds as processes, and returns their events."""
+    """Start builds as processes, and return their events."""
 
     def __init__(
         self,
@@ -352,7 +352,7 @@ class _Executor:
 
 
 class _Messages(Reporter):
-    """Sends the progress of a build to the process that started it.
+    """Send the progress of a build to the process that started it.
 
     While another process builds the same wheel, it returns the cores and the memory of this build.
     """

@@ -26,7 +26,7 @@ _PAGE = resource.getpagesize()
 
 
 class MemoryMeter:
-    """Measures the peak memory of everything this process starts during a ``with`` block.
+    """Measure the peak memory of everything this process starts during a ``with`` block.
 
     Attributes
     ----------

@@ -57,7 +57,7 @@ class Event:
 
 
 class Executor(Protocol):
-    """Runs tasks, and has a clock."""
+    """Run tasks, and provide a clock."""
 
     def now(self) -> float:
         """Return the time in seconds."""

@@ -39,7 +39,7 @@ def task_names(titles: Mapping[str, str]) -> dict[str, str]:
 
 
 class LogCount:
-    """Reads the number of finished steps of a build tool from a growing log."""
+    """Read the number of finished steps of a build tool from a growing log."""
 
     def __init__(self, log: Path) -> None:
         self._log = log

@@ -179,7 +179,7 @@ def read_tree(yaml: YAML, text: str, name: str) -> object:
 
 
 class _CondaReader:
-    """Collects the entries and the structural findings of a conda environment file."""
+    """Collect the entries and the structural findings of a conda environment file."""
 
     def __init__(self, text: str, name: str) -> None:
         self.text, self.name = text, name

@@ -54,7 +54,7 @@ def wheels_of(index: Index) -> Mapping[tuple[str, str], frozenset[str]]:
 
 
 class TableData:
-    """Collects the rows of a table as data of the page.
+    """Collect the rows of a table as data of the page.
 
     Parameters
     ----------

@@ -150,7 +150,7 @@ class Rows:
 
 
 class TableDiff:
-    """Collects the differences between the tables of two sides."""
+    """Collect the differences between the tables of two sides."""
 
     def __init__(self, before: Rows, after: Rows) -> None:
         self._before = before

@@ -392,7 +392,7 @@ def test_idle_connections_do_not_lock_others_out(address: str) -> None:
 def test_connections_above_the_limit_are_closed(
     index: Index, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
-    """One client opens too many connections; a second one keeps its connection, and a third one gets one."""
+    """One client opens too many connections; another keeps its connection, and a third can connect."""
     monkeypatch.setattr(server, "_MOST_CONNECTIONS", 20)
     with serving(index) as url, ExitStack() as stack:
         other = stack.enter_context(connected(url, "127.0.0.2"))

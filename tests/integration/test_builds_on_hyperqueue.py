@@ -84,7 +84,7 @@ def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Servers
 
 
 class Scripts(HyperQueue):
-    """Runs shell commands instead of builds."""
+    """Run shell commands instead of builds."""
 
     scripts: Mapping[str, str]
 

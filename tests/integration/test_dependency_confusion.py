@@ -42,7 +42,7 @@ REQUIRES = {"torch": ["sympy"], "sympy": ["mpmath"]}
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
-    """Serves a directory without logging."""
+    """Serve a directory without logging."""
 
     def log_message(self, *_: object) -> None:
         """Log nothing."""

@@ -42,7 +42,7 @@ def has_accounting(slurm: Slurm) -> bool:
 
 
 class Scripts(SlurmExecutor):
-    """Runs shell commands instead of builds."""
+    """Run shell commands instead of builds."""
 
     scripts: Mapping[str, str]
 

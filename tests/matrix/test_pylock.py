@@ -34,7 +34,7 @@ ABI = f"cp{running_python().replace('.', '')}"
 
 
 class Server(http.server.SimpleHTTPRequestHandler):
-    """Serves a directory without logging."""
+    """Serve a directory without logging."""
 
     def log_message(self, *_: object) -> None:
         """Log nothing."""

@@ -15,7 +15,7 @@ ADDRESS = "https://github.com/conda-forge/miniforge/releases/latest/download/Min
 
 
 class StandIn(urllib.request.BaseHandler):
-    """Runs before urllib's network handler."""
+    """Run before urllib's network handler."""
 
     handler_order = 100
 

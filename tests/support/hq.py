@@ -140,7 +140,7 @@ def encode(kind: Any, value: Any) -> bytes:
 
 
 class Reader:
-    """Reads values from bincode."""
+    """Read values from bincode."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data

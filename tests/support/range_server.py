@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 
 class RangeServer(ThreadingHTTPServer):
-    """Serves a directory on a free port."""
+    """Serve a directory on a free port."""
 
     daemon_threads = True
 
