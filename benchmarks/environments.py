@@ -1,8 +1,8 @@
 """The cost of one more build environment in time and disk space, as ratios to venv and pip; prints JSON.
 
-Both start from the same wheels on disk, so that no network is timed. The shared layers are created once and
-then linked. For the comparison, a virtual environment is created each time, and pip installs everything into
-it. The benchmark runs on this machine, or in a base image:
+The same wheels are on disk for all measurements, so no network is timed. The shared layers are created once
+and then linked. For the comparison, a virtual environment is created each time, and pip installs everything
+into it. The benchmark runs on this machine, or in a base image:
 ``--base-image FILE --torch torch==2.9.1+rocm6.4``.
 """
 

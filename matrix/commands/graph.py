@@ -58,7 +58,7 @@ class GraphNode(msgspec.Struct, kw_only=True):
 
 
 class GraphEdge(Edge, frozen=True, omit_defaults=False):
-    """An edge of the graph, which always has its requirement."""
+    """An edge of the graph; its JSON has all keys, even those with an empty value."""
 
 
 class GraphDocument(JsonDocument, kw_only=True):

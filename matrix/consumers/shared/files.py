@@ -98,7 +98,7 @@ class Layout:
 
     @property
     def mounted(self) -> Source:
-        """The source for consumers that run in a container with that directory bound into it."""
+        """The source for consumers that run in a container into which the directory is bound."""
         if self.wheelhouse is not None:
             return Source(f"file://{MOUNT_POINT}", is_wheelhouse=True)
         return Source(self.url or MOUNTED_INDEX)

@@ -145,7 +145,7 @@ def layer(wheel):
 
 
 def secrets(wheel, *words):
-    """Search for words in the environment of all processes and in configuration files."""
+    """Search for words, given backwards, in processes, open files and configuration files; return counts."""
     texts = [repr(dict(os.environ))]
     for path in [*Path("/proc").glob("[0-9]*/environ"), *Path("/proc").glob("[0-9]*/cmdline")]:
         texts.append(str(attempt(lambda path=path: path.read_bytes())))
