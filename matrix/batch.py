@@ -70,7 +70,7 @@ def check_batch_options(args: argparse.Namespace) -> None:
             "--time-limit and --signal are for builds on this machine. "
             "Builds in Slurm jobs stop before the job ends."
         )
-        raise UsageError(msg)
+        raise UsageError(msg, hint="Omit --time-limit and --signal.")
     for name in given:
         if args.executor != "slurm" and (name in _OF_SLURM or args.executor not in EXECUTORS):
             alternative = "" if name in _OF_SLURM else " or hq"

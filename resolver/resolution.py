@@ -72,7 +72,8 @@ def resolution_of(
     if image and not image.mpi:
         builds = [candidate for candidate in candidates.values() if candidate.recipe and candidate.recipe.mpi]
         warnings += [
-            f"{candidate} is compiled against the MPI of {image.name}, but this MPI is not known."
+            f"{candidate} is compiled against the MPI of {image.name}, which is not known. "
+            "Check that the image has mpicc."
             for candidate in builds
         ]
     picks = [_python_pick(pick, request, image) if pick.name == "python" else pick for pick in picks]

@@ -168,7 +168,7 @@ def check_tags(contents: Contents, _: Expected) -> Iterator[Finding]:
         evidence = {"member": item.path}
         if elf_machines and item.machine not in elf_machines:
             text = f"{item.path} is for {item.machine}, but the tag is for {', '.join(sorted(machines))}."
-            fix = "Build the wheel on a machine of that architecture."
+            fix = "Build the wheel on a machine with the architecture of the tag."
             yield Finding("other-machine", "error", text, fix, evidence)
         suffix = _PYTHON_OF_SUFFIX.search(item.path)
         if suffix and f"cp{suffix[1]}" not in pythons:

@@ -150,7 +150,7 @@ def _rocminfo(targets: Sequence[str]) -> str:
 
 
 def _enumerator(targets: Sequence[str]) -> str:
-    """Print plain targets, or with ``-name`` targets with features, like rocm_agent_enumerator."""
+    """Return shell code that prints plain targets, or with ``-name`` targets with features."""
     full = "\n".join(targets)
     plain = "\n".join(dict.fromkeys(target.partition(":")[0] for target in targets))
     return f'case " $* " in\n*" -name "*)\n{_print(full)};;\n*)\n{_print(plain)};;\nesac\n'

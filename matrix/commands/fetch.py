@@ -201,7 +201,7 @@ def _wheelhouse_warnings(
         yield f"{message} Build with `matrix build-wheels`, then run the same command again."
     unmet = unmet_requirements(lock, wheels)
     if unmet:
-        yield f"The wheelhouse lacks {shortened(unmet)}. Add it to the request, and resolve again."
+        yield f"The wheelhouse lacks {shortened(unmet)}. Add these to the request, and resolve again."
 
 
 def _fetch_wheels(

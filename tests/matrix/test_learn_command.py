@@ -126,10 +126,7 @@ def test_bad_arguments_are_usage_errors(tmp_path: Path, capsys: Capture) -> None
 
 @pytest.fixture
 def _node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Simulate a node with two MI250X.
-
-    Stands in for a node with GPUs, their driver and Slurm.
-    """
+    """Simulate a node with two gfx90a GPUs, their driver and Slurm."""
     topology = tmp_path / "nodes"
     for number, version in enumerate((0, 90010, 90010)):
         (topology / str(number)).mkdir(parents=True)
