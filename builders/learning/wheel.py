@@ -8,8 +8,8 @@ compressed object must be read as a whole, because the sections of an ELF file a
 deflated data can only be read from its start.
 
 Torch's C++ interface changes from release to release without a version, so a symbol table does not determine
-a range of releases. It does show the ABI of ``std::string``: torch's wheels for ROCm have the new ABI since
-2.6.0 (github.com/pytorch/test-infra pull request 6016). So new symbols exclude older releases, and old
+a range of releases. It does show the ABI of ``std::string``: torch's wheels for ROCm have had the new ABI
+since 2.6.0 (github.com/pytorch/test-infra pull request 6016). So new symbols exclude older releases, and old
 symbols exclude newer releases.
 """
 

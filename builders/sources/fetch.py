@@ -218,7 +218,8 @@ def fetch_published(
     unhashed = [file.name for file in files if file.index and not file.sha256]
     if unhashed:
         result.warnings.append(
-            f"No index publishes a SHA-256 of {', '.join(unhashed)}, so no hash was compared."
+            f"No index publishes a SHA-256 of {', '.join(unhashed)}, so no hash was compared. "
+            "Use an index that publishes hashes."
         )
     return result
 
