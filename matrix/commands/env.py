@@ -136,7 +136,7 @@ def _check_options(args: argparse.Namespace, consumer: Consumer) -> None:
 
 
 def _left_open(lock: Resolution, wheels: Mapping[str, Sequence[Path]]) -> list[str]:
-    """Return the dependencies that a lock leaves open: those in the lock, and others of our wheels."""
+    """Return the requirements that a lock leaves open, and those of our wheels that it does not meet."""
     unbuilt = [
         pick.name for pick in lock.built() if not pick.files and not pick.alias_of and not wheels[pick.name]
     ]

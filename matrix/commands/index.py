@@ -404,7 +404,7 @@ def _prune(index: Index, args: argparse.Namespace, console: Console) -> int:
         msg = "--larger-than requires --builds."
         raise UsageError(msg)
     if args.lock is None and args.older_than is None:
-        msg = "Use --lock, --older-than or both, so that wheels still in use are kept."
+        msg = "prune requires --lock, --older-than or both, so that wheels still in use are kept."
         raise UsageError(
             msg,
             hint="--lock FILE keeps the wheels it pins; --older-than 90 keeps wheels of the last 90 days.",

@@ -236,7 +236,7 @@ def _text(result: DraftResult, context: Context) -> str:
     if result.note:
         lines.append(f"\n{result.note}")
     use = f"matrix build-wheels {facts.name} --catalog {result.file}"
-    return "\n".join([*filter(None, lines), f"\nComplete {result.file}, then run: {use}"])
+    return "\n".join([*filter(None, lines), f"\nComplete {result.file}, then run `{use}`."])
 
 
 def _extension(row: Extension) -> str:

@@ -241,5 +241,5 @@ def _has_mount_point(text: str) -> bool:
     answer = output_in(runtime, ["/bin/sh", "-c", f"[ -d {_MOUNT} ] && echo yes || echo no"]).strip()
     if answer not in {"yes", "no"}:
         msg = f"No program can be run in {path}."
-        raise EnvironmentLacksError(msg, hint=f"Try: {runtime.kind} exec {path} true")
+        raise EnvironmentLacksError(msg, hint=f"To see the error: `{runtime.kind} exec {path} true`")
     return answer == "yes"

@@ -109,7 +109,7 @@ def test_index_prune_removes_directories_of_unfinished_builds(index: Index, caps
         (["status", "tiny==1.0", "archived"], "no project 'tiny==1.0'"),
         (["status", "tiny-1.0-py3-none-any.whl", "archived"], "no project"),
         (["status", "../tiny", "archived"], "no project"),
-        (["prune"], "Use --lock, --older-than or both"),
+        (["prune"], "prune requires --lock, --older-than or both"),
         (["prune", "--older-than", "soon"], "not a number of days"),
         (["prune", "--older-than", "-1"], "not a number of days"),
         (["prune", "--lock", "none.lock"], "none.lock"),
