@@ -220,6 +220,8 @@ class Repository:
         ------
         SourceError
             There is no such repository or commit, it is not readable, or the cached one is damaged.
+        CommandError
+            git failed.
         EnvironmentLacksError
             git or the network is missing, or the cache is not writable.
         """

@@ -62,7 +62,9 @@ class Source:
         Raises
         ------
         SourceError
-            The archive is damaged, or a patch does not apply.
+            The archive is damaged, a patch does not apply, or the file system rejects a file's name.
+        CommandError
+            git failed.
         EnvironmentLacksError
             The disk is full, or git is not installed.
         """

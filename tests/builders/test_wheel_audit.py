@@ -366,7 +366,7 @@ def test_changed_member_is_reported(
 
 
 def test_second_dist_info_is_an_error(make_wheel: MakeWheel) -> None:
-    """The directory that matches the file name is used, in any order."""
+    """The directory that matches the file name is used, whatever the order."""
 
     def another(name: str) -> Callable[[dict[str, bytes]], None]:
         return lambda m: m.update({f"{name}.dist-info/METADATA": b"Name: other\nVersion: 9\n"})
