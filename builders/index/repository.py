@@ -164,6 +164,11 @@ class Index:
         ----------
         regular
             Whether to return only the names of regular files.
+
+        Raises
+        ------
+        DamagedIndexError
+            The directory, or a directory above it in the index, is a link or a file.
         """
         try:
             with self.directory(path) as opened:
@@ -175,7 +180,13 @@ class Index:
             return []
 
     def read(self, path: Path, *, largest: int = _LARGEST_RECORD) -> bytes:
-        """Return the content of a file; empty if it does not exist or has more than `largest` bytes."""
+        """Return the content of a file; empty if it does not exist or has more than `largest` bytes.
+
+        Raises
+        ------
+        DamagedIndexError
+            The directory, or a directory above it in the index, is a link or a file.
+        """
         try:
             with self.directory(path.parent) as folder:
                 return read_regular(folder / path.name, largest=largest)
@@ -183,7 +194,13 @@ class Index:
             return b""
 
     def write(self, path: Path, data: bytes) -> None:
-        """Write a file atomically; create its directory if necessary."""
+        """Write a file atomically; create its directory if necessary.
+
+        Raises
+        ------
+        DamagedIndexError
+            The directory, or a directory above it in the index, is a link or a file.
+        """
         with self.directory(path.parent, create=True) as folder:
             replace_file(folder / path.name, data)
 
@@ -199,7 +216,13 @@ class Index:
             return self.state / name
 
     def unlink(self, path: Path) -> None:
-        """Remove a file or a link, if it exists."""
+        """Remove a file or a link, if it exists.
+
+        Raises
+        ------
+        DamagedIndexError
+            The directory, or a directory above it in the index, is a link or a file.
+        """
         with suppress(FileNotFoundError), self.directory(path.parent) as folder:
             (folder / path.name).unlink()
 

@@ -242,7 +242,7 @@ def test_readme_builds_requested_ops(readme: User) -> None:
 
 
 def test_verify_reports_defects_of_base_image(readme: User) -> None:
-    """The base image lacks all distributions of the lock, and a package of the user hides one of the image's."""
+    """The base image lacks all distributions of the lock, and the user's pip hides the image's."""
     own = readme.work / "own" / "lib" / "python3.11" / "site-packages"
     (own / "pip-99.dist-info").mkdir(parents=True)
     (own / "pip-99.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: pip\nVersion: 99\n")
