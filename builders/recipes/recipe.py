@@ -46,7 +46,7 @@ def with_ops(recipe: Recipe, names: Sequence[str], version: str) -> Recipe:
             raise UsageError(msg, hint=did_you_mean(name, buildable))
         if name not in buildable:
             msg = f"{recipe.package} {version} cannot build {name} for {recipe.backend}."
-            raise UsageError(msg, hint=f"{name} can be built in {known[name].releases}.")
+            raise UsageError(msg, hint=f"{recipe.package} {known[name].releases} can build {name}.")
     chosen = [buildable[name] for name in dict.fromkeys(names)]
     if recipe.backend == "rocm" and all(op.host for op in chosen):
         listed = ", ".join(op.name for op in chosen)

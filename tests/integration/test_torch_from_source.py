@@ -49,7 +49,7 @@ __version__ = "2.13.0a0"
 class version: hip = cuda = None
 class cuda: device_count = staticmethod(lambda: 0)
 """
-SATELLITE = """
+COMPANION = """
 import torch
 from setuptools import Extension, setup
 setup(
@@ -100,9 +100,9 @@ def row(folder: Path, name: str, version: str, fields: str, files: dict[str, str
     )
 
 
-def satellite(folder: Path, name: str, version: str, module: str, *requires: str) -> str:
+def companion(folder: Path, name: str, version: str, module: str, *requires: str) -> str:
     package = name.replace("-", "_")
-    setup = SATELLITE.format(
+    setup = COMPANION.format(
         name=name, version=version, package=package, module=module, requires=list(requires)
     )
     files = {
@@ -124,8 +124,8 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     fields += 'must-contain = ["torch/lib/libtorch_cpu.so"]'
     rows = [
         row(work / "sources", "torch", VERSION, fields, torch),
-        satellite(work / "sources", "torchvision", "9.0", "_C", "torch==2.13.0"),
-        satellite(work / "sources", "torch-scatter", "9.0", "_scatter"),
+        companion(work / "sources", "torchvision", "9.0", "_C", "torch==2.13.0"),
+        companion(work / "sources", "torch-scatter", "9.0", "_scatter"),
     ]
     (work / "mine.toml").write_text(HEAD + "".join(rows))
     request = ("resolve", f"torch=={VERSION}", "torchvision", "torch-scatter", *TARGET)
@@ -156,7 +156,7 @@ def verify(work: Path, python: Path) -> tuple[int, dict[str, str]]:
     return done.returncode, {row["id"]: row["message"] for row in findings if row["severity"] != "info"}
 
 
-def test_pip_installs_satellites_beside_torch_from_source(work: Path) -> None:
+def test_pip_installs_companions_beside_torch_from_source(work: Path) -> None:
     run_matrix(work, "env", "--for", "pip", "-o", "requirements.txt")
     command = "python -m pip install --no-deps -r requirements.txt -c constraints.txt"
     assert f"# Install with `{command}`.\n" in (work / "requirements.txt").read_text()
@@ -181,7 +181,7 @@ def test_pip_installs_satellites_beside_torch_from_source(work: Path) -> None:
     assert "requirement torch==2.13.0, but you have torch 2.13.0a0" in findings["verify-pip-check-others"]
 
 
-def test_uv_installs_satellites_beside_torch_from_source(work: Path) -> None:
+def test_uv_installs_companions_beside_torch_from_source(work: Path) -> None:
     run_matrix(work, "env", "--for", "uv", "-o", "project/pyproject.toml")
     command = [find_uv_bin(), "sync", "-q", "--project", "project", "--python", sys.executable]
     env = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
@@ -191,7 +191,7 @@ def test_uv_installs_satellites_beside_torch_from_source(work: Path) -> None:
     assert findings.keys() == {"verify-pip-check-not-judged"}
 
 
-def test_satellites_require_torch_from_source(work: Path) -> None:
+def test_companions_require_torch_from_source(work: Path) -> None:
     for name in ("torchvision", "torch-scatter"):
         (wheel,) = (work / "index" / "simple" / name).glob(f"*-9.0+{LABEL}-*.whl")
         assert f"torch==2.13.0a0+{LABEL}" in from_wheel(wheel).requires
