@@ -140,7 +140,7 @@ def check_metadata(contents: Contents, _: Expected) -> Iterator[Finding]:
         tags, in_wheel = [str(tag) for tag in contents.tags], sorted(contents.header("WHEEL", "Tag"))
         if in_wheel != tags:
             message = f"WHEEL has {', '.join(in_wheel) or 'no tag'}; the file name has {', '.join(tags)}."
-            fix = "Set the tags with wheel tags, which writes both."
+            fix = "Set the tags with `wheel tags`, which writes both."
             yield Finding("tags-differ", "error", message, fix, {"member": "WHEEL"})
 
 

@@ -133,7 +133,7 @@ class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
         missing = []
         if rocm and not self.hipcc:
             missing.append(
-                "no hipcc: the image has only ROCm's runtime; use one with the compiler (-dev, -complete)"
+                "no hipcc: the image has only ROCm's runtime; use an image with a compiler (-dev, -complete)"
                 if self.rocm
                 else "no ROCm: neither /opt/rocm/.info/version nor hipcc"
             )

@@ -199,7 +199,7 @@ class DirectReader:
             raise SourceError(msg, hint="Check the path.") from None
         expected = options.get("sha256", "").lower()
         if expected and digest != expected:
-            msg = f"{shown!r} has the sha256 {digest}, but its URL has {expected}."
+            msg = f"{shown!r} has the SHA-256 {digest}, but its URL has {expected}."
             raise SourceError(msg, hint="Check why the file differs before you use it.")
         location = url.partition("#")[0] + (f"#subdirectory={subdirectory}" if subdirectory else "")
         size = path.stat().st_size

@@ -119,7 +119,7 @@ def _remote_sdist(file: File, transport: Transport) -> Metadata | None:
 
 def _check_hash(what: str, digest: hashlib._Hash, expected: str) -> None:
     if expected and digest.hexdigest() != expected:
-        msg = f"{what} has the sha256 {digest.hexdigest()}, but the index lists {expected}"
+        msg = f"{what} has the SHA-256 {digest.hexdigest()}, but the index lists {expected}"
         raise DamagedError(msg)
 
 

@@ -112,7 +112,7 @@ def compiler_shim(compiler: Compiler, cpu: str) -> str:
 
 
 def launched(compiler: Compiler) -> str:
-    """Return a shim for a compiler that calls it through the program that `LAUNCHER` names."""
+    """Return a shim that calls a compiler through the program that `LAUNCHER` names."""
     return _script(compiler.name, _call(compiler))
 
 

@@ -81,7 +81,7 @@ def _check_known(
     digest = (file.digests or {}).get("sha256", "")
     if digest and digest != pin.sha256:
         update.remarks.append(
-            f"{name}: the sha256 of {pin.file} is {digest} on the index, but {pin.sha256} in the catalog."
+            f"{name}: the SHA-256 of {pin.file} is {digest} on the index, but {pin.sha256} in the catalog."
         )
     if file.is_yanked:
         reason = f": {file.yanked_reason}" if file.yanked_reason else ""

@@ -134,7 +134,7 @@ def test_hash_of_the_url_is_checked(server: Server, client: Any) -> None:
     assert read(client(), url + sha256(data))[1].url == f"{server.url}/{WHEEL}"
     read(client(fresh_for=0), url + sha256(data))
     assert len(server.requests) == 1
-    with pytest.raises(SourceError, match=f"has the sha256 {sha256(data)}, but its URL has 00"):
+    with pytest.raises(SourceError, match=f"has the SHA-256 {sha256(data)}, but its URL has 00"):
         client().direct("some-pkg", url + "00")
 
 
