@@ -211,7 +211,7 @@ _FIELDS = {"version": (6, "<H"), "flags": (8, "<H"), "method": (10, "<H"), "size
 
 
 def wheel_of(path: Path, members: dict[str, bytes], **settings: int) -> Path:
-    """Write a zip file; set fields of each member in its directory."""
+    """Write a zip file, with these fields for each member in the central directory."""
     path.parent.mkdir(exist_ok=True)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in members.items():
