@@ -167,7 +167,7 @@ _SUMMARIES = {
     "check": "check all wheels and pages against their records",
     "refresh": "rebuild pages that do not match the files",
     "remove": "remove wheels",
-    "prune": "remove wheels that no lock pins or that are old, or directories of unfinished builds",
+    "prune": "remove wheels by lock and age, or directories of unfinished builds",
     "yank": "yank wheels: installers then use them only for an exact pin",
     "status": "mark a project as deprecated or archived",
     "serve": "serve the index over HTTP until interrupted",

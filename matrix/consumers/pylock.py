@@ -174,7 +174,7 @@ def _locked(pick: Distribution) -> Package:
     unhashed = [file.name for file in pick.files if not file.sha256]
     if unhashed:
         msg = f"No SHA-256 is known for {unhashed[0]}, and pylock.toml requires hashes."
-        raise MatrixError(msg, hint="`matrix env --for cotainr` needs no hashes.")
+        raise MatrixError(msg, hint="Use `matrix env --for cotainr`, which needs no hashes.")
     first = pick.files[0]
     if pick.is_sdist:
         sdist = PackageSdist(
@@ -238,7 +238,7 @@ def _published(pick: Distribution, python: str) -> Package:
     if not usable:
         problem = "no hash for" if files else "no wheel of"
         msg = f"The index has {problem} {pick.name} {pick.version}, and pylock.toml requires hashes."
-        raise MatrixError(msg, hint="`matrix env --for cotainr` needs no hashes.")
+        raise MatrixError(msg, hint="Use `matrix env --for cotainr`, which needs no hashes.")
     wheels = [PackageWheel(name=file.name, url=file.url, hashes={"sha256": file.sha256}) for file in usable]
     return _package(pick, wheels, index=usable[0].index)
 

@@ -80,7 +80,7 @@ def test_session_in_colour(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def resumed_build(shown: Display, clock: Clock) -> Iterator[None]:
-    """Report a build that continues after an interruption: one wheel is published, one half compiled."""
+    """Report a build that continues after an interruption: one wheel is published, another half compiled."""
     shown.progress("torch-scatter 2.1.2", state="waiting", expected=240, share=0.5)
     shown.progress("apex 1.9.0", state="waiting", after=["torch-scatter 2.1.2"], share=0.5)
     shown.progress("torch-scatter 2.1.2", state="running")
