@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--reasons",
         action="store_true",
-        help="add all facts that cause each refusal to JSON and HTML (takes minutes for a large table)",
+        help="in JSON and HTML, add all facts that cause each refusal (takes minutes for a large table)",
     )
     add_target_options(parser)
 

@@ -61,7 +61,7 @@ def test_same_newest_version_as_uv(tmp_path: Path) -> None:
 
 
 _OLD = ("hydra-core==1.3.2", "docopt", "fire", "pyperclip", "rouge-score", "sacremoses==0.0.53")
-"""Projects that require, or are, sdists of old versions of setuptools; hydra-core 1.3.2 needs antlr4."""
+"""Projects whose sdists old versions of setuptools wrote, or that require such a project (antlr4)."""
 
 
 @pytest.mark.parametrize("requirement", _OLD)
