@@ -184,7 +184,7 @@ def _of_groups(document: PyProject, path: Path, groups: Sequence[str]) -> Iterat
     for group in groups:
         if normalize_name(group) not in known:
             msg = f"{path} has no dependency group {shorten(group)!r}."
-            hint = did_you_mean(group, document.dependency_groups) or "It has no [dependency-groups]."
+            hint = did_you_mean(group, document.dependency_groups) or "The file has no dependency groups."
             raise UsageError(msg, hint=hint)
     try:
         resolver = DependencyGroupResolver(document.dependency_groups)

@@ -78,7 +78,7 @@ def _resolved(catalog: Catalog, request: Request, indexes: PackageIndexes | None
         raise UsageError("; ".join(row.text for row in answer.core))
     if answer.left_open:
         msg = "No package index is configured or can be reached."
-        raise EnvironmentLacksError(msg)
+        raise EnvironmentLacksError(msg, hint="Check the network and pip's index.")
     return answer
 
 

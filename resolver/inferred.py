@@ -223,7 +223,7 @@ def _obstacle(catalog: Catalog, name: str, published: Published, request: Reques
         return "it was yanked"
     if not _usable(published.files, until):
         return f"it was published after {until}"
-    kind = "sdist with a sha256" if neighbour.sdist else "wheel"
+    kind = "sdist with a SHA-256" if neighbour.sdist else "wheel"
     return f"it has no {kind}, unlike the nearest older release ({neighbour.version})"
 
 

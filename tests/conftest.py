@@ -153,7 +153,7 @@ def make_wheel(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def libraries(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Return stand-ins for the JavaScript libraries, which a checkout has only after an installation."""
+    """Provide stand-ins for the JavaScript libraries, which a checkout has only after an installation."""
     folder = tmp_path_factory.mktemp("vendored")
     for name in ("tabulator.js", "tabulator.css", "dagre.js"):
         (folder / name).write_text("/* stand-in */\n")

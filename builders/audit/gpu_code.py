@@ -48,7 +48,7 @@ _MOST_OBJECTS = 100_000  # of a section; flash-attn has some thousand
 _MOST_COMPARED = 1 << 30  # bytes of compressed bundles of a section that are unpacked to compare the objects
 _LONGEST_NOTE = 1 << 24
 _ENTRY_TIME, _UNPACKED_BYTE_TIME, _NOTE_BYTE_TIME = 30_000, 3, 20
-"""The cost of a bundle's entry, of an unpacked byte, and of a byte of a metadata note."""
+"""Nanoseconds for a bundle's entry, an unpacked byte, and a byte of a metadata note; see `Budget`."""
 _CHUNK = 1 << 16
 _MOST_AT_ONCE = 1 << 17  # bytes; malloc returns larger blocks to the system, and each costs page faults
 _LARGEST_IN_MEMORY = 1 << 24  # bytes of a bundle

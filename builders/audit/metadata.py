@@ -154,7 +154,7 @@ def check_tags(contents: Contents, _: Expected) -> Iterator[Finding]:
         yield Finding("pure-with-objects", "error", text, "Build a platform wheel.")
     if not objects and not contents.code and "any" not in platforms:
         text = f"The tag has the platform {', '.join(platforms)}, but the wheel has no shared object."
-        fix = "The build may have left its extensions out."
+        fix = "Check the build's log: the build may have left its extensions out."
         yield Finding("platform-without-objects", "warning", text, fix)
     inside = [item.path for item in objects if not item.path.partition("/")[0].endswith(".data")]
     if inside and any(value.lower() == "true" for value in contents.header("WHEEL", "Root-Is-Purelib")):

@@ -118,7 +118,7 @@ def _add_release(
         file = next((file for file in similar if (file.digests or {}).get("sha256")), None)
         if file is None:
             what = "sdist" if newest.sdist else "wheel like those of older releases"
-            update.remarks.append(f"{name} {version} is on PyPI, but has no {what} with a sha256.")
+            update.remarks.append(f"{name} {version} is on PyPI, but has no {what} with a SHA-256.")
             return
         pin = schema.Sdist(file.filename, (file.digests or {})["sha256"])
     release = schema.Release(

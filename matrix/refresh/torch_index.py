@@ -34,7 +34,7 @@ _NOTE = "GPU architectures copied from torch {like}; the content of this wheel h
 
 
 def find_updates(catalog: Catalog, client: Client) -> CatalogUpdate:
-    """Return the torch wheels of all indexes that the catalog does not have."""
+    """Return the torch wheels that PyTorch's indexes have and the catalog lacks."""
     update = CatalogUpdate()
     for index in indexes(catalog):
         try:

@@ -299,7 +299,7 @@ def test_unreachable_index_is_a_warning_of_a_conflict(ext: Catalog) -> None:
     ("version", "reason"),
     [
         ("0.5", "it is older than every release that the catalog lists for cpu"),
-        ("1.1", "it has no sdist with a sha256, unlike the nearest older release (1.0)"),
+        ("1.1", "it has no sdist with a SHA-256, unlike the nearest older release (1.0)"),
         ("1.2", "it was yanked"),
         ("1.3", "it was published after 2026-03-01"),
         ("1.4rc1", "pre-releases and versions with a local label must be listed"),

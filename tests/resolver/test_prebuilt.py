@@ -116,7 +116,7 @@ def test_release_of_an_index_is_not_a_neighbour(overlay: Overlay) -> None:
     catalog = load([overlay(package + release_on_index("2.1+rocm64"))])
     indexes = FakeIndexes({"slow": {"3.0": FakeRelease(wheels=["cp312-cp312-manylinux_2_28_x86_64"])}})
     request = ask(catalog, "slow>=3 torch==2.9.1", backend="rocm", python="3.12")
-    with pytest.raises(Exception, match="has no sdist with a sha256"):
+    with pytest.raises(Exception, match="has no sdist with a SHA-256"):
         resolve(catalog, request, indexes)
 
 
