@@ -148,6 +148,8 @@ def submit(script: Path, log: Path, *options: str) -> str:
         Slurm rejected the script; the error has Slurm's message.
     EnvironmentLacksError
         sbatch is not installed.
+    MatrixError
+        sbatch printed no job number.
     """
     if not shutil.which("sbatch"):
         msg = f"sbatch is not on PATH, so nothing was submitted. The script is {script}."

@@ -169,7 +169,7 @@ def visible() -> Iterator[Path]:
 
 @pytest.fixture
 def scripted(cpu_lock: Path) -> Path:
-    """Write env.yml and build.sh, with an index that has the wheel and a base image."""
+    """Write env.yml and build.sh, an index with the wheel, and a base image."""
     wheel = tiny_wheel(cpu_lock / "made", "deepspeed", "0.19.8+cpu.torch2.13.0")
     Index(cpu_lock / "an index").publish(wheel, {"build_key": "x"})
     (cpu_lock / "env").mkdir()

@@ -64,7 +64,7 @@ def without_upper_bounds(universe: OpenUniverse) -> OpenUniverse:
 def uv_means_the_same(universe: OpenUniverse) -> bool:
     """Return whether uv and pip interpret every requirement of a universe in the same way.
 
-    uv reads ``===`` as ``==``. An override replaces a requirement in uv even if its marker does not apply.
+    uv reads ``===`` as ``==``. In uv, an override whose marker does not apply still replaces a requirement.
     """
     releases = [release for versions in universe.projects.values() for release in versions.values()]
     texts = [*universe.requirements, *universe.constraints, *universe.overrides]
