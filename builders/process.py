@@ -229,7 +229,13 @@ def end_with_parent() -> None:
 
 
 def start_in_background(command: Sequence[str], log: Path) -> None:
-    """Start a program that may outlive this process and gets no interrupts from the terminal."""
+    """Start a program that may outlive this process and gets no interrupts from the terminal.
+
+    Raises
+    ------
+    OSError
+        ``setsid`` is not installed, or no more processes can be started.
+    """
     with log.open("ab") as sink:
         detached = ["setsid", "--fork", *command]
         subprocess.run(detached, check=True, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink)

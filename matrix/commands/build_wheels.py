@@ -386,7 +386,7 @@ def _build_in_jobs(
     executor: Executor,
     context: Context,
 ) -> int:
-    """Build wheels that the index lacks in jobs, record the results, and return the exit code."""
+    """Build in jobs the wheels that the index lacks, record the results, and return the exit code."""
     missing = {task.build_key: task for _, tasks in tasks_of_locks for task in tasks}
     if not missing:
         return 0
