@@ -71,7 +71,7 @@ def ensure_pip(runtime: Runtime, python: TargetPython, *, log: Path) -> Path:
                 for command in commands:
                     run_in(runtime, command, view, what=f"Installing pip with {python.path}", log=log)
         except CommandError as error:
-            hint = f"Check that this works: {python.path} -m ensurepip --version"
+            hint = f"Check that this command works: `{python.path} -m ensurepip --version`"
             raise EnvironmentLacksError(error.message, hint=hint) from None
 
     ensure_cached(root, build)

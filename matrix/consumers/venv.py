@@ -93,7 +93,7 @@ def _pack(installation: Installation) -> str:
 
 def _run(installation: Installation) -> str:
     """Return the script that runs programs in the environment; it keeps bind variables that modules set."""
-    notes = [f"Usage: bash {_RUN} COMMAND..., for example: srun ... bash {_RUN} python train.py"]
+    notes = [f"Usage: bash {_RUN} COMMAND..., for example `srun ... bash {_RUN} python train.py`"]
     text = fill(
         _RUN,
         head=head(installation, "venv", _RUN, notes),
