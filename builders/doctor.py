@@ -220,7 +220,7 @@ def check_pythons(catalog: Catalog) -> Finding:
     if not paths:
         message = (
             "PATH has no Python of the catalog under its versioned name, such as python3.12. Wheels are "
-            "built for the Python of the base image, or for the one that runs matrix."
+            "built for the Python of the base image, or for the Python that runs `matrix`."
         )
         return Finding("pythons", "warning", message)
     message = "; ".join(
