@@ -80,7 +80,7 @@ def path_of(index: Index, build_key: str) -> Path:
 
 
 def lock_of(index: Index, build_key: str) -> Path:
-    """Return the lock of a build key."""
+    """Return the path of the lock of a build key."""
     return index.state / "locks" / f"{build_key[:20]}.lock"
 
 
