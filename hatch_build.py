@@ -39,7 +39,7 @@ class Library(NamedTuple):
     sha512: str
     """In Base64, as in npm's lock files."""
     files: dict[str, str]
-    """Path in the archive to name in `DIRECTORY`."""
+    """Maps each path in the archive to a name in `DIRECTORY`."""
 
 
 LIBRARIES = (

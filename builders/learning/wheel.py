@@ -448,7 +448,7 @@ class _Reading:
             for item in contents.requirements()
             if item.name == "torch" and item.specifier
         ]
-        notes = ["Its metadata."] if specifiers else []
+        notes = ["From the wheel's metadata."] if specifiers else []
         exports = frozenset(chain.from_iterable(item.symbols.exports for item in contents.objects))
         imports = {*chain.from_iterable(item.symbols.imports for item in contents.objects)} - exports
         labelled = _LABELLED_TORCH.search(contents.version.partition("+")[2])
@@ -480,7 +480,7 @@ class _Reading:
             if requirement.marker is not None:
                 self._remark(f"{requirement} depends on the environment, so it was left out.")
                 continue
-            yield self._requires(name, [_text(requirement.specifier)], "Its metadata.")
+            yield self._requires(name, [_text(requirement.specifier)], "From the wheel's metadata.")
 
     def requirements_of_release(self, version: str, variant: str) -> Iterator[schema.Row]:
         """Yield the requirements in the metadata, as rows about the release that the wheel was built from."""
@@ -494,7 +494,7 @@ class _Reading:
                 yield schema.Package(
                     name=name, title=name, status="observed", source=self._source, note=self._note
                 )
-            row = self._requires(name, [specifier], "Its metadata.")
+            row = self._requires(name, [specifier], "From the wheel's metadata.")
             yield replace(row, releases=f"=={version}", variant=variant)
 
 

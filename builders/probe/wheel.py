@@ -193,7 +193,7 @@ def _ops(reply: WheelReply, recipe: Recipe, rebuild: str) -> Iterator[Finding]:
     accelerator = recipe.environment.get("DS_ACCELERATOR", "")
     if accelerator and table.accelerator and table.accelerator != accelerator:
         message = f"The build chose its ops for the accelerator {table.accelerator}, not {accelerator}."
-        repair = rebuild or f"DS_ACCELERATOR={accelerator} did not reach the build."
+        repair = rebuild or f"Build with DS_ACCELERATOR={accelerator}, which did not reach this build."
         yield Finding("probe-accelerator", "error", message, repair)
     yield from _torch_of_ops(table, reply.torch, rebuild or "Build it for this torch.")
     compiled = sorted(name for name, installed in table.installed.items() if installed)

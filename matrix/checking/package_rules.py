@@ -78,7 +78,7 @@ class Indexes:
 
     def __init__(self, document: Document) -> None:
         self.torch: dict[str, Entry] = {}
-        """Kind of PyTorch's index (``rocm6.4``) to the line that names it."""
+        """Maps each kind of PyTorch's index (``rocm6.4``) to the line that names it."""
         self.other = False
         """Whether there is any index other than PyPI and PyTorch's."""
         self.is_single = False
@@ -88,7 +88,7 @@ class Indexes:
         self.only_binary: set[str] = set()
         """Normalized names that pip must not build; ``:all:`` for all."""
         self.no_binary: dict[str, Entry] = {}
-        """Normalized names that pip must build, to the line that requires it."""
+        """Maps each normalized name that pip must build to the line that requires this."""
         extra = False
         for entry in document.entries:
             line = entry.pip

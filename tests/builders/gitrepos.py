@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 Files = Mapping[str, str | bytes]
-"""Path to content; text that begins with ``->`` is a symbolic link."""
+"""Maps paths to content; text that begins with ``->`` is a symbolic link."""
 
 
 def git(where: Path, *arguments: str, data: bytes | None = None) -> str:
