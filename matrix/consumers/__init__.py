@@ -34,7 +34,7 @@ class Consumer:
     """Returns notes for the user about the files."""
     supports_hashes: bool = False
     hashes_hint: str = ""
-    """Why ``--hashes`` does not work, or what to do instead."""
+    """What to do instead of ``--hashes``, and why."""
 
 
 def consumer_names() -> list[str]:

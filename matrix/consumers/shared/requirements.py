@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from matrix.consumers.shared.installation import Installation
     from resolver.model import Distribution
 
-IMAGE_HASHES_HINT = "The files to install depend on the packages that the image already has."
+IMAGE_HASHES_HINT = "Omit --hashes: the files to install depend on the packages that the image has."
 """The reason why a consumer that extends an image cannot list hashes."""
 _CONDA_PIP = "25.*"
 """pip in conda environments: a release between the oldest and the newest that were tested (22.3 to 26.3)."""
