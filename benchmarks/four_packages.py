@@ -138,7 +138,7 @@ class Run(NamedTuple):
 
     seconds: float
     built: list[str]
-    """The packages whose content differs from that after the run before."""
+    """The packages whose content differs from their content after the previous run."""
 
 
 class Tool(ABC):

@@ -73,7 +73,9 @@ def check_label(contents: Contents, expected: Expected) -> Iterator[Finding]:
     labelled = sorted(set(_ARCHITECTURE.findall(label)))
     if labelled and not present and not contents.objects:
         text = f"The label names {', '.join(labelled)}, but the wheel contains nothing compiled."
-        fix = "This is expected if kernels are compiled at run time (Triton). Otherwise they are missing."
+        fix = (
+            "This is expected if kernels are compiled at run time (Triton). Otherwise, build the wheel again."
+        )
         promised = expected.recipe is not None and not expected.recipe.must_contain
         yield Finding("label-of-pure-wheel", "info" if promised else "warning", text, fix)
     elif labelled and labelled != present:

@@ -129,7 +129,7 @@ def _row(
 
 
 def _most_similar(catalog: Catalog, rocm: str) -> schema.Torch | None:
-    """Return the newest known wheel of the same ROCm line, else of the newest; or the newest CPU wheel."""
+    """Return the newest known wheel of the same ROCm line or, failing that, of the newest line."""
     rows = [row for row in catalog.torch.values() if bool(row.rocm) == bool(rocm)]
     if not rows:
         return None

@@ -386,7 +386,7 @@ def test_same_lock_gives_same_bytes(work: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "output"),
     [
-        ("venv --hashes", "depend on the packages that the image already has"),
+        ("venv --hashes", "depend on the packages that the image has"),
         ("uv --hashes", "uv lock"),
         ("pylock --hashes", "a hash for every file"),
         ("pip --wheelhouse x --index-url https://x/simple", "cannot be combined"),
