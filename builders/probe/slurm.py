@@ -102,7 +102,7 @@ def partition_for(catalog: Catalog, site: str, hours: float) -> str:
     Raises
     ------
     UsageError
-        The catalog has no GPU partition of the site.
+        The catalog has no GPU partition of the site with a sufficient limit.
     """
     rows = [row for row in catalog.partition.values() if row.site == site and row.backend == "rocm"]
     sufficient = [row for row in rows if not row.max_hours or row.max_hours >= hours]

@@ -458,7 +458,7 @@ def _check_extension(
 
 
 def _is_published(expected: Expected, name: str, version: str = "") -> bool:
-    """Return whether PyPI has a usable wheel of a release, or of any release."""
+    """Return whether a release, or any release, has published wheels for the backend."""
     return any(
         version in {"", row.version} and row.is_published and expected.backend in row.backend
         for row in expected.catalog.releases_of(name)
