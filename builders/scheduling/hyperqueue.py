@@ -110,7 +110,7 @@ def _log(logs: Path, job: str, task_number: str, task: WheelTask) -> Path:
 
 
 def _remaining_minutes(tasks: Sequence[WheelTask]) -> dict[str, int]:
-    """Return for each task the time until everything that requires it is built."""
+    """Return for each task the minutes until everything that requires it is built."""
     from networkx import DiGraph
 
     demands = {task.key: Demand(task.cores, task.memory_gib, task.seconds) for task in tasks}

@@ -202,7 +202,7 @@ def test_compressed_tag_sets_are_expanded(make_wheel: MakeWheel, tmp_path: Path)
 
 
 def test_platform_wheel_without_objects_is_installable(make_wheel: MakeWheel, tmp_path: Path) -> None:
-    """pip does not accept the tag cp311-cp311-any for a platform wheel without compiled code."""
+    """With the tag cp311-cp311-any, pip would not accept a platform wheel without compiled code."""
     python = f"cp{sys.version_info.major}{sys.version_info.minor}"
     source = make_wheel(tags=f"{python}-{python}-linux_{platform.machine()}")
     made = label(source, tmp_path / "out").path
