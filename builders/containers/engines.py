@@ -131,7 +131,7 @@ class ApptainerRuntime:
 
     @property
     def isolation(self) -> str:
-        """What isolates untrusted programs: the container."""
+        """The isolation of untrusted programs: the container."""
         return self.kind
 
     @cached_property
@@ -215,7 +215,7 @@ class PodmanRuntime:
 
     @property
     def isolation(self) -> str:
-        """What isolates untrusted programs: the container."""
+        """The isolation of untrusted programs: the container."""
         return self.kind
 
     @cached_property

@@ -91,7 +91,7 @@ class Runtime(Protocol):
 
     @property
     def isolation(self) -> str:
-        """What isolates untrusted programs: the container, ``bubblewrap``, ``namespaces`` or ``none``."""
+        """The isolation of untrusted programs: the container, ``bubblewrap``, ``namespaces`` or ``none``."""
         ...
 
 
@@ -142,7 +142,7 @@ class HostRuntime:
 
     @property
     def isolation(self) -> str:
-        """What isolates untrusted programs on this machine."""
+        """The isolation of untrusted programs on this machine."""
         return sandbox() or "none"
 
     @cached_property

@@ -98,7 +98,7 @@ def _repair(outcome: Outcome, reply: WheelReply, rebuild: str) -> str:
     if _NO_LIBRARY.search(outcome.text):
         return "Use the lock's base image, or load the module that has this library."
     if _OTHER_SYMBOLS.search(outcome.text):
-        return f"The wheel was compiled against another torch or library than the loaded one. {rebuild}"
+        return f"The loaded torch or library differs from that of the build. {rebuild}"
     return rebuild
 
 

@@ -155,7 +155,7 @@ def require_torch_of_image(installation: Installation, consumer: str) -> None:
     if installation.preinstalled_torch is not None:
         return
     if installation.lock.image is None:
-        msg = f"The lock has no base image, and --for {consumer} needs one that contains torch."
+        msg = f"The lock has no base image, but --for {consumer} requires an image with torch."
         hint = "Resolve with --base-image NAME --keep-installed image, or use --for pip, uv or cotainr."
         raise UsageError(msg, hint=hint)
     torch = next((pin(pick) for pick in installation.installed if pick.name == "torch"), "")
