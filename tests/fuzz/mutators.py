@@ -84,7 +84,7 @@ def text(random: Random, old: str, most: int = 3) -> str:
 
 
 def lines(random: Random, old: str) -> str:
-    """Return a text of which lines were changed, removed, repeated or moved."""
+    """Return a text with some lines changed, removed, repeated or moved."""
     parts = old.split("\n")
     for _ in range(random.randint(1, 4)):
         at, kind = random.randrange(len(parts)), random.randrange(6)
