@@ -183,7 +183,7 @@ def _judge(
     if problem:
         return _damage(index, "wheel-misnamed", path, problem), None
     if record_name(path.name, entry.hashes.sha256) not in records:
-        message = f"{path.name} changed after it was published; its sha256 is now {entry.hashes.sha256}."
+        message = f"{path.name} changed after it was published; its SHA-256 is now {entry.hashes.sha256}."
         return _damage(index, "wheel-changed", path, message), None
     if listed is not None:
         time_published = listed.upload_time

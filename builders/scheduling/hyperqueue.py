@@ -101,7 +101,7 @@ def job_definition(
 
 
 def mebibytes(gib: float) -> int:
-    """Return the memory to request: for the compile jobs, and one GiB for everything else."""
+    """Return the memory to request in MiB: for the compile jobs, and 1024 for everything else."""
     return math.ceil(gib * 1024) + 1024
 
 

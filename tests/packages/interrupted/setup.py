@@ -1,4 +1,4 @@
-"""Waits until it is killed in a build with one job; a build with two jobs succeeds."""
+"""Wait until this process is killed, in a build with one job; a build with two jobs succeeds."""
 # mypy: ignore-errors
 
 import os
