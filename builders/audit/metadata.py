@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _MOST_SHOWN = 200  # characters of an invalid row
 _PYTHON_OF_SUFFIX = re.compile(r"\.cpython-(\d+)[^/]*\.so$")
-_REPACK = "Pack the wheel again with the wheel library (wheel unpack, wheel pack)."
+_REPACK = "Pack the wheel again with the wheel library (`wheel unpack`, `wheel pack`)."
 _REBUILD = "Build the wheel again."
 _DO_NOT_INSTALL = "Do not install this wheel."
 _RENAME = "Rename the wheel with the wheel library, not manually."

@@ -124,7 +124,7 @@ def _require(command: list[str], index: Index) -> None:
         raise UsageError(msg, hint=f"Put options for `matrix run` before the two dashes: `{EXAMPLE}`")
     if not index.simple.is_dir():
         msg = f"There is no index at {index.root}: it has no directory simple/."
-        raise UsageError(msg, hint="`matrix build-wheels` creates an index; --index names another.")
+        raise UsageError(msg, hint="Create one with `matrix build-wheels`, or name another with --index.")
     if not shutil.which(command[0]):
         msg = f"{command[0]} is not on PATH."
         raise EnvironmentLacksError(

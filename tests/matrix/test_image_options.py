@@ -37,7 +37,7 @@ def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.fixture
 def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return an unpacked image; a stand-in replaces its inspection."""
+    """Return an unpacked image; a STAND-IN replaces its inspection."""
     (tmp_path / "mine.sif" / "usr").mkdir(parents=True)
 
     def inspect_image(image: Image, kind: str | None = None) -> ImageFacts:  # noqa: ARG001

@@ -21,7 +21,7 @@ def catalog() -> Catalog:
 
 @pytest.fixture
 def overlay(tmp_path: Path) -> Callable[[str], Path]:
-    """Write a catalog file with these rows below its schema line."""
+    """Return a function that writes a catalog file with rows below the schema line."""
 
     def write(rows: str) -> Path:
         path = tmp_path / "overlay.toml"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str] | None = None) -> None:
-    """Wait at most 30 seconds until a condition holds; fail at once if a process that should run has ended."""
+    """Wait at most 30 seconds until a condition holds; fail at once if a process that must run has ended."""
     deadline = time.monotonic() + 30
     while not condition():
         assert process is None or process.poll() is None, process.communicate()
