@@ -94,7 +94,7 @@ def _enter(parent: int, name: str, path: Path, *, create: bool) -> int:
 def refuse(path: Path, problem: str) -> NoReturn:
     """Raise the error for a file that does not belong in an index."""
     msg = f"{path} {problem}."
-    raise DamagedIndexError(msg, hint="`matrix index check` lists all problems of the index.")
+    raise DamagedIndexError(msg, hint="List all problems of the index with `matrix index check`.")
 
 
 def _rename_in(error: OSError, through: str, path: Path) -> None:

@@ -535,7 +535,7 @@ class Index:
         return target
 
     def _place(self, copied: Path, target: Path, entry: Entry) -> bool:
-        """Rename a wheel to its final name and replace pages; return whether its project's pages are current."""
+        """Rename a wheel and replace pages; return whether the project's pages are current."""
         project = target.parent.name
         with self.directory(target.parent) as folder, self._prepared(project, entry) as (pages, state, data):
             if not link_exclusively(copied, folder / target.name):

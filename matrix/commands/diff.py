@@ -55,8 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser,
         "locks",
         metavar="LOCK",
-        help="locks to check (default: matrix.lock, if there is one); two locks and no other change are "
-        "compared with each other",
+        help="locks to check (default: matrix.lock, if there is one); two locks without another change "
+        "are compared with each other",
     )
     add_format(parser)
     add_index(parser)

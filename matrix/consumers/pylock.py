@@ -282,5 +282,5 @@ CONSUMER = Consumer(
     file="pylock.toml",
     emit=_emit,
     check=_check,
-    hashes_hint="pylock.toml always has a hash for every file.",
+    hashes_hint="Omit --hashes: pylock.toml always has a hash for every file.",
 )

@@ -134,7 +134,7 @@ def _same_release(catalog: Catalog, version: str) -> schema.Torch | None:
 
 
 def vllm_updates(catalog: Catalog, client: Client, index: str, read: Reader) -> CatalogUpdate:
-    """Return vLLM's wheels for ROCm, with the torch that each index has for them, that the catalog lacks.
+    """Return vLLM's wheels for ROCm that the catalog lacks, with the torch that each index has for them.
 
     `index` is the package index that lists vLLM's releases.
     """
