@@ -207,7 +207,7 @@ def earlier_failure(task: Task, index: Index) -> str:
     failure = _read(failure_path(log_path(index, task.pick.name, task.build_key)), _Failure)
     if failure is None or failure.build_key != task.build_key or failure.id in _OF_THE_MACHINE:
         return ""
-    return f"it failed on {failure.failed_on:%Y-%m-%d}: {failure.message.partition(chr(10))[0].removesuffix('.')}"
+    return f"it failed on {failure.failed_on:%Y-%m-%d}: {failure.message.partition(chr(10))[0]}"
 
 
 def changes_since_last_build(task: Task, index: Index) -> tuple[str, tuple[Change, ...]]:

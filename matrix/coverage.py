@@ -161,7 +161,7 @@ class Coverage:
             failure = "" if retry_failed else earlier_failure(task, self.index)
             blocked = next((other for other in task.requires if other.build_key in self.why_not), None)
             if failure:
-                self.why_not[key] = f"{failure}; --retry-failed tries it again"
+                self.why_not[key] = f"{failure.removesuffix('.')}; --retry-failed tries it again"
             elif blocked is not None:
                 self.why_not[key] = f"it requires {blocked.title}, which is not built"
             else:
