@@ -117,7 +117,13 @@ def compile_wheel(
 
 
 def copy_out(title: str, out: Path, target: Path, log: Path) -> BuiltWheel:
-    """Copy the only wheel in a directory that the build could write to."""
+    """Copy the only wheel in a directory that the build could write to; return the copy.
+
+    Raises
+    ------
+    BuildError
+        There is not exactly one wheel, or it is not a regular file.
+    """
     try:
         directory = os.open(out, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:

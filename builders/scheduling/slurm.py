@@ -243,7 +243,9 @@ class Slurm(Executor):
                 except CommandError as error:
                     if not live:
                         raise
-                    self.reporter.warning(f"{error.message}\nIt is submitted when another job has ended.")
+                    self.reporter.warning(
+                        f"{error.message}\nThe job is submitted when another job has ended."
+                    )
                     break
                 job = SubmittedJob(number, tuple(task.key for task in group), tuple(after), is_held=True)
                 self.run.jobs.append(job)

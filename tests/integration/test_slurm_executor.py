@@ -143,7 +143,9 @@ def test_diamond_beside_failing_parent(case: Case, *, has_accounting: bool) -> N
     assert run.results["never"].why == "it requires bad, which was not built"
     order = case.lines()
     assert (order[0], sorted(order[1:3]), order[3:]) == ("base", ["left", "right"], ["top"])
-    rejected = [text for text in case.told.messages if "It is submitted when another job has ended" in text]
+    rejected = [
+        text for text in case.told.messages if "The job is submitted when another job has ended" in text
+    ]
     assert bool(rejected) == has_accounting
 
 
