@@ -206,7 +206,7 @@ def _log_skipped(count: int, reason: str, page: str) -> None:
 
 @lru_cache(maxsize=1000)
 def _is_for_others(ending: str) -> bool:
-    """Return whether an ending of a file name is that of a wheel for systems other than Linux only."""
+    """Return whether a file name with this ending is a wheel, and no system of the wheel is Linux."""
     return ending.endswith(".whl") and all(tag.startswith(_OTHER_SYSTEMS) for tag in ending[:-4].split("."))
 
 

@@ -239,7 +239,7 @@ def github_updates(catalog: Catalog, client: Client, read: Reader) -> CatalogUpd
         if not version or not is_linux(asset.name) or not _rocm_of(catalog, version):
             continue
         if not sha256:
-            update.remarks.append(f"{asset.browser_download_url} has no sha256, so it was skipped.")
+            update.remarks.append(f"{asset.browser_download_url} has no SHA-256, so it was skipped.")
         elif not any(wheel.file == asset.name for wheel in wheels.get(version, ())):
             wheels.setdefault(version, []).append(
                 schema.Sdist(asset.name, sha256, asset.browser_download_url)

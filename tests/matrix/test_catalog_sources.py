@@ -195,7 +195,7 @@ def test_flash_attention_wheels_of_a_github_release(pages: Sources, capsys: Capt
     release = {"tag_name": "v1.0.0", "assets": assets, "prerelease": False}
     put(pages, prebuilt.RELEASES, json.dumps([release]), "application/json")
     shown = update(capsys, "--source", "github", "--apply")
-    assert any("has no sha256" in remark for remark in shown["remarks"])
+    assert any("has no SHA-256" in remark for remark in shown["remarks"])
     mine = written()
     row = mine.release["flash-attn", "2.9.1+rocm7.2torch2.14", ""]
     assert [wheel.file for wheel in row.wheels] == [name.format("311"), name.format("312")]
