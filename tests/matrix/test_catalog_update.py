@@ -204,7 +204,7 @@ def test_changed_hash_and_yanked_release_are_reported(
     file = as_file(newest) | {"hashes": {"sha256": "cd" * 32}, "yanked": "broken on Mondays"}
     sources.project("horovod", [file])
     shown = update(capsys, "--package", "horovod", "--apply")
-    assert any("sha256" in remark and "cd" * 32 in remark for remark in shown["remarks"])
+    assert any("SHA-256" in remark and "cd" * 32 in remark for remark in shown["remarks"])
     mine = load([Path("catalog/updates.toml")])
     (bad,) = [row for row in mine.known_bad.values() if "yanked" in row.problem]
     assert bad.combination == {"horovod": f"=={newest.version}"}
