@@ -389,7 +389,7 @@ def _relate_to_build_requirements(builder: ProblemBuilder, name: str, masks: _Re
 
 
 def _torch_for_standard(builder: ProblemBuilder, standard: str) -> tuple[Test, str]:
-    """Return a test for each torch that supports a C++ standard, or whose required standard is unknown.
+    """Return a test that allows each torch that supports a C++ standard, or whose standard is unknown.
 
     Also return the newest release that is known to compile.
     """
