@@ -87,7 +87,7 @@ class CycleError(UsageError):
     id = "cycle"
 
     def __init__(self, path: Sequence[str], *, to_build: bool) -> None:
-        first = "the one that is needed to build another" if to_build else "any of them"
+        first = "the distribution that is needed to build another" if to_build else "any of them"
         rows = "[[requires]] rows or in a recipe" if to_build else "[[requires]] rows"
         super().__init__(
             f"These distributions require each other in a cycle: {' -> '.join(path)}."

@@ -16,7 +16,7 @@ _SCOPES = {
     "test_provoked.py::test_log_of_good_build": "deepspeed",
     "test_cotainr.py::test_large": "large",
 }
-"""Scopes of tests that share a build of minutes, or that run separately from their file."""
+"""Scopes of tests that share a build that takes minutes, or that run separately from their file."""
 _INDEPENDENT = ("test_bad_builds.py", "test_in_image.py")
 """Files of tests that may run in any process."""
 _FIRST = f"{_FOLDER}test_cotainr.py"

@@ -155,7 +155,8 @@ def _lock(context: Context) -> Resolution | None:
     if isinstance(answer, Conflict):
         show_conflict(answer, console, as_json=args.format == "json")
         return None
-    console.info(f"There is no {args.lock}; resolved for this graph only. `matrix resolve` writes a lock.")
+    text = f"There is no {args.lock}, so the request was resolved for this graph only."
+    console.info(f"{text} `matrix resolve` writes a lock.")
     for warning in answer.warnings:
         console.warning(warning)
     return answer
