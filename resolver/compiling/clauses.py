@@ -68,7 +68,7 @@ class IndexedTest(msgspec.Struct, frozen=True):
 
 
 class KnownMask(IndexedTest, frozen=True):
-    """Allows the candidates in a mask of the same variable."""
+    """Allow the candidates in a mask of the same variable."""
 
     known: int
 
@@ -78,7 +78,7 @@ class KnownMask(IndexedTest, frozen=True):
 
 
 class VersionIn(IndexedTest, frozen=True):
-    """Allows certain versions."""
+    """Allow certain versions."""
 
     versions: frozenset[str]
 
@@ -92,7 +92,7 @@ class VersionIn(IndexedTest, frozen=True):
 
 
 class AllowedBy(IndexedTest, frozen=True):
-    """Allows the versions that at least one of several specifiers allows."""
+    """Allow the versions that at least one of several specifiers allows."""
 
     specifiers: tuple[str, ...]
 
@@ -114,7 +114,7 @@ def version_in(versions: Iterable[str]) -> Test:
 
 
 class LineIs(IndexedTest, frozen=True):
-    """Allows the versions of one major.minor line."""
+    """Allow the versions of one major.minor line."""
 
     line: str
 
