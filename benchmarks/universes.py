@@ -4,16 +4,16 @@ A universe has the layers of the real catalog: a kernel driver, ROCm on it, torc
 extensions on torch and on each other. Versions are whole numbers, newer is larger. Every component needs a
 range of versions of another component, as in reality; newer versions need newer ranges.
 
-*Quarrels* make the problem hard. For some versions of torch, one extension needs another extension only in
-versions that are incompatible with this torch. Any two of the three are compatible, so a search must try this
-torch; checking pairs is not enough. There are three kinds of universes:
+*Blocked* versions of torch make the problem hard: one extension needs another extension only in versions that
+are incompatible with the blocked torch. Any two of the three are compatible, so a search must try this torch;
+checking pairs is not enough. There are three kinds of universes:
 
 ``satisfiable``
-    some versions of torch have a quarrel, among them the newest that the driver would allow;
+    some versions of torch are blocked, among them the newest that the driver would allow;
 ``low-driver``
-    all versions have a quarrel, except the one that needs the oldest ROCm that the driver allows;
+    all versions are blocked, except the one that needs the oldest ROCm that the driver allows;
 ``unsatisfiable``
-    all versions have a quarrel.
+    all versions are blocked.
 
 One solution is planted and checked in the first two kinds. The same size and kind always result in the same
 universe.
@@ -40,8 +40,8 @@ SIZES = ((12, 12), (40, 40), (100, 60))
 
 DRIVER, ROCM, TORCH = "a-driver", "b-rocm", "c-torch"
 """In alphabetical order, in which unknown components are decided."""
-_QUARRELLING = 3
-"""Pairs of extensions that exclude versions of torch."""
+_BLOCKING = 3
+"""Number of pairs of extensions that block versions of torch."""
 
 Versions = frozenset[int]
 
@@ -116,13 +116,13 @@ def make(extensions: int, versions: int, kind: Kind) -> Universe:
     planted |= {name: chance.randint(versions // 4, versions * 3 // 4) for name in names}
     for number, name in enumerate(names):
         _extension(universe, name, names[:number], planted, chance)
-    spoilt = [one for one in range(1, versions + 1) if one != torch]
+    blocked = [one for one in range(1, versions + 1) if one != torch]
     if kind == "satisfiable":
-        spoilt = [one for one in spoilt if one > torch or chance.random() < 1 / 2]
-    _quarrels(universe, names, spoilt, chance)
+        blocked = [one for one in blocked if one > torch or chance.random() < 1 / 2]
+    _block(universe, names, blocked, chance)
     if kind == "unsatisfiable":
-        # Without the planted versions, no version is compatible with the only torch without a quarrel.
-        _quarrels(universe, names, [torch], chance)
+        # Without the planted versions, no version is compatible with the only torch that is not blocked.
+        _block(universe, names, [torch], chance)
         return universe
     if not universe.holds(planted):
         msg = f"the planted solution of {universe.name} is not a solution"
@@ -156,11 +156,11 @@ def _extension(
     universe.needs[name, here][TORCH] = frozenset({planted[TORCH]})
 
 
-def _quarrels(universe: Universe, names: list[str], spoilt: Iterable[int], chance: random.Random) -> None:
-    """Exclude versions of torch, each by one of a few pairs of extensions."""
+def _block(universe: Universe, names: list[str], blocked: Iterable[int], chance: random.Random) -> None:
+    """Block versions of torch, each by one of a few pairs of extensions."""
     pairs = [(name, other) for name in names for other in universe.needs[name, 1] if other in names]
-    pairs = random.Random(universe.name).sample(pairs, _QUARRELLING)  # noqa: S311
-    for torch in spoilt:
+    pairs = random.Random(universe.name).sample(pairs, _BLOCKING)  # noqa: S311
+    for torch in blocked:
         name, other = chance.choice(pairs)
         going = {
             one for one in range(1, universe.newest[other] + 1) if torch in universe.needs[other, one][TORCH]

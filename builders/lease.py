@@ -123,7 +123,10 @@ def holder_of(path: Path) -> Holder | None:
 
 
 def last_beat(path: Path) -> float | None:
-    """Return when the lease of a lock last changed, by the clock of the file system; None if it is free."""
+    """Return the time of the last change of a lock's lease; None if the lock is free.
+
+    The time is in seconds since the epoch, by the clock of the file system.
+    """
     leases = _leases(path)
     return leases[max(leases)].changed / 1e9 if leases else None
 

@@ -236,7 +236,10 @@ def check_computed_names(contents: Contents, expected: Expected) -> Iterator[Fin
     text = f"With ROCm {rocm} in torch, bitsandbytes loads {library}, which is missing; present: {listed}."
     evidence = {"library": library}
     if version >= _FIRST_WITH_FALLBACK and rocm.partition(".")[0] in for_rocm.values():
-        fix = "It loads another library of the same major version. Build the wheel for this ROCm to be sure."
+        fix = (
+            "bitsandbytes falls back to a library for the same major version of ROCm. To be sure, build the "
+            f"wheel for ROCm {rocm}."
+        )
         yield Finding("computed-name-missing", "warning", text, fix, evidence)
     else:
         fix = "Build the wheel with the ROCm of this torch, or pass that ROCm version to the build."

@@ -266,7 +266,7 @@ def test_two_runs_share_the_work(sleeper: MakeTask, tmp_path: Path) -> None:
 
 
 def intervals(index: Index, name: str) -> list[tuple[float, float]]:
-    """Return when the edges of a project ran."""
+    """Return the start and end of each edge of a project's Ninja build, in seconds."""
     (log,) = (index.state / "logs").glob(f"{name}-*.log")
     lines = [line.split() for line in log.read_text().splitlines() if line.startswith("ran ")]
     return [(float(start), float(end)) for _, start, end in lines]
