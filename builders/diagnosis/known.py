@@ -278,7 +278,7 @@ def _check(row: Failure, rows: tuple[Failure, ...], patterns: dict[str, Pattern]
         msg = "it has none of the keys any, findings or exit-code"
         raise PatternError(msg)
     if unknown := set(row.hides) - set(ids):
-        msg = f"it hides {', '.join(sorted(unknown))}, which is not a known failure"
+        msg = f"it hides unknown failures: {', '.join(sorted(unknown))}"
         raise PatternError(msg)
     for specifier in (row.torch, row.rocm, row.python):
         if specifier:

@@ -167,7 +167,7 @@ def _verify(
     """Probe the environment and judge its replies."""
     if args.where and not args.image:
         msg = f"--in {args.where} requires an image."
-        hint = "Name it with --image PATH. Without --in the Python of this machine is verified."
+        hint = "Name it with --image PATH. Without --in, the Python of this machine is verified."
         raise UsageError(msg, hint=hint)
     image = find_image(args.image) if args.image else None
     runtime = choose_runtime(args.where, image)

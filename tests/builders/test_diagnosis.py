@@ -386,7 +386,7 @@ TWICE = 'a test"\n' + ROW.partition("\n")[2]
         (('fix = "Do."', 'fix = " "'), "must not be empty"),
         (('fix = "Do."', ""), "failure one: Object missing required field `fix`."),
         (('fix = "Do."', 'fix = "Do."\ncurse = "x"'), "failure one: Object contains unknown field `curse`"),
-        (('fix = "Do."', 'fix = "Do."\nhides = ["two"]'), "hides two, which is not a known failure"),
+        (('fix = "Do."', 'fix = "Do."\nhides = ["two"]'), "hides unknown failures: two"),
         (('fix = "Do."', 'fix = "Do."\ntorch = "new"'), "'new' is not a valid version specifier"),
         (('"observed"', '"seen"'), "failure one: Invalid enum value 'seen'"),
         (("schema = 1", "schema = 2"), "schema"),
