@@ -150,7 +150,7 @@ def archive_url(library: Library) -> str:
 
 
 def _registry() -> str:
-    """Return the registry that the user configured, or the one that an installed npm names; may be empty."""
+    """Return the registry that the user configured, or that an installed npm names; may be empty."""
     for name, value in os.environ.items():
         if name.lower() == "npm_config_registry" and value:
             return value

@@ -1,4 +1,4 @@
-"""The directory of a build, in which the next attempt continues an interrupted one.
+"""The directory of a build, in which the next attempt continues an interrupted build.
 
 ninja records each output in its log (``.ninja_log``) when the command for it has succeeded. It therefore
 rebuilds a file that a killed compiler left half-written, and a build that uses ninja continues where it
@@ -136,7 +136,7 @@ class BuildDirectory:
 
     @property
     def number(self) -> int:
-        """The number of this attempt; the first one is 1."""
+        """The number of this attempt, from 1."""
         return self._attempt.number if self._attempt else 1
 
     def resume(self, inputs: str) -> Path | None:

@@ -1,4 +1,4 @@
-"""Write files so that a crash leaves either the old or the new file, never a partial one."""
+"""Write files so that a crash leaves either the old or the new file, never a partial file."""
 
 from __future__ import annotations
 

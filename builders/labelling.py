@@ -57,7 +57,7 @@ class Pin:
     version: str
     """With its local label."""
     replaces: tuple[str, ...] = ()
-    """Other distributions with the same modules: requirements on them become requirements on this one."""
+    """Distributions with the same modules: requirements on them become requirements on this distribution."""
     always: bool = False
     """Whether to require it even if the source does not: Apex does not require torch."""
 
@@ -239,7 +239,7 @@ def label_wheel(raw: Path, labels: Labels, directory: Path) -> Labelled:
 
 
 class _Relabelling:
-    """Relabels one wheel."""
+    """Relabel one wheel."""
 
     def __init__(self, wheel: WheelReader, file: str, labels: Labels) -> None:
         self._wheel, self._labels = wheel, labels
@@ -445,7 +445,7 @@ def _only(file: str, headers: Mapping[str, list[str]], name: str) -> str:
 def edit_headers(text: bytes, changes: Mapping[str, Sequence[str]]) -> bytes:
     """Replace the headers with the given names in METADATA or WHEEL; an empty list removes them.
 
-    New values replace the first old one, or are appended. Other headers and the description do not change:
+    New values replace the first old value, or are appended. Other headers and the description do not change:
     Latin-1 keeps every byte, so nothing is re-encoded.
     """
     message = HeaderParser().parsestr(text.decode("latin-1"))

@@ -48,10 +48,10 @@ class Task:
     cxx_standard: str = ""
     """Oldest C++ standard that the headers of torch compile with, if known."""
     other_recipes: tuple[Recipe, ...] = field(default=(), repr=False)
-    """All recipes of the package, to name the right one if this one does not fit the source."""
+    """All recipes of the package, to name the right recipe if the chosen recipe does not fit the source."""
     pin_style: PinStyle = "exact"
     requires: tuple[Task, ...] = field(default=(), repr=False)
-    """The tasks whose wheels are installed to build this one."""
+    """The tasks whose wheels are installed for this task."""
 
     @property
     def title(self) -> str:

@@ -425,9 +425,9 @@ def _write_member(archive: zipfile.ZipFile, name: str, member: NewMember, pool: 
 
 
 class _Compressor:
-    """Compresses blocks of fixed size in threads, to the same bytes with any number of threads.
+    """Compress blocks of fixed size in threads, to the same bytes with any number of threads.
 
-    Each block may refer to the end of the previous one, so little is lost (as in pigz).
+    Each block may refer to the end of the previous block, so little is lost (as in pigz).
     """
 
     def __init__(self, pool: ThreadPoolExecutor) -> None:

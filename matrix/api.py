@@ -198,7 +198,7 @@ def build(
     runtime
         Where the builds run; by default the host for the CPU backend, else a container runtime.
     base_image
-        Path of the base image, if it differs from the one in the resolution.
+        Path of the base image, if it differs from the path in the resolution.
     python
         Prefix of the Python to build for, if the base image has none.
     cpu

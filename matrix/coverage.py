@@ -398,7 +398,7 @@ class _ImpossibleError(MatrixError):
 
 
 class _Planner:
-    """Turns cells into locks and tasks."""
+    """Turn cells into locks and tasks."""
 
     def __init__(
         self, context: Context, catalog: Catalog, indexes: PackageIndexes | None, index: Index, table: Table

@@ -49,7 +49,7 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
     constraints: tuple[Requirement, ...] = ()
     overrides: tuple[Requirement, ...] = ()
     index_url: str | None = None
-    """The package index; None means the one in pip's configuration."""
+    """The package index; None means the index in pip's configuration."""
     extra_index_urls: tuple[str, ...] = ()
     find_links: tuple[str, ...] = ()
     """URLs of directories and of pages with links."""
@@ -118,7 +118,7 @@ class _Source(msgspec.Struct, frozen=True):
     """The directory that paths of projects and wheels are relative to: for pip the working directory, for
     conda the directory of its file."""
     chain: tuple[str, ...] = ()
-    """The real paths of the files that include each other, up to this one."""
+    """The real paths of the files that include each other, up to this file."""
 
     def error(self, message: str, *, hint: str = "") -> UsageError:
         """Return an error that begins with the location."""

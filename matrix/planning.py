@@ -50,7 +50,7 @@ class PlannedTask(msgspec.Struct, frozen=True, kw_only=True):
     why: str
     """The reason why it will be built; empty if it is up to date."""
     requires: tuple[str, ...]
-    """Keys of the tasks whose wheels are installed to build this one."""
+    """Keys of the tasks whose wheels are installed for this task."""
     inputs: dict[str, Any]
     """Everything that determines the key, which is its digest."""
     lock: str
@@ -88,7 +88,7 @@ class Plan(JsonDocument, kw_only=True):
 
 
 def contexts_of_locks(context: Context) -> list[Context]:
-    """Return a context for each lock that the options name, else for the default one."""
+    """Return a context for each lock that the options name; without options, for the default lock."""
     return [
         Context(argparse.Namespace(**{**vars(context.args), "lock": path}), context.console)
         for path in context.args.locks or [LOCK_FILE]
@@ -152,7 +152,7 @@ def refresh_published(tasks: Iterable[Task], index: Index) -> None:
 
 
 def make_plan(tasks_of_locks: Sequence[tuple[Context, Sequence[Task]]], index: Index) -> Plan:
-    """Return the plan for one or several locks, for a machine like this one, or with the given limits.
+    """Return the plan for one or several locks, for a machine like this machine, or with the given limits.
 
     Parameters
     ----------

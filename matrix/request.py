@@ -39,7 +39,7 @@ def make_request(
     Raises
     ------
     UsageError
-        A name or a version is not valid; the hint suggests the likely one.
+        A name or a version is not valid; the hint suggests a similar name or version.
     """
     target = _target(settings, catalog, today)
     inputs = inputs or read_inputs(settings)

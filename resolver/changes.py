@@ -24,7 +24,7 @@ changed."""
 
 
 _MOST_DRIVERS = 3
-"""Try at most this many driver lines newer than the requested one."""
+"""Try at most this many driver lines newer than the requested line."""
 
 
 class Change(msgspec.Struct, frozen=True):

@@ -143,7 +143,7 @@ def rejected_versions(
     specifier
         Limits the versions to explain.
     limit
-        How many candidates to explain, starting with the one ranked just above the chosen one.
+        How many candidates to explain, starting with the candidate ranked just above the chosen candidate.
 
     Returns
     -------

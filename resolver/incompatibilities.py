@@ -74,7 +74,7 @@ class _Entry(NamedTuple):
     variable: int
     before: int
     previous: int
-    """Position of the variable's entry before this one; -1 if this is its first."""
+    """Position of the variable's previous entry; -1 if this is its first."""
     level: int
     """The level of the last choice that this entry follows from; its own level if it is a choice."""
     total: int
@@ -321,7 +321,7 @@ class Search:
 
 
 def _resolved(conflict: Incompatibility, entry: _Entry, everything: int) -> Incompatibility:
-    """Combine an incompatibility with the one that limited one of its variables."""
+    """Combine an incompatibility with the incompatibility that limited one of its variables."""
     cause = entry.cause
     if cause is None:
         msg = "a choice has no cause"

@@ -89,7 +89,7 @@ def solve(
 
 
 class _Turns:
-    """Alternates between network and open world until both have a solution, or the network has none."""
+    """Alternate between network and open world until both have a solution, or the network has none."""
 
     def __init__(self, catalog: Catalog, request: Request, problem: Problem, world: OpenWorld) -> None:
         self._catalog = catalog

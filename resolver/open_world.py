@@ -419,7 +419,7 @@ class OpenWorld:
         return choices
 
     def _limit_to_torch(self, name: str) -> None:
-        """Exclude, for each torch of the catalog, every triton except the required one."""
+        """Exclude, for each torch of the catalog, every triton except the required triton."""
         torch, triton = self._closed["torch"], self._closed[name]
         variable = self._problem.variables[name]
         for bit, candidate in enumerate(self._problem.variables["torch"].candidates, start=1):

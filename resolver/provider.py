@@ -32,7 +32,7 @@ class _Candidate(msgspec.Struct, frozen=True):
 
 
 class _Provider(resolvelib.AbstractProvider["_Requirement", "_Candidate", str]):
-    """Provides the relations of a problem to resolvelib."""
+    """Provide the relations of a problem to resolvelib."""
 
     def __init__(self, problem: Problem, network: Network, domains: Domains) -> None:
         self._domains = dict(zip(network.names, domains, strict=True))

@@ -89,7 +89,7 @@ class OpTable:
     """Whether each op was compiled."""
     accelerator: str = ""
     torch: str = ""
-    """Major and minor of the torch that it was built against."""
+    """Major and minor of the torch that the ops were compiled against."""
     rocm: str = ""
     """Major and minor of the ROCm of that torch; empty for a torch without ROCm."""
 

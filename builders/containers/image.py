@@ -178,7 +178,7 @@ def cached_digest(given: Path) -> str:
 
 
 def check_digest(image: Image, locked_digest: str, locked_name: str) -> None:
-    """Check that an image is the one in the lock, if the lock has its digest.
+    """Check that an image is the image in the lock, if the lock has its digest.
 
     Raises
     ------

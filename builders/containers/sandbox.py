@@ -156,7 +156,7 @@ def _machine_hidden() -> list[Path]:
 
 
 def _topmost(paths: Sequence[Path]) -> tuple[Path, ...]:
-    """Return the directories that are not inside another one, without those of the system.
+    """Return the directories that are not inside another directory, without those of the system.
 
     Examples
     --------

@@ -205,7 +205,7 @@ class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     network: bool | None = None
     """Whether the build may use the network."""
     hides: tuple[str, ...] = ()
-    """Failures that follow from this one and are not reported with it."""
+    """Failures that follow from this failure and are not reported with it."""
     silent: bool = False
     """The build succeeds nevertheless, so every condition must be known to be met."""
     general: bool = False

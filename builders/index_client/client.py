@@ -180,7 +180,7 @@ class IndexClient:
         return None
 
     def direct(self, name: str, url: str) -> Project:
-        """Return a project whose only release is the one that a direct reference (``name @ URL``) names.
+        """Return a project with one release, which a direct reference (``name @ URL``) names.
 
         A branch or tag of a git repository becomes its commit, and a remote file is downloaded.
 

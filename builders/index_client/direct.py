@@ -56,7 +56,7 @@ class DirectRelease(msgspec.Struct, frozen=True):
 
 
 class DirectProject(msgspec.Struct, frozen=True):
-    """A project whose only release is the one that a direct reference names."""
+    """A project with one release, which a direct reference names."""
 
     name: str
     releases: tuple[DirectRelease, ...]

@@ -222,7 +222,7 @@ def learn_contents(
 
 
 class _Reading:
-    """Turns the content of one wheel into rows."""
+    """Turn the content of one wheel into rows."""
 
     def __init__(
         self, contents: Contents, sha256: str, catalog: Catalog, today: date, remarks: list[str]

@@ -101,7 +101,7 @@ def check_source(recipe: Recipe, source: Path, title: str, others: Iterable[Reci
     title
         Name and version, for messages.
     others
-        Other recipes of the package, to name the one that fits.
+        Other recipes of the package, to name a recipe that fits.
 
     Raises
     ------

@@ -53,7 +53,7 @@ class WheelTask(msgspec.Struct, frozen=True):
     name: str
     version: str
     requires: tuple[str, ...]
-    """Keys of the tasks whose wheels are installed to build this one."""
+    """Keys of the tasks whose wheels are installed for this task."""
     cores: int
     memory_gib: float
     seconds: float
@@ -108,7 +108,7 @@ class Run(msgspec.Struct, kw_only=True):
     server: str = ""
     """Directory of the HyperQueue server that was started for the run; empty for any other server."""
     keep_going: bool = False
-    """Whether to build further wheels after one has failed."""
+    """Whether to build further wheels after a failure."""
     jobs: list[SubmittedJob] = []
     results: dict[str, Result] = {}
     """Results by key; a task without a result is not finished."""

@@ -90,7 +90,7 @@ class Builds:
         Parameters
         ----------
         keep_going
-            Whether to start more builds after one has failed. Running builds are always finished.
+            Whether to start more builds after a failure. Running builds are always finished.
 
         Raises
         ------
@@ -190,7 +190,7 @@ class _Executor:
             self._report(name, state="skipped")
 
     def start(self, name: str, demand: Demand) -> None:
-        """Start a build, or continue one that has waited for another process."""
+        """Start a build, or continue a build that has waited for another process."""
         self._pending.append((name, demand))
 
     def wait(self) -> Sequence[Event]:
@@ -435,7 +435,7 @@ def _import_early() -> None:
 
 
 def _end_on_first_signal() -> None:
-    """Raise KeyboardInterrupt only at the first signal; a second one would interrupt the clean-up."""
+    """Raise KeyboardInterrupt only at the first signal; a second signal would interrupt the clean-up."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
     def interrupt(*_: object) -> None:

@@ -81,7 +81,7 @@ class Outcome:
     skipped: dict[str, str] = field(default_factory=dict)
     """Tasks that require a failed task, each with the failed task."""
     left: list[str] = field(default_factory=list)
-    """Tasks that were not started because another one failed."""
+    """Tasks that were not started because another task failed."""
     over_budget: list[str] = field(default_factory=list)
     """Tasks that were not started because they, or tasks that they require, would exceed the budget."""
 
@@ -94,7 +94,7 @@ def remaining_paths(graph: DiGraph[str], demands: Mapping[str, Demand]) -> dict[
     Parameters
     ----------
     graph
-        An edge goes from a task to one that requires it.
+        An edge goes from a task to a task that requires it.
     demands
         The demand of each task.
     """
@@ -122,7 +122,7 @@ def schedule(
     Parameters
     ----------
     graph
-        An edge goes from a task to one that requires it.
+        An edge goes from a task to a task that requires it.
     demands
         The demand of each task. A task that needs more than the machine has gets everything.
     capacity
@@ -130,7 +130,7 @@ def schedule(
     executor
         Starts the tasks.
     keep_going
-        Whether to start more tasks after one has failed. Running tasks are always finished.
+        Whether to start more tasks after a failure. Running tasks are always finished.
     rank
         Tasks with a lower rank are started first, whatever their remaining paths; the default is 0.
     budget

@@ -58,7 +58,7 @@ class _Row(msgspec.Struct, frozen=True):
 
 
 def partition_of(catalog: Catalog, site: str, name: str = "") -> Partition | None:
-    """Return the partition of a site with that name, or else the one with the longest time limit.
+    """Return the partition of a site with that name, or else the partition with the longest time limit.
 
     Short partitions are for tests, and sites admit few jobs to them. None if the catalog has no partition.
     """
@@ -328,7 +328,7 @@ def _queue() -> list[_Row] | None:
 
 
 def _most_minutes(partition: str) -> int:
-    """Return the time limit of a partition, or of the default one; 0 if Slurm reports none."""
+    """Return the minutes that a job may take in a partition, or in the default partition; 0 if unlimited."""
     output = bytes_of(["sinfo", "--noheader", "--format=%P|%l"]) or b""
     for line in output.decode(errors="replace").splitlines():
         name, _, limit = line.strip().partition("|")

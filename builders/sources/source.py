@@ -186,7 +186,7 @@ def patches_of(pick: Distribution, catalog: Catalog) -> tuple[Path, ...]:
     SourceError
         A file is missing.
     HashMismatchError
-        A file differs from the one in the lock.
+        A file differs from the lock.
     """
     release = catalog.release.get((pick.name, pick.version, pick.variant))
     folder = Path(release.from_file).parent if release else Path()

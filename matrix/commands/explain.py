@@ -168,7 +168,7 @@ def _rejected(context: Context, requirement: Requirement) -> tuple[list[Rejected
 
 
 def _older(name: str, chosen: str) -> Requirement | None:
-    """Return a requirement of versions older than the chosen one, if it is a version."""
+    """Return a requirement of versions older than the chosen version, if it is a version."""
     public = chosen.partition("+")[0]
     return parse_requirement(f"{name}<{public}") if public[:1].isdecimal() else None
 

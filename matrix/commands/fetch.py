@@ -197,7 +197,7 @@ def _wheelhouse_warnings(
 ) -> Iterator[str]:
     missing = [name for name, built in wheels.items() if not built]
     if missing:
-        message = f"The wheelhouse has no wheel of {shortened(missing)}: {index.root} does not have it yet."
+        message = f"{index.root} has no wheel of {shortened(missing)} yet, so the wheelhouse is incomplete."
         yield f"{message} Build with `matrix build-wheels`, then run the same command again."
     unmet = unmet_requirements(lock, wheels)
     if unmet:

@@ -97,7 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--in",
         dest="where",
         choices=("apptainer", "podman"),
-        help="the runtime for the image (default: the installed one)",
+        help="the runtime for the image (default: the installed runtime)",
     )
     add_index(parser)
     add_catalog(parser)

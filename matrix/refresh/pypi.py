@@ -109,7 +109,7 @@ def _add_release(
     files: list[DistributionPackage],
     update: CatalogUpdate,
 ) -> None:
-    """Add a release with a file of the same kind as the newest known one, and its likely requirements."""
+    """Add a release with a file of the same kind as the newest known release, and its likely requirements."""
     name = newest.package
     kind = "sdist" if newest.sdist else "wheel" if newest.wheel else ""
     pin = None
@@ -156,7 +156,7 @@ def _machine(tags: list[str]) -> str:
 
 
 def copied_requirements(catalog: Catalog, known: schema.Release, new: schema.Release) -> list[schema.Row]:
-    """Copy, as inferred, the requirements of the newest known release that no row states for the new one."""
+    """Copy, as inferred, requirements of the newest known release that no row states for the new release."""
     note = _COPIED.format(known=f"{known.package} {known.version}", new=new.version)
     return [
         schema.Requires(

@@ -2,7 +2,7 @@
 
 An installed version that is not in the catalog, such as torch 2.9.1+rocm6.4.lumi, has the requirements of a
 version in the catalog (2.9.1+rocm6.4). The public versions are the same, and the local label in the catalog
-is a prefix of the installed one.
+is a prefix of the installed label.
 If no label matches (a torch 2.10.0 that was compiled for the image), only the public version is matched:
 other distributions accept it as that torch, and its own requirements are not known. Both cases cause a
 warning if the version is chosen.

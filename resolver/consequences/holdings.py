@@ -79,7 +79,7 @@ class WheelRecord(msgspec.Struct, frozen=True):
 
 
 class Judge:
-    """Judges holdings; compiles each problem once."""
+    """Judge holdings; compile each problem once."""
 
     def __init__(self) -> None:
         self._sessions: dict[tuple[int, tuple[str, ...], bool], tuple[Side, Session | CoreItem]] = {}

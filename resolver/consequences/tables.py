@@ -184,7 +184,7 @@ class TableDiff:
         return list(self._found.values())
 
     def _add(self, consequence: Consequence, row_keys: Iterable[RowKey]) -> None:
-        """Add a consequence, or add its rows to an equal one."""
+        """Add a consequence, or add its rows to an equal consequence."""
         key = (
             consequence.effect,
             consequence.kind,

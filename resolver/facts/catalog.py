@@ -84,7 +84,7 @@ class Catalog(msgspec.Struct, frozen=True, dict=True):
             yield from self.of_kind(kind)
 
     def windows_of(self, site: str) -> list[schema.Window]:
-        """Return a site's driver windows, oldest first; a window without an end ends at the next one."""
+        """Return a site's driver windows, oldest first; a window without an end ends at the next window."""
         rows = sorted((w for w in self.window.values() if w.site == site), key=lambda w: w.since)
         ends = [*(row.since for row in rows[1:]), None]
         return [
@@ -162,7 +162,7 @@ def without_prebuilt(catalog: Catalog, backend: str) -> Catalog:
 
 
 def recipe_for(catalog: Catalog, release: schema.Release, backend: str) -> schema.Recipe | None:
-    """Return the recipe that builds a release for a backend; the last one if several match."""
+    """Return the recipe that builds a release for a backend; the last recipe if several match."""
     recipes = catalog.recipes_of(release.package)
     return next((row for row in reversed(recipes) if row.backend == backend and applies(row, release)), None)
 

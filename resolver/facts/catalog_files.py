@@ -212,7 +212,7 @@ def _example(key: str, kind: Any) -> str:  # noqa: ANN401  any type annotation
 def read_layers(
     groups: Iterable[Sequence[str]], overrides: Mapping[str, str] | None = None
 ) -> tuple[list[Layer], list[Path]]:
-    """Read groups of files; each group is a layer above the previous one.
+    """Read groups of files; each group is a layer above the previous group.
 
     A file that is included becomes a separate layer below the group of the file that includes it.
 

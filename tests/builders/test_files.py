@@ -1,4 +1,4 @@
-"""Atomic writes: a crash leaves either the old file or the new one."""
+"""Atomic writes: a crash leaves either the old or the new file."""
 
 from __future__ import annotations
 

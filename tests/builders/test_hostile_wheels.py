@@ -166,7 +166,7 @@ def test_member_without_name_is_rejected(make_wheel: MakeWheel) -> None:
 
 
 def test_member_with_two_names_is_damaged(make_wheel: MakeWheel) -> None:
-    """Otherwise one reader could audit a file, and another reader install a different one."""
+    """Otherwise one reader could audit a file, and another reader install a different file."""
     wheel = make_wheel()
     data = wheel.read_bytes()
     wheel.write_bytes(data.replace(b"tiny.py", b"evil.py", 1))

@@ -120,7 +120,7 @@ def test_publish_other_content_same_name_fails(
 def test_publish_lost_race_fails(
     index: Index, make_wheel: MakeWheel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two builds of the same lock end at once. The second one publishes while the first one copies."""
+    """Two builds of the same lock end at once. The second build publishes while the first build copies."""
     first = make_wheel()
     second = make_wheel(files={"tiny.py": b"ANSWER = 43\n"}, folder="other")
     real = shutil.copyfile

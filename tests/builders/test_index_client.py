@@ -1218,7 +1218,7 @@ def all_versions(answers: Mapping[str, Metadata | MatrixError | None]) -> dict[s
 
 
 def children() -> set[str]:
-    """Return the second processes of this one."""
+    """Return the second processes of this process."""
     found = set()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -1273,7 +1273,7 @@ def test_few_pages_start_no_process(client: MakeClient) -> None:
 @pytest.mark.usefixtures("many")
 @pytest.mark.parametrize("delay", [0.0, 0.1, 0.2])
 def test_second_process_may_be_killed(client: MakeClient, delay: float) -> None:
-    """The first process then makes the requests that the second one has not finished."""
+    """The first process then makes the requests that the second process has not finished."""
     source = with_second_process(client())
 
     def kill() -> None:

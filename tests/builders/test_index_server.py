@@ -457,7 +457,7 @@ def test_pages_beyond_the_cache_are_right(index: Index, monkeypatch: pytest.Monk
 @pytest.mark.integration
 @pytest.mark.parametrize("version", ["22.3", "newest"])
 def test_pip_installs_from_server_metadata(address: str, tmp_path: Path, version: str) -> None:
-    """The test runs the oldest supported pip and the newest one."""
+    """The test runs the oldest supported pip and the newest pip."""
     environment = tmp_path / "env"
     subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
     pip = [str(environment / "bin" / "python"), "-m", "pip", "-q", "--disable-pip-version-check"]

@@ -1,4 +1,4 @@
-"""A short run of every kind; ``nox -s fuzz`` is the long one."""
+"""A short run of every kind; ``nox -s fuzz`` is the long run."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ KNOWN = 'status = "documented"\nsource = "s"\n'
 
 
 def own_package(path: Path, sources: Sources, *rows: str) -> None:
-    """Write facts about a package with one release; PyPI has a second one."""
+    """Write facts about a package with one release; PyPI has a second release."""
     first = f'version = "1.0"\nsdist = {{ file = "newext-1.0.tar.gz", sha256 = "{AB}" }}\n'
     rows = ('[[package]]\nname = "newext"\ntitle = "t"\npypi = "same"\n', f"[[release]]\n{first}", *rows)
     path.write_text("schema = 1\n" + "".join(f"{row}{KNOWN}" for row in rows))

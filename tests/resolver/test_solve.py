@@ -1,4 +1,4 @@
-"""A session finds a solution if and only if there is one, and returns the preferred one."""
+"""A session finds a solution if and only if one exists, and returns the preferred solution."""
 
 from __future__ import annotations
 

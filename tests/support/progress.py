@@ -25,7 +25,7 @@ class Clock:
 
 @dataclass
 class Terminal(io.StringIO):
-    """Emulates a terminal of some size, and records the texts that are written to it."""
+    """Emulate a terminal of some size, and record the texts that are written to it."""
 
     columns: int = 80
     lines: int = 24
