@@ -201,7 +201,7 @@ def _signals_forwarded_to(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 @contextmanager
 def _signals_blocked() -> Iterator[None]:
-    """Block signals in new threads: a signal that a new thread receives does not wake this one (signal(7))."""
+    """Block signals in new threads: a signal to a new thread does not wake this thread (signal(7))."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
     try:
         yield

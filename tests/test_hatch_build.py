@@ -40,7 +40,7 @@ LIBRARY = Library(
 
 
 class Registry(BaseHTTPRequestHandler):
-    """Stands in for an npm registry with one archive."""
+    """Stand in for an npm registry with one archive."""
 
     asked: list[str] = []  # noqa: RUF012  one list for the test
 
@@ -92,7 +92,7 @@ def test_unreachable_registry_does_not_fail_build(tmp_path: Path, monkeypatch: p
     warnings: list[str] = []
 
     class App:
-        """Stands in for hatchling's application."""
+        """Stand in for hatchling's application."""
 
         display_warning = staticmethod(warnings.append)
 

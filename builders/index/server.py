@@ -1,8 +1,8 @@
 """An HTTP server for an index, for one build or for a whole site.
 
-Any web server can serve the directory. This one also negotiates the format of a page (PEP 691),
+Any web server can serve the directory. This server also negotiates the format of a page (PEP 691),
 serves the metadata of every wheel (PEP 658), answers range and conditional requests, and redirects other
-spellings of a name to the normalized one. Werkzeug implements HTTP's semantics, waitress the protocol.
+spellings of a name to the normalized name. Werkzeug implements HTTP's semantics, waitress the protocol.
 
 No client can lock others out. Only complete requests use a thread, and no thread waits for a client. Idle and
 slow connections end after a time limit, or earlier if there are too many, so that a new connection is always

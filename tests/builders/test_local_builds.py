@@ -294,7 +294,7 @@ def test_builds_share_no_temporary_directory(
     packed: MakeTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Container(HostRuntime):
-        """Stands in for a runtime with a private /tmp."""
+        """Stand in for a runtime with a private /tmp."""
 
         kind = "stand-in"
 

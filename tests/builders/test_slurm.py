@@ -438,7 +438,7 @@ def test_slurm_is_asked_once_for_all_jobs_and_less_often(
 
 
 class Killed(BaseException):
-    """Stands in for a signal that kills the process."""
+    """Stand in for a signal that kills the process."""
 
 
 def kill() -> None:

@@ -54,7 +54,7 @@ class Scripts(SlurmExecutor):
 
 
 class Killed(BaseException):
-    """Stands in for ``kill -9`` of the process that follows."""
+    """Stand in for ``kill -9`` of the process that follows."""
 
 
 class Case:

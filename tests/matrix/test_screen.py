@@ -24,7 +24,7 @@ ESCAPES = re.compile(r"\033\[[\d;]*m")
 
 
 class Terminal(io.StringIO):
-    """Stands in for a terminal of unknown width."""
+    """Stand in for a terminal of unknown width."""
 
     def isatty(self) -> bool:
         return True
