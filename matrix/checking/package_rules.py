@@ -452,7 +452,7 @@ def _check_extension(
         yield finding("unpinned-extension", entry, message, fix=_PIN)
         return
     message = "Of several builds of this version, pip takes the one whose label sorts last. "
-    message += "Without the index" if indexes.any else "The file names no index with such builds, so"
+    message += "Without the index," if indexes.any else "The file names no index with such builds, so"
     message += " pip builds PyPI's source archive, without torch."
     yield finding("unlabelled-extension", entry, message, fix=_PIN)
 

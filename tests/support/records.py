@@ -22,7 +22,7 @@ def materials_of(record: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def results_of(record: dict[str, Any]) -> dict[str, Any]:
-    """Return the findings on the wheel."""
+    """Return the results in a record, such as ``findings`` and ``objects``, by name."""
     products = record["predicate"]["runDetails"]["byproducts"]
     annotations = {product["name"]: product["annotations"] for product in products}
     return {name: product["result"] for name, product in annotations.items() if product["role"] == "result"}
