@@ -73,7 +73,7 @@ def line_expression(text: str) -> Any:  # noqa: ANN401  re2 has no types
 
 
 def literal_finder(texts: Sequence[bytes]) -> Callable[[bytes], list[int]]:
-    """Return a function that returns the positions of those texts that occur in a part of a log."""
+    """Return a function that returns the indices in `texts` of those texts that occur in a part of a log."""
     literals = re2.Set.SearchSet()
     for text in texts:
         literals.Add(re2.escape(text.decode()))

@@ -343,7 +343,10 @@ class _Build:
         return self.index.publish(wheel, statement(task, [], run, wheel=wheel.name, sha256=audit.sha256))
 
     def _with_compiler_cache(self, recipe: AppliedRecipe) -> tuple[AppliedRecipe, CompilerCache | None]:
-        """Return the settings of the build with the compiler cache, if it compiles and there is one."""
+        """Add the compiler cache to the settings of the build.
+
+        If the build does not use the cache, return the settings unchanged, and None instead of the cache.
+        """
         program = find_compiler_cache(self.limits.compiler_cache)
         in_image = self.task.build_host.runtime.image is not None
         if self.limits.compiler_cache == NO_COMPILER_CACHE or not self.task.recipe.must_contain:

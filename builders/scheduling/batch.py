@@ -199,7 +199,7 @@ class Executor(ABC):
         """Return how a job failed, as the rest of a sentence."""
 
     def _stopped_in_time(self, number: str) -> bool:  # noqa: ARG002
-        """Return whether the builds of a job that failed stopped because it was about to end."""
+        """Return whether the builds of a failed job stopped because the job was about to end."""
         return False
 
     # Methods that all batch systems share.
