@@ -1,7 +1,7 @@
 """Five optimizer steps with DeepSpeed's compiled CPU Adam, compared with torch's AdamW.
 
 Run it with the Python of an environment that has both. The exit code is 1 if they disagree, or if
-the op is not the compiled one of the wheel.
+the op is not the compiled op of the wheel.
 """
 
 from __future__ import annotations

@@ -45,8 +45,8 @@ def resolve(
         Requirements such as ``"torch>=2.4"`` or ``"flash-attn[triton]"``; none means the default set of the
         backend.
     site
-        A site of the catalog, or a TOML file that defines one; by default ``lumi-g``, or for the CPU backend
-        ``local``.
+        A site of the catalog, or a TOML file that defines a site; by default ``lumi-g``, or ``local`` for the
+        CPU backend and for GPU architectures that LUMI-G lacks.
     date
         The day for which to resolve; by default today (UTC).
     backend
@@ -188,7 +188,7 @@ def build(
 ) -> list[Path]:
     """Build the wheels that a resolution needs and an index lacks, check them, and publish them.
 
-    Several wheels are built at once, as cores and memory allow, each in a process forked from this one.
+    Several wheels are built at once, as cores and memory allow, each in a process forked from this process.
     After a failure, running builds continue to their end, and no more are started.
 
     Parameters

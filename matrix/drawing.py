@@ -127,7 +127,7 @@ _DOT_STYLES = {"build": 'style="filled" fillcolor="#dbeafe"', PIP: 'style="dashe
 
 
 def draw_dot(graph: DiGraph[str], title: str) -> str:
-    """Return the graph in Graphviz's language: a box around each generation, the last one on top."""
+    """Return the graph in Graphviz's language: a box around each generation, the last generation on top."""
     lines = [
         "digraph matrix {",
         f"  label={_quoted(title)} labelloc=t rankdir=TB newrank=true",
@@ -187,7 +187,7 @@ _MERMAID_STYLES = (
 
 
 def draw_mermaid(graph: DiGraph[str], title: str) -> str:
-    """Return the graph as a Mermaid flowchart: a subgraph for each generation, the last one on top."""
+    """Return the graph as a Mermaid flowchart: a subgraph for each generation, the last generation on top."""
     ids = {name: f"n{number}" for number, name in enumerate(sorted(graph))}
     lines = [f"%% {visible(title).replace('{', '(').replace('}', ')')}", "flowchart TB"]
     for number, group in reversed(list(enumerate(generations(graph), start=1))):

@@ -131,7 +131,7 @@ def add_site_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup
         "--site",
         metavar="NAME|FILE",
         type=nonempty,
-        help="a site of the catalog, or a TOML file that defines one (default: lumi-g; local for the CPU "
+        help="a site of the catalog, or a TOML file that defines a site (default: lumi-g; local for the CPU "
         "backend and for GPU architectures that lumi-g does not have)",
     )
     group.add_argument(

@@ -151,7 +151,7 @@ def overlays(settings: Settings) -> list[Path]:
     file = site_file(settings.site)
     if file and not Path(file).is_file():
         msg = f"The file {file} (given with --site) does not exist."
-        raise UsageError(msg, hint="Use the name of a site, or a TOML file that defines one.")
+        raise UsageError(msg, hint="Use the name of a site, or a TOML file that defines a site.")
     paths += [Path(file)] if file else []
     return [*paths, *map(Path, settings.catalog)]
 

@@ -1,8 +1,8 @@
 """Find the Python that wheels are built for, and check it in the runtime where it will be used.
 
 A base image may not contain the required Python. Then a Python of this machine is bound into the image
-at the same path: a Python that the user names, or one that uv manages. The user can name a conda prefix, or a
-virtual environment, which stands for the Python it was created from.
+at the same path: a Python that the user names, or a Python that uv manages. The user can name a conda
+prefix, or a virtual environment, which stands for the Python it was created from.
 """
 
 from __future__ import annotations

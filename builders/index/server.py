@@ -327,7 +327,7 @@ def listen(host: str = "127.0.0.1", port: int = 0) -> socket.socket:
         return socket.create_server((host, port), family=family)
     except (OSError, OverflowError) as error:
         msg = f"Cannot listen on {host}:{port}: {error}."
-        hint = "Another program may use that port; choose a different one with --port."
+        hint = "Another program may use that port; choose a different port with --port."
         raise EnvironmentLacksError(msg, hint=hint) from None
 
 

@@ -67,7 +67,7 @@ class IndexClient:
     """Fetch projects and metadata from package indexes: a `resolver.indexes.PackageIndexes`.
 
     All indexes that have a project are merged, as in pip. If several indexes have a file of the same name,
-    the file on the first one is used. An index that replies with an error other than "not found" stops the
+    the file on the first index is used. An index that replies with an error other than "not found" stops the
     resolution, because the answer could otherwise depend on its state. uv also stops; pip ignores such an
     index. The only exception is status 403 of PyTorch's index, which means that it does not have the project.
 

@@ -235,7 +235,7 @@ class _Credentials(requests.auth.AuthBase):
         return request
 
     def ask_keyring(self, url: str) -> bool:
-        """Look for the password of a server that requires one; return whether keyring has one."""
+        """Look for the password of a server that requires a login; return whether keyring has it."""
         host = urlsplit(url).netloc
         if host in self._known:
             return False

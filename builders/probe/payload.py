@@ -9,7 +9,7 @@ crash loses only one answer. A child cannot forge the answer of this process:
 - Whether an object is loaded is read from the child's memory map, while the child waits.
 - Each import is repeated in a process that looks like a user's: `plain_import`.
 - The answer of this process has a number that no child can read: the script is removed before the first child
-  starts, and the kernel refuses other processes of the user access to the memory of this one.
+  starts, and the kernel refuses other processes of the user access to the memory of this process.
 - All descendants are ended before the answer is printed.
 
 The statements of a package about itself, such as the value of an attribute, cannot be verified. A package

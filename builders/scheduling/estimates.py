@@ -41,7 +41,7 @@ class Estimate:
 
 
 def task_graph(tasks: Sequence[Task]) -> DiGraph[str]:
-    """Return the tasks by build key; an edge goes from a task to one that requires its wheel."""
+    """Return the tasks by build key; an edge goes from a task to a task that requires its wheel."""
     from networkx import DiGraph
 
     graph: DiGraph[str] = DiGraph()

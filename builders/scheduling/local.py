@@ -1,8 +1,8 @@
 """Build several wheels at once on this machine.
 
-Each build is a separate process, forked from this one. When it receives a signal, it ends all processes that
-it has started. The kernel sends it a signal when this process dies. It reports each step through a pipe. The
-scheduler decides when each build starts; this module starts them and distributes the compile jobs.
+Each build is a separate process, forked from this process. When it receives a signal, it ends all processes
+that it has started. The kernel sends it a signal when this process dies. It reports each step through a pipe.
+The scheduler decides when each build starts; this module starts them and distributes the compile jobs.
 """
 
 from __future__ import annotations

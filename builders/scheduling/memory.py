@@ -72,7 +72,7 @@ def repeat(look: Callable[[], None], interval: float, stop: Event) -> None:
     Parameters
     ----------
     interval
-        Minimum number of seconds between two calls, and before the first one.
+        Minimum number of seconds between two calls, and before the first call.
     """
     pause = interval
     while not stop.wait(pause):

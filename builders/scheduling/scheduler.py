@@ -3,7 +3,7 @@
 The scheduler reacts to events and always starts the task with the longest remaining path first. Cores and
 memory are tokens. If the first task does not fit, its start is reserved at the time when the running tasks
 are expected to have returned enough tokens. Another task may start before it only if that does not delay
-the reservation (EASY backfilling, as in Slurm and Maui), so no small tasks starve a large one.
+the reservation (EASY backfilling, as in Slurm and Maui), so no small tasks starve a large task.
 """
 
 from __future__ import annotations

@@ -219,7 +219,7 @@ class Repository:
         Raises
         ------
         SourceError
-            There is no such repository or commit, it is not readable, or the cached one is damaged.
+            There is no such repository or commit, it is not readable, or the cached repository is damaged.
         CommandError
             git failed.
         EnvironmentLacksError

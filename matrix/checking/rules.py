@@ -165,7 +165,7 @@ RULES: dict[str, Rule] = {
     ),
     "not-text": Rule("error", "item that is not a string", "conda stops with a TypeError"),
     "pip-not-list": Rule("error", "pip section that is not a list", "conda reads each character as a line"),
-    "several-pip-sections": Rule("error", "more than one pip section", "conda uses only the last one"),
+    "several-pip-sections": Rule("error", "more than one pip section", "conda uses only the last section"),
     "duplicate-key": Rule("error", "duplicate key", "conda rejects the file"),
     "unknown-key": Rule("warning", "unknown key", "conda ignores the section"),
     "pip-line-outside": Rule(

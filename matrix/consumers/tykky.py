@@ -7,7 +7,7 @@ tykky at CSCfi/hpc-container-wrapper@b0956d9:
   and tykky succeeds. Programs in the environment then prefer packages in ``~/.local``.
 - ``update`` keeps neither the variables of ``--environ`` nor a copy of the old environment, and never changes
   the Python.
-- An environment works under another name, so it can be built next to the old one.
+- An environment works under another name, so it can be built next to the old environment.
 """
 
 from __future__ import annotations

@@ -203,7 +203,7 @@ def _allowed(
     Raises
     ------
     UsageError
-        The requirement names several variants, or one that no release has.
+        The requirement names several variants, or a variant that no release has.
     """
     versions = allowed_by([str(requirement.specifier)] if requirement.specifier is not None else [])
     known = sorted({candidate.variant for candidate in candidates} - {""}, key=_names_before_commits)

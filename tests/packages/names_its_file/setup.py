@@ -1,4 +1,4 @@
-"""Compiles a file by its absolute path, as CMake does."""
+"""A project that compiles a file by its absolute path, as CMake does."""
 # mypy: ignore-errors
 
 from pathlib import Path

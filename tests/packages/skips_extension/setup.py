@@ -1,4 +1,4 @@
-"""Leaves its extension out without a message if it finds no GPU, as real packages do."""
+"""A project that leaves its extension out without a message if it finds no GPU, as real packages do."""
 # mypy: ignore-errors
 
 from pathlib import Path

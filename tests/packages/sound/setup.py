@@ -1,4 +1,4 @@
-"""Needs packaging for its build, but does not declare it."""
+"""A project whose build requires packaging, but that does not declare this requirement."""
 # mypy: ignore-errors
 
 from packaging.version import Version
