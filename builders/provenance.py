@@ -545,5 +545,5 @@ def _invalid(reason: str) -> ProvenanceError:
     msg = f"This is not a valid provenance document: {reason.rstrip('.')}."
     return ProvenanceError(
         msg,
-        hint="Remove the wheel with `matrix index remove WHEEL`, then build it again, or add a copy of it.",
+        hint="Remove the wheel with `matrix index remove WHEEL`, then build the wheel again, or add a copy.",
     )

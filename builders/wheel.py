@@ -245,7 +245,7 @@ class WheelReader:
 
 
 class StoredMember:
-    """The content of a member that is not compressed; a slice of it is read when it is used.
+    """The content of a member that is not compressed; a slice is read when it is used.
 
     Parameters
     ----------

@@ -72,7 +72,7 @@ class CoveredCell(msgspec.Struct, frozen=True, kw_only=True):
     state: State
     why: str
     requested: bool
-    """Whether `matrix.toml` or the lock requests it, or the index has builds of it for this torch."""
+    """Whether `matrix.toml` or the lock requests the package, or the index has its builds for this torch."""
     tasks: tuple[str, ...]
     """The keys of its wheels that are built."""
     seconds: float

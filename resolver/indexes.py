@@ -22,7 +22,7 @@ class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     name: str
     url: str
     sha256: str = ""
-    """Hexadecimal; empty if the index has no SHA-256 of it."""
+    """Hexadecimal; empty if the index does not publish it."""
     size: int = 0
     """In bytes; 0 if unknown."""
     index: str = ""

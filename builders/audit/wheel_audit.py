@@ -82,7 +82,7 @@ class WheelAudit:
     findings: tuple[Finding, ...]
     path: Path = field(repr=False)
     is_damaged: bool = False
-    """Whether parts of it cannot be read."""
+    """Whether parts of the wheel cannot be read."""
 
     @property
     def verdict(self) -> Literal["sound", "defective"]:

@@ -473,8 +473,8 @@ class Index:
 
         The pages are written under temporary names before the wheel gets its name, so a full disk or a
         missing permission prevents publishing. A crash leaves the index with or without the wheel, never
-        with part of it. The next `refresh` repairs a page that a crash left outdated. A wheel that is in
-        the index without a record gets its record.
+        with a part of the wheel. The next `refresh` repairs a page that a crash left outdated. A wheel that
+        is in the index without a record gets its record.
 
         Parameters
         ----------

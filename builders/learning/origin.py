@@ -175,7 +175,7 @@ def _of_git(text: str, version: str, mirrors: Mapping[str, str], *, offline: boo
     location, _, fragment = text.partition("#")
     if "subdirectory=" in fragment:
         msg = f"{without_password(text)!r} names a subdirectory, which a recipe cannot build."
-        raise UsageError(msg, hint="Make an sdist of it (`python -m build --sdist`), and name that file.")
+        raise UsageError(msg, hint="Make an sdist of the directory (`python -m build --sdist`), and name it.")
     parts = urlsplit(location)
     if parts.password or (parts.username and parts.scheme.startswith("http")):
         msg = "The URL contains a login, which the draft would store."

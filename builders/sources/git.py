@@ -461,7 +461,7 @@ def select_submodules(
     ----------
     selection
         Submodules or directories. Each selects all submodules at or below it, recursively. A
-        path inside a submodule selects that part of it.
+        path inside a submodule selects that part of the submodule.
     present
         Paths of the submodules that the commit has.
     where

@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "name",
         nargs="?",
         metavar="NAME",
-        help="a component of the lock, or versions of it that were not chosen, such as torch==2.13.0"
+        help="a component of the lock, or versions of a component that were not chosen, such as torch==2.13.0"
         " (default: all; or the conflict, if the last resolve in this directory had one)",
     )
     add_lock(parser)
