@@ -11,8 +11,8 @@ in process
     Only `matrix` looks for the preferred solution; the others stop at the first solution.
 whole command
     from start to exit: ``matrix resolve`` with the universe as an overlay of the shipped catalog;
-    ``uv pip compile`` and ``pip install --dry-run`` with an index of the universe on disk. The first run
-    has no cache, the others have one.
+    ``uv pip compile`` and ``pip install --dry-run`` with an index of the universe on disk. Only the
+    first run has no cache.
 
 Milliseconds are medians; ratios are to `matrix` in the same group and run. For whole commands, the minimum
 CPU time of all runs (of all threads) is given, too: other work on the machine affects it less. Memory is the

@@ -311,7 +311,7 @@ def _gpus(reply: EnvironmentReply, lock: Resolution | None, *, need_gpu: bool) -
         if gpu.error:
             yield Finding("verify-gpu-failed", "error", f"{name}: {gpu.error}")
         elif targets and architecture and architecture not in targets:
-            message = f"{name} is not an architecture of the lock, which has {', '.join(sorted(targets))}."
+            message = f"The lock is for {', '.join(sorted(targets))}, not for {name}."
             yield Finding(
                 "verify-gpu-target", "error", message, "Resolve and build for this architecture as well."
             )

@@ -38,7 +38,9 @@ RULES: dict[str, Rule] = {
         "`--config-settings` cannot switch build isolation off",
     ),
     "hash-on-some": Rule(
-        "error", "hash on some lines only", "if one line has a hash, pip requires one for every distribution"
+        "error",
+        "hash on some lines only",
+        "if one line has a hash, pip requires a hash for every distribution",
     ),
     "not-a-requirement": Rule(
         "error",

@@ -7,7 +7,7 @@ Observed with pip 22.3 to 26.3:
 - No public index can satisfy a pin with a local label, because PyPI rejects labels. Any project of the same
   name could satisfy an unpinned name.
 - ``--only-binary NAME`` keeps pip from running an unrelated setup.py, and makes a missing wheel an error.
-- If one line has a hash, every requirement and every dependency needs one.
+- If one line has a hash, every requirement and every dependency needs a hash.
 - ``--no-deps`` is not allowed in the file. As a variable, it would also apply to the build requirements of
   sdists, which pip installs with its own pip.
 - After ``--only-binary :all:``, uv builds no package from source, even if a later line allows it.
