@@ -123,7 +123,7 @@ def measure(rig: Rig, case: Case, *, runs: int, jobs: int) -> dict[str, Any]:
     Parameters
     ----------
     runs
-        How often each is run, after the cold run.
+        Number of runs of each command, after the cold run.
     jobs
         Compile jobs at once.
     """

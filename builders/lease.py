@@ -13,8 +13,8 @@ excludes. Lustre may be mounted with ``localflock``, and NFS with ``local_lock``
 machines at once. With ``noflock`` it fails. Sources: mount.lustre(8), nfs(5), flock(2).
 
 A lease does not stop a process that was suspended on another machine for longer than `EXPIRY`. When that
-process continues, another one may hold the lock. So every file that is written under a lock must still appear
-by an atomic rename.
+process continues, another process may hold the lock. So every file that is written under a lock must still
+appear by an atomic rename.
 """
 
 from __future__ import annotations

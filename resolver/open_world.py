@@ -945,7 +945,7 @@ class OpenWorld:
             self._unread[name, self._solution[name]] = error.message
             return
         if metadata is None:
-            self._unread[name, self._solution[name]] = "no index has its metadata"
+            self._unread[name, self._solution[name]] = "no index has the metadata"
             return
         try:
             for extra in ("", *self.extras_of(name)):

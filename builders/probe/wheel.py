@@ -132,7 +132,7 @@ def _borrowed(reply: WheelReply) -> Iterator[Finding]:
         fix = f"Install {listed} as well."
         yield Finding("probe-undeclared", "warning", message, fix, {"distributions": listed})
     else:
-        message = f"Its imports used build requirements: {', '.join(sorted(used))}"
+        message = f"The imports of the wheel used build requirements: {', '.join(sorted(used))}"
         yield Finding("probe-beside", "info", message)
 
 
