@@ -180,8 +180,8 @@ def _take(path: Path, holder: Holder, expired: dict[int, _Lease]) -> tuple[Path,
     """Create the next lease; return None if another process was faster.
 
     Another process may have released and acquired the lock since `expired` was read, with the numbers that
-    it used before. So both processes read the leases again after they created one, and at least one of them
-    finds the lease of the other.
+    it used before. So both processes read the leases again after they created a lease, and at least one of
+    them finds the lease of the other.
     """
     number = max(expired, default=0) + 1
     lease = _lease_path(path, number)

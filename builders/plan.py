@@ -243,5 +243,5 @@ def _recipe(pick: Distribution, resolution: Resolution, catalog: Catalog, ops: S
     recipe = recipe_for(catalog, release, resolution.target.backend) if release else None
     if recipe is None:
         msg = f"The lock builds {pick.name} {pick.version}, but the catalog has no recipe for it."
-        raise LockError(msg, hint="If the lock was made with another --catalog, resolve again with this one.")
+        raise LockError(msg, hint="If the lock was made with another --catalog, resolve again.")
     return with_ops(recipe, ops, pick.version) if ops else recipe

@@ -287,7 +287,7 @@ def _main_component(task: Task, source: Descriptor, patches: Iterable[Descriptor
     """Return the component of the wheel itself.
 
     A wheel built from git gets a package URL of type ``generic``, because the project of that name on PyPI
-    may be a different one, as for Apex.
+    may be a different project, as for Apex.
     """
     from cyclonedx.model import XsUri
     from cyclonedx.model.component import Commit, Component, Diff, Patch, PatchClassification, Pedigree

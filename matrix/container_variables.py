@@ -38,7 +38,7 @@ DISTURBING = {
 }
 """Variables to unset, with the reason."""
 _KEPT = {
-    "PIP_NO_INDEX": "is kept: pip reads no index, not even this one",
+    "PIP_NO_INDEX": "is kept: pip reads no index, not even this index",
     "PIP_FIND_LINKS": "is kept: its wheels compete with those of the index",
     "PIP_CONSTRAINT": "is kept: it limits the versions that pip can choose",
     "PIP_NO_BUILD_ISOLATION": "is kept: pip inverts it, so only a value such as 0 or no turns isolation off",

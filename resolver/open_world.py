@@ -5,7 +5,7 @@ the assumption of a second search (`resolver.incompatibilities`), which adds all
 search requests a project from an index only when a distribution requires the project, and the metadata of a
 release only when it considers that release. The requirements become incompatibilities while it runs. If it
 finds no solution, it returns the part of the assumption that is the reason. The network adds this part as a
-relation and decides again. So the platform stays the best possible one, and a requirement of any distribution
+relation and decides again. So the platform stays the best possible, and a requirement of any distribution
 can change ROCm, torch or Python. If there is no solution, this is proved: the network has no solution with
 the added relations.
 """

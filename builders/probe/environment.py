@@ -27,7 +27,7 @@ _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _MOST_SHOWN = 3
 _KEPT = (
     "The lock keeps the version in the base image. Use that image, without other copies, or resolve again "
-    "for this one with `--keep-installed image`."
+    "for this image with `--keep-installed image`."
 )
 _OTHER_LIBRARY = "Remove its directory from LD_LIBRARY_PATH and LD_PRELOAD: modules may set them."
 

@@ -352,7 +352,7 @@ def _check_path(entry: Entry, text: str, expected: Expected) -> Iterator[Finding
     elif expected.consumer == "cotainr" and not f"{path}/".startswith(_VISIBLE):
         message = (
             f"{path} is not visible while cotainr builds; only /tmp, /var/tmp and 127.0.0.1 are. pip ignores "
-            "the path and then finds no version, or a different one."
+            "the path and then finds no version, or a different version."
         )
         fix = "Copy it to /tmp in the same job, or bind its directory to /mnt before you run cotainr."
         corrected: list[str] = []

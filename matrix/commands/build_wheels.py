@@ -109,7 +109,7 @@ class WheelResult(msgspec.Struct, omit_defaults=True):
     diagnosis: tuple[Finding, ...] = ()
     """The known causes of the failure."""
     seconds: float = 0
-    """The expected time of the build; 0 if neither a record nor the recipe has one, or nothing is built."""
+    """The expected time of the build; 0 if no record and no recipe has a time, or nothing is built."""
     seconds_from: TimeSource = "guess"
     """The origin of `seconds`."""
 

@@ -191,7 +191,7 @@ def choose_route(route: str, command: Sequence[str], image: str) -> Choice:
         choice = _choose_by_image(route, image or base_image_of(command), requested=bool(image))
     starter = PurePath(command[0]).name
     if choice.route == "loopback" and starter in _OTHER_NODE:
-        msg = f"{starter} may start the command on another node, which cannot reach a server on this one."
+        msg = f"{starter} may start the command on another node, which cannot reach a server on this node."
         hint = (
             f"Use the opposite order, `{starter} ... matrix run -- COMMAND`. Or name the base image with "
             "--base-image: if it has /mnt, the index is bound instead."

@@ -295,7 +295,7 @@ def test_proxy_is_bypassed_for_loopback(env: dict[str, str], expected: str | Non
 
 def test_kept_variables_are_reported() -> None:
     assert kept_warnings({"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "", "PATH": "/bin"}) == [
-        "PIP_NO_INDEX is kept: pip reads no index, not even this one"
+        "PIP_NO_INDEX is kept: pip reads no index, not even this index"
     ]
 
 
