@@ -497,7 +497,7 @@ class _Part:
     def _excluded_by(
         self, relation: Relation, variable: Variable, left: int, around: Domains
     ) -> Iterator[tuple[str, int]]:
-        """Yield the name of the other component, and the candidates that fit none of its candidates."""
+        """Yield the other component, or ``known-bad``, and the candidates that fit none of its candidates."""
         number = self.session.network.number
         if relation.subject is variable:
             other = around[number[relation.object.name]]
