@@ -116,7 +116,7 @@ def real_path(given: Path) -> Path:
     try:
         return given.resolve(strict=True)
     except FileNotFoundError:
-        link = f", which {given} points to" if given.is_symlink() else ""
+        link = f", which {given} points to," if given.is_symlink() else ""
         msg = f"The base image {given.resolve()}{link} does not exist."
         hint = "Name an image on this machine. To download one, run `apptainer pull FILE ADDRESS`."
         raise EnvironmentLacksError(msg, hint=hint) from None
