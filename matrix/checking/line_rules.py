@@ -236,7 +236,7 @@ def _check_hashes(document: Document) -> Iterator[Finding]:
             "If one requirement has a hash, pip requires hashes for all requirements and dependencies. "
             f"{len(bare)} of {len(requirements)} requirements have none, the first on line {bare[0].line}."
         )
-        fix = "Add hashes to all requirements, or remove all of them."
+        fix = "Add hashes to all requirements, or remove all hashes."
         yield finding("hash-on-some", (hashed or required)[0], message, fix=fix)
 
 
