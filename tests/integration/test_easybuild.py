@@ -259,7 +259,7 @@ def test_module_is_installed_verified_and_kept(site: Site) -> None:
 
 
 def test_reinstallation_repairs_failed_one(site: Site, image: Path) -> None:
-    """EasyBuild deletes the old installation first, so after a failed one there is no module to load."""
+    """EasyBuild deletes the old installation first, so after a failed reinstallation there is no module."""
     site.write_easyconfig(NEWER, image)
     wheels = site.work / "index" / "simple" / "fused"
     wheels.rename(site.work / "hidden")
