@@ -1,1 +1,1 @@
-"""Builds, checks and publishes wheels. All side effects are in this package."""
+"""Build, check and publish wheels. All side effects are in this package."""
