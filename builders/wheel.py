@@ -398,7 +398,7 @@ def write_wheel(path: Path, members: Mapping[str, NewMember], dist_info: str) ->
         for name in sorted(members, key=lambda one: (one.startswith(f"{dist_info}/"), one)):
             digest = recorded_hash(_write_member(archive, name, members[name], pool))
             if members[name].recorded not in {"", digest}:
-                msg = f"the SHA-256 of {name} differs from RECORD"
+                msg = f"the sha256 of {name} differs from RECORD"
                 raise DamagedError(msg)
             rows.append((name, digest, str(members[name].size)))
         record = f"{dist_info}/RECORD"
