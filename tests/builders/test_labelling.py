@@ -398,7 +398,7 @@ def test_wheel_without_metadata_file_is_rejected(source: Path, tmp_path: Path, n
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"tiny/__init__.py": b"ANSWER = 43\n"}, "the SHA-256 of tiny/__init__.py differs from RECORD"),
+        ({"tiny/__init__.py": b"ANSWER = 43\n"}, "the sha256 of tiny/__init__.py differs from RECORD"),
         ({"tiny/more.py": b""}, "RECORD has no SHA-256 for tiny/more.py"),
         ({RECORD: b"\xff\xfe"}, "RECORD cannot be read"),
         ({WHEEL: b"Wheel-Version: 2.0\n"}, "its wheel format is 2.0; only version 1 is supported"),
