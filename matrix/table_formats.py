@@ -37,7 +37,7 @@ _MIN_WIDTH = len("- base-image")
 """Width of the most frequent reasons for a refusal, for which every column has space."""
 _GAP = "  "
 _NO_IMAGE = ", no base image works: published wheels only"
-_REFUSED_ROWS = "Does not work at this site"
+REFUSED_ROWS = "Does not work at this site"
 
 
 class CellDocument(msgspec.Struct, kw_only=True):
@@ -197,7 +197,7 @@ def _heading(row: Row, screen: Screen, *, is_cpu: bool) -> Iterator[str]:
     text = f"ROCm {row.rocm}" if row.rocm else ""
     text += "" if row.images or is_cpu else _NO_IMAGE
     if row.verdict is None:
-        yield f"{_REFUSED_ROWS}\n"
+        yield f"{REFUSED_ROWS}\n"
     elif row.verdict == "at-own-risk":
         yield screen.styled(_RISK, f"{text}, at your own risk") + "\n"
     elif text:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from matrix.report.page import Report
+from matrix.table_formats import REFUSED_ROWS
 from resolver.label import labelled, wheel_label
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     Core = Callable[[Row, Column | None], list[CoreItem]]
     """Returns the whole reason why a cell, or a row, is refused."""
 
-_REFUSED_ROWS = "Does not work at this site"
 _ANY_PYTHON = "py3"
 
 
@@ -112,7 +112,7 @@ class TableData:
 
     def _heading(self, row: Row) -> str:
         if row.verdict is None:
-            return _REFUSED_ROWS
+            return REFUSED_ROWS
         if self._table.request.target.backend == "cpu":
             return "CPU"
         return f"ROCm {row.rocm}" + ("" if row.images else ", no base image works: published wheels only")

@@ -118,7 +118,7 @@ def test_invalid_image_is_rejected(
 def test_address_gets_pull_command() -> None:
     with pytest.raises(EnvironmentLacksError, match=r"docker://rocm/dev:6\.2 is an address") as caught:
         find_image(Path("docker://rocm/dev:6.2"))
-    assert "`apptainer pull image.sif docker://rocm/dev:6.2`" in caught.value.hint
+    assert caught.value.hint == "Pull it first with `apptainer pull image.sif docker://rocm/dev:6.2`."
 
 
 def test_form_of_each_kind(tmp_path: Path, unpacked: Path) -> None:

@@ -133,7 +133,7 @@ def test_changed_or_removed_patch_is_an_error(tmp_path: Path) -> None:
 
 def test_lock_with_patches_requires_them(tmp_path: Path) -> None:
     pick = locked(overlay(tmp_path / "facts", FIX))
-    with pytest.raises(SourceError, match="must be 1, not 0"):
+    with pytest.raises(SourceError, match=r"The number of patches for \S+ \S+ must be 1, not 0\."):
         obtain(pick, offline=True)
 
 

@@ -166,10 +166,10 @@ def left_to_pip(installation: Installation) -> tuple[str, str]:
     lock, reasons = installation.lock, installation.left_open
     from_git = any(not pick.files for pick in installation.built)
     published = [pick for pick in installation.installed if pick.origin == "published"]
-    if not lock.is_complete and (lock.left_open or published or not from_git):
-        hint = "To lock everything, run `matrix resolve` with network access."
-    elif from_git:
+    if from_git and (lock.is_complete or not (lock.left_open or published)):
         hint = "Run `matrix build-wheels`, then resolve again: the requirements of the wheels are then known."
+    elif not lock.is_complete:
+        hint = "To lock everything, run `matrix resolve` with network access."
     else:
         hint = "Add the missing distributions to the request, and resolve again."
     listed = shortened((reason.rstrip(".") for reason in reasons), most=2, separator="; ")
