@@ -117,7 +117,7 @@ def build_in_jobs(
     Raises
     ------
     MatrixError
-        A source or a wheel cannot be fetched; with ``--keep-going``, for every task.
+        A source or a wheel cannot be fetched, without ``--keep-going``.
     UsageError
         An option is not valid.
     CommandError
@@ -126,9 +126,12 @@ def build_in_jobs(
     run = _run(tasks_of_locks, catalog, executor.index, context)
     tasks = {task.build_key: task for _, tasks in tasks_of_locks for task in tasks}
     errors = _fetch(tasks.values(), context)
+    run.results = {
+        key: Result("failed", f"{error.message}{_hint(error)}", error.exit_code)
+        for key, error in errors.items()
+    }
     if len(errors) == len(tasks):
-        raise next(iter(errors.values()))
-    run.results = {key: Result("failed", f"{error.message}{_hint(error)}") for key, error in errors.items()}
+        return run
     with _saying_that_jobs_go_on(executor, context):
         return executor.start(run)
 

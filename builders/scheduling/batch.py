@@ -83,6 +83,8 @@ class Result(msgspec.Struct, frozen=True):
 
     state: Literal["built", "failed", "skipped"]
     why: str = ""
+    exit_code: int = 1
+    """That of the command if nothing is worse; ignored if the wheel was built."""
 
 
 class Run(msgspec.Struct, kw_only=True):

@@ -16,7 +16,6 @@ from builders.containers.image import with_cached_digest
 from builders.expected_time import TimeSource, expected_time
 from builders.findings import Finding
 from builders.index import Index
-from builders.records import earlier_failure
 from builders.scheduling.estimates import recorded
 from builders.scheduling.local import Builds
 from matrix.api import check_build_hosts, write_lock
@@ -265,7 +264,7 @@ def _build(builds: Builds, wheels: Sequence[WheelResult], context: Context) -> i
         if path := builds.wheels.get(key):
             wheel.state, wheel.wheel = "built", str(path)
         elif key in builds.errors:
-            wheel.state = "failed"
+            wheel.state, wheel.why = "failed", builds.errors[key].message
             diagnosis = builds.errors[key].details.get("diagnosis", ())
             wheel.diagnosis = tuple(msgspec.convert(diagnosis, list[Finding]))
         elif key in outcome.skipped:
@@ -342,7 +341,7 @@ def _print_cells(coverage: Coverage, wheels: list[WheelResult], context: Context
         if key in coverage.why_not:
             wheel.state, wheel.why = "skipped", coverage.why_not[key]
         elif wheel.state == "failed":
-            coverage.why_not[key] = earlier_failure(coverage.tasks[key], index) or "it failed"
+            coverage.why_not[key] = f"it failed: {wheel.why.partition(chr(10))[0]}"
         elif wheel.state == "skipped":
             coverage.why_not[key] = wheel.why
     result = coverage.result({wheel.build_key for wheel in wheels if wheel.wheel})
@@ -404,13 +403,14 @@ def _record(finished: Run, wheels: Sequence[WheelResult], index: Index, context:
         if result is None:
             continue
         wheel.state = result.state
-        if result.state == "skipped":
+        if result.state != "built":
             wheel.why = result.why
-        elif result.state == "failed":
+        if result.state == "failed":
             context.console.error(f"{wheel.name} {wheel.version}: {result.why}")
         elif published := index.find(wheel.name, wheel.build_key):
             wheel.wheel = str(published.path)
-    return int(any(result.state != "built" for result in finished.results.values()))
+    codes = (result.exit_code for result in finished.results.values() if result.state != "built")
+    return max(codes, default=0)
 
 
 def _remember(built: Mapping[str, Path], tasks: Mapping[str, Task], context: Context) -> None:

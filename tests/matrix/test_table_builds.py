@@ -12,7 +12,7 @@ import pytest
 from builders.host import running_python
 from builders.index import Index
 from builders.plan import Task
-from builders.scheduling.batch import Result, Run
+from builders.scheduling.batch import Run
 from builders.scheduling.hyperqueue import HyperQueue
 from builders.scheduling.local import Builds
 from matrix.batch import EXECUTORS
@@ -250,20 +250,19 @@ def test_plan_of_selection_can_be_executed_by_build_one(
 
 
 @pytest.mark.parametrize(
-    ("failing", "code", "states"),
-    [(TORCHES[:1], 1, ["failed", "to build", "to build"]), (TORCHES, 3, None)],
+    ("failing", "states"), [(TORCHES[:1], ["failed", "to build", "to build"]), (TORCHES, 3 * ["failed"])]
 )
 def test_failed_fetch_fails_only_its_task_in_batch_system(
-    capsys: Capture, monkeypatch: pytest.MonkeyPatch, failing: list[str], code: int, states: list[str] | None
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, failing: list[str], states: list[str]
 ) -> None:
-    results: list[Result] = []
+    started: list[Run] = []
 
     class Batch(HyperQueue):
         def require(self, consequence: str) -> None:
             pass
 
         def start(self, run: Run) -> Run:
-            results.extend(run.results.values())
+            started.append(run)
             return run
 
     def fetch(task: Task, *_: object) -> None:
@@ -274,9 +273,9 @@ def test_failed_fetch_fails_only_its_task_in_batch_system(
     monkeypatch.setitem(EXECUTORS, "hq", Batch)
     monkeypatch.setattr("matrix.batch.obtain", lambda *_, **__: None)
     monkeypatch.setattr("matrix.batch.wheels_of", fetch)
-    document = run(capsys, "--executor", "hq", code=code)
-    if states is None:
-        assert (document["message"], document["hint"], results) == ("no such wheel", "look elsewhere", [])
-    else:
-        assert [wheel["state"] for wheel in document["wheels"]] == states
-        assert results == [Result("failed", "no such wheel\n  hint: look elsewhere")]
+    document = run(capsys, "--executor", "hq", code=3)
+    assert [wheel["state"] for wheel in document["wheels"]] == states
+    assert document["wheels"][0]["why"] == "no such wheel\n  hint: look elsewhere"
+    whys = [cell["why"] for cell in document["cells"]]
+    assert whys.count("it failed: no such wheel") == len(failing)
+    assert len(started) == (1 if "to build" in states else 0)
