@@ -9,6 +9,8 @@ another `PinStyle` makes it weaker.
 from __future__ import annotations
 
 import hashlib
+import zipfile
+from collections import deque
 from dataclasses import dataclass, field
 from email.parser import HeaderParser
 from typing import TYPE_CHECKING, Literal
@@ -34,7 +36,6 @@ from resolver.errors import MatrixError, RawWheelError
 from resolver.requirements import TRITON_NAMES
 
 if TYPE_CHECKING:
-    import zipfile
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
@@ -211,8 +212,8 @@ def _parse(text: str) -> Requirement | None:
 def label_wheel(raw: Path, labels: Labels, directory: Path) -> Labelled:
     """Write a copy of a wheel with other labels.
 
-    The bytes of the copy depend on the content and the labels, not on when, where, or how the build
-    backend packed the wheel.
+    Members are copied as the build backend compressed them. Apart from that, the bytes of the copy depend
+    only on the content and the labels, not on when, where, or in which order the backend packed the wheel.
 
     Parameters
     ----------
@@ -297,9 +298,10 @@ class _Relabelling:
                 executable = bool(info.external_attr >> 16 & 0o111)
                 algorithm, digest = self._recorded.get(name, ("", ""))
                 is_hashed_again = algorithm == "sha256"
-                chunks = self._chunks(info) if is_hashed_again else self._checked(info)
+                deflated = deque[bytes]() if info.compress_type == zipfile.ZIP_DEFLATED else None
+                chunks = (self._chunks if is_hashed_again else self._checked)(info, deflated)
                 recorded = f"{algorithm}={digest}" if is_hashed_again else ""
-                members[new] = NewMember(info.file_size, chunks, executable, recorded)
+                members[new] = NewMember(info.file_size, chunks, executable, recorded, deflated)
         return members
 
     def _renamed(self, top: str) -> str:
@@ -310,20 +312,20 @@ class _Relabelling:
             return f"{self._stem}.data"
         return top
 
-    def _checked(self, info: zipfile.ZipInfo) -> Iterator[bytes]:
+    def _checked(self, info: zipfile.ZipInfo, deflated: deque[bytes] | None = None) -> Iterator[bytes]:
         """Yield the content of a member; raise an error at the end unless it matches RECORD."""
         algorithm, expected = self._recorded.get(info.filename, ("sha256", ""))
         digest = hashlib.new(algorithm)
-        for data in self._chunks(info):
+        for data in self._chunks(info, deflated):
             digest.update(data)
             yield data
         if expected and recorded_hash(digest.digest(), algorithm) != f"{algorithm}={expected}":
             msg = f"the {algorithm} of {info.filename} differs from RECORD"
             raise DamagedError(msg)
 
-    def _chunks(self, info: zipfile.ZipInfo) -> Iterator[bytes]:
+    def _chunks(self, info: zipfile.ZipInfo, deflated: deque[bytes] | None) -> Iterator[bytes]:
         try:
-            yield from self._wheel.chunks(info)
+            yield from self._wheel.chunks(info, deflated)
         except DamagedError as error:
             msg = f"{info.filename} {error}"
             raise DamagedError(msg) from None

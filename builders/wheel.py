@@ -46,9 +46,6 @@ _CHUNK = 1 << 18
 _WORTH_A_THREAD = 1 << 20  # bytes
 _MOST_PENDING = 8  # chunks that wait to be hashed
 _InflateError = cast("type[Exception]", zlib.error)
-_COMPRESS_LEVEL = 2  # of zlib-ng: a quarter of the time of zlib's default level, for members 11 % larger
-_BLOCK = 1 << 20  # bytes that are compressed at once
-_WINDOW = 1 << 15  # bytes before a block that deflate can refer to
 _LOCAL_HEADER = struct.Struct("<26xHH")  # of a member in a zip file; lengths of its name and its extra field
 _FIRST_DATE = (1980, 1, 1, 0, 0, 0)  # the oldest date that a zip file can hold
 
@@ -142,8 +139,15 @@ class WheelReader:
         """Return the content of a small member."""
         return b"".join(self.chunks(info))
 
-    def chunks(self, info: zipfile.ZipInfo) -> Iterator[bytes]:
+    def chunks(self, info: zipfile.ZipInfo, deflated: deque[bytes] | None = None) -> Iterator[bytes]:
         """Yield the content of a member in chunks.
+
+        Parameters
+        ----------
+        info
+            The member.
+        deflated
+            Receives the compressed data of a deflated member, in the order of the chunks.
 
         Raises
         ------
@@ -159,7 +163,7 @@ class WheelReader:
             raise DamagedError(msg)
         size = checksum = 0
         try:
-            for data in self._unpacked(info):
+            for data in self._unpacked(info, deflated):
                 size += len(data)
                 if size > info.file_size:
                     break
@@ -175,7 +179,7 @@ class WheelReader:
             msg = "does not match its checksum"
             raise DamagedError(msg)
 
-    def _unpacked(self, info: zipfile.ZipInfo) -> Iterator[bytes]:
+    def _unpacked(self, info: zipfile.ZipInfo, deflated: deque[bytes] | None) -> Iterator[bytes]:
         # zlib-ng inflates twice as fast as zlib, and keeps the bytes after the compressed data. `zipfile`
         # returns the compressed bytes of a member if its entry calls it stored.
         packed = copy.copy(info)
@@ -187,6 +191,8 @@ class WheelReader:
                 return
             inflater = zlib.decompressobj(-zlib.MAX_WBITS)
             while (data := source.read(_CHUNK)) and not inflater.eof:
+                if deflated is not None:
+                    deflated.append(data)
                 while data and not inflater.eof:
                     yield inflater.decompress(data, _CHUNK)
                     data = inflater.unconsumed_tail
@@ -380,10 +386,12 @@ class NewMember(NamedTuple):
     executable: bool = False
     recorded: str = ""
     """The SHA-256 in the RECORD of the source wheel; empty to skip the comparison."""
+    deflated: deque[bytes] | None = None
+    """The content as deflated data, which `WheelReader.chunks` adds; None to store the content."""
 
 
 def write_wheel(path: Path, members: Mapping[str, NewMember], dist_info: str) -> None:
-    """Write a wheel and its RECORD; the bytes depend only on the members and on zlib-ng.
+    """Write a wheel and its RECORD; the bytes depend only on the members.
 
     Members are sorted, with those of the metadata directory at the end and RECORD last. All have the
     date of ``SOURCE_DATE_EPOCH``, or else 1980-01-01.
@@ -394,9 +402,9 @@ def write_wheel(path: Path, members: Mapping[str, NewMember], dist_info: str) ->
         A member does not have the recorded hash.
     """
     rows = []
-    with zipfile.ZipFile(path, "w") as archive, ThreadPoolExecutor() as pool:
+    with zipfile.ZipFile(path, "w") as archive:
         for name in sorted(members, key=lambda one: (one.startswith(f"{dist_info}/"), one)):
-            digest = recorded_hash(_write_member(archive, name, members[name], pool))
+            digest = recorded_hash(_write_member(archive, name, members[name]))
             if members[name].recorded not in {"", digest}:
                 msg = f"the sha256 of {name} differs from RECORD"
                 raise DamagedError(msg)
@@ -405,65 +413,39 @@ def write_wheel(path: Path, members: Mapping[str, NewMember], dist_info: str) ->
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows([*rows, (record, "", "")])
         data = text.getvalue().encode()
-        _write_member(archive, record, NewMember(len(data), [data]), pool)
+        _write_member(archive, record, NewMember(len(data), [data]))
 
 
-def _write_member(archive: zipfile.ZipFile, name: str, member: NewMember, pool: ThreadPoolExecutor) -> bytes:
+def _write_member(archive: zipfile.ZipFile, name: str, member: NewMember) -> bytes:
     info = zipfile.ZipInfo(name, _date())
-    info.compress_type = zipfile.ZIP_DEFLATED
+    info.compress_type = zipfile.ZIP_STORED if member.deflated is None else zipfile.ZIP_DEFLATED
     info.create_system = 3  # Unix
     info.external_attr = (stat.S_IFREG | (0o755 if member.executable else 0o644)) << 16
     info.file_size = member.size  # decides whether 64-bit sizes are needed
     digest = hashlib.sha256()
     with archive.open(info, "w") as sink:
-        # `zipfile` has no parameter for the compressor, and zlib takes one and a half times as long.
-        sink._compressor = _Compressor(pool)  # type: ignore[attr-defined]  # noqa: SLF001
+        if member.deflated is not None:
+            # `zipfile` has no way to write compressed data as it is.
+            sink._compressor = _Copier(member.deflated)  # type: ignore[attr-defined]  # noqa: SLF001
         for data in member.chunks:
             digest.update(data)
             sink.write(data)
     return digest.digest()
 
 
-class _Compressor:
-    """Compress blocks of fixed size in threads, to the same bytes with any number of threads.
+class _Copier:
+    """Stand in for a compressor whose result is known."""
 
-    Each block may refer to the end of the previous block, so little is lost (as in pigz).
-    """
+    def __init__(self, deflated: deque[bytes]) -> None:
+        self._deflated = deflated
 
-    def __init__(self, pool: ThreadPoolExecutor) -> None:
-        self._pool = pool
-        self._data = bytearray()
-        self._window = b""
-        self._pending: deque[Future[bytes]] = deque()
-
-    def compress(self, data: bytes) -> bytes:
-        """Add data; return the compressed data of earlier blocks that is ready."""
-        self._data += data
-        while len(self._data) > _BLOCK:
-            self._submit(_BLOCK, zlib.Z_SYNC_FLUSH)
-        return b"".join(self._finished(_MOST_PENDING))
+    def compress(self, _: bytes) -> bytes:
+        return self.flush()
 
     def flush(self) -> bytes:
-        """Return the rest of the compressed data."""
-        self._submit(len(self._data), zlib.Z_FINISH)
-        return b"".join(self._finished(0))
-
-    def _submit(self, size: int, mode: int) -> None:
-        block = bytes(self._data[:size])
-        del self._data[:size]
-        self._pending.append(self._pool.submit(_compressed, block, self._window, mode))
-        self._window = block[-_WINDOW:]
-
-    def _finished(self, most: int) -> Iterator[bytes]:
-        while len(self._pending) > most:
-            yield self._pending.popleft().result()
-
-
-def _compressed(block: bytes, window: bytes, mode: int) -> bytes:
-    compressor = zlib.compressobj(
-        _COMPRESS_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS, zlib.DEF_MEM_LEVEL, zlib.Z_DEFAULT_STRATEGY, window
-    )
-    return compressor.compress(block) + compressor.flush(mode)
+        data = b"".join(self._deflated)
+        self._deflated.clear()
+        return data
 
 
 def _date() -> tuple[int, int, int, int, int, int]:

@@ -8,6 +8,7 @@ import hashlib
 import platform
 import random
 import stat
+import struct
 import sys
 import zipfile
 import zlib
@@ -245,24 +246,35 @@ def test_same_content_gives_same_bytes(source: Path, tmp_path: Path) -> None:
     assert label(shuffled, tmp_path / "second").path.read_bytes() == first
 
 
-def test_bytes_do_not_depend_on_source_compression(source: Path, tmp_path: Path) -> None:
-    first = label(repacked(source, {}, folder="fast", level=1), tmp_path / "first").path
-    second = label(repacked(source, {}, folder="small", level=9), tmp_path / "second").path
-    assert first.read_bytes() == second.read_bytes()
+@pytest.mark.parametrize("level", [1, 9])
+def test_members_are_copied_as_they_are_compressed(make_wheel: MakeWheel, tmp_path: Path, level: int) -> None:
+    large = random.Random(0).randbytes(1 << 16) * 40 + b"end"  # several chunks
+    packed = repacked(make_wheel(files={"tiny/data.bin": large, "tiny/empty": b""}), {}, level=level)
+    made = label(packed, tmp_path / "out").path
+    for name in ("tiny/data.bin", "tiny/empty"):
+        assert compressed_data(made, name) == compressed_data(packed, name)
+    with zipfile.ZipFile(made) as archive:
+        assert archive.getinfo("tiny/data.bin").compress_type == zipfile.ZIP_DEFLATED
+        assert archive.getinfo(f"{INFO}/METADATA").compress_type == zipfile.ZIP_STORED
+        assert archive.read("tiny/data.bin") == large
+        assert archive.testzip() is None
 
 
-def test_large_member_is_compressed_to_same_bytes_by_any_number_of_threads(
-    make_wheel: MakeWheel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The bytes depend neither on the chunks of the source nor on the number of threads."""
-    large = random.Random(0).randbytes(1 << 16) * 40 + b"end"
-    source = make_wheel(files={"tiny/data.bin": large})
-    first = label(repacked(source, {}, folder="fast", level=1), tmp_path / "first").path
-    monkeypatch.setattr("os.cpu_count", lambda: 1)
-    monkeypatch.setattr("builders.wheel._MOST_PENDING", 0)
-    second = label(repacked(source, {}, folder="small", level=9), tmp_path / "second").path
-    assert first.read_bytes() == second.read_bytes()
-    assert read_all(first)["tiny/data.bin"] == large
+def test_stored_member_stays_stored(source: Path, tmp_path: Path) -> None:
+    made = label(with_method(source, zipfile.ZIP_STORED), tmp_path / "out").path
+    with zipfile.ZipFile(made) as archive:
+        assert archive.getinfo("tiny/data.bin").compress_type == zipfile.ZIP_STORED
+        assert archive.getinfo("tiny/__init__.py").compress_type == zipfile.ZIP_DEFLATED
+        assert archive.testzip() is None
+
+
+def compressed_data(wheel: Path, name: str) -> bytes:
+    with zipfile.ZipFile(wheel) as archive:
+        info = archive.getinfo(name)
+    data = wheel.read_bytes()
+    names = sum(struct.unpack_from("<HH", data, info.header_offset + 26))
+    start = info.header_offset + 30 + names
+    return data[start : start + info.compress_size]
 
 
 def test_member_dates_follow_source_date_epoch(
@@ -441,12 +453,18 @@ def test_duplicate_member_is_rejected(source: Path, tmp_path: Path) -> None:
         label(source, tmp_path / "out")
 
 
-def test_bzip2_member_is_rejected(source: Path, tmp_path: Path) -> None:
-    made = tmp_path / source.name
+def with_method(source: Path, method: int) -> Path:
+    """Pack a wheel again, with one member compressed by that method."""
+    made = source.parent.parent / source.name
     with zipfile.ZipFile(source) as before, zipfile.ZipFile(made, "w") as after:
         for info in before.infolist():
-            method = zipfile.ZIP_BZIP2 if info.filename == "tiny/data.bin" else zipfile.ZIP_DEFLATED
-            after.writestr(info.filename, before.read(info), compress_type=method)
+            own = method if info.filename == "tiny/data.bin" else zipfile.ZIP_DEFLATED
+            after.writestr(info.filename, before.read(info), compress_type=own)
+    return made
+
+
+def test_bzip2_member_is_rejected(source: Path, tmp_path: Path) -> None:
+    made = with_method(source, zipfile.ZIP_BZIP2)
     with pytest.raises(RawWheelError, match=r"tiny/data\.bin is compressed by method 12"):
         label(made, tmp_path / "out")
 
