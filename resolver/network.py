@@ -4,7 +4,7 @@ A `Network` is built once for a set of relations. Domains are lists of masks, on
 step of the search copies one list and revises only the changed domains (AC-3 with a queue [1]_; maintaining
 it during search is MAC [2]_). The search branches first on variables whose relations caused earlier
 contradictions (dom/wdeg [3]_). A `Proof` records which relation dropped which candidates. So a contradiction
-can be traced to the relations that led to it, and the search takes back at once all choices that did not
+can be traced to the relations that led to it. The search takes back at once all choices that did not
 contribute to it (conflict-directed backjumping [4]_).
 
 .. [1] A. K. Mackworth, "Consistency in networks of relations", Artificial Intelligence 8 (1977).

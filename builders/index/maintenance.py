@@ -462,8 +462,8 @@ def project_named(index: Index, name: str) -> str:
 def remove(index: Index, wheels: Iterable[Path]) -> None:
     """Remove wheels, first from their pages, so that no installer is sent to a missing file.
 
-    A crash in between leaves a wheel that exists but is not listed. The next `refresh` lists it again;
-    removing it again completes the removal.
+    A crash in between leaves a wheel that exists but is not listed. If its record still exists, the next
+    `refresh` lists it again. Removing it again completes the removal.
     """
     for project, paths in _by_project(wheels).items():
         index.refresh(project, without={path.name for path in paths})

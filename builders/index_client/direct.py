@@ -129,7 +129,7 @@ class DirectReader:
         return reference
 
     def _of_server(self, name: str, url: str, options: dict[str, str]) -> Reference:
-        """Download a file, unless it is in the cache and has its hash or did not change."""
+        """Read a file from the cache if its URL has a hash or it has not changed; otherwise download it."""
         from builders.index_client.transport import RequestError, check_status, chunks
         from builders.web import MISSING
 

@@ -2,8 +2,8 @@
 
 A run is one HyperQueue job, plus another job each time that tasks are submitted again. The program ``hq``
 finds the server. If there is no server and this is a Slurm allocation, a server and a worker on each of its
-nodes are started, and end with the run or with the allocation. Jobs are identified by name: a server that was
-started again without a journal counts from 1 again.
+nodes are started. They end with the run or with the allocation. Jobs are identified by name: a server that
+was started again without a journal counts from 1 again.
 
 Source: It4innovations/hyperqueue@680857bd, under ``docs/``: ``jobs/jobfile.md``, ``jobs/failure.md``,
 ``cli/output-mode.md``, ``deployment/server.md``, ``deployment/worker.md``; the texts of failures are in

@@ -168,6 +168,8 @@ def fetch_git(pin: Git, *, offline: bool = False, mirrors: Mapping[str, str] | N
     ------
     SourceError
         There is no such commit or submodule, or the cached repository is damaged.
+    CommandError
+        git failed.
     EnvironmentLacksError
         git or the network is missing, or the cache is not writable.
     """
@@ -301,6 +303,8 @@ class Repository:
         ------
         SourceError
             There is no such repository, branch or tag.
+        CommandError
+            git failed.
         EnvironmentLacksError
             git or the network is missing, or the cache is not writable.
         """
@@ -321,6 +325,8 @@ class Repository:
         ------
         SourceError
             There is no such repository.
+        CommandError
+            git failed.
         EnvironmentLacksError
             git or the network is missing, or the cache is not writable.
         """
