@@ -185,7 +185,9 @@ class Network:
         mask, first = domains[variable], ABSENT
         if variable in self._preferences:
             other, preferred = self._preferences[variable]
-            if domains[other].bit_count() == 1:
+            if domains[other] & ABSENT:
+                first |= preferred.get(0, 0)
+            elif domains[other].bit_count() == 1:
                 first |= preferred.get(domains[other].bit_length() - 1, 0)
         return [*bits(mask & first), *bits(mask & ~first)]
 

@@ -178,7 +178,10 @@ class Preference(msgspec.Struct, frozen=True):
     other: str
     """The other component. For Python, this is the base image."""
     first: dict[int, int]
-    """Maps the bit number of a candidate of `other` to the mask of the candidates that come first."""
+    """Maps the bit number of a candidate of `other` to the mask of the candidates that come first.
+
+    Bit number 0 is for solutions that do not need `other`.
+    """
 
 
 class Problem(msgspec.Struct, eq=False):

@@ -107,15 +107,15 @@ def resolution_of(
 
 
 def _python_pick(pick: Distribution, request: Request, image: Image | None) -> Distribution:
-    """Return the chosen Python with its origin: the request, this machine, the base image, or the default."""
+    """Return the chosen Python with its origin: the request, the base image, this machine, or the default."""
     installed = request.preinstalled.installed if request.preinstalled else {}
     if any(requirement.name == "python" for requirement in request.requirements):
         return replace(pick, origin="request")
-    if request.target.python:
-        return replace(pick, origin="site")
     if image and pick.version in image.python:
         fact = Fact.of(image, f"{image.name} has Python {join_words(image.python, joiner='and')}", note="")
         return replace(pick, origin="base-image", facts=(*pick.facts, fact))
+    if pick.version == request.target.python:
+        return replace(pick, origin="site")
     return replace(pick, origin="base-image") if "python" in installed else pick
 
 

@@ -226,10 +226,10 @@ def _prefer_python_of_image(builder: ProblemBuilder) -> None:
     if "python" in builder.advice:
         return
     image, python = builder.variables["base-image"], builder.variables["python"]
-    first = {
-        bit: python.of_versions(builder.catalog.image[candidate.version].python)
-        for bit, candidate in enumerate(image.candidates, start=1)
-    }
+    of_machine = [builder.target.python] if builder.target.python else []
+    first = {0: python.of_versions(of_machine)}
+    for bit, candidate in enumerate(image.candidates, start=1):
+        first[bit] = python.of_versions(builder.catalog.image[candidate.version].python or of_machine)
     builder.preferences["python"] = Preference("base-image", first)
 
 

@@ -55,8 +55,7 @@ def compile_request(builder: ProblemBuilder) -> None:
         text = f"{THIS_MACHINE} has glibc {target.glibc}"
         builder.demand_stated("glibc", version_in([target.glibc]), text, THIS_MACHINE)
     if target.python:
-        text = f"{THIS_MACHINE} has Python {target.python}"
-        builder.demand_stated("python", version_in([target.python]), text, THIS_MACHINE)
+        _demand_python_of_machine(builder, target.python)
     for requirement in builder.request.requirements:
         if builder.is_closed(requirement.name) and not _means_triton_of_torch(builder, requirement.name):
             _demand_requirement(builder, _without_overridden(builder, requirement))
@@ -68,6 +67,17 @@ def compile_request(builder: ProblemBuilder) -> None:
 def _means_triton_of_torch(builder: ProblemBuilder, name: str) -> bool:
     """Return whether a name means the triton of any torch for ROCm, which the open world resolves."""
     return builder.open_world and builder.target.backend == "rocm" and name == "triton"
+
+
+def _demand_python_of_machine(builder: ProblemBuilder, python: str) -> None:
+    """Limit Python to that of this machine; for ROCm, another Python requires a base image."""
+    text = f"{THIS_MACHINE} has Python {python}"
+    if builder.target.backend == "rocm":
+        fact = Fact(f"{text}, and other versions require a base image", "observed", THIS_MACHINE)
+        others = Clause(lambda candidate: candidate.version != python, any_candidate, fact)
+        builder.relate("python", "base-image", [others], forbids=True)
+    else:
+        builder.demand_stated("python", version_in([python]), text, THIS_MACHINE)
 
 
 def _demand_limits(builder: ProblemBuilder) -> None:

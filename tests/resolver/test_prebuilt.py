@@ -56,7 +56,7 @@ def release_on_index(version: str) -> str:
 def resolved(
     catalog: Catalog, indexes: FakeIndexes | None = None, *, no_prebuilt: bool = False, python: str = "3.12"
 ) -> Distribution:
-    request = ask(catalog, "slow torch==2.9.1", python=python)
+    request = ask(catalog, f"slow torch==2.9.1 python=={python}.*")
     answer = resolve(catalog, replace(request, no_prebuilt=no_prebuilt), indexes)
     assert not isinstance(answer, Conflict), answer
     pick = answer.pick("slow")

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from resolver.explain import rejected_versions
 from resolver.facts.catalog import Catalog
-from resolver.model import IMAGE, Preinstalled, Request, Resolution
+from resolver.model import IMAGE, Distribution, Preinstalled, Request, Resolution
 from resolver.resolve import resolve
 from tests.resolver.solve_helpers import ask
 
@@ -54,6 +54,33 @@ def test_python_without_image_is_a_default_and_not_requested(catalog: Catalog) -
     assert lock.image is None
     assert python is not None
     assert python.origin == "default"
+
+
+def test_python_of_machine_gives_way_to_that_of_base_image(catalog: Catalog) -> None:
+    def python_of(requirements: str) -> tuple[Resolution, Distribution]:
+        request = ask(
+            catalog, requirements, site="local", backend="rocm", gfx=["gfx942"], python="3.11", day=DAY
+        )
+        lock = resolved(catalog, request)
+        python = lock.pick("python")
+        assert python is not None
+        return lock, python
+
+    lock, python = python_of("torch apex")
+    assert lock.image is not None
+    assert catalog.image[lock.image.name].python == ("3.12",)
+    assert (python.version, python.origin) == ("3.12", "base-image")
+    assert not any("--python-from" in warning for warning in lock.warnings)
+    lock, python = python_of("torch")
+    assert lock.image is None
+    assert (python.version, python.origin) == ("3.11", "site")
+
+
+def test_another_python_than_that_of_machine_requires_an_image(catalog: Catalog) -> None:
+    request = ask(catalog, "torch==2.3.* rocm==6.0.*", site="local", backend="rocm", gfx=["gfx90a"], day=DAY)
+    too_new = replace(request, target=replace(request.target, python="3.14"))
+    assert resolved(catalog, request).image is None
+    assert resolved(catalog, too_new).image is not None
 
 
 def test_explain_names_why_newer_python_was_not_preferred(catalog: Catalog) -> None:
