@@ -126,6 +126,7 @@ def _reject_gpu_settings(settings: Settings) -> None:
         "GPU architectures": ", ".join(settings.gfx),
         "kernel driver": settings.driver,
         "ROCm": settings.rocm,
+        "base image": settings.base_image,
     }
     for setting, value in values.items():
         if value:

@@ -34,7 +34,9 @@ _FILES = "/opt/matrix-files"
 def _emit(installation: Installation, layout: Layout) -> list[File]:
     if not installation.image_path:
         msg = "The lock has no base image to build on."
-        raise UsageError(msg, hint="Resolve with --base-image NAME or PATH.")
+        is_cpu = installation.lock.target.backend == "cpu"
+        hint = "Use --for cotainr." if is_cpu else "Resolve with --base-image NAME or PATH."
+        raise UsageError(msg, hint=hint)
     copied, lines = _sources(installation, layout)
     for path in (installation.image_path, *(source for source, _ in copied)):
         if any(char.isspace() or char in "*?[]{}\"'\\" for char in path):

@@ -123,7 +123,7 @@ def test_lock_that_replaces_torch_of_image_is_rejected(work: Path, capsys: Captu
     assert sorted(path.name for path in work.iterdir()) == ["bare.lock", "kept.lock"]
 
 
-@pytest.mark.parametrize("consumer", ["venv", "easybuild"])
+@pytest.mark.parametrize("consumer", ["venv", "easybuild", "apptainer"])
 def test_cpu_lock_without_image_is_rejected(work: Path, capsys: Capture, consumer: str) -> None:
     requested = ["torch==2.13.0", "--backend", "cpu", "--python", "3.12", "-o", "cpu.lock", "-q"]
     assert main(["resolve", *requested]) == 0
@@ -131,6 +131,7 @@ def test_cpu_lock_without_image_is_rejected(work: Path, capsys: Capture, consume
     assert env(consumer, "-o", str(work), lock="cpu.lock") == 2
     output = capsys.readouterr().err
     assert "The lock has no base image" in output
+    assert "--base-image" not in output  # which the CPU backend does not have
     assert "replace" not in output
 
 

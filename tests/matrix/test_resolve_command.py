@@ -266,6 +266,7 @@ def test_lock_is_written_when_stdout_is_closed(monkeypatch: pytest.MonkeyPatch) 
         (["--backend", "cpu", "--rocm", "6.2"], "The CPU backend has no ROCm, but '6.2' was requested"),
         (["--backend", "cpu", "--driver", "6.3"], "The CPU backend has no kernel driver"),
         (["--backend", "cpu", "--gfx90a"], "The CPU backend has no GPU architectures, but 'gfx90a'"),
+        (["--backend", "cpu", "--base-image", "x.sif"], "The CPU backend has no base image, but 'x.sif'"),
         (["--gfx", ","], "contains an empty name"),
         (["--gfx", ""], "contains an empty name"),
         (["--rocm", ""], "--rocm: the value is empty"),

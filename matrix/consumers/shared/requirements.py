@@ -156,7 +156,9 @@ def require_torch_of_image(installation: Installation, consumer: str) -> None:
         return
     if installation.lock.image is None:
         msg = f"The lock has no base image, but --for {consumer} requires an image with torch."
-        hint = "Resolve with --base-image NAME --keep-installed image, or use --for pip, uv or cotainr."
+        hint = "Use --for pip, uv or cotainr."
+        if installation.lock.target.backend == "rocm":
+            hint = "Resolve with --base-image NAME --keep-installed image, or use --for pip, uv or cotainr."
         raise UsageError(msg, hint=hint)
     torch = next((pin(pick) for pick in installation.installed if pick.name == "torch"), "")
     action = f"The lock installs {torch}, which would replace" if torch else "The lock does not keep"
