@@ -23,13 +23,16 @@ if TYPE_CHECKING:
 def edges_of(candidates: Sequence[Candidate], relations: Iterable[Relation]) -> tuple[Edge, ...]:
     """Return the run and build edges among chosen distributions and their build requirements.
 
-    A relation between two chosen distributions becomes a run edge. A build requirement on any other
+    A relation between two chosen distributions becomes a run edge, unless only a build requires the other;
+    torch is also imported by everything that is compiled against it. A build requirement on any other
     distribution has the text of the recipe in `requirement`; pip chooses its version.
     """
     chosen = {candidate.name: candidate for candidate in candidates if candidate.kind == "distribution"}
     edges: set[Edge] = set()
     for relation in relations:
         subject, target = relation.subject.name, relation.object.name
+        if relation.kind == "build" and target != "torch":
+            continue
         if subject in chosen and target in chosen and _needs(relation, chosen[subject]):
             edges.add(Edge(subject, target, "run", declared=True))
     for name, candidate in chosen.items():

@@ -23,6 +23,7 @@ from resolver.compiling.clauses import (
     no_candidate,
     version_in,
 )
+from resolver.compiling.problem_builder import built_for_builds
 from resolver.facts.catalog import is_elsewhere, recipe_for
 from resolver.model import Candidate, Fact
 from resolver.problem import LazyText, Variable
@@ -321,7 +322,7 @@ def _relate_to_requirements(builder: ProblemBuilder, name: str, masks: _ReleaseM
             for row in rows
             if row.partial
         ]
-        build = any(row.kind == "build" for row in rows)
+        build = all(row.kind == "build" for row in rows)
         builder.relate(name, on, clauses, build=build, when_present=when_present)
 
 
@@ -360,9 +361,13 @@ def _requirement_fact(name: str, row: schema.Requires, neighbour: str) -> Fact:
 
 
 def _relate_to_build_requirements(builder: ProblemBuilder, name: str, masks: _ReleaseMasks) -> None:
-    """Relate built distributions to a base image with ROCm, and to the torch they are compiled against."""
+    """Relate built distributions to a base image with ROCm, the torch they are compiled against, and others.
+
+    The others are the build requirements that no index has.
+    """
     has_rocm = version_in(row.name for row in builder.catalog.image.values() if row.rocm)
     in_image, against_torch, in_standard = [], [], []
+    others: dict[str, list[Clause]] = {}
     standards: dict[str, tuple[Test, str]] = {}
     for candidate in builder.variables[name].candidates:
         recipe = candidate.recipe
@@ -374,6 +379,10 @@ def _relate_to_build_requirements(builder: ProblemBuilder, name: str, masks: _Re
         if "torch" in recipe.match_runtime:
             fact = Fact.of(recipe, f"{candidate} is compiled against torch")
             against_torch.append(Clause(this, any_candidate, fact, build_only=True))
+        for required in built_for_builds(builder.catalog, recipe):
+            fact = Fact.of(recipe, f"{candidate} requires {required.text} to build", note="")
+            allowed = allowed_by([str(required.specifier)] if required.specifier else [])
+            others.setdefault(required.name, []).append(Clause(this, allowed, fact, build_only=True))
         standard = recipe.cxx_standard
         if standard:
             if standard not in standards:
@@ -386,6 +395,8 @@ def _relate_to_build_requirements(builder: ProblemBuilder, name: str, masks: _Re
     if name != "torch":
         builder.relate(name, "torch", against_torch, build=True)
         builder.relate(name, "torch", in_standard, build=True)
+    for other, clauses in others.items():
+        builder.relate(name, other, clauses, build=True)
 
 
 def _torch_for_standard(builder: ProblemBuilder, standard: str) -> tuple[Test, str]:

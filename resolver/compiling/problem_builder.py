@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from resolver.compiling.clauses import PAIRED_WITH_TORCH, REQUEST, Clause, mask_of
 from resolver.compiling.installed_versions import InstalledVersion, extend, installed_names, with_installed
 from resolver.errors import UsageError, did_you_mean
-from resolver.facts.catalog import within
+from resolver.facts.catalog import recipe_for, within
 from resolver.model import PLATFORM, STATUS_RANK, SUPPORT_FLOOR
 from resolver.problem import ABSENT, Demand, LazyText, Preference, Problem, Relation, Row, Variable
-from resolver.requirements import exact_requirement, normalize_name
+from resolver.requirements import exact_requirement, normalize_name, parse_requirement, required_name
 from resolver.versions import satisfies, shorten, sort_key
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from resolver.facts import schema
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Backend
-    from resolver.model import Candidate, Fact, Request, Target
+    from resolver.model import Candidate, Fact, Request, Requirement, Target
 
 
 class ProblemBuilder:
@@ -224,6 +224,19 @@ def closed_names(catalog: Catalog, backend: Backend) -> frozenset[str]:
     return frozenset({*PLATFORM, "torch", *PAIRED_WITH_TORCH, *packages, *names})
 
 
+def built_for_builds(catalog: Catalog, recipe: schema.Recipe) -> Iterator[Requirement]:
+    """Yield the build requirements of a recipe that are built by recipes, too, because no index has them."""
+    for text in (*recipe.declared, *recipe.undeclared):
+        name = required_name(text)
+        releases = [row for row in catalog.releases_of(name) if recipe.backend in row.backend]
+        if name == "torch" or any(row.is_published for row in releases):
+            continue
+        if any(recipe_for(catalog, row, recipe.backend) for row in releases):
+            requirement = parse_requirement(text)
+            if not requirement.marker:
+                yield requirement
+
+
 def reachable(catalog: Catalog, backend: Backend, names: Iterable[str]) -> frozenset[str]:
     """Return torch, the given distributions, and all their direct and indirect requirements."""
     requires: dict[str, set[str]] = {}
@@ -237,6 +250,8 @@ def reachable(catalog: Catalog, backend: Backend, names: Iterable[str]) -> froze
         if name not in reached:
             reached.add(name)
             left += requires.get(name, ())
+            recipes = (recipe for recipe in catalog.recipes_of(name) if recipe.backend == backend)
+            left += [row.name for recipe in recipes for row in built_for_builds(catalog, recipe)]
     return frozenset(reached)
 
 
