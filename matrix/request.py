@@ -171,5 +171,11 @@ def driver_line(text: str | None, catalog: Catalog) -> str | None:
 
 
 def check_names(names: Sequence[str]) -> list[str]:
-    """Return the normalized names of the distributions on a command line."""
+    """Return the normalized names of the distributions on a command line.
+
+    Raises
+    ------
+    UsageError
+        A name is not valid.
+    """
     return [parse_requirement(name).name for name in names]

@@ -68,7 +68,7 @@ class Preflight:
     def __str__(self) -> str:
         """Return the result and the lines that were left out."""
         lines = ", ".join(map(str, self.left_out))
-        return f"{self.text} Not checked, because pip would build it: line {lines}." if lines else self.text
+        return f"{self.text} Lines not checked, as pip would build them: {lines}." if lines else self.text
 
 
 SKIPPED = Preflight(outcome="not-run", text="Skipped, as requested with --no-preflight.")
