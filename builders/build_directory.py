@@ -211,13 +211,13 @@ def finished_commands(root: Path) -> int:
 
 def abandoned(index: Index) -> list[Abandoned]:
     """Return the directories of builds that were interrupted or failed, the last used first."""
-    found = []
+    rows = []
     with suppress(FileNotFoundError):
         for path in (index.state / "builds").iterdir():
             with suppress(FileNotFoundError):
                 if not is_held(lock_of(index, path.name)):
-                    found.append(Abandoned(path, path.name, path.lstat().st_mtime, _size(path)))
-    return sorted(found, key=lambda row: -row.used)
+                    rows.append(Abandoned(path, path.name, path.lstat().st_mtime, _size(path)))
+    return sorted(rows, key=lambda row: -row.used)
 
 
 def prune(

@@ -117,11 +117,11 @@ def find_compiler_cache(setting: str | None) -> Path | None:
     """
     if setting == NO_COMPILER_CACHE:
         return None
-    found = shutil.which(setting or "ccache")
-    if found is None and setting:
+    program = shutil.which(setting or "ccache")
+    if program is None and setting:
         msg = f"The compiler cache {setting} is not an executable program."
         raise UsageError(msg, hint=f"Name the path of ccache, or use --compiler-cache {NO_COMPILER_CACHE}.")
-    return Path(found).absolute() if found else None
+    return Path(program).absolute() if program else None
 
 
 def use_compiler_cache(

@@ -54,8 +54,8 @@ def _add_completers(parser: argparse.ArgumentParser) -> None:
             for subparser in action.choices.values():
                 _add_completers(subparser)
             continue
-        named = action.option_strings or [str(action.metavar)]
-        names = next((_NAMES[name] for name in named if name in _NAMES), None)
+        spellings = action.option_strings or [str(action.metavar)]
+        names = next((_NAMES[name] for name in spellings if name in _NAMES), None)
         if names is not None:
             action.completer = partial(_of_catalog, names)  # type: ignore[attr-defined]
 

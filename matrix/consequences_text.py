@@ -41,7 +41,7 @@ _PATCH_RELEASE = re.compile(r"(\d+\.\d+)\.\d+")
 """ROCm 6.2.0 and 6.2.1 break for the same reason."""
 
 
-def consequences_text(found: Sequence[Consequence], *, sources: bool = False) -> str:
+def consequences_text(consequences: Sequence[Consequence], *, sources: bool = False) -> str:
     """Return consequences as text, without the `summary`.
 
     Changes of one kind with one reason share a paragraph. Below its subject are the minimal conflict of the
@@ -49,7 +49,7 @@ def consequences_text(found: Sequence[Consequence], *, sources: bool = False) ->
 
     Parameters
     ----------
-    found
+    consequences
         The result of `resolver.consequences.consequences`.
     sources
         Add the source of each fact.
@@ -57,9 +57,9 @@ def consequences_text(found: Sequence[Consequence], *, sources: bool = False) ->
     lines: list[str] = []
     for effect, heading in HEADINGS.items():
         groups: dict[tuple[object, ...], list[Consequence]] = {}
-        for one in sorted(found, key=lambda one: [*_NOUNS].index(one.kind)):
-            if one.effect == effect:
-                groups.setdefault(_alike(one), []).append(one)
+        for change in sorted(consequences, key=lambda change: [*_NOUNS].index(change.kind)):
+            if change.effect == effect:
+                groups.setdefault(_alike(change), []).append(change)
         if groups:
             lines += ["", heading] if lines else [heading]
         for group in groups.values():
@@ -68,7 +68,7 @@ def consequences_text(found: Sequence[Consequence], *, sources: bool = False) ->
     return "\n".join(lines)
 
 
-def summary(found: Sequence[Consequence]) -> str:
+def summary(consequences: Sequence[Consequence]) -> str:
     """Return one line that counts the consequences.
 
     Examples
@@ -76,11 +76,11 @@ def summary(found: Sequence[Consequence]) -> str:
     >>> summary([])
     'Nothing changes.'
     """
-    if not found:
+    if not consequences:
         return "Nothing changes."
     parts = []
     for effect, heading in HEADINGS.items():
-        names = {(one.kind, one.name) for one in found if one.effect == effect}
+        names = {(change.kind, change.name) for change in consequences if change.effect == effect}
         if names:
             counts = Counter[str](kind for kind, _ in names)
             numbers = (counted(counts[kind], noun) for kind, noun in _NOUNS.items() if counts[kind])
@@ -88,33 +88,33 @@ def summary(found: Sequence[Consequence]) -> str:
     return " ".join(parts)
 
 
-def _alike(one: Consequence) -> tuple[object, ...]:
+def _alike(change: Consequence) -> tuple[object, ...]:
     """Return a key that is equal for consequences that share a paragraph: the core without their names."""
-    own = {one.name.partition(" ")[2] or one.name, *(row_key.torch for row_key in one.where)} - {""}
-    texts = [item.text for item in _shown_core(one) if not any(name in item.text for name in own)]
+    own = {change.name.partition(" ")[2] or change.name, *(row_key.torch for row_key in change.where)} - {""}
+    texts = [item.text for item in _shown_core(change) if not any(name in item.text for name in own)]
     core = [_PATCH_RELEASE.sub(r"\1", text) for text in texts]
-    if one.before == one.after:
-        return one.kind, *(item.text.replace(one.name, "") for item in one.now)
-    if one.kind == "package" and one.effect == "different":
-        return one.name, one.was, one.now, tuple(core)
-    kind = one.name if one.kind == "package" else one.kind
-    return kind, one.before, one.after, one.was, one.now, tuple(core)
+    if change.before == change.after:
+        return change.kind, *(item.text.replace(change.name, "") for item in change.now)
+    if change.kind == "package" and change.effect == "different":
+        return change.name, change.was, change.now, tuple(core)
+    kind = change.name if change.kind == "package" else change.kind
+    return kind, change.before, change.after, change.was, change.now, tuple(core)
 
 
-def _shown_core(one: Consequence) -> list[CoreItem]:
+def _shown_core(change: Consequence) -> list[CoreItem]:
     """Return the core without items that only repeat the subject."""
     return [
         item
-        for item in one.core
-        if item.source != ROW and item.text not in {f"you asked for {one.name}", "you asked for torch"}
+        for item in change.core
+        if item.source != ROW and item.text not in {f"you asked for {change.name}", "you asked for torch"}
     ]
 
 
 def _subject(group: Sequence[Consequence]) -> Iterator[str]:
     """Yield the subject of a paragraph: one line, or several if the names are long."""
     first = group[0]
-    row_keys = [row_key for one in group for row_key in one.where]
-    names = list(dict.fromkeys(one.name for one in group))
+    row_keys = [row_key for change in group for row_key in change.where]
+    names = list(dict.fromkeys(change.name for change in group))
     if first.kind == "torch":
         versions = [name.removeprefix("torch ") for name in names]
         yield f"torch {_many(versions)}{_where(row_keys, torch=False)}{_state(first)}"
@@ -132,20 +132,21 @@ def _subject(group: Sequence[Consequence]) -> Iterator[str]:
     elif first.before == first.after:
         yield f"{_many(names)}, built differently"
     elif first.effect == "different":
-        for one in group:
-            yield f"{one.name}: {one.before or 'none'} -> {one.after or 'none'}{_where(one.where)}"
+        for change in group:
+            pair = f"{change.before or 'none'} -> {change.after or 'none'}"
+            yield f"{change.name}: {pair}{_where(change.where)}"
     else:
         version = first.before or first.after
         known = f" {version}" if version not in {"supported", "at your own risk"} else ""
         yield f"{first.name}{known}{_where(row_keys)}"
 
 
-def _state(one: Consequence) -> str:
+def _state(change: Consequence) -> str:
     """Return the state on both sides, or on the only side where it is possible; empty if supported."""
-    if one.effect in {"breaks", "possible"} and one.before and one.after:
-        return f": {one.before} -> {one.after}"
-    state = one.before or one.after
-    return f", {state}" if state != "supported" and not (one.before and one.after) else ""
+    if change.effect in {"breaks", "possible"} and change.before and change.after:
+        return f": {change.before} -> {change.after}"
+    state = change.before or change.after
+    return f", {state}" if state != "supported" and not (change.before and change.after) else ""
 
 
 def _many(names: Iterable[str]) -> str:
@@ -168,13 +169,13 @@ def _where(row_keys: Sequence[RowKey], *, torch: bool = True) -> str:
     return f" {', '.join(parts)}" if parts else ""
 
 
-def _reason(one: Consequence, *, sources: bool) -> Iterator[str]:
+def _reason(change: Consequence, *, sources: bool) -> Iterator[str]:
     """Yield the lines of a core, changed ones with an asterisk, then the other facts that changed."""
-    was, now = ({fact.text: fact for fact in facts} for facts in (one.was, one.now))
-    core = _shown_core(one)
+    was, now = ({fact.text: fact for fact in facts} for facts in (change.was, change.now))
+    core = _shown_core(change)
     shown = {item.text for item in core}
-    if core and one.effect in _LABELS:
-        yield _LABELS[one.effect]
+    if core and change.effect in _LABELS:
+        yield _LABELS[change.effect]
     lines = [("*" if item.text in {*was, *now} else "-", item) for item in core]
     for text, fact in (was | now).items():
         if text not in shown:

@@ -465,10 +465,10 @@ class _Planner:
                 )
             except EnvironmentLacksError as error:
                 self._hosts[key] = error
-        found = self._hosts[key]
-        if isinstance(found, EnvironmentLacksError):
-            raise found
-        return found
+        host = self._hosts[key]
+        if isinstance(host, EnvironmentLacksError):
+            raise host
+        return host
 
     def _context_of(self, lock: Resolution, tasks: Sequence[Task]) -> Context:
         """Return the context of a lock, whose file name is a hash of its build keys."""

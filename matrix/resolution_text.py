@@ -69,8 +69,8 @@ def answer_of(resolution: Resolution, times: Mapping[str, BuildTime]) -> str:
         parts.append(f"{number} to build, {time_text(times.values(), cores=True)}")
     parts += [f"{number} {what}" for what in ("to download", "preinstalled") if (number := kinds.count(what))]
     plural = "" if len(picks) == 1 else "s"
-    found = f"Resolved {len(picks)} package{plural} for {_site(target)} ({target.date})"
-    return f"{found}: {'; '.join(parts)}" if parts else found
+    answer = f"Resolved {len(picks)} package{plural} for {_site(target)} ({target.date})"
+    return f"{answer}: {'; '.join(parts)}" if parts else answer
 
 
 def _site(target: Target) -> str:
@@ -178,11 +178,11 @@ def reasons_text(resolution: Resolution, screen: Screen = PLAIN) -> str:
 
 def names_of_others(resolution: Resolution) -> frozenset[str]:
     """Return the distributions that come only from package indexes, and that the request does not name."""
-    named = {*PLATFORM, *(requirement.name for requirement in resolution.request.requirements)}
+    requested = {*PLATFORM, *(requirement.name for requirement in resolution.request.requirements)}
     return frozenset(
         pick.name
         for pick in resolution.distributions
-        if pick.origin == "published" and pick.files and pick.name not in named
+        if pick.origin == "published" and pick.files and pick.name not in requested
         if not any(fact.file for fact in pick.facts)
     )
 

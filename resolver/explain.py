@@ -355,7 +355,7 @@ def _subject(relation: Relation, subjects: int) -> tuple[str, bool]:
     Base images have long names, so several of them are counted.
     """
     name = relation.subject.name
-    left = sorted(relation.subject.chosen(subjects), key=lambda one: (sort_key(one.version), one.variant))
+    left = sorted(relation.subject.chosen(subjects), key=lambda pick: (sort_key(pick.version), pick.variant))
     keys = list(dict.fromkeys(candidate.key for candidate in left))
     if len(keys) > 1 and len(left) == len(relation.subject.candidates):
         return f"every {name}", True

@@ -402,7 +402,7 @@ class Conflict(msgspec.Struct, frozen=True, kw_only=True, tag_field="status", ta
         from resolver.notebook import html_table
 
         rows = [[item.text, item.source] for item in self.core]
-        rows += [[f"resolves: {one.change}", " ".join(one.request)] for one in self.suggestions]
+        rows += [[f"resolves: {near.change}", " ".join(near.request)] for near in self.suggestions]
         caption = f"There is no resolution for {_described(self.target)}"
         return html_table(caption, ["constraint", "source"], rows)
 

@@ -132,7 +132,7 @@ def _without_trailing_zeros(release: tuple[int, ...]) -> tuple[int, ...]:
 def specifier_or_none(text: str) -> Specifier | None:
     """Parse a specifier set (PEP 440); return None if the text is invalid."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
-    plain = {f"{one[0].operator}{one[0].version}": one for part in parts if (one := _parse_clause(part))}
+    plain = {f"{row[0].operator}{row[0].version}": row for part in parts if (row := _parse_clause(part))}
     if len(plain) < len(parts):
         return _parse_with_packaging(text)
     ordered = [plain[key] for key in sorted(plain)]

@@ -106,8 +106,8 @@ class WheelAudit:
 
     def __repr__(self) -> str:
         counts = Counter(finding.severity for finding in self.findings)
-        found = [f"{counts[severity]} {severity}" for severity in SEVERITIES if counts[severity]]
-        return f"<WheelAudit of {self.contents.file}: {', '.join([self.verdict, *found])}>"
+        numbers = [f"{counts[severity]} {severity}" for severity in SEVERITIES if counts[severity]]
+        return f"<WheelAudit of {self.contents.file}: {', '.join([self.verdict, *numbers])}>"
 
     def _repr_html_(self) -> str:
         rows = [[finding.severity, finding.message, finding.fix] for finding in self.findings]

@@ -165,7 +165,9 @@ def _topmost(paths: Sequence[Path]) -> tuple[Path, ...]:
     """
     system = {Path(name) for name in ("/", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/opt", "/var")}
     kept = sorted({*paths} - system)
-    return tuple(one for one in kept if not any(one != two and one.is_relative_to(two) for two in kept))
+    return tuple(
+        path for path in kept if not any(path != other and path.is_relative_to(other) for other in kept)
+    )
 
 
 def _prefixes(path: str) -> Iterator[Path]:
@@ -179,7 +181,11 @@ def _prefixes(path: str) -> Iterator[Path]:
         if not directory.is_absolute() or not directory.is_dir():
             continue
         place = directory.parent if directory.name == "bin" else directory
-        private = [one for one in (place, place.parent) if one.parent == home and one.name.startswith(".")]
+        private = [
+            directory
+            for directory in (place, place.parent)
+            if directory.parent == home and directory.name.startswith(".")
+        ]
         if place in (home, Path("/")):
             yield directory
         elif not private:
@@ -188,9 +194,9 @@ def _prefixes(path: str) -> Iterator[Path]:
 
 def _secret_files(path: str) -> Iterator[Path]:
     """Yield the existing configuration files that may contain passwords, in environments on PATH, too."""
-    named = [os.environ.get(name, "") for name in _NAMED_FILES]
+    files = [os.environ.get(name, "") for name in _NAMED_FILES]
     own = [str(prefix / name) for prefix in {Path(sys.prefix), *_prefixes(path)} for name in _OF_ENVIRONMENTS]
-    for text in dict.fromkeys([*_CONFIGURATION, *named, *own]):
+    for text in dict.fromkeys([*_CONFIGURATION, *files, *own]):
         file = Path(text)
         if file.is_absolute() and file.is_file():
             yield file.resolve()

@@ -372,9 +372,9 @@ def serving_on(listening: socket.socket, index: Index, *, threads: int = 8) -> I
 def raise_file_limit() -> None:
     """Allow this process to open as many files as the connections may need, up to the user's hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 2 * _MOST_CONNECTIONS + _RESERVED_FILES
-    if soft < wanted:
-        limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    needed = 2 * _MOST_CONNECTIONS + _RESERVED_FILES
+    if soft < needed:
+        limit = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 

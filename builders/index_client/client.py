@@ -413,10 +413,10 @@ class IndexClient:
         """Fetch a page or metadata with the second process; return the cached result, or None."""
         if self._fetcher is None or not self._fetcher.fetch(what):
             return None
-        found = read()
-        if found is None:  # the server has an error, or the cache cannot be written
+        result = read()
+        if result is None:  # the server has an error, or the cache cannot be written
             self._fetcher.stop()
-        return found
+        return result
 
     @property
     def _fetcher(self) -> Fetcher | None:

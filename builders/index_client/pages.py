@@ -153,9 +153,9 @@ def files(part: bytes, form: Form, url: str, index: str) -> tuple[File, ...]:
     index
         The `File.index` of the files.
     """
-    found = _json_files(part, url, index) if form == "json" else _html_files(part, url, index)
+    listed = _json_files(part, url, index) if form == "json" else _html_files(part, url, index)
     by_name: dict[str, File] = {}
-    for file in found:
+    for file in listed:
         by_name.setdefault(file.name, file)
     return tuple(sorted(by_name.values(), key=wheels_first))
 
@@ -372,13 +372,13 @@ def _html_files(part: bytes, url: str, index: str) -> list[File]:
     """
     resolve = _Resolver(url)
     unescape = lru_cache(html.unescape)
-    found: list[File] = []
+    files: list[File] = []
     for piece in part.split(_END):
         link = piece.rpartition(_ANCHOR)[2].decode("utf-8", "replace")
         usual = _LINK.match(link)
         if usual is None:
             rows = _parse_unusual_html((piece + _END).decode("utf-8", "replace"), url)
-            found += _json_files(msgspec.json.encode(rows), url, index)
+            files += _json_files(msgspec.json.encode(rows), url, index)
             continue
         location, fragment, text = usual.groups()
         if "&" in location or "&" in fragment:
@@ -390,7 +390,7 @@ def _html_files(part: bytes, url: str, index: str) -> list[File]:
         requires = get("data-requires-python", "")
         yanked = get("data-yanked")
         metadata = get("data-core-metadata", get("data-dist-info-metadata"))
-        found.append(
+        files.append(
             File(
                 name,
                 resolve(location),
@@ -404,7 +404,7 @@ def _html_files(part: bytes, url: str, index: str) -> list[File]:
                 _sha256(metadata) if metadata else "",
             )
         )
-    return found
+    return files
 
 
 def _parse_unusual_html(text: str, url: str) -> list[_JsonFile]:

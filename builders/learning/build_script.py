@@ -250,10 +250,10 @@ class _Reader(ast.NodeVisitor):
 
     def _add_extension(self, node: ast.Call, function: str) -> None:
         keywords = {keyword.arg: keyword.value for keyword in node.keywords}
-        named = keywords.get("name") or (node.args[0] if node.args else None)
-        if named is None or isinstance(named, ast.Starred):
+        argument = keywords.get("name") or (node.args[0] if node.args else None)
+        if argument is None or isinstance(argument, ast.Starred):
             return
-        name = self._text(named)
+        name = self._text(argument)
         sources = keywords.get("sources") or (node.args[1] if len(node.args) > 1 else None)
         self.script.extensions.append(
             Extension(

@@ -96,11 +96,11 @@ class RemoteWheel(io.RawIOBase):
         self._at += len(data)
         return len(data)
 
-    def _fetch(self, number: int, wanted: int) -> None:
+    def _fetch(self, number: int, size: int) -> None:
         """Fetch a block, and the following blocks that were requested or belong to the same part."""
         start, last = number * _BLOCK, number
         end = next((end for begin, end in self._members if begin <= self._at < end), 0)
-        most = max(min(end, start + _STEP), min(self._at + wanted, self.size))
+        most = max(min(end, start + _STEP), min(self._at + size, self.size))
         while (last + 1) * _BLOCK < most and last + 1 not in self._blocks:
             last += 1
         stop = min((last + 1) * _BLOCK, self.size)

@@ -256,10 +256,10 @@ class Slurm(Executor):
         finally:
             self._release()
 
-    def _admitted(self, wanted: int) -> int:
+    def _admitted(self, number: int) -> int:
         """Return how many more jobs this user may submit to the partition; at least one."""
         if not self.run.most_jobs:
-            return wanted
+            return number
         present = sum(row.partition == self.run.partition and is_live(row.state) for row in self._rows)
         return max(1, self.run.most_jobs - present)
 

@@ -111,11 +111,11 @@ def _task(prefix: str, tasks: Mapping[str, Task], locks: str) -> Task:
         No task has this key, or several have.
     """
     key = prefix.lower()
-    found = [full for full in tasks if full.startswith(key)]
-    if key and len(found) == 1:
-        return tasks[found[0]]
-    listed = "".join(f"\n  {full[:SHORT_KEY]}  {tasks[full].title}" for full in found or tasks)
-    if found:
+    matches = [full for full in tasks if full.startswith(key)]
+    if key and len(matches) == 1:
+        return tasks[matches[0]]
+    listed = "".join(f"\n  {full[:SHORT_KEY]}  {tasks[full].title}" for full in matches or tasks)
+    if matches:
         msg = f"Several tasks of {locks} have keys that begin with {shorten(key)!r}:{listed}"
         raise UsageError(msg, hint="Use more digits.")
     msg = f"No task of {locks} has the key {shorten(key)!r} on this machine.{listed}"

@@ -328,27 +328,27 @@ def _update(context: Context) -> int:
     written = args.apply and draft.write()
     skipped = [f"Skipped: {missed}." for missed in updating.by_reason(update.unreachable)]
     _show_draft(draft, [*update.remarks, *skipped], args, console)
-    found: list[Consequence] = []
+    changes: list[Consequence] = []
     if before and settings.site and update.rows:
         from resolver.consequences import consequences
 
-        found = consequences(before, updating.side_at(settings.site, after, context.today))
+        changes = consequences(before, updating.side_at(settings.site, after, context.today))
     if args.format == "json":
         console.document(
             UpdateDocument(
                 rows=len(update.rows),
                 diff=draft.diff(),
                 written=str(args.output) if written else "",
-                consequences=found,
+                consequences=changes,
                 remarks=update.remarks,
                 unreachable=update.unreachable,
             )
         )
     else:
-        if found:
+        if changes:
             from matrix.consequences_text import consequences_text, summary
 
-            console.data(f"\nConsequences: {summary(found)}\n\n{consequences_text(found)}")
+            console.data(f"\nConsequences: {summary(changes)}\n\n{consequences_text(changes)}")
         reached = "The sources that were reached have no new facts."
         nothing = reached if update.unreachable else "The catalog is up to date."
         _report_end(args, len(update.rows), nothing, console, written=written)

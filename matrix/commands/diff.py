@@ -95,7 +95,7 @@ def execute(context: Context) -> int:
     match list(locks.items()):
         case [(path, lock), (other_path, other_lock)] if before == after and args.locks:
             title = f"{path} -> {other_path}"
-            found = between_locks(
+            changes = between_locks(
                 (_side_of_lock(lock, path, settings_before), lock),
                 (_side_of_lock(other_lock, other_path, settings_after), other_lock),
             )
@@ -109,27 +109,27 @@ def execute(context: Context) -> int:
                 )
             )
             published = list(wheels(before, after, list(_records(args, after))))
-            found = consequences(before, after, [*holdings, *published])
-            _warn_of_broken(context, holdings, found)
+            changes = consequences(before, after, [*holdings, *published])
+            _warn_of_broken(context, holdings, changes)
             remark = f"Locks checked: {len(holdings)}. Wheels checked: {len(published)}."
             if before == after:
                 remark = "Both sides are the same. Name a change, such as --driver, --catalog or --from-date."
-    breaks = any(one.effect == "breaks" for one in found)
+    breaks = any(change.effect == "breaks" for change in changes)
     if args.format == "json":
         console.document(
             DiffDocument(
                 status="breaks" if breaks else "ok",
                 before=SideDocument.of(before.request, args.from_shipped),
                 after=SideDocument.of(after.request),
-                consequences=found,
+                consequences=changes,
             )
         )
     else:
-        console.text(f"{console.out.styled('bold', summary(found))}\n{title}")
-        if found:
-            console.text(f"\n{consequences_text(found, sources=console.verbosity > 0)}")
+        console.text(f"{console.out.styled('bold', summary(changes))}\n{title}")
+        if changes:
+            console.text(f"\n{consequences_text(changes, sources=console.verbosity > 0)}")
         console.info(f"\n{remark}".rstrip())
-        if found:
+        if changes:
             console.info("*: a fact that changed. Sources: -v. Every row of the table: --format json")
     return int(breaks)
 
@@ -197,9 +197,9 @@ def _locks(
         )
 
 
-def _warn_of_broken(context: Context, holdings: Iterable[Holding], found: Iterable[Consequence]) -> None:
+def _warn_of_broken(context: Context, holdings: Iterable[Holding], changes: Iterable[Consequence]) -> None:
     """Warn about locks that are impossible on both sides."""
-    changed = {one.name for one in found if one.kind == "lock"}
+    changed = {change.name for change in changes if change.kind == "lock"}
     judge = Judge()
     for holding in holdings:
         if holding.name not in changed and (core := judge.broken_before(holding)):

@@ -147,13 +147,13 @@ def _rejected(context: Context, requirement: Requirement) -> tuple[list[Rejected
             rejected, more = rejected_versions(catalog, request, keys, name, specifier=specifier)
         if specifier is not None and (rejected or specifier.allows(chosen)):
             return rejected, more
-        wanted = requirement if specifier is not None else _older(name, chosen)
-        if wanted is None or wanted.specifier is None:
+        older = requirement if specifier is not None else _older(name, chosen)
+        if older is None or older.specifier is None:
             return rejected, more
         if indexes is not None:
-            version = working_in_open_world(catalog, request, indexes, wanted)
+            version = working_in_open_world(catalog, request, indexes, older)
         else:
-            version = working_version(catalog, request, name, wanted.specifier)
+            version = working_version(catalog, request, name, older.specifier)
     except MatrixError as error:
         console.warning(f"Cannot explain why other versions were not chosen: {error.message}")
         return [], 0

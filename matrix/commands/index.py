@@ -154,10 +154,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     made["pack"].add_argument("-o", "--output", metavar="FILE", type=Path, default=Path("index.squashfs"))
     for name in ("remove", "prune"):
         made[name].add_argument("--dry-run", action="store_true", help="print the list, but remove nothing")
-    for name, one in made.items():
-        add_index(one)
+    for name, subparser in made.items():
+        add_index(subparser)
         if name in {"list", "add", "check", "refresh", "remove", "prune"}:
-            add_format(one)
+            add_format(subparser)
 
 
 _WHAT = "the file name of a wheel, NAME==VERSION with the local version, or NAME for a whole project"
@@ -345,8 +345,8 @@ def _check(index: Index, args: argparse.Namespace, console: Console) -> int:
     wheels = sum(len(index.wheels(project)) for project in projects)
     what = f"{counted(wheels, 'wheel')} of {counted(len(projects), 'project')}"
     repaired = sum(bool(finding.evidence["repaired"]) for finding in findings)
-    found = f"{counted(len(findings), 'finding')} in {what}, {repaired} repaired."
-    console.answer(found if findings else f"No damage in {what}.")
+    answer = f"{counted(len(findings), 'finding')} in {what}, {repaired} repaired."
+    console.answer(answer if findings else f"No damage in {what}.")
     _print_damage(findings, console)
     if damaged:
         console.info("Repair the index with `matrix index check --repair`.")

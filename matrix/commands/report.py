@@ -188,8 +188,8 @@ def _change(diff: DiffDocument) -> dict[str, Any]:
         "title": "; ".join([sides[1].site, *changed]),
         "summary": summary(diff.consequences),
         "effects": [
-            (effect, heading, found)
+            (effect, heading, changes)
             for effect, heading in HEADINGS.items()
-            if (found := [one for one in diff.consequences if one.effect == effect])
+            if (changes := [change for change in diff.consequences if change.effect == effect])
         ],
     }

@@ -101,8 +101,8 @@ def _amd_torch(
 
     def companion(name: str) -> str:
         known = Version(getattr(like, name)).release if like and getattr(like, name) else ()
-        same_rocm = (found for found in pages[name] if known and Version(found).local == f"rocm{rocm}")
-        return next((found for found in same_rocm if Version(found).release[: len(known)] == known), "")
+        same_rocm = (version for version in pages[name] if known and Version(version).local == f"rocm{rocm}")
+        return next((version for version in same_rocm if Version(version).release[: len(known)] == known), "")
 
     requirements = requirements_of(wheels[0], client)
     return schema.Torch(

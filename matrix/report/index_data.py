@@ -158,11 +158,11 @@ def _components(path: Path) -> list[dict[str, str]] | None:
             document = json.loads(wheel.read(member))
     except (DamagedError, OSError, ValueError, RecursionError):
         return None
-    found = [document.get("metadata", {}).get("component", {}), *document.get("components", [])]
+    components = [document.get("metadata", {}).get("component", {}), *document.get("components", [])]
     for formula in document.get("formulation", []):
-        found += formula.get("components", [])
+        components += formula.get("components", [])
     return [
         {key: str(component.get(key, "")) for key in ("type", "name", "version", "purl")}
-        for component in found
+        for component in components
         if component
     ]

@@ -40,7 +40,7 @@ class Pool:
 
 def wheels_of(index: Index) -> Mapping[tuple[str, str], frozenset[str]]:
     """Return the interpreters that an index has a wheel for, by project and version."""
-    found: dict[tuple[str, str], frozenset[str]] = {}
+    wheels: dict[tuple[str, str], frozenset[str]] = {}
     for project in index.projects():
         for path in index.wheels(project):
             try:
@@ -49,8 +49,8 @@ def wheels_of(index: Index) -> Mapping[tuple[str, str], frozenset[str]]:
                 continue
             names = {_ANY_PYTHON if tag.abi == "abi3" else tag.interpreter for tag in tags}
             key = project, str(version)
-            found[key] = found.get(key, frozenset()) | names
-    return found
+            wheels[key] = wheels.get(key, frozenset()) | names
+    return wheels
 
 
 class TableData:

@@ -54,10 +54,10 @@ def consequences(before: Side, after: Side, holdings: Iterable[Holding] = ()) ->
         return []
     names = changed_packages(before, after)
     sides = (before, after) if names is None else with_columns(before, after, names)
-    found = TableDiff(*map(Rows, sides)).consequences() if names is None or names else []
-    found += recipe_changes(before, after)
+    changes = TableDiff(*map(Rows, sides)).consequences() if names is None or names else []
+    changes += recipe_changes(before, after)
     judge = Judge()
-    sets = (one for one in proven_sets(before, after) if names is None or names & one.pins.keys())
+    sets = (row for row in proven_sets(before, after) if names is None or names & row.pins.keys())
     for holding in [*sets, *holdings]:
-        found += judge.consequences(holding)
-    return found
+        changes += judge.consequences(holding)
+    return changes

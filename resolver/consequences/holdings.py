@@ -249,7 +249,7 @@ def between_locks(before: tuple[Side, Resolution], after: tuple[Side, Resolution
         for side in sides
     ]
     reasons = Reasons()
-    found = []
+    differences = []
     for name in names:
         picks = [lock.pick(name) for lock in locks]
         keys = [pick.key if pick else "" for pick in picks]
@@ -266,8 +266,10 @@ def between_locks(before: tuple[Side, Resolution], after: tuple[Side, Resolution
                 if refused.solution is None and possible.solution is not None:
                     reason, possible_before = reasons.why(refused, possible), position == 0
                     break
-        found.append(reason.consequence("different", "package", name, *keys, possible_before=possible_before))
-    return found
+        differences.append(
+            reason.consequence("different", "package", name, *keys, possible_before=possible_before)
+        )
+    return differences
 
 
 def _facts_beyond(pick: Distribution | None, other: Distribution | None) -> tuple[CoreItem, ...]:

@@ -64,8 +64,8 @@ class Question:
 
     def pins_among(self, demands: Iterable[Demand]) -> dict[str, str]:
         """Return the pins whose demands are among the given demands."""
-        found = {id(demand) for demand in demands}
-        return {name: self.pins[name] for name, demand in self._pinning.items() if id(demand) in found}
+        numbers = {id(demand) for demand in demands}
+        return {name: self.pins[name] for name, demand in self._pinning.items() if id(demand) in numbers}
 
     @property
     def problem(self) -> Problem:
@@ -201,7 +201,7 @@ def _changed_relations(
             counterpart for counterpart in possible.problem.relations if _ends(counterpart) == _ends(relation)
         ]
         if not any(_is_same_relation(relation, counterpart, subjects) for counterpart in others):
-            same_ends = [one for one in session.problem.relations if _ends(one) == _ends(relation)]
+            same_ends = [other for other in session.problem.relations if _ends(other) == _ends(relation)]
             yield describe(session, demands, relations, relation), _facts_beyond(same_ends, others, possible)
 
 

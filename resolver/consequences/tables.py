@@ -158,7 +158,7 @@ class TableDiff:
         self._reasons = Reasons()
         targets = [rows.side.request.target for rows in (before, after)]
         self._has_same_images = targets[0].base_image == targets[1].base_image
-        self._found: dict[tuple[object, ...], Consequence] = {}
+        self._consequences: dict[tuple[object, ...], Consequence] = {}
         self._without_image: set[RowKey] = set()
         """Rows for which only one side has a base image; no package can be compiled without an image."""
 
@@ -181,7 +181,7 @@ class TableDiff:
             for column in _sorted((*row.cells, *other.cells)):
                 self._compare_cells(row_key, column, row.cells.get(column), other.cells.get(column))
         self._compare_packages()
-        return list(self._found.values())
+        return list(self._consequences.values())
 
     def _add(self, consequence: Consequence, row_keys: Iterable[RowKey]) -> None:
         """Add a consequence, or add its rows to an equal consequence."""
@@ -194,9 +194,9 @@ class TableDiff:
             consequence.was,
             consequence.now,
         )
-        known = self._found.get(key, consequence)
+        known = self._consequences.get(key, consequence)
         where = tuple(dict.fromkeys((*known.where, *row_keys)))
-        self._found[key] = replace(known, where=where)
+        self._consequences[key] = replace(known, where=where)
 
     def _one_sided(
         self,
@@ -373,10 +373,10 @@ class TableDiff:
         """Add packages that are in the table of one side only, and releases that one catalog lacks."""
         before, after = self._before.versions, self._after.versions
         changed = {
-            (one.name, version)
-            for one in self._found.values()
-            if one.kind == "package"
-            for version in (one.before, one.after)
+            (consequence.name, version)
+            for consequence in self._consequences.values()
+            if consequence.kind == "package"
+            for version in (consequence.before, consequence.after)
         }
         for name in _sorted((*before, *after)):
             ours, theirs = before.get(name, {}), after.get(name, {})

@@ -62,8 +62,8 @@ def read_file(path: Path, text: str | None = None) -> schema.CatalogFile:
         raise CatalogError(msg) from None
     version = data.get("schema")
     if version != schema.SCHEMA:
-        found = f"has schema = {version!r}" if "schema" in data else "has no schema version"
-        msg = f"{shown} {found}; this program reads schema = {schema.SCHEMA}."
+        problem = f"has schema = {version!r}" if "schema" in data else "has no schema version"
+        msg = f"{shown} {problem}; this program reads schema = {schema.SCHEMA}."
         raise CatalogError(msg, hint=f"Begin the file with the line: schema = {schema.SCHEMA}")
     _fill_in_package_names(data)
     _add_locations(data, path, text)
