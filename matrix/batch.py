@@ -17,7 +17,7 @@ from builders.sources import obtain
 from builders.task import wheels_of
 from matrix.planning import limits_of, make_plan, options_of
 from matrix.render import counted
-from resolver.errors import MatrixError, UsageError
+from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
 
 if TYPE_CHECKING:
     import argparse
@@ -173,6 +173,7 @@ def _fetch(tasks: Iterable[Task], context: Context) -> dict[str, MatrixError]:
                 continue
             context.console.step(f"inputs of {task.title}")
             try:
+                _check_torch(task, context)
                 obtain(task.pick, offline=limits.offline, mirrors=limits.mirrors, patches=task.patches)
                 wheels_of(task, limits, log, context.console)
             except MatrixError as error:
@@ -180,6 +181,27 @@ def _fetch(tasks: Iterable[Task], context: Context) -> dict[str, MatrixError]:
                     raise
                 errors[task.build_key] = error
     return errors
+
+
+def _check_torch(task: Task, context: Context) -> None:
+    """Check that everything which the torch of a task requires is known, so that it can be fetched.
+
+    Raises
+    ------
+    EnvironmentLacksError
+        torch is built from a commit and not built yet; the job would have to fetch its requirements.
+    """
+    torch = next((required for required in task.requires if required.pick.name == "torch"), None)
+    if torch is None or torch.wheel is not None or torch.pick.git is None:
+        return
+    if not any((edge.subject, edge.kind) == ("torch", "run") for edge in task.resolution.edges):
+        command = f"matrix build-wheels torch --executor {context.args.executor}"
+        msg = (
+            f"{torch.title} is not built. Only its wheel lists the requirements of torch, so they cannot be "
+            f"fetched for the build of {task.pick.name}, and jobs do not use the network."
+        )
+        hint = f"Build torch first with `{command}`. Then resolve again, and repeat this command."
+        raise EnvironmentLacksError(msg, hint=hint)
 
 
 def _hint(error: MatrixError) -> str:
