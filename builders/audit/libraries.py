@@ -214,7 +214,7 @@ def check_search_paths(contents: Contents, expected: Expected) -> Iterator[Findi
         build = [path or "the working directory" for path in absolute if path not in rocm + of_python]
         kinds: list[tuple[str, Severity, list[str], str]] = [
             ("rpath-rocm", severity, rocm, "which bypasses the ROCm that torch provides"),
-            ("rpath-build", severity, build, "which belongs to the machine that built it"),
+            ("rpath-build", severity, build, "which its build added"),
             ("rpath-python", "warning", of_python, "which the Python that built it adds"),
         ]
         for name, how, paths, why in kinds:
