@@ -1,4 +1,4 @@
-"""Consequences of a change as text: a summary, then what breaks, becomes possible or differs, and why."""
+"""Consequences of a change as text: a summary, then the changes by effect, with their reasons."""
 
 from __future__ import annotations
 

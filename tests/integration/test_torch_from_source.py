@@ -117,7 +117,7 @@ def companion(folder: Path, name: str, version: str, module: str, *requires: str
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Resolve and build all three, then lock what the finished wheel of torch requires as well."""
+    """Resolve and build all three, then also lock the requirements of the finished wheel of torch."""
     work = tmp_path_factory.mktemp("source")
     torch = {"setup.py": TORCH, "module.c": MODULE.format(name="unused"), "torch/__init__.py": TORCH_INIT}
     fields = 'declared = ["setuptools", "wheel", "filelock"]\nmatch-runtime = []\nimports = ["torch"]\n'
@@ -140,7 +140,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_matrix(work: Path, *arguments: str) -> str:
-    """Run `matrix` with a cache of its own, because builds store there what their wheels require."""
+    """Run `matrix` with a cache of its own, because builds store the requirements of their wheels there."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(work / "cache"))
         patch.setenv("COLUMNS", "1000")
