@@ -26,3 +26,7 @@ NO_COMPILER_CACHE = "none"
 GARBAGE_THRESHOLD = 50_000
 """Number of new objects after which Python searches for reference cycles. Nearly everything that a command
 creates lives until the command ends, so Python's default costs a tenth of the run time and frees nothing."""
+CONNECTIONS = 16
+"""Number of connections to one server at the same time."""
+MISSING_CODES = frozenset({404, 410})
+"""HTTP status codes of a page or file that the server does not have."""

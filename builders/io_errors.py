@@ -20,6 +20,7 @@ from resolver.errors import (
     MatrixError,
     UsageError,
 )
+from resolver.versions import shorten
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -127,8 +128,6 @@ def explain_any_lack(error: Exception) -> MatrixError | None:
 
     Return None if the environment cannot be the cause; then the exception is a bug.
     """
-    from resolver.versions import shorten
-
     text = str(error)
     if isinstance(error, BlockingIOError) or text == _NO_THREAD:
         return EnvironmentLacksError("No more processes or threads can be started.", hint=_PROCESSES_HINT)
@@ -147,8 +146,6 @@ def explain_any_lack(error: Exception) -> MatrixError | None:
 
 def explain_any_os_error(error: OSError) -> MatrixError:
     """Return the error to report for an `OSError` that no other code explained."""
-    from resolver.versions import shorten
-
     path = str(error.filename or "")
     in_cache = bool(path) and _is_in_cache(Path(path))
     if path and error.errno in _UNUSABLE_NAMES and not in_cache:

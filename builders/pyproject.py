@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from packaging.dependency_groups import DependencyGroupResolver
+from packaging.markers import Marker
+from packaging.requirements import InvalidRequirement, Requirement
 
 from resolver.errors import UsageError, did_you_mean
 from resolver.indexes import Metadata
@@ -18,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from packaging.requirements import Requirement
 
 FILE = "pyproject.toml"
 _NEEDED = ("version", "dependencies", "optional-dependencies", "requires-python")
@@ -63,8 +66,6 @@ def read_pyproject(path: Path) -> PyProject:
     UsageError
         The file cannot be read or is not valid TOML, or a value has the wrong type.
     """
-    import tomllib
-
     try:
         return msgspec.convert(tomllib.loads(read_text(path)), PyProject)
     except (tomllib.TOMLDecodeError, RecursionError, msgspec.ValidationError) as error:
@@ -178,8 +179,6 @@ def _of_extra(project: Project, path: Path, extra: str) -> Iterator[Listed]:
 def _of_groups(document: PyProject, path: Path, groups: Sequence[str]) -> Iterator[Listed]:
     if not groups:
         return
-    from packaging.dependency_groups import DependencyGroupResolver
-
     known = {normalize_name(name) for name in document.dependency_groups}
     for group in groups:
         if normalize_name(group) not in known:
@@ -220,16 +219,12 @@ def _without_self(listed: Iterable[Listed], project: Project | None, path: Path)
 
 def _with_marker(requirement: Requirement, marker: str) -> Requirement:
     """Add a condition to the marker of a requirement."""
-    from packaging.markers import Marker
-
     old = f"({requirement.marker}) and " if requirement.marker else ""
     requirement.marker = Marker(f"{old}({marker})" if old else marker)
     return requirement
 
 
 def _parsed(texts: Iterable[str], path: Path, key: str) -> Iterator[Listed]:
-    from packaging.requirements import InvalidRequirement, Requirement
-
     for text in texts:
         try:
             yield key, Requirement(text)

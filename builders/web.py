@@ -16,6 +16,8 @@ from requests.utils import DEFAULT_CA_BUNDLE_PATH
 from urllib3.util import Retry
 from urllib3.util.ssl_ import create_urllib3_context
 
+from builders.constants import CONNECTIONS
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from ssl import SSLContext
@@ -23,10 +25,7 @@ if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse, HTTPConnectionPool
 
 TIMEOUT = (10, 60)  # seconds to connect, and between two packets
-MISSING = frozenset({404, 410})
-"""Status codes of a server that does not have a page."""
 _LONGEST_WAIT = 30  # seconds
-CONNECTIONS = 16  # to one host at the same time
 _loading = threading.Lock()
 
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from builders.wheel import DamagedError
 from resolver.environment import Environment
 from resolver.errors import UsageError
 from resolver.requirements import parse_requirement
@@ -54,7 +55,6 @@ def environment_of(resolution: Resolution) -> Environment:
 def requirements_in(wheel: Path, environment: Environment) -> Iterator[Requirement]:
     """Yield the requirements of a wheel that apply to an environment; none if the wheel cannot be read."""
     from builders.index_client.metadata import from_wheel
-    from builders.wheel import DamagedError
 
     try:
         texts = from_wheel(wheel).requires

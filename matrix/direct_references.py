@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from packaging.utils import (
+    InvalidSdistFilename,
+    InvalidWheelFilename,
+    parse_sdist_filename,
+    parse_wheel_filename,
+)
+
 from builders.pyproject import static_metadata
+from builders.urls import without_password
 from matrix.checking.pip_line import is_location
 from matrix.checking.pip_line import parse_requirement as parse_pep508
 from resolver.errors import UsageError
@@ -117,13 +125,6 @@ class _DirectReference:
 
     def _read_file_name(self, path: str) -> None:
         """Read the project name from the file name of a wheel or, if none is stated, of an sdist."""
-        from packaging.utils import (
-            InvalidSdistFilename,
-            InvalidWheelFilename,
-            parse_sdist_filename,
-            parse_wheel_filename,
-        )
-
         file = unquote(path.rpartition("/")[2])
         if file.endswith(".whl"):
             try:
@@ -148,8 +149,6 @@ class _DirectReference:
         self._extras |= {extra.strip() for extra in text.split(",") if extra.strip()}
 
     def _fail(self, problem: str, hint: str = "") -> NoReturn:
-        from builders.urls import without_password
-
         try:
             shown = without_password(self._location)
         except ValueError:

@@ -6,14 +6,18 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from builders.containers.image import is_local
+from builders.learning import Learned
+from builders.learning.origin import ARCHIVES, is_git, learn_origin, read_origin
+from matrix.api import package_indexes
 from resolver.errors import SourceError, UsageError
+from resolver.requirements import parse_requirement
 from resolver.versions import shorten
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from builders.index_client import IndexClient
-    from builders.learning import Learned
     from matrix.context import Context
     from resolver.facts.catalog import Catalog
     from resolver.indexes import File
@@ -39,9 +43,6 @@ def learn(names: Sequence[str], catalog: Catalog, context: Context) -> Learned:
     EnvironmentLacksError
         An index cannot be reached, or there is no runtime to inspect an image.
     """
-    from builders.containers.image import is_local
-    from builders.learning import Learned
-
     if not names:
         msg = "`matrix catalog learn` requires at least one name."
         raise UsageError(
@@ -62,8 +63,6 @@ def learn(names: Sequence[str], catalog: Catalog, context: Context) -> Learned:
 
 def _is_source(text: str) -> bool:
     """Return whether a name refers to an sdist, a source tree or a git repository."""
-    from builders.learning.origin import ARCHIVES, is_git
-
     if is_git(text):
         return True
     path = Path(text)
@@ -71,9 +70,6 @@ def _is_source(text: str) -> bool:
 
 
 def _from_source(text: str, catalog: Catalog, context: Context) -> Learned:
-    from builders.learning.origin import learn_origin, read_origin
-    from matrix.api import package_indexes
-
     context.console.info(f"Reading {text} ...")
     settings = context.settings
     origin = read_origin(
@@ -105,7 +101,6 @@ def _from_path(path: Path, catalog: Catalog, context: Context) -> Iterator[Learn
 
 def _from_index(name: str, catalog: Catalog, context: Context) -> Iterator[Learned]:
     from builders.learning.wheel import learn_published, learn_url
-    from matrix.api import package_indexes
 
     if "://" not in name and ("/" in name or name.endswith(".whl")):
         msg = f"{name!r} does not exist."
@@ -131,8 +126,6 @@ def _wheels_of(text: str, indexes: IndexClient) -> list[File]:
 
     The list is empty if there are only sdists.
     """
-    from resolver.requirements import parse_requirement
-
     requirement = parse_requirement(text)
     name, specifier = requirement.name, requirement.specifier
     project = indexes.project(name)

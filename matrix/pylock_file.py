@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+from packaging.pylock import Package, Pylock, PylockValidationError
 
 from resolver.errors import UsageError
 from resolver.textfile import read_text
-
-if TYPE_CHECKING:
-    from packaging.pylock import Package, Pylock
 
 _NAME = re.compile(r"pylock(\.[^.]+)?\.toml")
 _CHOICE = re.compile(r"\b(extras|dependency_groups)\b")
@@ -55,10 +55,6 @@ def read_pylock(path: Path) -> LockedPackages:
     UsageError
         The file cannot be read, or is not valid.
     """
-    import tomllib
-
-    from packaging.pylock import Pylock, PylockValidationError
-
     try:
         lock = Pylock.from_dict(tomllib.loads(read_text(path, pipes=True)))
     except (ValueError, RecursionError, PylockValidationError) as error:

@@ -35,6 +35,7 @@ from builders.environments.pip import (
 )
 from builders.environments.python import python_view
 from builders.files import exclusive_lock, make_readable, sha256_of, write_atomic
+from builders.index_client import IndexClient
 from builders.io_errors import explain_cache_errors
 from builders.modes import make_directories
 from builders.pip_configuration import package_sources, public_index
@@ -351,8 +352,6 @@ def _check_origin(files: Sequence[Path], options: FetchOptions) -> None:
     folders = find_links_directories()
     if len(urls) <= 1:
         return
-    from builders.index_client import IndexClient
-
     client = IndexClient(urls, reporter=options.reporter)
     for file in files:
         name, version, *_ = parse_wheel_filename(file.name)

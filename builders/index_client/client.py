@@ -27,6 +27,7 @@ import msgspec
 from packaging.version import Version
 
 from builders.cache import cache_root
+from builders.constants import CONNECTIONS, MISSING_CODES
 from builders.index_client import pages, stored
 from builders.index_client.pages import ACTIVE, PageError
 from builders.index_client.stored import Page, StoredPage
@@ -348,7 +349,6 @@ class IndexClient:
     ) -> tuple[requests.Response, bytes]:
         """Return a reply: a page, or the status of an unchanged or missing page."""
         from builders.index_client.transport import RequestError
-        from builders.web import MISSING
 
         page = f"the page of {name} from the index {index}" if name else f"the page {index}"
         hint = "Check the network and the URL."
@@ -360,7 +360,7 @@ class IndexClient:
             raise EnvironmentLacksError(f"Cannot fetch {page}: {error}.", hint=hint) from None
         code = reply.status_code
         hidden = code == 403 and urlsplit(url).hostname == _HIDES_MISSING  # noqa: PLR2004
-        if reply.ok or code in MISSING or hidden:
+        if reply.ok or code in MISSING_CODES or hidden:
             return reply, content
         if code in {401, 403}:
             hint = "Put user and password into ~/.netrc, keyring or the URL, or do not use this index."
@@ -402,7 +402,6 @@ class IndexClient:
 
         def connect() -> Transport:
             from builders.index_client.transport import Transport
-            from builders.web import CONNECTIONS
 
             processes = 1 + (self._has_second or self._is_second)
             return Transport(self._login_urls, self._mirrors, CONNECTIONS // processes)

@@ -11,13 +11,16 @@ import msgspec
 from packaging.utils import canonicalize_name
 
 from builders.cache import cache_root, cached_file
+from builders.constants import MISSING_CODES
 from builders.files import sha256_of, temporary_sibling
 from builders.index_client import stored
 from builders.index_client.pages import version_in
 from builders.io_errors import explain_cache_errors
 from builders.modes import make_directories, make_read_only
+from builders.pyproject import static_metadata
 from builders.temporary import TemporaryDirectory
 from builders.urls import NETWORK_HINT, OFFLINE_HINT, local_path, mirrored, without_password
+from builders.wheel import DamagedError
 from resolver.errors import EnvironmentLacksError, SourceError, UsageError
 from resolver.indexes import File, Metadata
 from resolver.versions import shorten
@@ -116,8 +119,6 @@ class DirectReader:
         if location.startswith(GIT):
             reference = self._of_git(name, url, location.removeprefix(GIT), options.get("subdirectory", ""))
         elif path is not None and path.is_dir():
-            from builders.pyproject import static_metadata
-
             reference = _reference(name, url, location, static_metadata(path))
         elif path is not None:
             reference = self._of_file(name, url, path, options)
@@ -131,7 +132,6 @@ class DirectReader:
     def _of_server(self, name: str, url: str, options: dict[str, str]) -> Reference:
         """Read a file from the cache if its URL has a hash or it has not changed; otherwise download it."""
         from builders.index_client.transport import RequestError, check_status, chunks
-        from builders.web import MISSING
 
         record = self._record(url)
         known = _read_record(record, url)
@@ -163,7 +163,7 @@ class DirectReader:
                 validators = reply.headers.get("ETag", ""), reply.headers.get("Last-Modified", "")
         except RequestError as error:
             msg = f"{_shown(url)!r} cannot be downloaded: {error}."
-            if error.status in MISSING:
+            if error.status in MISSING_CODES:
                 raise SourceError(msg, hint="Check the URL.") from None
             raise EnvironmentLacksError(msg, hint=NETWORK_HINT) from None
         reference = Reference(url, reference.file, reference.metadata, *validators)
@@ -175,7 +175,6 @@ class DirectReader:
     ) -> Reference:
         """Read a wheel or an sdist."""
         from builders.index_client.metadata import from_sdist, from_wheel, top_files
-        from builders.wheel import DamagedError
 
         filename = filename or path.name
         subdirectory = options.get("subdirectory", "")
@@ -289,8 +288,6 @@ def _static(files: Mapping[str, bytes], shown: str) -> Metadata:
     UsageError
         The source tree has no static metadata.
     """
-    from builders.pyproject import static_metadata
-
     with TemporaryDirectory() as directory:
         for name, content in files.items():
             (directory.root / name).write_bytes(content)

@@ -14,13 +14,15 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from msgspec.structs import replace
+from packaging.markers import InvalidMarker, Marker
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from builders.constants import MISSING_CODES
 from builders.index_client.pages import projects_in, version_in
 from builders.index_client.transport import RequestError, TooLargeReplyError
 from builders.urls import NETWORK_HINT, without_password
-from builders.web import MISSING
 from builders.wheel import LARGEST_METADATA, DamagedError, WheelReader
 from resolver.errors import EnvironmentLacksError, SourceError
 from resolver.indexes import Metadata
@@ -61,7 +63,7 @@ def read(file: File, local: Path | None, transport: Transport) -> Metadata | Non
         raise SourceError(f"The metadata of {where} cannot be used: {error}.", hint=hint) from None
     except RequestError as error:
         msg = f"The metadata of {where} could not be fetched from {without_password(file.url)}: {error}."
-        if error.status in MISSING:
+        if error.status in MISSING_CODES:
             raise SourceError(msg, hint=hint) from None
         raise EnvironmentLacksError(msg, hint=NETWORK_HINT) from None
     except FileNotFoundError as error:
@@ -83,7 +85,7 @@ def _read_remote(file: File, transport: Transport) -> Metadata | None:
         try:
             return _metadata_file(file, transport)
         except RequestError as error:
-            if error.status not in MISSING:  # some proxies announce files that they do not have
+            if error.status not in MISSING_CODES:  # some proxies announce files that they do not have
                 raise
     if not file.name.endswith(".whl"):
         return _remote_sdist(file, transport)
@@ -237,9 +239,6 @@ def parse_requires_txt(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     >>> parse_requires_txt("six\n\n[Test:python_version < '3.12']\npytest>=7")
     (('six', 'pytest>=7; python_version < "3.12" and extra == "test"'), ('test',))
     """
-    from packaging.markers import InvalidMarker, Marker
-    from packaging.requirements import InvalidRequirement, Requirement
-
     requires: list[str] = []
     extras: dict[str, None] = {}
     extra = marker = ""

@@ -12,8 +12,9 @@ import requests
 import requests.auth
 import urllib3
 
+from builders.constants import CONNECTIONS
 from builders.urls import mirrored, without_password
-from builders.web import CONNECTIONS, TIMEOUT, failure_reason, new_session
+from builders.web import TIMEOUT, failure_reason, new_session
 from builders.wheel import DamagedError
 
 if TYPE_CHECKING:

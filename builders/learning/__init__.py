@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from resolver.facts import schema
+from resolver.facts.catalog_files import row_types
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -43,8 +44,6 @@ def merged(rows: Iterable[schema.Row]) -> list[schema.Row]:
     only in their source become one row with all sources, and so do rows about versions of Python. Of rows
     that contradict each other, the last one counts.
     """
-    from resolver.facts.catalog_files import row_types
-
     known: dict[tuple[object, ...], schema.Row] = {}
     for row in rows:
         key: tuple[object, ...] = (type(row), *row.key())

@@ -8,6 +8,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from packaging.requirements import InvalidRequirement, Requirement
+
+from resolver.facts.catalog_files import row_to_toml
 from resolver.facts.schema import SCHEMA, Backend, Git, Package, Recipe, Release, Requires, Sdist
 from resolver.model import PLATFORM
 from resolver.requirements import required_name, split_marker
@@ -108,8 +111,6 @@ def draft_text(rows: list[Row], gaps: Collection[str], origin: str) -> str:
     origin
         The source of the draft.
     """
-    from resolver.facts.catalog_files import row_to_toml
-
     lines = [MARK, f"# From {origin}."]
     lines += ["# Could not be determined:", *(f"# - {gap}" for gap in gaps)] if gaps else []
     comments = ("".join(letter if letter.isprintable() else " " for letter in line) for line in lines)
@@ -234,8 +235,6 @@ def _recipe(facts: SourceFacts, backend: Backend, source: str) -> Recipe:
 
 
 def _is_valid(requirement: str) -> bool:
-    from packaging.requirements import InvalidRequirement, Requirement
-
     try:
         Requirement(requirement)
     except InvalidRequirement:

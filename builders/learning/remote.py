@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING
 
+from builders.constants import MISSING_CODES
 from builders.index_client.transport import RequestError
 from builders.urls import NETWORK_HINT, without_password
-from builders.web import MISSING
 from resolver.errors import EnvironmentLacksError, SourceError
 
 if TYPE_CHECKING:
@@ -123,6 +123,6 @@ class RemoteWheel(io.RawIOBase):
 def request_failed(url: str, error: RequestError) -> SourceError | EnvironmentLacksError:
     """Return the error for a file that could not be fetched."""
     msg = f"{without_password(url)} could not be fetched: {error}."
-    if error.status in MISSING:
+    if error.status in MISSING_CODES:
         return SourceError(msg, hint="Check the URL.")
     return EnvironmentLacksError(msg, hint=NETWORK_HINT)

@@ -5,6 +5,7 @@ The build scripts are read as syntax trees (`builders.learning.build_script`), C
 
 from __future__ import annotations
 
+import configparser
 import os
 import re
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 import msgspec
+from packaging.metadata import parse_email
 
 from builders.learning.build_script import BuildScript, Extension, Variable, read_script
 from builders.pyproject import FILE, PyProject, read_pyproject
@@ -341,8 +343,6 @@ def _uses_torch_build_extension(script: BuildScript) -> bool:
 
 
 def _setup_cfg(top: Path, section: str, key: str) -> str:
-    import configparser
-
     parser = configparser.RawConfigParser()
     try:
         parser.read(top / "setup.cfg", encoding="utf-8")
@@ -375,8 +375,6 @@ def _literal(script: BuildScript, key: str) -> str:
 
 
 def _pkg_info(top: Path) -> dict[str, str]:
-    from packaging.metadata import parse_email
-
     try:
         raw, _ = parse_email((top / "PKG-INFO").read_bytes())
     except OSError:

@@ -16,6 +16,7 @@ from builders.files import exclusive_lock, write_atomic
 from builders.learning import Learned, merged
 from resolver.errors import CatalogError
 from resolver.facts import schema
+from resolver.facts.catalog_files import read_file, row_to_toml
 from resolver.versions import satisfies
 
 if TYPE_CHECKING:
@@ -63,8 +64,6 @@ def remember_built(wheel: Path, version: str, variant: str, catalog: Catalog, to
 
 
 def _remember(learned: Learned, catalog: Catalog) -> None:
-    from resolver.facts.catalog_files import read_file, row_to_toml
-
     rows = [row for row in new_rows(learned.rows, catalog)[0] if not isinstance(row, schema.Release)]
     if not rows:
         return

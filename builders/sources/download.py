@@ -17,6 +17,7 @@ from threading import Event, Lock
 from typing import IO, TYPE_CHECKING
 
 from builders.cache import cache_root
+from builders.constants import MISSING_CODES
 from builders.files import exclusive_lock, flush, sha256_of
 from builders.io_errors import explain_cache_errors
 from builders.modes import create_file, make_directories, make_read_only
@@ -140,7 +141,6 @@ def _part_of(target: Path) -> Iterator[IO[bytes] | None]:
 def _fetch(url: str, part: IO[bytes], downloads: Downloads) -> None:
     """Append the missing part of a file; continue after interrupted connections."""
     from builders.index_client.transport import RequestError
-    from builders.web import MISSING
 
     address = mirrored(url, downloads.mirrors)
     shown = without_password(address)
@@ -163,7 +163,7 @@ def _fetch(url: str, part: IO[bytes], downloads: Downloads) -> None:
             _append(url, part, downloads)
         except RequestError as error:
             part.flush()
-            if error.status in MISSING:
+            if error.status in MISSING_CODES:
                 raise SourceError(f"{shown} cannot be downloaded: {error}.", hint=MIRROR_HINT) from None
             if error.status or attempt == _ATTEMPTS or part.seek(0, os.SEEK_END) == before:
                 msg = f"{shown} cannot be downloaded: {error}."

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, Self
 import msgspec
 
 from builders.cache import cached_file
+from builders.constants import CONNECTIONS
 from builders.files import temporary_sibling
 from builders.io_errors import explain_cache_errors
 from builders.sources.download import Downloads, check_hash, download
@@ -175,8 +176,6 @@ def fetch_published(
     check
         Called with each distribution and its file; raises a `MatrixError` if the file must not be used.
     """
-    from builders.web import CONNECTIONS
-
     downloads = Downloads(mirrors, reporter)
     missing = [pick.files[0].size for pick in picks if not cached_file(pick.files[0]).exists()]
     downloads.expected = sum(missing) if all(missing) else 0

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from builders.cache import cache_root
 from builders.files import TEMPORARY_PREFIX
+from builders.index_client import IndexClient
 from builders.io_errors import explain_io_errors
 from builders.pip_configuration import configured_index, pip_configuration
 from builders.sources.download import MIRROR_HINT, Downloads, check_hash, download
@@ -115,8 +116,6 @@ def index_url() -> str:
 
 
 def _file_url(project: str, file: str, index: str, mirrors: Mapping[str, str]) -> str:
-    from builders.index_client import IndexClient
-
     published = IndexClient([index], mirrors=mirrors, fresh_for=0).project(project)
     if published is None:
         msg = f"The index {without_password(index)} has no project {project}."

@@ -6,6 +6,8 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
 from builders.audit import Expected, audit_wheel, image_provider, read_torch
 from builders.audit.runtime_libraries import read_conda, read_image_facts
 from builders.audit.wheel_audit import Report
@@ -14,6 +16,7 @@ from matrix.json_document import JsonDocument
 from matrix.options import add_format
 from matrix.render import findings_text, printable
 from resolver.errors import UsageError, did_you_mean
+from resolver.facts.catalog import Catalog, recipe_for
 
 if TYPE_CHECKING:
     import argparse
@@ -22,7 +25,6 @@ if TYPE_CHECKING:
     from builders.audit import Provider
     from matrix.console import Console
     from matrix.context import Context
-    from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Recipe
 
 _VERSIONS = {
@@ -115,10 +117,6 @@ def _providers(args: argparse.Namespace) -> tuple[Provider, ...]:
 
 def _recipe(package: str, path: Path, catalog: Catalog) -> Recipe:
     """Return the recipe of the wheel's release; its label names the backend."""
-    from packaging.utils import InvalidWheelFilename, parse_wheel_filename
-
-    from resolver.facts.catalog import recipe_for
-
     if package not in catalog.package:
         msg = f"The catalog has no package {package!r}."
         raise UsageError(msg, hint=did_you_mean(package, catalog.package))

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from builders.index import Index
+from builders.scheduling.local import Builds
 from matrix.api import check_build_hosts
 from matrix.json_document import JsonDocument
 from matrix.options import (
@@ -70,8 +71,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(context: Context) -> int:
     """Run the command."""
-    from builders.scheduling.local import Builds
-
     index = Index(context.args.index)
     locks = contexts_of_locks(context)
     every = {

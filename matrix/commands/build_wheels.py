@@ -12,12 +12,16 @@ import msgspec
 from msgspec.structs import asdict
 
 from builders import host
+from builders.cache import cached_file
 from builders.containers.image import with_cached_digest
 from builders.expected_time import TimeSource, expected_time
 from builders.findings import Finding
 from builders.index import Index
+from builders.learning.stored import remember_built
+from builders.prebuilt import check_prebuilt, prebuilt
 from builders.scheduling.estimates import recorded
 from builders.scheduling.local import Builds
+from builders.sources import Downloads, fetch_file
 from matrix.api import check_build_hosts, write_lock
 from matrix.batch import (
     EXECUTORS,
@@ -206,10 +210,6 @@ def _fetch_prebuilt(lock: Resolution, catalog: Catalog, names: Sequence[str], co
     MatrixError
         A wheel cannot be fetched, or its audit found errors.
     """
-    from builders.cache import cached_file
-    from builders.prebuilt import check_prebuilt, prebuilt
-    from builders.sources import Downloads, fetch_file
-
     settings = context.settings
     for pick in prebuilt(lock, catalog):
         if not names or pick.name in names:
@@ -414,8 +414,6 @@ def _record(finished: Run, wheels: Sequence[WheelResult], index: Index, context:
 
 
 def _remember(built: Mapping[str, Path], tasks: Mapping[str, Task], context: Context) -> None:
-    from builders.learning.stored import remember_built
-
     for key, path in built.items():
         pick = tasks[key].pick
         if pick.git:

@@ -11,12 +11,16 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from builders.findings import Finding
+from builders.learning.stored import new_rows
+from builders.sources import index_url
 from matrix import learning
+from matrix.consequences_text import consequences_text, summary
 from matrix.json_document import JsonDocument
 from matrix.options import add_action, add_catalog, add_format, add_names
 from matrix.refresh import update as updating
 from matrix.render import counted
 from matrix.settings import load_catalog, overlays
+from resolver.consequences import consequences
 from resolver.consequences.model import Consequence
 from resolver.errors import CatalogError, EnvironmentLacksError, UsageError, did_you_mean
 from resolver.facts.catalog_files import row_to_dict
@@ -258,8 +262,6 @@ def _check(args: argparse.Namespace, paths: list[Path], console: Console) -> int
 
 
 def _learn(context: Context) -> int:
-    from builders.learning.stored import new_rows
-
     args, console = context.args, context.console
     draft = updating.Draft(args.output, overlays(context.settings))
     catalog = draft.load()
@@ -308,8 +310,6 @@ def _report_end(
 
 
 def _update(context: Context) -> int:
-    from builders.sources import index_url
-
     args, settings, console = context.args, context.settings, context.console
     draft = updating.Draft(args.output, overlays(settings))
     catalog = draft.load()
@@ -330,8 +330,6 @@ def _update(context: Context) -> int:
     _show_draft(draft, [*update.remarks, *skipped], args, console)
     changes: list[Consequence] = []
     if before and settings.site and update.rows:
-        from resolver.consequences import consequences
-
         changes = consequences(before, updating.side_at(settings.site, after, context.today))
     if args.format == "json":
         console.document(
@@ -346,8 +344,6 @@ def _update(context: Context) -> int:
         )
     else:
         if changes:
-            from matrix.consequences_text import consequences_text, summary
-
             console.data(f"\nConsequences: {summary(changes)}\n\n{consequences_text(changes)}")
         reached = "The sources that were reached have no new facts."
         nothing = reached if update.unreachable else "The catalog is up to date."

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from matrix.completion import script
+
 if TYPE_CHECKING:
     from matrix.context import Context
 
@@ -19,7 +21,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(context: Context) -> int:
     """Print the script."""
-    from matrix.completion import script
-
     context.console.data(script(context.args.shell))
     return 0

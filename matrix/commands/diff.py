@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
+from packaging.utils import parse_wheel_filename
 
 from builders.constants import INDEX_DIRECTORY, LOCK_FILE
 from builders.containers.inspection import with_inspected_image
+from builders.index import Index
 from builders.io_errors import not_an_index
 from matrix.consequences_json import DiffDocument, SideDocument
 from matrix.consequences_text import consequences_text, summary
@@ -213,10 +215,6 @@ def _records(args: argparse.Namespace, side: Side) -> Iterator[WheelRecord]:
         if args.index is not INDEX_DIRECTORY:
             raise not_an_index(args.index)
         return
-    from packaging.utils import parse_wheel_filename
-
-    from builders.index import Index
-
     target = side.request.target
     index = Index(args.index)
     for project in index.projects():

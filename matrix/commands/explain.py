@@ -12,10 +12,14 @@ from builders.constants import LOCK_FILE
 from matrix.api import package_indexes
 from matrix.explain_log import explain_log
 from matrix.json_document import JsonDocument
+from matrix.locking import catalog_with_image_of
 from matrix.options import add_format, add_lock
 from matrix.resolution_text import facts_text, first_source, last_conflict, names_of_others, others_text
+from matrix.settings import Settings
 from resolver.errors import MatrixError, UsageError, did_you_mean
+from resolver.explain import RejectedVersion, rejected_versions, working_version
 from resolver.model import CoreItem, Distribution
+from resolver.open_explain import rejected_in_open_world, working_in_open_world
 from resolver.requirements import parse_requirement
 from resolver.versions import shorten, sort_key
 
@@ -23,7 +27,6 @@ if TYPE_CHECKING:
     import argparse
 
     from matrix.context import Context
-    from resolver.explain import RejectedVersion
     from resolver.model import Conflict, Requirement
 
 SUMMARY = "show why a version was chosen, with the facts and their sources"
@@ -126,11 +129,6 @@ def _rejected(context: Context, requirement: Requirement) -> tuple[list[Rejected
     UsageError
         The user named versions, and neither the chosen nor any preferred version is among them.
     """
-    from matrix.locking import catalog_with_image_of
-    from matrix.settings import Settings
-    from resolver.explain import RejectedVersion, rejected_versions, working_version
-    from resolver.open_explain import rejected_in_open_world, working_in_open_world
-
     lock, path, console = context.lock, context.args.lock, context.console
     name, specifier, chosen = requirement.name, requirement.specifier, lock.version_of(requirement.name)
     try:

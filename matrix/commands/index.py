@@ -11,8 +11,24 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from builders.build_directory import prune
 from builders.findings import Finding
 from builders.index import Index
+from builders.index.maintenance import (
+    adopt,
+    check,
+    misplaced,
+    pack,
+    project_named,
+    prunable,
+    remove,
+    replaced,
+    select,
+    set_status,
+    unlisted,
+    unyank,
+    yank,
+)
 from builders.index.repository import build_key_of
 from builders.io_errors import not_an_index
 from matrix.json_document import JsonDocument
@@ -227,8 +243,6 @@ def execute(context: Context) -> int:
 
 
 def _list(index: Index, args: argparse.Namespace, console: Console) -> int:
-    from builders.index.maintenance import project_named
-
     projects = {project_named(index, name) for name in args.projects} or index.projects()
     rows = [row for project in sorted(projects) for row in _rows(index, project)]
     if args.format == "json":
@@ -277,7 +291,6 @@ def _state(row: IndexedWheel) -> str:
 
 def _add(index: Index, args: argparse.Namespace, console: Console) -> int:
     from builders.audit import audit_wheel
-    from builders.index.maintenance import adopt
 
     added: dict[str, Sequence[Finding]] = {}
     rejected: dict[str, list[Finding]] = {}
@@ -326,8 +339,6 @@ def _print_added(
 
 
 def _check(index: Index, args: argparse.Namespace, console: Console) -> int:
-    from builders.index.maintenance import check
-
     with console.task("check the index"):
         findings = check(index, repair=args.repair)
     damaged = any(not finding.evidence["repaired"] for finding in findings)
@@ -362,8 +373,6 @@ def _print_damage(findings: list[Finding], console: Console) -> None:
 
 
 def _refresh(index: Index, args: argparse.Namespace, console: Console) -> int:
-    from builders.index.maintenance import misplaced, replaced, unlisted
-
     with console.task("refresh the index"):
         changed = index.refresh_all()
         findings = [*misplaced(index), *replaced(index), *unlisted(index)]
@@ -390,14 +399,10 @@ def _refresh(index: Index, args: argparse.Namespace, console: Console) -> int:
 
 
 def _remove(index: Index, args: argparse.Namespace, console: Console) -> int:
-    from builders.index.maintenance import select
-
     return _take_out(index, [path for what in args.what for path in select(index, what)], args, console)
 
 
 def _prune(index: Index, args: argparse.Namespace, console: Console) -> int:
-    from builders.index.maintenance import prunable
-
     if args.builds:
         return _prune_builds(index, args, console)
     if args.larger_than is not None:
@@ -422,8 +427,6 @@ def _prune(index: Index, args: argparse.Namespace, console: Console) -> int:
 
 
 def _prune_builds(index: Index, args: argparse.Namespace, console: Console) -> int:
-    from builders.build_directory import prune
-
     if args.lock is not None:
         msg = "--builds and --lock cannot be combined: a lock pins wheels."
         raise UsageError(msg)
@@ -437,8 +440,6 @@ def _prune_builds(index: Index, args: argparse.Namespace, console: Console) -> i
 
 
 def _take_out(index: Index, paths: list[Path], args: argparse.Namespace, console: Console) -> int:
-    from builders.index.maintenance import remove
-
     size = sum(path.lstat().st_size for path in set(paths))
     if not args.dry_run:
         remove(index, paths)
@@ -463,8 +464,6 @@ def _show_removed(
 
 
 def _yank(index: Index, args: argparse.Namespace, console: Console) -> int:
-    from builders.index.maintenance import select, unyank, yank
-
     paths = [path for what in args.what for path in select(index, what)]
     if args.undo:
         unyank(index, paths)
@@ -476,8 +475,6 @@ def _yank(index: Index, args: argparse.Namespace, console: Console) -> int:
 
 
 def _status(index: Index, args: argparse.Namespace, console: Console) -> int:
-    from builders.index.maintenance import set_status
-
     name = set_status(index, args.project, args.state, args.reason)
     console.data(f"{name}: {args.state}")
     return 0
@@ -495,8 +492,6 @@ def _serve(index: Index, args: argparse.Namespace, console: Console) -> int:
 
 
 def _pack(index: Index, args: argparse.Namespace, console: Console) -> int:
-    from builders.index.maintenance import pack
-
     log = index.state / "logs" / "pack.log"
     log.unlink(missing_ok=True)
     with console.task("pack the index"):

@@ -7,15 +7,23 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from builders.files import write_atomic
 from builders.findings import Finding
+from builders.index import Index
+from builders.learning.origin import Origin, read_origin
+from builders.learning.recipe_draft import MARK, components_of, draft_text, gaps_of, unnamed_requirements
 from builders.learning.source import SourceFacts
+from builders.plan import plan
+from matrix.api import check_build_hosts, package_indexes, resolve_settings
 from matrix.json_document import JsonDocument
 from matrix.options import add_action, add_catalog, add_format, add_index, add_index_access, nonempty
 from matrix.render import findings_text, printable
 from matrix.resolution_text import conflict_text
 from matrix.settings import Settings, load_catalog, merge, overlays
 from resolver.errors import MatrixError, UsageError
+from resolver.facts.loading import load_uncached, overlay_files, shipped_files
 from resolver.facts.schema import Recipe
+from resolver.inferred import with_releases_of
 from resolver.model import Conflict
 
 if TYPE_CHECKING:
@@ -23,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from builders.learning.build_script import Extension, Variable
-    from builders.learning.origin import Origin
     from matrix.context import Context
     from resolver.facts.schema import Row
 
@@ -95,10 +102,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(context: Context) -> int:
     """Run the command."""
-    from builders.learning.origin import read_origin
-    from builders.learning.recipe_draft import components_of, gaps_of, unnamed_requirements
-    from matrix.api import package_indexes
-
     args, console, settings = context.args, context.console, context.settings
     origin = read_origin(
         args.source,
@@ -151,10 +154,6 @@ def _write(file: Path, rows: list[Row], gaps: list[str], origin: Origin, context
     UsageError
         The file exists and is not a draft.
     """
-    from builders.files import write_atomic
-    from builders.learning.recipe_draft import MARK, draft_text
-    from resolver.facts.loading import load_uncached, overlay_files, shipped_files
-
     if file.exists() and not file.read_text(encoding="utf-8", errors="replace").startswith(MARK):
         msg = f"{file} exists and is not a draft. Nothing was written."
         raise UsageError(msg, hint="Name another file with -o.")
@@ -176,11 +175,7 @@ def _build(file: Path, facts: SourceFacts, context: Context) -> Trial:
     """Resolve, build and audit the draft for the CPU backend; a failure is a result."""
     from builders.audit import Expected, audit_wheel
     from builders.build_host import find_build_host
-    from builders.index import Index
-    from builders.plan import plan
     from builders.task import Limits, build_wheel
-    from matrix.api import check_build_hosts, resolve_settings
-    from resolver.inferred import with_releases_of
 
     args, console = context.args, context.console
     settings = msgspec.structs.replace(

@@ -19,6 +19,7 @@ from builders.findings import Finding, limited
 from builders.index import Index
 from builders.probe.ask import EnvironmentReply, Probe, user_packages
 from builders.probe.environment import NOT_JUDGED, judge_environment, judge_variables
+from builders.probe.slurm import Job, hours_of, job_script, partition_for, submit
 from builders.probe.wheel import judge_wheel
 from builders.recipes.recipe import recipe_as_built
 from builders.temporary import TemporaryDirectory
@@ -250,8 +251,6 @@ def _import_recipe(name: str, module: str) -> Recipe:
 
 
 def _submit(args: argparse.Namespace, lock: Resolution | None, catalog: Catalog, console: Console) -> int:
-    from builders.probe.slurm import Job, hours_of, job_script, partition_for, submit
-
     hours = hours_of(args.time)
     site = lock.target.site if lock else ""
     partition = args.partition

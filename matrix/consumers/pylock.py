@@ -16,9 +16,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from packaging.pylock import (
+    Package,
+    PackageArchive,
+    PackageDirectory,
+    PackageSdist,
+    PackageVcs,
+    PackageWheel,
+    Pylock,
+    is_valid_pylock_path,
+)
+from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.version import Version
+
 from builders.files import sha256_of
 from builders.findings import Finding
 from builders.index import Index
+from builders.published import published_wheels
 from builders.urls import git_commit, local_path
 from matrix.consumers import Consumer
 from matrix.consumers.shared.files import File, files_in_wheelhouse
@@ -27,15 +41,6 @@ from resolver.errors import MatrixError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from packaging.pylock import (
-        Package,
-        PackageArchive,
-        PackageDirectory,
-        PackageSdist,
-        PackageVcs,
-        PackageWheel,
-    )
 
     from matrix.consumers.shared.files import Layout
     from matrix.consumers.shared.installation import Installation
@@ -61,9 +66,7 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
     """
     import tomli_w
     from packaging.markers import Marker
-    from packaging.pylock import Pylock, is_valid_pylock_path
     from packaging.specifiers import SpecifierSet
-    from packaging.version import Version
 
     if not is_valid_pylock_path(Path(layout.main)):
         msg = f"Installers do not read a lock named {layout.main}."
@@ -130,15 +133,11 @@ def _table(installation: Installation) -> dict[str, object]:
 
 
 def _built_wheels(index: Index, pick: Distribution) -> list[Path]:
-    from packaging.utils import parse_wheel_filename
-
     paths = index.wheels_of(pick.name, pick.pinned)
     return [path for path in paths if str(parse_wheel_filename(path.name)[1]) == pick.pinned]
 
 
 def _built(pick: Distribution, index: Index, layout: Layout) -> Package:
-    from packaging.pylock import PackageWheel
-
     wheels = []
     for path in _built_wheels(index, pick):
         url = f"{layout.url}/{pick.name}/{quote(path.name)}" if layout.url else None
@@ -151,8 +150,6 @@ def _built(pick: Distribution, index: Index, layout: Layout) -> Package:
 
 
 def _from_wheelhouse(pick: Distribution, path: Path, layout: Layout) -> Package:
-    from packaging.pylock import PackageSdist, PackageWheel
-
     relative = os.path.relpath(path, layout.folder.resolve())
     digest = sha256_of(path)
     locked = {file.sha256 for file in pick.files if file.name == path.name and file.sha256}
@@ -167,8 +164,6 @@ def _from_wheelhouse(pick: Distribution, path: Path, layout: Layout) -> Package:
 
 def _locked(pick: Distribution) -> Package:
     """Return the entry of a distribution whose files the lock has."""
-    from packaging.pylock import PackageSdist, PackageWheel
-
     if pick.direct_url:
         return _direct(pick, pick.files[0])
     unhashed = [file.name for file in pick.files if not file.sha256]
@@ -200,8 +195,6 @@ def _locked(pick: Distribution) -> Package:
 
 def _direct(pick: Distribution, file: LockedFile) -> Package:
     """Return the entry of a distribution that a direct reference names."""
-    from packaging.pylock import PackageArchive, PackageDirectory, PackageVcs
-
     location, _, fragment = file.url.partition("#")
     subdirectory = fragment.removeprefix("subdirectory=") or None
     repository = git_commit(location)
@@ -223,10 +216,6 @@ def _time(file: LockedFile) -> datetime | None:
 
 
 def _published(pick: Distribution, python: str) -> Package:
-    from packaging.pylock import PackageWheel
-
-    from builders.published import published_wheels
-
     files = published_wheels(pick.name, pick.version, pick.index, python=python)
     if pick.wheel is not None:
         files = [file for file in files if file.name == pick.wheel.file]
@@ -253,10 +242,6 @@ def _package(
     directory: PackageDirectory | None = None,
     vcs: PackageVcs | None = None,
 ) -> Package:
-    from packaging.pylock import Package
-    from packaging.utils import canonicalize_name
-    from packaging.version import Version
-
     return Package(
         name=canonicalize_name(pick.name),
         version=Version(pick.pinned),

@@ -17,8 +17,9 @@ import requests
 from cachecontrol.adapter import CacheControlAdapter
 from cachecontrol.caches import FileCache
 
+from builders.constants import MISSING_CODES
 from builders.urls import mirrored
-from builders.web import MISSING, TIMEOUT, failure_reason, new_session
+from builders.web import TIMEOUT, failure_reason, new_session
 from resolver.errors import EnvironmentLacksError
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class Client:
             else:
                 self.unchanged += getattr(response, "from_cache", False)
                 response.encoding = "utf-8"
-                if response.ok or response.status_code in MISSING:
+                if response.ok or response.status_code in MISSING_CODES:
                     self.answered = True
                     return response if response.ok else None
                 self._unreachable[host] = f"status {response.status_code} {response.reason}"

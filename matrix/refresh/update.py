@@ -13,7 +13,11 @@ from typing import TYPE_CHECKING
 
 from builders.cache import cache_root
 from builders.files import exclusive_lock, write_atomic
+from matrix.inputs import Inputs
 from matrix.refresh import CatalogUpdate
+from matrix.request import make_request
+from matrix.settings import Settings
+from resolver.consequences import Side
 from resolver.errors import CatalogError, EnvironmentLacksError, UsageError, did_you_mean
 from resolver.facts.catalog_files import kind_of, row_to_toml
 from resolver.facts.loading import load, load_uncached, overlay_files, shipped_files
@@ -25,7 +29,6 @@ if TYPE_CHECKING:
     from datetime import date
 
     from builders.learning import Learned
-    from resolver.consequences import Side
     from resolver.facts import schema
     from resolver.facts.catalog import Catalog
     from resolver.indexes import File
@@ -220,11 +223,6 @@ def side_at(site: str, catalog: Catalog, today: date) -> Side:
     UsageError
         The catalog does not have the site, or its driver on that day.
     """
-    from matrix.inputs import Inputs
-    from matrix.request import make_request
-    from matrix.settings import Settings
-    from resolver.consequences import Side
-
     settings = Settings(site=site, requirements=["torch"])
     return Side(catalog, make_request(settings, catalog, today, Inputs()))
 

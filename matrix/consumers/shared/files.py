@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
+
 from builders.constants import MOUNT_POINT, MOUNTED_INDEX
 from builders.files import write_atomic
 from resolver.errors import UsageError
@@ -106,9 +109,6 @@ class Layout:
 
 def files_in_wheelhouse(folder: Path, picks: Iterable[Distribution]) -> dict[str, str]:
     """Return the file name of each distribution whose file is in the directory."""
-    from packaging.utils import InvalidWheelFilename, parse_wheel_filename
-    from packaging.version import InvalidVersion, Version
-
     names = {path.name for path in folder.iterdir() if path.is_file()}
     wheels: dict[tuple[str, Version], str] = {}
     for name in sorted(names):  # the last one has the highest build tag
