@@ -75,5 +75,5 @@ def test_check_rules_have_cases() -> None:
 
 def test_docs_table_matches_rules() -> None:
     page = (Path(__file__).parents[2] / "docs" / "reference" / "checking.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `([\w-]+)` \| (\w+) \| (.*?) \| (.*?) \|$", page, re.MULTILINE)
-    assert rows == [(name, rule.severity, rule.title, rule.reason) for name, rule in RULES.items()]
+    rows = re.findall(r"^\| `([\w-]+)` \| (\w+) \| .+ \| .+ \|$", page, re.MULTILINE)
+    assert rows == list(RULES.items())
