@@ -84,8 +84,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         progress=_value_of("--progress", ("json",), arguments) or "auto",
     )
     gc.set_threshold(GARBAGE_THRESHOLD)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
+    for number in (signal.SIGTERM, signal.SIGHUP):  # SIGTERM is what Slurm sends at the time limit
+        signal.signal(number, signal.default_int_handler)
     try:
         try:
             return main_inner(arguments, console)
@@ -115,11 +115,6 @@ def _explain(error: Exception) -> MatrixError:
     return InternalError(
         message, hint="This is a bug. Run the command again with -vv and report the traceback."
     )
-
-
-def _interrupt(number: int, frame: object) -> NoReturn:  # noqa: ARG001
-    """Handle SIGTERM, which Slurm sends at the time limit, and SIGHUP like Ctrl-C."""
-    raise KeyboardInterrupt
 
 
 def main_inner(arguments: Sequence[str], console: Console) -> int:

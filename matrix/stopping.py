@@ -6,7 +6,7 @@ import argparse
 import signal
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from builders.scheduling.stop_time import job_stop_time, seconds_of
 from resolver.errors import UsageError
@@ -41,7 +41,7 @@ def stop_time(context: Context) -> float | None:
     """
     args = context.args
     if args.signal is not None:
-        signal.signal(args.signal, _interrupt)
+        signal.signal(args.signal, signal.default_int_handler)
     if args.time_limit is not None:
         return time.time() + float(args.time_limit)
     end = job_stop_time()
@@ -49,10 +49,6 @@ def stop_time(context: Context) -> float | None:
         moment = datetime.fromtimestamp(end, tz=UTC).astimezone()
         context.console.info(f"Builds stop at {moment:%H:%M:%S}, before the Slurm job ends.")
     return end
-
-
-def _interrupt(*_: object) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 def duration_argument(text: str) -> float:

@@ -15,8 +15,7 @@ from resolver.versions import sort_key
 
 if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
-    from resolver.facts.schema import Backend, Window
-    from resolver.model import Support
+    from resolver.facts.schema import Site, Window
 
 _MOST_DAYS = 3
 """Suggest at most this many earlier days, and as many later ones, on which the site's base images
@@ -54,16 +53,16 @@ def changes_of(catalog: Catalog, request: Request, *, sited: bool) -> list[Chang
     requirements, target = request.requirements, request.target
     changes = [_free(requirement) for requirement in requirements if requirement.specifier is not None]
     if target.base_image:
-        changes.append(Change("any base image of the site", partial(_retarget, base_image="")))
+        changes.append(Change("any base image of the site", partial(_retarget, base_image=None)))
     if target.driver and catalog.windows_of(target.site):
-        changes.append(Change(f"the driver of {target.site}", partial(_retarget, driver="")))
+        changes.append(Change(f"the driver of {target.site}", partial(_retarget, driver=None)))
     if target.driver:
         changes += _newer_drivers(catalog, target.driver)
     if sited:
         changes += _other_days(catalog, request)
     if request.preinstalled:
         text = "without keeping the installed distributions"
-        changes.append(Change(text, lambda request: replace(request, preinstalled=None)))
+        changes.append(Change(text, partial(replace, preinstalled=None)))
     changes += _more_trust(request)
     changes += _target_of_site(catalog, request)
     if len(target.gfx) > 1:
@@ -84,10 +83,9 @@ def _newer_drivers(catalog: Catalog, driver: str) -> Iterator[Change]:
 
 def _more_trust(request: Request) -> Iterator[Change]:
     if request.support == "documented":
-        apply = partial(_with_support, support="observed")
-        yield Change("also accept observed facts", apply, kind="trust")
+        yield Change("also accept observed facts", partial(replace, support="observed"), kind="trust")
     if request.support != "any":
-        yield Change("also accept inferred facts", partial(_with_support, support="any"), kind="trust")
+        yield Change("also accept inferred facts", partial(replace, support="any"), kind="trust")
 
 
 def _target_of_site(catalog: Catalog, request: Request) -> Iterator[Change]:
@@ -99,7 +97,7 @@ def _target_of_site(catalog: Catalog, request: Request) -> Iterator[Change]:
     own = site.gfx if site.backend == "rocm" else ()
     if (site.backend, own) != (target.backend, target.gfx):
         text = f"for {', '.join(own)}, which {site.name} has" if own else f"for the CPUs of {site.name}"
-        yield Change(text, partial(_for_hardware, backend=site.backend, gfx=own))
+        yield Change(text, partial(_retarget, backend=site.backend, gfx=own))
 
 
 def _other_sites(catalog: Catalog, request: Request) -> Iterator[Change]:
@@ -109,8 +107,7 @@ def _other_sites(catalog: Catalog, request: Request) -> Iterator[Change]:
     same = (target.backend, target.gfx)
     others.sort(key=lambda site: ((site.backend, site.gfx) != same, site.name == "local"))
     for site in others:
-        apply = partial(_at_site, name=site.name, catalog=catalog)
-        yield Change(f"for {site.name}, {site.title}", apply, last=True)
+        yield Change(f"for {site.name}, {site.title}", partial(_at_site, site=site), last=True)
 
 
 def _other_days(catalog: Catalog, request: Request) -> Iterator[Change]:
@@ -120,12 +117,12 @@ def _other_days(catalog: Catalog, request: Request) -> Iterator[Change]:
         if not window.since <= target.date < (window.until or target.date + timedelta(days=1)):
             day = _last_day(catalog, window)
             text = f"{target.site} on {day} (driver {window.driver})"
-            yield Change(text, partial(_retarget, day=day), kind="day")
+            yield Change(text, partial(_retarget, date=day), kind="day")
     rows = [row for row in catalog.site_image.values() if row.site == target.site]
     later = sorted({row.since for row in rows if row.since and row.since > target.date})
     ended = {row.until - timedelta(days=1) for row in rows if row.until and row.until <= target.date}
     for day in [*later[:_MOST_DAYS], *sorted(ended, reverse=True)[:_MOST_DAYS]]:
-        yield Change(f"{target.site} with its base images of {day}", partial(_retarget, day=day), kind="day")
+        yield Change(f"{target.site} with its base images of {day}", partial(_retarget, date=day), kind="day")
 
 
 def _last_day(catalog: Catalog, window: Window) -> date:
@@ -155,44 +152,25 @@ def _leave_out(requirement: Requirement) -> Change:
     return Change(f"without {requirement.text}", apply, requirement.name)
 
 
-def _retarget(
-    request: Request, *, day: date | None = None, base_image: str | None = None, driver: str | None = None
-) -> Request:
-    """Return a request with a changed target; an empty string removes that part of the target."""
-    target = request.target
-    changed = replace(
-        target,
-        date=day or target.date,
-        base_image=target.base_image if base_image is None else base_image or None,
-        driver=target.driver if driver is None else driver or None,
-    )
-    return replace(request, target=changed)
-
-
-def _with_support(request: Request, *, support: Support) -> Request:
-    return replace(request, support=support)
-
-
-def _for_hardware(request: Request, *, backend: Backend, gfx: tuple[str, ...]) -> Request:
-    return replace(request, target=replace(request.target, backend=backend, gfx=gfx))
+def _retarget(request: Request, **changes: object) -> Request:
+    """Return a request with a changed target."""
+    return replace(request, target=replace(request.target, **changes))
 
 
 def _without_gfx(request: Request, *, gfx: str) -> Request:
-    others = tuple(other for other in request.target.gfx if other != gfx)
-    return replace(request, target=replace(request.target, gfx=others))
+    return _retarget(request, gfx=tuple(other for other in request.target.gfx if other != gfx))
 
 
-def _at_site(request: Request, *, name: str, catalog: Catalog) -> Request:
+def _at_site(request: Request, *, site: Site) -> Request:
     """Return a request for another site on the same day, without the properties of the original machine."""
-    site = catalog.site[name]
-    target = replace(
-        request.target,
+    moved = _retarget(
+        request,
         backend=site.backend,
         gfx=site.gfx if site.backend == "rocm" else (),
-        site=name,
+        site=site.name,
         driver=None,
         base_image=None,
         python=None,
         glibc=None,
     )
-    return replace(request, target=target, site_file="")
+    return replace(moved, site_file="")
