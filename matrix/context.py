@@ -26,6 +26,10 @@ class Context:
         self.args = args
         self.console = console
 
+    def with_options(self, **changes: object) -> Context:
+        """Return a context with changed options, without the objects created from the present ones."""
+        return Context(argparse.Namespace(**{**vars(self.args), **changes}), self.console)
+
     @cached_property
     def settings(self) -> Settings:
         """The settings of ``matrix.toml``; options take precedence."""

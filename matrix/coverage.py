@@ -349,10 +349,8 @@ def _context_of_selection(context: Context) -> Context:
             limits[requirement.name].append(str(requirement.specifier))
         else:
             columns.append(text)
-    own = {"requirements": columns or ["torch"], "gfx": gfx or context.args.gfx}
-    own |= {name: ",".join(texts) for name, texts in limits.items() if texts}
-    own |= {"ops": context.args.ops}
-    result = Context(argparse.Namespace(**{**vars(context.args), **own}), context.console)
+    rows = {name: ",".join(texts) for name, texts in limits.items() if texts}
+    result = context.with_options(requirements=columns or ["torch"], gfx=gfx or context.args.gfx, **rows)
     result.settings.keep_installed = None
     return result
 
@@ -364,7 +362,7 @@ class _Requests:
         self._requirements: Sequence[Requirement] = ()
         if context.settings.has_requirements:
             self._requirements = context.inputs.requirements
-        default = Context(argparse.Namespace(**{**vars(context.args), "lock": None}), context.console)
+        default = context.with_options(lock=None)
         self._lock = default.lock if default.has_lock else None
         self._built = built_for(index)
 
@@ -474,10 +472,7 @@ class _Planner:
         """Return the context of a lock, whose file name is a hash of its build keys."""
         keys = " ".join(sorted(task.build_key for task in tasks))
         name = f"{hashlib.sha256(keys.encode()).hexdigest()[:20]}.lock"
-        path = self._index.state / _LOCKS / name
-        context = Context(
-            argparse.Namespace(**{**vars(self._context.args), "lock": path}), self._context.console
-        )
+        context = self._context.with_options(lock=self._index.state / _LOCKS / name)
         context.lock = lock
         return context
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from builders.process import bytes_of
 from builders.temporary import TemporaryDirectory
+from matrix.render import printable
 from matrix.screen import PLAIN, Screen
 from resolver.errors import EnvironmentLacksError, MatrixError
 from resolver.graph import PIP, edges_of_graph, generations, pick_in, roots
@@ -38,24 +39,6 @@ def _kind(edge: Edge) -> str:
     return edge.kind if edge.declared else f"{edge.kind}, undeclared"
 
 
-def visible(text: str) -> str:
-    r"""Return a text with control characters and other invisible characters escaped.
-
-    A lock may contain any characters, but not all of them are safe on a terminal.
-
-    Examples
-    --------
-    >>> visible("to\x1brch")
-    'to\\x1brch'
-    """
-    return "".join(
-        character
-        if character.isprintable()
-        else character.encode("unicode_escape", "surrogatepass").decode("ascii")
-        for character in text
-    )
-
-
 class Lines(NamedTuple):
     """The branches of the tree, all equally wide."""
 
@@ -76,7 +59,7 @@ BOX_CHARACTERS = "".join(BOX)
 def draw_text(graph: DiGraph[str], title: str, lines: Lines = BOX, screen: Screen = PLAIN) -> str:
     """Return the graph as a tree. The requirements of each distribution are drawn only once."""
     groups = generations(graph)
-    parts = [screen.wrapped(visible(title)), ""]
+    parts = [screen.wrapped(printable(title)), ""]
     if graph:
         head = ["gen.", "distribution", "from", "needed to"]
         tree = screen.table(list(_rows(graph, groups, lines)), head, indent="")
@@ -84,7 +67,7 @@ def draw_text(graph: DiGraph[str], title: str, lines: Lines = BOX, screen: Scree
     else:
         parts += ["pip installs nothing.", ""]
     for number, group in enumerate(groups, start=1):
-        parts.append(screen.wrapped(f"  {number}. {', '.join(map(visible, group))}"))
+        parts.append(screen.wrapped(f"  {number}. {', '.join(map(printable, group))}"))
     if graph.edges:
         legend = f"{lines.run[1:]}needed to run   {lines.build[1:]}needed only to build"
         parts += ["", screen.wrapped(f"{legend}   undeclared: the source does not declare it")]
@@ -104,7 +87,7 @@ def _rows(graph: DiGraph[str], groups: Sequence[Sequence[str]], lines: Lines) ->
         needed = sorted(graph[name])
         again = " (see above)" if name in drawn and needed else ""
         reasons = "; ".join(map(_reason, sorted(edges, key=lambda edge: edge.kind == "build")))
-        yield [str(generation[name]), f"{branch}{visible(' '.join(label))}{again}", origin, reasons]
+        yield [str(generation[name]), f"{branch}{printable(' '.join(label))}{again}", origin, reasons]
         if name in drawn:
             continue
         drawn.add(name)
@@ -119,7 +102,7 @@ def _rows(graph: DiGraph[str], groups: Sequence[Sequence[str]], lines: Lines) ->
 
 
 def _reason(edge: Edge) -> str:
-    requirement = f" ({visible(edge.requirement)})" if edge.requirement not in {"", edge.object} else ""
+    requirement = f" ({printable(edge.requirement)})" if edge.requirement not in {"", edge.object} else ""
     return f"{_kind(edge)}{requirement}"
 
 
@@ -152,7 +135,7 @@ def draw_dot(graph: DiGraph[str], title: str) -> str:
 
 def _quoted(text: str) -> str:
     r"""Return a quoted string in which no character is special; a line break becomes ``\n``."""
-    lines = (visible(line.replace("\\", "\\\\")).replace('"', '\\"') for line in text.split("\n"))
+    lines = (printable(line.replace("\\", "\\\\")).replace('"', '\\"') for line in text.split("\n"))
     return '"' + "\\n".join(lines) + '"'
 
 
@@ -189,7 +172,7 @@ _MERMAID_STYLES = (
 def draw_mermaid(graph: DiGraph[str], title: str) -> str:
     """Return the graph as a Mermaid flowchart: a subgraph for each generation, the last generation on top."""
     ids = {name: f"n{number}" for number, name in enumerate(sorted(graph))}
-    lines = [f"%% {visible(title).replace('{', '(').replace('}', ')')}", "flowchart TB"]
+    lines = [f"%% {printable(title).replace('{', '(').replace('}', ')')}", "flowchart TB"]
     for number, group in reversed(list(enumerate(generations(graph), start=1))):
         lines.append(f'  subgraph g{number}["generation {number}"]')
         for name in group:
@@ -208,4 +191,4 @@ def draw_mermaid(graph: DiGraph[str], title: str) -> str:
 
 def _mermaid_escaped(text: str) -> str:
     """Return a text with every character that is special in Mermaid or HTML replaced by its number."""
-    return re.sub(r"[^a-zA-Z0-9_ .+-]", lambda match: f"#{ord(match[0])};", visible(text))
+    return re.sub(r"[^a-zA-Z0-9_ .+-]", lambda match: f"#{ord(match[0])};", printable(text))

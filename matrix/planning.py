@@ -89,10 +89,7 @@ class Plan(JsonDocument, kw_only=True):
 
 def contexts_of_locks(context: Context) -> list[Context]:
     """Return a context for each lock that the options name; without options, for the default lock."""
-    return [
-        Context(argparse.Namespace(**{**vars(context.args), "lock": path}), context.console)
-        for path in context.args.locks or [LOCK_FILE]
-    ]
+    return [context.with_options(lock=path) for path in context.args.locks or [LOCK_FILE]]
 
 
 def limits_of(context: Context) -> Limits:

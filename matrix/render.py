@@ -129,7 +129,13 @@ def sdists_text(sdists: Sequence[Distribution]) -> str:
 
 
 def printable(text: str) -> str:
-    """Replace control characters with escapes: names in files and wheels can contain anything."""
+    r"""Replace control characters with escapes: names in files and wheels can contain anything.
+
+    Examples
+    --------
+    >>> printable("to\x1brch")
+    'to\\x1brch'
+    """
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from builders.containers.image import image_name
-from matrix.inputs import Inputs, read_inputs
+from matrix.inputs import Inputs
 from matrix.settings import Settings, site_file
 from resolver.driver import identify_driver, lines_of_module, release_of_package
 from resolver.errors import UsageError, did_you_mean
@@ -29,9 +29,7 @@ DEFAULT_REQUIREMENTS = {
 """Default requirements, by backend."""
 
 
-def make_request(
-    settings: Settings, catalog: Catalog, today: datetime.date, inputs: Inputs | None = None
-) -> Request:
+def make_request(settings: Settings, catalog: Catalog, today: datetime.date, inputs: Inputs) -> Request:
     """Return the request that settings describe, with inputs that were already read.
 
     The catalog must have the content of a base image that is a file: see `Context.catalog_with_image`.
@@ -42,7 +40,6 @@ def make_request(
         A name or a version is not valid; the hint suggests a similar name or version.
     """
     target = _target(settings, catalog, today)
-    inputs = inputs or read_inputs(settings)
     requirements = list(inputs.requirements)
     if not settings.has_requirements:
         requirements += map(parse_requirement, DEFAULT_REQUIREMENTS[target.backend])

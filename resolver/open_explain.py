@@ -82,7 +82,6 @@ def rejected_in_open_world(
     name: str,
     *,
     specifier: Specifier | None = None,
-    limit: int = MAX_REJECTED,
 ) -> tuple[list[RejectedVersion], int]:
     """Return the reasons why newer versions were not chosen: `rejected_versions` with indexes.
 
@@ -103,7 +102,7 @@ def rejected_in_open_world(
     end = keys.index(pick.key) if pick and pick.key in keys else 0
     preferred = [row for row in reversed(versions[:end]) if specifier is None or specifier.allows(row[0])]
     rejected = []
-    for version, key, variant in preferred[:limit]:
+    for version, key, variant in preferred[:MAX_REJECTED]:
         text = f"{name}{f'[{variant}]' if variant else ''}=={version}"
         pinned = replace(request, requirements=(*request.requirements, parse_requirement(text)))
         answer = solve(catalog, pinned, indexes)

@@ -17,7 +17,6 @@ from resolver.session import Session, Solution
 if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import ProvenSet
-    from resolver.model import Support
 
 
 def solve_proven(
@@ -126,7 +125,7 @@ class Judgement(msgspec.Struct, frozen=True):
     core: tuple[CoreItem, ...] = ()
 
 
-def request_of_set(catalog: Catalog, row: ProvenSet, support: Support = "observed") -> Request:
+def request_of_set(catalog: Catalog, row: ProvenSet) -> Request:
     """Return the request for the components of a set, for its site and day.
 
     A set without a date is requested for the start of the site's last driver window. A set without a site is
@@ -142,15 +141,15 @@ def request_of_set(catalog: Catalog, row: ProvenSet, support: Support = "observe
         base_image=row.picks.get("base-image"),
     )
     requirements = tuple(Requirement(name, None, name) for name in row.picks if name != "base-image")
-    return Request(target, requirements, support=support)
+    return Request(target, requirements, support="observed")
 
 
-def judge(catalog: Catalog, row: ProvenSet, support: Support = "observed") -> Judgement:
+def judge(catalog: Catalog, row: ProvenSet) -> Judgement:
     """Return whether a set resolves with exactly its versions and variants, requested by `request_of_set`.
 
     The verdict is ``unknown`` for a day before the site's first driver window.
     """
-    request = request_of_set(catalog, row, support)
+    request = request_of_set(catalog, row)
     day, windows = request.target.date, catalog.windows_of(request.target.site)
     if windows and row.backend == "rocm" and day < windows[0].since:
         return Judgement("unknown", (f"the driver of {request.target.site} on {day}",))

@@ -325,23 +325,13 @@ def available_packages(catalog: Catalog, backend: Backend) -> list[str]:
     return [name for name in sorted(catalog.package) if name not in ROW_COMPONENTS and is_available(name)]
 
 
-def request_of_cell(request: Request, row: Row, column: Column, image: str = "") -> Request:
-    """Return the request that a cell answers.
-
-    Parameters
-    ----------
-    request
-        The target, and the requirements that limit the rows.
-    row, column
-        The cell.
-    image
-        One of the row's images; by default the first.
-    """
+def request_of_cell(request: Request, row: Row, column: Column) -> Request:
+    """Return the request that a cell answers; `request` has the target and the limits of the rows."""
     pins = [_pin("torch", row.torch), _pin("python", row.python)]
     target = request.target
     if row.images:
         pins.append(_ANY_IMAGE)
-        target = replace(target, base_image=image or row.images[0])
+        target = replace(target, base_image=row.images[0])
     return replace(request, target=target, requirements=(*column.requirements, *pins, *request.requirements))
 
 

@@ -16,7 +16,6 @@ from urllib.parse import unquote, urlsplit
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
 from pip_requirements_parser import (
     LEGACY_OPTIONS,
     OPT_BY_OPTIONS_DEST,
@@ -24,6 +23,8 @@ from pip_requirements_parser import (
     break_args_options,
     build_parser,
 )
+
+from resolver.specifiers import version_or_none
 
 REQUIREMENT_OPTIONS = {"--hash", "--config-settings", "--global-option"}
 """Options that apply to one requirement and may follow it."""
@@ -145,18 +146,14 @@ class PipLine:
     @property
     def local(self) -> str:
         """The normalized local label of the pin; empty if there is none."""
-        try:
-            return Version(self.pinned).local or ""
-        except InvalidVersion:
-            return ""
+        version = version_or_none(self.pinned)
+        return (version and version.local) or ""
 
     @property
     def public(self) -> str:
         """The pinned version without its label; empty if nothing is pinned."""
-        try:
-            return Version(self.pinned).public
-        except InvalidVersion:
-            return ""
+        version = version_or_none(self.pinned)
+        return version.public if version else ""
 
     def with_pin(self, version: str) -> str:
         """Return the line with another exact version; extras, marker and options do not change."""

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 import msgspec
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from builders.sources.git import Repository
 from builders.urls import mirrored, without_password
@@ -15,6 +15,7 @@ from matrix.refresh.pypi import copied_requirements
 from resolver.errors import EnvironmentLacksError, SourceError
 from resolver.facts import schema
 from resolver.facts.catalog import is_elsewhere, recipe_for
+from resolver.specifiers import version_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -84,7 +85,4 @@ def _add_new(
 
 def _version_of(tag: str) -> Version | None:
     match = _TAG.fullmatch(tag)
-    try:
-        return Version(match[1]) if match else None
-    except InvalidVersion:
-        return None
+    return version_or_none(match[1]) if match else None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from builders.learning import Learned
 from matrix.refresh import CatalogUpdate
@@ -22,6 +22,7 @@ from matrix.refresh.torch_index import glibc_of, is_linux, platform_tag, pythons
 from resolver.errors import EnvironmentLacksError, MatrixError
 from resolver.facts import schema
 from resolver.indexes import File
+from resolver.specifiers import version_or_none
 from resolver.versions import minor, sort_key
 
 if TYPE_CHECKING:
@@ -375,11 +376,12 @@ def _linux_wheels(client: Client, index: str, name: str) -> dict[str, list[Distr
 
 
 def _is_final(version: str) -> bool:
-    try:
-        parsed = Version(version)
-    except InvalidVersion:
-        return False
-    return not parsed.is_devrelease and not (parsed.is_prerelease and not parsed.local)
+    parsed = version_or_none(version)
+    return (
+        parsed is not None
+        and not parsed.is_devrelease
+        and (parsed.local is not None or not parsed.is_prerelease)
+    )
 
 
 def _rocm_of(catalog: Catalog, version: str) -> str:

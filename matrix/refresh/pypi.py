@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from matrix.refresh import CatalogUpdate
 from matrix.refresh.client import files_by_version
 from resolver.errors import EnvironmentLacksError
 from resolver.facts import schema
 from resolver.facts.catalog import applies, is_elsewhere, recipe_for
+from resolver.specifiers import version_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -95,11 +96,8 @@ def _check_known(
 
 
 def _is_newer(version: str, latest: str) -> bool:
-    try:
-        parsed = Version(version)
-    except InvalidVersion:
-        return False
-    return parsed > Version(latest) and not parsed.is_prerelease
+    parsed = version_or_none(version)
+    return parsed is not None and parsed > Version(latest) and not parsed.is_prerelease
 
 
 def _add_release(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from matrix.refresh import CatalogUpdate
+from resolver.driver import lines_of_module
 from resolver.facts import schema
 from resolver.versions import minor
 
@@ -85,9 +86,9 @@ def _read_frontier(catalog: Catalog, text: str, update: CatalogUpdate) -> None:
 
 def _driver_of(catalog: Catalog, module: str, rocm: str) -> str:
     """Return the line of the driver with a kernel module; empty if it is not known."""
-    lines = {minor(row.driver) for row in catalog.driver_module.values() if row.module == module}
+    lines = lines_of_module(module, catalog)
     if len(lines) == 1:
-        return lines.pop()
+        return lines[0]
     line = minor(rocm)  # before 30.10, drivers had the version of their ROCm
     return line if line in catalog.driver else ""
 

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from resolver.model import IMAGE, PLATFORM, Candidate, Fact
 from resolver.problem import Row
+from resolver.specifiers import version_or_none
 from resolver.versions import join_words
 
 if TYPE_CHECKING:
@@ -129,9 +130,8 @@ def _matches(version: str, known: Sequence[Candidate]) -> tuple[list[int], list[
 
 def _split(version: str) -> tuple[str, list[str]]:
     """Return the public version and the parts of the local label."""
-    try:
-        parsed = Version(version)
-    except InvalidVersion:
+    parsed = version_or_none(version)
+    if parsed is None:
         return version, []
     return parsed.public, parsed.local.split(".") if parsed.local else []
 

@@ -11,7 +11,8 @@ from hypothesis import given
 from msgspec.structs import replace
 from networkx import DiGraph
 
-from matrix.drawing import ASCII, BOX, draw_dot, draw_mermaid, draw_svg, draw_text, origin_in, visible
+from matrix.drawing import ASCII, BOX, draw_dot, draw_mermaid, draw_svg, draw_text, origin_in
+from matrix.render import printable
 from resolver.errors import EnvironmentLacksError
 from resolver.graph import build_graph, edges_of_graph, generations, pick_in
 from resolver.model import Resolution
@@ -65,7 +66,7 @@ def test_odd_names_are_escaped_in_dot_and_mermaid(lock: Resolution) -> None:
         assert len(drawn.nodes) == len(graph)
         assert sum(_arrows(graph).values()) == len(drawn.arrows)
     labels = [label for label, _ in read_mermaid(draw_mermaid(graph, "t")).nodes]
-    assert sorted(label.partition("\n")[0] for label in labels) == sorted(map(visible, graph))
+    assert sorted(label.partition("\n")[0] for label in labels) == sorted(map(printable, graph))
 
 
 def test_dot_escapes_backslash_and_quotation_mark() -> None:
