@@ -1,7 +1,4 @@
-"""manylinux platform tags and the glibc they stand for (PEP 600), for any machine.
-
-`packaging.tags` returns only the tags of the machine it runs on.
-"""
+"""manylinux platform tags and the glibc they stand for (PEP 600)."""
 
 from __future__ import annotations
 
@@ -12,7 +9,6 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from resolver.versions import sort_key
 
-_OLDEST_MINOR = 5  # of manylinux1
 _LEGACY = {"manylinux1": "2.5", "manylinux2010": "2.12", "manylinux2014": "2.17"}
 _PLATFORM = re.compile(r"(?P<kind>manylinux\d*|linux|musllinux)(?:_(?P<glibc>\d+_\d+))?_(?P<machine>.+)")
 
@@ -37,23 +33,6 @@ def machine_of_tag(platform_tag: str) -> str:
     """Return the machine of a platform tag for Linux, such as ``x86_64``; empty for other tags."""
     match = _PLATFORM.fullmatch(platform_tag)
     return match["machine"] if match else ""
-
-
-def platform_tags(glibc: str, machine: str = "x86_64") -> list[str]:
-    """Return the platform tags of wheels that run with a glibc, newest first.
-
-    Examples
-    --------
-    >>> platform_tags("2.18")[:3]
-    ['manylinux_2_18_x86_64', 'manylinux_2_17_x86_64', 'manylinux2014_x86_64']
-    """
-    legacy = {version: name for name, version in _LEGACY.items()}
-    tags = []
-    for minor in range(int(glibc.split(".")[1]), _OLDEST_MINOR - 1, -1):
-        tags.append(f"manylinux_2_{minor}_{machine}")
-        if f"2.{minor}" in legacy:
-            tags.append(f"{legacy[f'2.{minor}']}_{machine}")
-    return [*tags, f"linux_{machine}"]
 
 
 def required_glibc(filename: str) -> str:

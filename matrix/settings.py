@@ -81,19 +81,12 @@ def read_settings(path: Path = REQUEST_FILE) -> Settings:
     """
     try:
         text = path.read_text(encoding="utf-8")
+        import tomllib
+
+        data = tomllib.loads(text)
     except FileNotFoundError:
         return Settings()
-    except (OSError, ValueError) as error:
-        raise UsageError(f"Cannot read {path}: {error}.") from None
-    return _parse(text, path)
-
-
-def _parse(text: str, path: Path) -> Settings:
-    import tomllib
-
-    try:
-        data = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"Cannot read {path}: {error}.") from None
     known = [field.encode_name for field in msgspec.structs.fields(Settings)]
     for key in data:

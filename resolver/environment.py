@@ -11,6 +11,7 @@ import re
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from resolver.requirements import normalize_name
 from resolver.specifiers import specifier_or_none
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ class Environment:
         if operator not in {"==", "!="}:
             return None
         if name == "extra":
-            is_same = bool(extra) and _normalized(value) == extra
+            is_same = bool(extra) and normalize_name(value) == extra
         elif name in _TEXTS:
             is_same = self._variables[name] == value
         else:
@@ -190,13 +191,7 @@ class Environment:
         from packaging.tags import compatible_tags, cpython_tags
 
         version = tuple(int(part) for part in self.python.split("."))
-        newest = int(self.glibc.split(".")[1]) if self.glibc else NEWEST_PATCH
-        platforms: list[str] = []
-        for minor in range(newest, _OLDEST_GLIBC - 1, -1):
-            platforms.append(f"manylinux_2_{minor}_{self.machine}")
-            if minor in _NAMED_MANYLINUX:
-                platforms.append(f"{_NAMED_MANYLINUX[minor]}_{self.machine}")
-        platforms.append(f"linux_{self.machine}")
+        platforms = platform_tags(self.glibc or f"2.{NEWEST_PATCH}", self.machine)
         interpreter = f"cp{version[0]}{version[1]}"
         tags = [
             # Without abis, packaging would use the ABIs of the interpreter that runs matrix.
@@ -231,8 +226,22 @@ class Environment:
         return f"Python {self.python}{glibc} on {self.machine}"
 
 
-def _normalized(extra: str) -> str:
-    return re.sub(r"[-_.]+", "-", extra).lower()
+def platform_tags(glibc: str, machine: str) -> list[str]:
+    """Return the platform tags of wheels that run with a glibc, newest first.
+
+    `packaging.tags` returns only the tags of the machine it runs on.
+
+    Examples
+    --------
+    >>> platform_tags("2.18", "x86_64")[:3]
+    ['manylinux_2_18_x86_64', 'manylinux_2_17_x86_64', 'manylinux2014_x86_64']
+    """
+    tags = []
+    for minor in range(int(glibc.split(".")[1]), _OLDEST_GLIBC - 1, -1):
+        tags.append(f"manylinux_2_{minor}_{machine}")
+        if minor in _NAMED_MANYLINUX:
+            tags.append(f"{_NAMED_MANYLINUX[minor]}_{machine}")
+    return [*tags, f"linux_{machine}"]
 
 
 def names_python(marker: str) -> bool:

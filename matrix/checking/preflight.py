@@ -19,13 +19,12 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from builders.constants import MOUNTED_INDEX
-from builders.glibc_tags import platform_tags
 from builders.host import running_python
 from builders.process import output_of, run
 from builders.temporary import TemporaryDirectory
 from matrix.checking.package_rules import TORCH_FAMILY
 from matrix.checking.pip_line import url_path
-from resolver.environment import NEWEST_PATCH
+from resolver.environment import NEWEST_PATCH, platform_tags
 from resolver.errors import CommandError, TooSlowError
 from resolver.requirements import TRITON_NAMES
 from resolver.versions import is_version
@@ -188,7 +187,7 @@ def _options(work: Path, python: str, glibc: str) -> list[str]:
         *("-m", "pip", "install", "--dry-run", "--ignore-installed", "--no-input", "--no-color"),
         *("--disable-pip-version-check", "--only-binary", ":all:", "--retries", "1", "--timeout", "15"),
         *("--python-version", f"{python}.{NEWEST_PATCH}", "--implementation", "cp"),
-        *(f"--platform={platform}" for platform in platform_tags(glibc)),
+        *(f"--platform={platform}" for platform in platform_tags(glibc, "x86_64")),
         *("--target", str(work / "nowhere"), "--log", str(work / "pip.log")),
         *("-r", str(work / "requirements.txt")),
     ]

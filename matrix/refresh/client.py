@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
 import pypi_simple
@@ -23,12 +23,13 @@ from builders.web import TIMEOUT, failure_reason, new_session
 from resolver.errors import EnvironmentLacksError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from pathlib import Path
 
     from matrix.refresh import CatalogUpdate
 
 _PAUSE = 0.1  # seconds between two requests
+_Page = TypeVar("_Page", pypi_simple.IndexPage, pypi_simple.ProjectPage)
 
 
 class Client:
@@ -104,16 +105,10 @@ class Client:
         EnvironmentLacksError
             The index cannot be reached, or does not exist.
         """
-        response = self.get(f"{index.rstrip('/')}/", pypi_simple.ACCEPT_ANY)
-        if response is None:
-            if missing_ok:
-                return []
+        page = self._page(f"{index.rstrip('/')}/", "a package index", pypi_simple.IndexPage.from_response)
+        if page is None and not missing_ok:
             raise EnvironmentLacksError(f"{index} does not exist.")
-        try:
-            return [name.strip("/") for name in pypi_simple.IndexPage.from_response(response).projects]
-        except (ValueError, TypeError, KeyError, pypi_simple.UnsupportedRepoVersionError) as error:
-            msg = f"{response.url} is not a package index: {error}."
-            raise EnvironmentLacksError(msg) from None
+        return [name.strip("/") for name in page.projects] if page else []
 
     def project_page(self, index: str, project: str) -> pypi_simple.ProjectPage | None:
         """Fetch the page of a project on a package index; return None if the index does not have it.
@@ -123,14 +118,17 @@ class Client:
         EnvironmentLacksError
             The index cannot be reached, or the reply is not a page of a package index.
         """
-        response = self.get(f"{index.rstrip('/')}/{project}/", pypi_simple.ACCEPT_ANY)
+        parse = partial(pypi_simple.ProjectPage.from_response, project=project)
+        return self._page(f"{index.rstrip('/')}/{project}/", "a page of a package index", parse)
+
+    def _page(self, url: str, what: str, parse: Callable[[requests.Response], _Page]) -> _Page | None:
+        response = self.get(url, pypi_simple.ACCEPT_ANY)
         if response is None:
             return None
         try:
-            return pypi_simple.ProjectPage.from_response(response, project)
+            return parse(response)
         except (ValueError, TypeError, KeyError, pypi_simple.UnsupportedRepoVersionError) as error:
-            msg = f"{response.url} is not a page of a package index: {error}."
-            raise EnvironmentLacksError(msg) from None
+            raise EnvironmentLacksError(f"{response.url} is not {what}: {error}.") from None
 
 
 def files_by_version(

@@ -27,18 +27,17 @@ if TYPE_CHECKING:
     from resolver.compiling.problem_builder import ProblemBuilder
     from resolver.model import Origin
 
-_BACKENDS = ("rocm", "cpu")
 _GLIBC_OF_RELEASE = "Not read from the image. This is the glibc of that Linux release."
 
 
 def compile_platform(builder: ProblemBuilder) -> None:
     """Add backend, GPU architectures, driver, Python, ROCm, base images and glibc."""
     target, catalog = builder.target, builder.catalog
-    backends = [Fact(f"backend {name}", "documented", REQUEST) for name in _BACKENDS]
-    builder.add_variable(
-        "backend",
-        [_requested("backend", name, fact) for name, fact in zip(_BACKENDS, backends, strict=True)],
-    )
+    backends = [
+        _requested("backend", name, Fact(f"backend {name}", "documented", REQUEST))
+        for name in ("rocm", "cpu")
+    ]
+    builder.add_variable("backend", backends)
     gfx = []
     if target.gfx:
         fact = Fact.of(catalog.gfx[target.gfx[0]], f"GPU architecture {architectures(target)}")

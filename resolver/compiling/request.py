@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from resolver.facts import schema
     from resolver.facts.catalog import Catalog
     from resolver.model import Candidate
-    from resolver.specifiers import Specifier
 
 
 NEEDS_PYTHON = "distributions need Python"
@@ -85,13 +84,8 @@ def _demand_limits(builder: ProblemBuilder) -> None:
         if builder.open_world and builder.is_closed(limit.name):
             _reject_url(limit)
         if limit.name in builder.variables and limit.specifier is not None:
-            _demand_limit(builder, limit, limit.specifier)
-
-
-def _demand_limit(builder: ProblemBuilder, limit: Requirement, specifier: Specifier) -> None:
-    """Limit a component to some versions, for the Pythons to which the marker applies."""
-    text = f"you limited {limit.name} to {specifier}"
-    _demand_under_marker(builder, limit, allowed_by([str(specifier)]), text, optional=True)
+            text = f"you limited {limit.name} to {limit.specifier}"
+            _demand_under_marker(builder, limit, allowed_by([str(limit.specifier)]), text, optional=True)
 
 
 def _demand_under_marker(

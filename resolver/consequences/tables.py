@@ -178,7 +178,7 @@ class TableDiff:
                 self._one_sided("torch", f"torch {pair[0]}", RowKey("", *pair), state=state)
         self._compare_verdicts(common)
         for row_key, row, other in common:
-            for column in _sorted((*row.cells, *other.cells)):
+            for column in sorted({*row.cells, *other.cells}):
                 self._compare_cells(row_key, column, row.cells.get(column), other.cells.get(column))
         self._compare_packages()
         return list(self._consequences.values())
@@ -289,7 +289,7 @@ class TableDiff:
 
     def _compare_images(self) -> None:
         before, after = self._before.images, self._after.images
-        for image in _sorted((*before, *after)):
+        for image in sorted({*before, *after}):
             if not (image in before and image in after):
                 row_key = RowKey(image, "", "")
                 self._one_sided("base-image", image, row_key, row_keys=())
@@ -314,7 +314,7 @@ class TableDiff:
                 otherwise=PUBLISHED_ONLY,
             )
         elif self._has_same_images:
-            for image in _sorted((*rows, *other_rows)):
+            for image in sorted({*rows, *other_rows}):
                 if image and image not in shared and image in {*self._before.images} & {*self._after.images}:
                     self._one_sided("torch", f"torch {pair[0]}", RowKey(image, *pair))
 
@@ -378,14 +378,14 @@ class TableDiff:
             if consequence.kind == "package"
             for version in (consequence.before, consequence.after)
         }
-        for name in _sorted((*before, *after)):
+        for name in sorted({*before, *after}):
             ours, theirs = before.get(name, {}), after.get(name, {})
             if not (ours and theirs):
                 if not any(name == package for package, _ in changed):
                     row_keys = [row_key for where in (ours or theirs).values() for row_key in where]
                     self._one_sided("package", name, RowKey("", "", ""), name, row_keys=row_keys)
                 continue
-            for version in _sorted({*ours} ^ {*theirs}):
+            for version in sorted({*ours} ^ {*theirs}):
                 if (name, version) in changed or not self._is_new(name, version):
                     continue
                 row_keys = ours.get(version) or theirs[version]
@@ -407,11 +407,6 @@ def _advice(side: Side) -> tuple[CoreItem, ...]:
         CoreItem(f"{row.site} advises {row.on} {join_words(row.versions)}", "fact", row.source)
         for row in rows
     )
-
-
-def _sorted(names: Iterable[str]) -> list[str]:
-    """Return the distinct names, sorted, so that the order does not depend on the sides."""
-    return sorted(set(names))
 
 
 def _newest(key: str) -> tuple[object, str]:
