@@ -8,12 +8,10 @@ import shlex
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from builders.build_host import find_build_host
 from builders.containers.image import with_cached_digest
 from builders.plan import plan
 from builders.records import built_for, earlier_failure
@@ -22,7 +20,7 @@ from builders.scheduling.local import machine
 from matrix.api import package_indexes, write_lock
 from matrix.context import Context
 from matrix.json_document import JsonDocument
-from matrix.planning import limits_of, why_to_build
+from matrix.planning import build_host_of, limits_of, why_to_build
 from matrix.render import duration
 from matrix.resolution_text import title_of
 from matrix.stopping import duration_argument
@@ -159,12 +157,9 @@ class Coverage:
             if task.wheel is not None:
                 continue
             failure = "" if retry_failed else earlier_failure(task, self.index)
-            blocked = next((other for other in task.requires if other.build_key in self.why_not), None)
             if failure:
                 self.why_not[key] = f"{failure.removesuffix('.')}; --retry-failed tries it again"
-            elif blocked is not None:
-                self.why_not[key] = f"it requires {blocked.title}, which is not built"
-            else:
+            elif not self._is_blocked(task):
                 chosen.append(key)
         return chosen
 
@@ -181,17 +176,22 @@ class Coverage:
         chosen: list[str] = []
         for key in keys:
             seconds = self.expected[key].demand.seconds
-            required = [other.build_key for other in self.tasks[key].requires]
-            blocked = next((other for other in required if other in self.why_not), None)
-            if blocked is not None:
-                self.why_not[key] = f"it requires {self.tasks[blocked].title}, which is not built"
-            elif seconds <= budget:
+            if self._is_blocked(self.tasks[key]):
+                continue
+            if seconds <= budget:
                 budget -= seconds
                 chosen.append(key)
             else:
                 left = f"{duration(budget)} of the budget is left"
                 self.why_not[key] = f"it is expected to take {duration(seconds)}, and {left}"
         return chosen
+
+    def _is_blocked(self, task: Task) -> bool:
+        """Return whether a task requires a wheel that is not built, and record that as the reason."""
+        blocked = next((other for other in task.requires if other.build_key in self.why_not), None)
+        if blocked is not None:
+            self.why_not[task.build_key] = f"it requires {blocked.title}, which is not built"
+        return blocked is not None
 
     @cached_property
     def expected(self) -> Mapping[str, Estimate]:
@@ -311,18 +311,15 @@ def cover(context: Context, index: Index) -> Coverage | Conflict:
     own = _context_of_selection(context)
     catalog = own.catalog_with_image
     table = Table(catalog, own.request())
-    rows = table.rows()
-    first = next(rows, None)
-    if first is None:
-        answer = resolve(catalog, table.request_of_rows())
-        if isinstance(answer, Conflict):
-            return answer
+    rows = table.rows_or_conflict()
+    if isinstance(rows, Conflict):
+        return rows
     requested = _Requests(context, index)
     cells = []
     indexes = package_indexes(own.settings, own.inputs, own.console)
     planner = _Planner(own, catalog, indexes, index, table)
     own.console.step("resolve the cells of the selection")
-    for row in chain([first] if first else [], rows):
+    for row in rows:
         cells += [requested.marked(planner.covered(row, column)) for column in table.columns]
     if own.args.ops and not planner.used_ops.issuperset(name for name, _ in own.args.ops):
         unused = next(name for name, _ in own.args.ops if name not in planner.used_ops)
@@ -453,14 +450,11 @@ class _Planner:
 
     def _build_host(self, lock: Resolution) -> BuildHost:
         """Return the build host of a lock; it is created once for each image and Python."""
-        args = self._context.args
         aliases = all(pick.alias_of for pick in lock.built())
         key = lock.image, lock.version_of("python"), aliases
         if key not in self._hosts:
             try:
-                self._hosts[key] = find_build_host(
-                    lock, kind=args.where, image=args.base_image, python=args.python_from, cpu=args.cpu
-                )
+                self._hosts[key] = build_host_of(lock, self._context.args)
             except EnvironmentLacksError as error:
                 self._hosts[key] = error
         host = self._hosts[key]

@@ -121,11 +121,16 @@ def tasks_of(
     return plan(lock, catalog, index, build_host, names, ops=dict(args.ops), pin_style=args.torch_pin)
 
 
+def build_host_of(lock: Resolution, args: argparse.Namespace, names: Sequence[str] = ()) -> BuildHost:
+    """Return the build host for a lock that the options choose."""
+    return find_build_host(
+        lock, names, kind=args.where, image=args.base_image, python=args.python_from, cpu=args.cpu
+    )
+
+
 def _build_host(lock: Resolution, names: Sequence[str], args: argparse.Namespace) -> BuildHost:
     try:
-        return find_build_host(
-            lock, names, kind=args.where, image=args.base_image, python=args.python_from, cpu=args.cpu
-        )
+        return build_host_of(lock, args, names)
     except EnvironmentLacksError as error:
         listed = "".join(f"\n  - {pick.name} {pick.pinned}" for pick in lock.built(names))
         target = ", ".join(lock.target.gfx) or "this machine's CPU"

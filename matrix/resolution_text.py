@@ -68,8 +68,7 @@ def answer_of(resolution: Resolution, times: Mapping[str, BuildTime]) -> str:
     if number := kinds.count("build"):
         parts.append(f"{number} to build, {time_text(times.values(), cores=True)}")
     parts += [f"{number} {what}" for what in ("to download", "preinstalled") if (number := kinds.count(what))]
-    plural = "" if len(picks) == 1 else "s"
-    answer = f"Resolved {len(picks)} package{plural} for {_site(target)} ({target.date})"
+    answer = f"Resolved {counted(len(picks), 'package')} for {_site(target)} ({target.date})"
     return f"{answer}: {'; '.join(parts)}" if parts else answer
 
 

@@ -36,7 +36,7 @@ _RISK, _REFUSED = "yellow", "dim"
 _MIN_WIDTH = len("- base-image")
 """Width of the most frequent reasons for a refusal, for which every column has space."""
 _GAP = "  "
-_NO_IMAGE = ", no base image works: published wheels only"
+NO_IMAGE = ", no base image works: published wheels only"
 REFUSED_ROWS = "Does not work at this site"
 
 
@@ -195,7 +195,7 @@ def _heading(row: Row, screen: Screen, *, is_cpu: bool) -> Iterator[str]:
     """Yield the heading of rows with the same images, ROCm and verdict."""
     yield "\n"
     text = f"ROCm {row.rocm}" if row.rocm else ""
-    text += "" if row.images or is_cpu else _NO_IMAGE
+    text += "" if row.images or is_cpu else NO_IMAGE
     if row.verdict is None:
         yield f"{REFUSED_ROWS}\n"
     elif row.verdict == "at-own-risk":

@@ -197,7 +197,7 @@ def working_version(catalog: Catalog, request: Request, name: str, specifier: Sp
     mask = variable.allowed_by(str(specifier))
     pin = Demand(variable, mask, f"{name}{specifier}", "request", "the question")
     solution = session.solve([*session.problem.demands, pin])
-    return variable.candidate(solution[name]).version if solution else ""
+    return session.problem.version(solution or {}, name)
 
 
 def sentences(

@@ -12,7 +12,7 @@ Arc consistency and search are in `network`, the operations on a problem in `ses
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -192,6 +192,10 @@ class Problem(msgspec.Struct, eq=False):
     relations: list[Relation]
     preferences: dict[str, Preference] = {}
     """By component."""
+
+    def version(self, solution: Mapping[str, int], name: str) -> str:
+        """Return the version of a component in a solution; empty if it has none."""
+        return self.variables[name].candidate(solution[name]).version if name in solution else ""
 
 
 def bits(mask: int) -> Iterator[int]:

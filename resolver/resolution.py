@@ -190,11 +190,8 @@ def _files(problem: Problem, solution: Solution, release: Release) -> tuple[File
     """Return the wheels in a release's row that the Python and glibc of the solution can install."""
     if not release.wheels:
         return ()
-
-    def version(name: str) -> str:
-        return problem.variables[name].candidate(solution[name]).version if name in solution else ""
-
-    return tuple(Environment(version("python"), version("glibc")).installable(files_of(release)))
+    python, glibc = (problem.version(solution, name) for name in ("python", "glibc"))
+    return tuple(Environment(python, glibc).installable(files_of(release)))
 
 
 def _reasons(problem: Problem, solution: Solution, name: str) -> Iterator[tuple[Relation, Row]]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -22,11 +23,22 @@ from resolver.compiling.known_bad import AVOIDED
 from resolver.errors import TooLargeError, UsageError
 from resolver.explain import core_items
 from resolver.facts.catalog import recipe_for
-from resolver.model import PLATFORM, STATUS_RANK, CoreItem, Distribution, Fact, Request, Requirement, Verdict
+from resolver.model import (
+    PLATFORM,
+    STATUS_RANK,
+    Conflict,
+    CoreItem,
+    Distribution,
+    Fact,
+    Request,
+    Requirement,
+    Verdict,
+)
 from resolver.network import Domains
 from resolver.problem import ABSENT, Demand, Problem, Relation, Variable, bits
 from resolver.proven import first_proven, is_at_risk, ranked_sets
 from resolver.resolution import pick_of
+from resolver.resolve import resolve
 from resolver.session import Session, Solution
 from resolver.versions import minor, parse_specifier
 
@@ -171,10 +183,20 @@ class Table:
         if refused_too:
             yield from self._refused_rows(placed)
 
+    def rows_or_conflict(self, *, refused_too: bool = False) -> Iterator[Row] | Conflict:
+        """Return the rows, or the conflict because of which there are none."""
+        rows = self.rows(refused_too=refused_too)
+        first = next(rows, None)
+        if first is None and isinstance(answer := resolve(self.catalog, self.request_of_rows()), Conflict):
+            return answer
+        return chain([first] if first else [], rows)
+
     def possible(self, column: Column) -> list[list[str]]:
         """Return the versions that some row may have of each package of a column, without computing a row."""
         part = self._column_parts[self.columns.index(column)]
-        return [[candidate.key for candidate in part.left(name)] for name in column.packages]
+        return [
+            [candidate.key for candidate in part.candidates(part.start, name)] for name in column.packages
+        ]
 
     def refused_everywhere(self, column: Column) -> str:
         """Return the reason why no row has a version of a column; empty if a row may have one."""
@@ -284,7 +306,7 @@ class Table:
                         self.columns, self._column_parts, at_python[1:], strict=True
                     )
                 }
-                rocm = self._row_part.version_in(solution, "rocm")
+                rocm = self._row_part.problem.version(solution, "rocm")
                 at_risk = is_at_risk(self._row_part.problem, solution)
                 verdict: Verdict = "at-own-risk" if at_risk else "supported"
                 yield Row(images, rocm if images or not rocm else minor(rocm), torch, python, verdict, cells)
@@ -373,13 +395,10 @@ class _Part:
 
     def versions(self, domains: Domains | None, name: str) -> list[str]:
         """Return the versions of a component that are left, preferred first."""
-        return list(dict.fromkeys(candidate.version for candidate in self._candidates(domains, name)))
+        return list(dict.fromkeys(candidate.version for candidate in self.candidates(domains, name)))
 
-    def left(self, name: str) -> list[Candidate]:
-        """Return the candidates of a component that arc consistency leaves."""
-        return self._candidates(self.start, name)
-
-    def _candidates(self, domains: Domains | None, name: str) -> list[Candidate]:
+    def candidates(self, domains: Domains | None, name: str) -> list[Candidate]:
+        """Return the candidates of a component that are left, preferred first."""
         left = 0 if domains is None else domains[self.session.network.number[name]]
         return self.problem.variables[name].chosen(left)
 
@@ -389,10 +408,6 @@ class _Part:
         demands = [demand for demand in self._demands_of(name) if _is_requirement(demand)]
         candidates = variable.chosen(_intersection(variable.present, demands))
         return list(dict.fromkeys(candidate.version for candidate in candidates))
-
-    def version_in(self, solution: Solution, name: str) -> str:
-        """Return the version of a component in a solution; empty if it has none."""
-        return self.problem.variables[name].candidate(solution[name]).version if name in solution else ""
 
     def cell(self, domains: Domains | None, pins: Mapping[str, int], *, reasons: bool) -> Cell:
         """Return the cell of a row with these domains, which follow from these pins."""

@@ -10,7 +10,7 @@ from builders.io_errors import not_an_index
 from builders.records import BuildRecord, build_records
 from matrix.json_document import JsonDocument
 from matrix.options import add_format, add_index, add_names
-from matrix.render import duration, printable
+from matrix.render import counted, duration, printable
 from matrix.request import check_names
 
 if TYPE_CHECKING:
@@ -79,10 +79,8 @@ def _text(builds: Sequence[BuildRecord], logs: Path, screen: Screen) -> str:
     ]
     errors = [f"{build.name} {build.version}: {printable(build.error)}" for build in builds if build.error]
     counts = Counter(build.state for build in builds)
-    plural = "" if len(builds) == 1 else "s"
-    answer = (
-        f"{len(builds)} build{plural}: {', '.join(f'{number} {state}' for state, number in counts.items())}"
-    )
+    states = ", ".join(f"{number} {state}" for state, number in counts.items())
+    answer = f"{counted(len(builds), 'build')}: {states}"
     lines = [screen.styled("bold", answer), "", screen.table(rows, head, indent=""), ""]
     return "\n".join([*lines, *map(screen.wrapped, errors), f"Logs: {logs}"])
 

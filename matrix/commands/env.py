@@ -13,7 +13,7 @@ from builders.files import sha256_of
 from builders.index import Index
 from builders.wheel_requirements import unmet_requirements
 from matrix.consumers import Consumer, consumer_names, load_consumer
-from matrix.consumers.shared.files import Layout, files_in_wheelhouse, split, write_files
+from matrix.consumers.shared.files import Layout, files_in_wheelhouse, write_files
 from matrix.consumers.shared.installation import Installation, left_to_pip, pin
 from matrix.locking import names_target, same_target
 from matrix.options import add_index, add_lock, add_target_options
@@ -83,7 +83,9 @@ def execute(context: Context) -> int:
     lock = context.lock
     if names_target(args):
         same_target(lock, args, context.catalog_of_lock)
-    folder, main = split(args.output, consumer.file) if args.output else (Path(), consumer.file)
+    folder, main = args.output or Path(), consumer.file
+    if not folder.is_dir():
+        folder, main = folder.parent, folder.name
     index = Index(args.index)
     wheelhouse = args.wheelhouse.resolve() if args.wheelhouse else None
     layout = Layout(main, index.root.resolve(), (args.index_url or "").rstrip("/"), folder, wheelhouse)

@@ -218,25 +218,18 @@ def _fetch_wheels(
 
     `seen` are the identities of files that have been fetched.
     """
-    from builders.build_host import find_build_host
     from builders.plan import plan
     from builders.task import Limits, wheels_of
+    from matrix.planning import build_host_of
 
     log = cache_root() / "logs" / "fetch.log"
     log.unlink(missing_ok=True)
     if not picks:
         return
     try:
-        build_host = find_build_host(
-            lock,
-            [pick.name for pick in picks],
-            kind=args.where,
-            image=args.base_image,
-            python=args.python_from,
-            cpu=args.cpu,
-        )
+        names = [pick.name for pick in picks]
         empty_index = Index(cache_root() / "no-index")
-        tasks = plan(lock, catalog, empty_index, build_host, [pick.name for pick in picks])
+        tasks = plan(lock, catalog, empty_index, build_host_of(lock, args, names), names)
     except MatrixError as error:
         yield MissingItem.from_error("torch", lock.version_of("torch"), _BUILD_WHEELS, error)
         return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +25,6 @@ from matrix.resolution_text import last_conflict
 from resolver.errors import UsageError
 from resolver.lock import decode
 from resolver.model import Conflict
-from resolver.resolve import resolve
 from resolver.table import ROW_COMPONENTS, Table
 
 if TYPE_CHECKING:
@@ -89,15 +87,14 @@ def execute(context: Context) -> int:
     index = Index(args.index)
     has_index = index.simple.is_dir()
     table = Table(catalog, request)
-    rows = table.rows(refused_too=args.all_rows)
-    first = next(rows, None)
+    rows = table.rows_or_conflict(refused_too=args.all_rows)
     data = None
-    if first is not None:
+    if isinstance(rows, Conflict):
+        conflicts.append(rows)
+    else:
         core = table.core if args.reasons else None
         published = wheels_of(index) if has_index else {}
-        data = TableData(table, core, published).collect(chain([first], rows))
-    elif isinstance(answer := resolve(catalog, table.request_of_rows()), Conflict):
-        conflicts.append(answer)
+        data = TableData(table, core, published).collect(rows)
     last = last_conflict()
     conflicts += [last] if last and last not in conflicts else []
     builds = build_records(index) if has_index or index.state.is_dir() else []

@@ -14,7 +14,6 @@ from matrix.screen import PLAIN
 from matrix.table_formats import answer_of, to_csv, to_json, to_text
 from resolver.errors import UsageError
 from resolver.model import Conflict
-from resolver.resolve import resolve
 from resolver.table import Row, Table
 
 if TYPE_CHECKING:
@@ -68,16 +67,12 @@ def execute(context: Context) -> int:
     if settings.keep_installed:
         console.warning("A table ignores --keep-installed: each cell is resolved for an empty environment.")
         settings.keep_installed = None
-    catalog = context.catalog_with_image
-    table = Table(catalog, context.request(), together=args.together)
-    rows = table.rows(refused_too=args.all_rows)
-    first = next(rows, None)
-    if first is None:
-        answer = resolve(catalog, table.request_of_rows())
-        if isinstance(answer, Conflict):
-            show_conflict(answer, console, as_json=args.format == "json")
-            return 1
-    pieces = _pieces(table, rows if first is None else chain([first], rows), args, console)
+    table = Table(context.catalog_with_image, context.request(), together=args.together)
+    rows = table.rows_or_conflict(refused_too=args.all_rows)
+    if isinstance(rows, Conflict):
+        show_conflict(rows, console, as_json=args.format == "json")
+        return 1
+    pieces = _pieces(table, rows, args, console)
     if args.output is None or (args.output.exists() and not args.output.is_file()):
         _print(pieces, args.output, console)
     else:

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 
 from builders.constants import MOUNT_POINT
 from matrix.consumers import Consumer
-from matrix.consumers.shared.files import File
+from matrix.consumers.shared.files import MARK, File
 from matrix.consumers.shared.requirements import environment_file, reject_preinstalled, requirement_lines
 from matrix.consumers.shared.shell import (
+    ENVIRONMENT,
     container_environment,
-    environment_of_jobs,
     fill,
     head,
     image_checks,
     installed_check,
+    site_environment,
     source_checks,
     stoppable,
 )
@@ -39,8 +40,20 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
     return [
         environment_file(layout.main, installation, notes, "cotainr", lines),
         File(SCRIPT, _build_script(installation, layout), executable=True),
-        *environment_of_jobs(installation, "cotainr"),
+        *_environment_of_jobs(installation),
     ]
+
+
+def _environment_of_jobs(installation: Installation) -> list[File]:
+    """Return the file that job scripts source, if programs need any variable."""
+    if not installation.variables:
+        return []
+    lines = [
+        f"# {installation.heading}; {MARK} --for cotainr`.",
+        f"# Source it in every job script: source {ENVIRONMENT}",
+        site_environment(installation),
+    ]
+    return [File(ENVIRONMENT, "\n".join(lines) + "\n")]
 
 
 def _build_script(installation: Installation, layout: Layout) -> str:

@@ -7,18 +7,16 @@ from typing import TYPE_CHECKING, Any
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from matrix.report.page import Report
-from matrix.table_formats import REFUSED_ROWS
+from matrix.table_formats import NO_IMAGE, REFUSED_ROWS
 from resolver.label import labelled, wheel_label
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Mapping
+    from collections.abc import Hashable, Iterable, Mapping
 
     from builders.index import Index
+    from matrix.table_formats import Core
     from resolver.model import CoreItem, Distribution, Fact, Request
     from resolver.table import Cell, Column, Row, Table
-
-    Core = Callable[[Row, Column | None], list[CoreItem]]
-    """Returns the whole reason why a cell, or a row, is refused."""
 
 _ANY_PYTHON = "py3"
 
@@ -115,7 +113,7 @@ class TableData:
             return REFUSED_ROWS
         if self._table.request.target.backend == "cpu":
             return "CPU"
-        return f"ROCm {row.rocm}" + ("" if row.images else ", no base image works: published wheels only")
+        return f"ROCm {row.rocm}" + ("" if row.images else NO_IMAGE)
 
     def _cell(self, row: Row, cell: Cell, column: Column) -> int:
         if not cell.picks:

@@ -123,19 +123,6 @@ def files_in_wheelhouse(folder: Path, picks: Iterable[Distribution]) -> dict[str
     return present
 
 
-def split(output: Path, default: str) -> tuple[Path, str]:
-    """Return the directory and the name of the main file.
-
-    Parameters
-    ----------
-    output
-        The value of ``-o``: an existing directory, or a file.
-    default
-        The consumer's own name for the file.
-    """
-    return (output, default) if output.is_dir() else (output.parent, output.name)
-
-
 def write_files(files: Sequence[File], folder: Path, *, named: bool) -> list[Path]:
     """Write all files, or none if one would replace a file that the user wrote.
 

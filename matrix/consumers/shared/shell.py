@@ -9,7 +9,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from builders.constants import CERTIFICATE_VARIABLES
-from matrix.consumers.shared.files import MARK, File, files_in_wheelhouse
+from matrix.consumers.shared.files import MARK, files_in_wheelhouse
 from matrix.container_variables import DISTURBING, REFERENCE, VISIBLE
 
 if TYPE_CHECKING:
@@ -90,18 +90,6 @@ def site_environment(installation: Installation) -> str:
         if row.directory:
             lines.append(f'mkdir -p -- "${row.name}"')
     return "\n".join(lines)
-
-
-def environment_of_jobs(installation: Installation, consumer: str) -> list[File]:
-    """Return the file that job scripts source, if programs need any variable."""
-    if not installation.variables:
-        return []
-    lines = [
-        f"# {installation.heading}; {MARK} --for {consumer}`.",
-        f"# Source it in every job script: source {ENVIRONMENT}",
-        site_environment(installation),
-    ]
-    return [File(ENVIRONMENT, "\n".join(lines) + "\n")]
 
 
 def image_checks(installation: Installation, *, digest: bool = True) -> str:
