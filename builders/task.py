@@ -34,7 +34,7 @@ from builders.labelling import Labels, label_wheel, runtime_pins
 from builders.lease import holder_of
 from builders.probe.ask import WheelReply, ask, wheel_question
 from builders.probe.wheel import judge_wheel
-from builders.provenance import SBOM_NAME, Run, materials_of, sbom, statement
+from builders.provenance import SBOM_NAME, Run, materials_of, statement
 from builders.recipes.application import apply_recipe
 from builders.recipes.recipe import check_source
 from builders.records import log_path, record_start, record_stop, take_start
@@ -490,6 +490,8 @@ class _Build:
 
     def _publish(self, built: BuiltWheel, platform: str, materials: Sequence[Descriptor], run: Run) -> Path:
         """Label and publish a wheel; use the next build tag if another build takes the name first."""
+        from builders.sbom import sbom
+
         task = self.task
         others = {name: version for name, version in task.runtime_versions.items() if name != "torch"}
         pins = runtime_pins(

@@ -28,10 +28,10 @@ from builders.provenance import (
     Run,
     materials_of,
     read_statement,
-    sbom,
     statement,
 )
 from builders.recipes.compilers import Compiler
+from builders.sbom import sbom
 from builders.sources import Source
 from resolver.errors import ProvenanceError
 from resolver.facts.schema import Git
