@@ -9,9 +9,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from builders.diagnosis.known import Failure, Known, Pattern, fill, known
+from builders.diagnosis.known import Failure, Known, fill, known
 from builders.findings import Finding
-from builders.logs import Readable, Sighting, literal_finder, parts, sightings
+from builders.logs import Readable, Sighting, parts, sightings
 from resolver.errors import UsageError
 from resolver.versions import satisfies
 
@@ -76,12 +76,13 @@ def diagnose_stream(
 ) -> list[Finding]:
     """Diagnose an open log, like `diagnose`."""
     knowledge = knowledge or known()
-    seen = scan(source, knowledge.patterns.values())
-    return judge(knowledge, seen, context or Context())
+    return judge(knowledge.failures, scan(source, knowledge), context or Context())
 
 
-def judge(knowledge: Known, seen: Mapping[Pattern, tuple[Sighting, ...]], context: Context) -> list[Finding]:
-    """Choose among the known failures.
+def judge(
+    failures: Sequence[Failure], seen: Mapping[str, Sequence[Sighting]], context: Context
+) -> list[Finding]:
+    """Choose among the known failures, given the matching lines of each pattern.
 
     1. A failure applies if a line, a finding or the exit code shows it and no known condition excludes it.
     2. Failures that follow from another failure are dropped. General failures are dropped if a specific
@@ -89,8 +90,8 @@ def judge(knowledge: Known, seen: Mapping[Pattern, tuple[Sighting, ...]], contex
     3. The most specific failure comes first. Among equally specific failures, the first in the log comes
        first. Of failures with the same first line, only the first is kept.
     """
-    lines = {row.id: _lines(row, knowledge, seen) for row in knowledge.failures}
-    applying = [row for row in knowledge.failures if _applies(row, lines[row.id], knowledge, seen, context)]
+    lines = {row.id: _lines(row, seen) for row in failures}
+    applying = [row for row in failures if _applies(row, lines[row.id], seen, context)]
     hidden = {name for row in applying for name in row.hides}
     left = [row for row in applying if row.id not in hidden]
     left = [row for row in left if not row.general] or left
@@ -105,26 +106,20 @@ def judge(knowledge: Known, seen: Mapping[Pattern, tuple[Sighting, ...]], contex
     return findings
 
 
-def _lines(row: Failure, knowledge: Known, seen: Mapping[Pattern, tuple[Sighting, ...]]) -> list[Sighting]:
-    sightings = [sighting for text in row.any for sighting in seen.get(knowledge.patterns[text], ())]
+def _lines(row: Failure, seen: Mapping[str, Sequence[Sighting]]) -> list[Sighting]:
+    sightings = [sighting for text in row.any for sighting in seen.get(text, ())]
     return sorted(sightings, key=lambda sighting: sighting.line)
 
 
 def _applies(
-    row: Failure,
-    lines: list[Sighting],
-    knowledge: Known,
-    seen: Mapping[Pattern, tuple[Sighting, ...]],
-    context: Context,
+    row: Failure, lines: list[Sighting], seen: Mapping[str, Sequence[Sighting]], context: Context
 ) -> bool:
     shown = bool(lines) or bool(set(row.findings) & context.findings) or context.exit_code in row.exit_code
     if not shown:
         return False
     if context.exit_code == 0 and lines and not row.silent and not context.findings:
         return False  # whatever the log contains, the build succeeded
-    if not all(knowledge.patterns[text] in seen for text in row.all):
-        return False
-    if any(knowledge.patterns[text] in seen for text in row.none):
+    if not all(text in seen for text in row.all) or any(text in seen for text in row.none):
         return False
     # The lines of a failed build are enough. For a finding, an exit code, or lines that a good build also
     # prints, the conditions must be known to be met.
@@ -188,15 +183,13 @@ def explain_failure(message: str, log: Path, context: Context) -> tuple[str, lis
     return "\n".join(filter(None, [message, diagnosis_text(diagnosis[:_SHOWN_CAUSES])])), diagnosis
 
 
-def scan(source: Readable, patterns: Iterable[Pattern]) -> dict[Pattern, tuple[Sighting, ...]]:
-    """Search a log for patterns; return the first few matching lines of each pattern."""
-    patterns = list(patterns)
-    present_in = literal_finder([pattern.plain for pattern in patterns])
-    seen: dict[Pattern, list[Sighting]] = {}
+def scan(source: Readable, knowledge: Known) -> dict[str, list[Sighting]]:
+    """Search a log for all patterns; return the first few matching lines of each pattern, by its text."""
+    patterns = [*knowledge.patterns.items()]
+    seen: dict[str, list[Sighting]] = {}
     for part in parts(source):
-        for number in present_in(part.text):
-            pattern = patterns[number]
-            missing = _KEPT_LINES - len(seen.get(pattern, ()))
+        for text, expression in (patterns[number] for number in knowledge.candidates(part.text)):
+            missing = _KEPT_LINES - len(seen.get(text, ()))
             if missing:
-                seen.setdefault(pattern, []).extend(islice(sightings(part, pattern.expression), missing))
-    return {pattern: tuple(lines) for pattern, lines in seen.items() if lines}
+                seen.setdefault(text, []).extend(islice(sightings(part, expression), missing))
+    return {text: lines for text, lines in seen.items() if lines}
