@@ -19,7 +19,15 @@ from typing import ClassVar, NamedTuple
 
 from builders.containers.container import binds, private_mounts, script
 from builders.containers.image import Form, Image, form_of
-from builders.containers.runtime import Bind, HostRuntime, Runtime, View, only_loopback, without_network
+from builders.containers.runtime import (
+    DEVICES,
+    Bind,
+    HostRuntime,
+    Runtime,
+    View,
+    only_loopback,
+    without_network,
+)
 from builders.process import clean_environment, output_of
 from builders.temporary import TemporaryDirectory
 from resolver.errors import EnvironmentLacksError, UsageError
@@ -31,7 +39,7 @@ _PODMAN_FORMS = ("directory", "archive")
 _HOSTS = Path("/etc/hosts")
 
 
-def choose_runtime(kind: str | None, image: Image | None, *, tmp: Path | None = None) -> Runtime:
+def choose_runtime(kind: str | None, image: Image | None) -> Runtime:
     """Choose the runtime in which programs run.
 
     Parameters
@@ -39,8 +47,6 @@ def choose_runtime(kind: str | None, image: Image | None, *, tmp: Path | None = 
     kind
         One of `KINDS`. None selects the host if there is no image; Podman for an archive, or if neither
         Apptainer nor SingularityCE is installed; Apptainer or SingularityCE otherwise.
-    tmp
-        Parent of the directory that is /tmp in the container; by default in the cache.
 
     Raises
     ------
@@ -60,13 +66,13 @@ def choose_runtime(kind: str | None, image: Image | None, *, tmp: Path | None = 
     form = form_of(image.path)
     if kind == "podman":
         _require(form, _PODMAN_FORMS, image, "podman", "apptainer")
-        return PodmanRuntime(image, _program(("podman",)), tmp)
+        return PodmanRuntime(image, _program(("podman",)))
     if kind is None and not _installed(_APPTAINERS) and form in _PODMAN_FORMS and _installed(("podman",)):
-        return PodmanRuntime(image, _program(("podman",)), tmp)
+        return PodmanRuntime(image, _program(("podman",)))
     if kind is None and form == "archive":
-        return PodmanRuntime(image, _program(("podman",)), tmp)
+        return PodmanRuntime(image, _program(("podman",)))
     _require(form, _APPTAINER_FORMS, image, "apptainer", "podman")
-    return ApptainerRuntime(image, _program(_APPTAINERS), tmp)
+    return ApptainerRuntime(image, _program(_APPTAINERS))
 
 
 def _require(form: Form, forms: Sequence[str], image: Image, runtime: str, other: str) -> None:
@@ -116,13 +122,11 @@ class ApptainerRuntime:
     image: Image
     program: str = "apptainer"
     """``apptainer`` or ``singularity``, or its path."""
-    tmp: Path | None = None
-    """Parent of the directory that is /tmp in the container; by default in the cache."""
 
-    def command(self, command: Sequence[str], view: View) -> tuple[list[str], dict[str, str]]:
+    def command(self, command: Sequence[str], view: View, scratch: Path) -> tuple[list[str], dict[str, str]]:
         """Return the command line of the engine, and the engine's own environment."""
         cut = _NetworkCut() if view.network else self._cut
-        return self._line(command, view, cut), _apptainer_environment()
+        return self._line(command, view, scratch, cut), _apptainer_environment()
 
     @property
     def isolates_network(self) -> bool:
@@ -133,10 +137,6 @@ class ApptainerRuntime:
     def isolation(self) -> str:
         """The isolation of untrusted programs: the container."""
         return self.kind
-
-    @cached_property
-    def _temporary(self) -> TemporaryDirectory:
-        return TemporaryDirectory(self.tmp)
 
     @cached_property
     def _privileges(self) -> tuple[str, ...]:
@@ -156,19 +156,17 @@ class ApptainerRuntime:
     @cached_property
     def _cut(self) -> _NetworkCut:
         for cut in (_NetworkCut(options=_NO_NETWORK), _NetworkCut(prefix=without_network())):
-            line = self._line(["cat", "/proc/net/dev"], View(), cut)
-            if only_loopback(output_of(line, env=_apptainer_environment())):
-                return cut
+            with TemporaryDirectory() as directory:
+                line = self._line(DEVICES, View(), directory.root, cut)
+                if only_loopback(output_of(line, env=_apptainer_environment())):
+                    return cut
         return _NetworkCut()
 
-    def _line(self, command: Sequence[str], view: View, cut: _NetworkCut) -> list[str]:
+    def _line(self, command: Sequence[str], view: View, scratch: Path, cut: _NetworkCut) -> list[str]:
         bound = binds(view)
         if view.network and _HOSTS.is_file() and all(bind.path != _HOSTS for bind in bound):
             bound.insert(0, Bind(_HOSTS))  # without ``bind-paths`` the engine does not bind it
-        mounts = [
-            f"{outside}:{inside}"
-            for outside, inside in private_mounts(view.scratch or self._temporary.root, bound)
-        ]
+        mounts = [f"{outside}:{inside}" for outside, inside in private_mounts(scratch, bound)]
         mounts += [f"{bind.path}:{bind.inside}{'' if bind.writable else ':ro'}" for bind in bound]
         line = [*cut.prefix, self.program, "--quiet", "exec", *_ISOLATED, *self._privileges, *cut.options]
         for mount in mounts:
@@ -201,12 +199,10 @@ class PodmanRuntime:
     kind: ClassVar[str] = "podman"
     image: Image
     program: str = "podman"
-    tmp: Path | None = None
-    """Parent of the directory that is /tmp in the container; by default in the cache."""
 
-    def command(self, command: Sequence[str], view: View) -> tuple[list[str], dict[str, str]]:
+    def command(self, command: Sequence[str], view: View, scratch: Path) -> tuple[list[str], dict[str, str]]:
         """Return the command line of podman, and podman's own environment."""
-        return self._line(command, view, self._runtime_options), _podman_environment()
+        return self._line(command, view, scratch, self._runtime_options), _podman_environment()
 
     @property
     def isolates_network(self) -> bool:
@@ -226,10 +222,6 @@ class PodmanRuntime:
         return ()
 
     @cached_property
-    def _temporary(self) -> TemporaryDirectory:
-        return TemporaryDirectory(self.tmp)
-
-    @cached_property
     def _image_arguments(self) -> tuple[str, ...]:
         form = form_of(self.image.path)
         if form == "directory":
@@ -240,15 +232,13 @@ class PodmanRuntime:
         raise UsageError(msg, hint="Use --in apptainer.")
 
     def _works(self, options: tuple[str, ...]) -> bool:
-        line = self._line(["cat", "/proc/net/dev"], View(), options)
-        return only_loopback(output_of(line, env=_podman_environment()))
+        with TemporaryDirectory() as directory:
+            line = self._line(DEVICES, View(), directory.root, options)
+            return only_loopback(output_of(line, env=_podman_environment()))
 
-    def _line(self, command: Sequence[str], view: View, options: tuple[str, ...]) -> list[str]:
+    def _line(self, command: Sequence[str], view: View, scratch: Path, options: tuple[str, ...]) -> list[str]:
         bound = binds(view)
-        volumes = [
-            f"{outside}:{inside}:rw"
-            for outside, inside in private_mounts(view.scratch or self._temporary.root, bound)
-        ]
+        volumes = [f"{outside}:{inside}:rw" for outside, inside in private_mounts(scratch, bound)]
         volumes += [f"{bind.path}:{bind.inside}:{'rw' if bind.writable else 'ro'}" for bind in bound]
         network = "host" if view.network else "none"
         line = [self.program, *options, "run", *_PODMAN_OPTIONS, f"--network={network}"]

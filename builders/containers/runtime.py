@@ -13,8 +13,8 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import ClassVar, Protocol
 
@@ -23,7 +23,7 @@ from builders.containers.sandbox import HOME, command_line, layout, private_home
 from builders.process import clean_environment, output_of, run
 from builders.temporary import TemporaryDirectory
 
-_DEVICES = ("cat", "/proc/net/dev")
+DEVICES = ("cat", "/proc/net/dev")
 _DEVICE_HEADINGS = 2  # lines of /proc/net/dev
 _NOT_FOR_STRANGERS = {"SHELL", "XDG_CACHE_HOME"}
 _MAPPINGS = ("--map-current-user", "--map-root-user")  # util-linux before 2.35 knows only the second
@@ -60,8 +60,6 @@ class View:
     container isolates every program."""
     hidden: Sequence[Path] = ()
     """Directories that an untrusted program does not see, besides those of users, agents and the cache."""
-    scratch: Path | None = None
-    """An existing directory, for the private /tmp, /var/tmp and HOME; by default the runtime's own."""
 
 
 class Runtime(Protocol):
@@ -71,17 +69,16 @@ class Runtime(Protocol):
     """``host``, ``apptainer`` or ``podman``."""
 
     @property
-    def tmp(self) -> Path | None:
-        """Parent of the directories that are /tmp and HOME of programs; by default in the cache."""
-        ...
-
-    @property
     def image(self) -> Image | None:
         """The base image; None on the host."""
         ...
 
-    def command(self, command: Sequence[str], view: View) -> tuple[list[str], dict[str, str]]:
-        """Return the whole command line, and the environment to start it in."""
+    def command(self, command: Sequence[str], view: View, scratch: Path) -> tuple[list[str], dict[str, str]]:
+        """Return the whole command line, and the environment to start it in.
+
+        `scratch` is an existing directory for the private /tmp, /var/tmp and HOME of the program. A trusted
+        program on the host uses those of the user.
+        """
         ...
 
     @property
@@ -105,10 +102,8 @@ class HostRuntime:
 
     kind: ClassVar[str] = "host"
     image: Image | None = None
-    tmp: Path | None = None
-    """Parent of the directories that are /tmp and HOME of untrusted programs; by default in the cache."""
 
-    def command(self, command: Sequence[str], view: View) -> tuple[list[str], dict[str, str]]:
+    def command(self, command: Sequence[str], view: View, scratch: Path) -> tuple[list[str], dict[str, str]]:
         """Return the command, prefixed with the program that isolates it or cuts it off from the network.
 
         Without network, not even the loopback device is up.
@@ -116,7 +111,6 @@ class HostRuntime:
         kind = sandbox() if view.untrusted else None
         own = {}
         if view.untrusted:
-            scratch = view.scratch or self._temporary.root
             home = HOME if kind else private_home(scratch)
             own = {"HOME": str(home), "TMPDIR": str(home.parent)}
         env = clean_environment(own | dict(view.env), network=view.network)
@@ -145,10 +139,6 @@ class HostRuntime:
         """The isolation of untrusted programs on this machine."""
         return sandbox() or "none"
 
-    @cached_property
-    def _temporary(self) -> TemporaryDirectory:
-        return TemporaryDirectory(self.tmp)
-
 
 def run_in(runtime: Runtime, command: Sequence[str], view: View, *, what: str, log: Path) -> None:
     """Run a program in a runtime and append its output to a log.
@@ -165,27 +155,28 @@ def run_in(runtime: Runtime, command: Sequence[str], view: View, *, what: str, l
     CommandError
         The program failed; the error names the log and shows its most important lines.
     """
-    with _private(runtime, view) as own:
-        line, env = runtime.command(command, own)
+    with _scratch(runtime, view) as scratch:
+        line, env = runtime.command(command, view, scratch)
         is_isolated = runtime.image is not None or (view.untrusted and runtime.isolation != "none")
         run(line, what=what, log=log, cwd=None if is_isolated else view.cwd, env=env)
 
 
 def output_in(runtime: Runtime, command: Sequence[str], view: View | None = None) -> str:
     """Return the output of a program in a runtime, or an empty string if it fails."""
-    with _private(runtime, view or View()) as own:
-        line, env = runtime.command(command, own)
+    view = view or View()
+    with _scratch(runtime, view) as scratch:
+        line, env = runtime.command(command, view, scratch)
         return output_of(line, env=env)
 
 
 @contextmanager
-def _private(runtime: Runtime, view: View) -> Iterator[View]:
-    """Yield the view with a private directory for /tmp and HOME."""
-    if view.scratch is None and (view.untrusted or runtime.image is not None):
-        with TemporaryDirectory(runtime.tmp) as directory:
-            yield replace(view, scratch=directory.root)
+def _scratch(runtime: Runtime, view: View) -> Iterator[Path]:
+    """Yield a new directory for the program's /tmp and HOME; a trusted program on the host ignores it."""
+    if view.untrusted or runtime.image is not None:
+        with TemporaryDirectory() as directory:
+            yield directory.root
     else:
-        yield view
+        yield Path()
 
 
 @cache
@@ -193,7 +184,7 @@ def without_network() -> tuple[str, ...]:
     """Return the prefix that cuts a command off from the network; empty if the kernel does not allow it."""
     for mapping in _MAPPINGS:
         prefix = (shutil.which("unshare") or "unshare", "--user", mapping, "--net")
-        if only_loopback(output_of([*prefix, *_DEVICES])):
+        if only_loopback(output_of([*prefix, *DEVICES])):
             return prefix
     return ()
 

@@ -14,7 +14,6 @@ import signal
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from multiprocessing.connection import wait as wait_for_any
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
     from multiprocessing.context import ForkProcess
     from typing import Unpack
 
-    from builders.containers.runtime import Runtime
     from builders.index import Index
     from builders.plan import Task
     from builders.scheduling.scheduler import Outcome
@@ -395,7 +393,6 @@ def _work(task: Task, index: Index, limits: Limits, pipe: Connection, parent: in
     if os.getppid() != parent:  # the parent died before `end_with_parent`
         return
     os.setsid()  # an interrupt from the terminal reaches only the parent, which ends its builds
-    task = replace(task, build_host=replace(task.build_host, runtime=_own(task.build_host.runtime)))
     log = log_path(index, task.pick.name, task.build_key)
     messages = _Messages(pipe)
     Thread(target=_import_early, daemon=True).start()
@@ -417,13 +414,6 @@ def _work(task: Task, index: Index, limits: Limits, pipe: Connection, parent: in
     with suppress(OSError):  # the disk may be full
         _record_failure(log, task, failure)
     messages.send("failed", failure)
-
-
-def _own(runtime: Runtime) -> Runtime:
-    """Return the same runtime with a temporary directory of its own, which no other build uses or removes."""
-    own = copy(runtime)
-    vars(own).pop("_temporary", None)
-    return own
 
 
 def _import_early() -> None:

@@ -149,11 +149,11 @@ class Container(HostRuntime):
     kind = "stand-in"
     can_bind = True
 
-    def command(self, command, view):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
+    def command(self, command, view, scratch):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
         targets = [str(bind.inside) for bind in view.binds if bind.target]
         if command[0] in targets:
             return ["/bin/sh", "-c", "echo 'Wavefront Size: 64'" if self.can_bind else "exit 127"], {}
-        return super().command(["true"], View())
+        return super().command(["true"], View(), scratch)
 
 
 @pytest.mark.parametrize(

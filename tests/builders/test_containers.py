@@ -196,12 +196,12 @@ class TestPrivateTmp:
 
 class TestApptainer:
     def test_callers_variables_do_not_reach_the_engine(
-        self, image: Image, runtimes: Path, monkeypatch: pytest.MonkeyPatch
+        self, image: Image, runtimes: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         put(runtimes, "apptainer", f"printf '{ONLY_LO}'")
         for name in ("SINGULARITY_BIND", "APPTAINERENV_CFLAGS", "PYTHONPATH", "SINGULARITY_CACHEDIR"):
             monkeypatch.setenv(name, "/of/the/caller")
-        _, env = ApptainerRuntime(image).command(["true"], View())
+        _, env = ApptainerRuntime(image).command(["true"], View(), tmp_path)
         assert [name for name, value in env.items() if value == "/of/the/caller"] == ["SINGULARITY_CACHEDIR"]
 
     def test_command_line(self, image: Image, runtimes: Path, tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ class TestApptainer:
         own = tmp_path / "own"
         own.mkdir()
         view = View(binds=[Bind(own, writable=True), Bind(tmp_path)])
-        line, _ = ApptainerRuntime(image, tmp=tmp_path).command(["cc", "-c"], view)
+        line, _ = ApptainerRuntime(image).command(["cc", "-c"], view, tmp_path)
         at = line.index("apptainer")
         options = line[at : line.index(str(image.path))]
         assert {"--cleanenv", "--containall"} <= set(options)
@@ -219,22 +219,20 @@ class TestApptainer:
         assert [mount.rpartition(":")[2] for mount in mounts[:2]] == ["/tmp", "/var/tmp"]
         assert line[-3:] == ["sh", "cc", "-c"]
 
-    @pytest.mark.parametrize(
-        ("works", "options"), [("--no-privs", ["--no-privs"]), ("--userns", ["--userns"])]
-    )
+    @pytest.mark.parametrize("option", ["--no-privs", "--userns"])
     def test_root_runs_without_capabilities(
-        self, image: Image, runtimes: Path, monkeypatch: pytest.MonkeyPatch, works: str, options: list[str]
+        self, image: Image, runtimes: Path, monkeypatch: pytest.MonkeyPatch, option: str, tmp_path: Path
     ) -> None:
         """Root in a container lacks some capabilities, and the engine fails when it passes them on."""
-        put(runtimes, "apptainer", f'case "$*" in *{works}*"echo yes") echo yes;; *) exit 255;; esac')
+        put(runtimes, "apptainer", f'case "$*" in *{option}*"echo yes") echo yes;; *) exit 255;; esac')
         monkeypatch.setattr(os, "geteuid", lambda: 0)
-        line = ApptainerRuntime(image).command(["true"], View(network=True))[0]
-        assert [word for word in line if word in {"--no-privs", "--userns"}] == options
+        line = ApptainerRuntime(image).command(["true"], View(network=True), tmp_path)[0]
+        assert [word for word in line if word in {"--no-privs", "--userns"}] == [option]
         monkeypatch.setattr(os, "geteuid", lambda: 1000)
-        line = ApptainerRuntime(image).command(["true"], View(network=True))[0]
+        line = ApptainerRuntime(image).command(["true"], View(network=True), tmp_path)[0]
         assert not {"--no-privs", "--userns"} & set(line)
 
-    def test_engine_cuts_the_network_if_it_can(self, image: Image, runtimes: Path) -> None:
+    def test_engine_cuts_the_network_if_it_can(self, image: Image, runtimes: Path, tmp_path: Path) -> None:
         put(
             runtimes,
             "apptainer",
@@ -242,18 +240,18 @@ class TestApptainer:
         )
         runtime = ApptainerRuntime(image)
         assert runtime.isolates_network
-        assert "--net" in runtime.command(["true"], View())[0]
-        assert "--net" not in runtime.command(["true"], View(network=True))[0]
+        assert "--net" in runtime.command(["true"], View(), tmp_path)[0]
+        assert "--net" not in runtime.command(["true"], View(network=True), tmp_path)[0]
 
     def test_unshare_cuts_the_network_if_the_engine_cannot(
-        self, image: Image, runtimes: Path, monkeypatch: pytest.MonkeyPatch
+        self, image: Image, runtimes: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         put(runtimes, "around", f"printf '{ONLY_LO}'")
         put(runtimes, "apptainer", "exit 1")
         monkeypatch.setattr(engines, "without_network", lambda: ("around",))
         runtime = ApptainerRuntime(image)
         assert runtime.isolates_network
-        line = runtime.command(["true"], View())[0]
+        line = runtime.command(["true"], View(), tmp_path)[0]
         assert line.index("around") < line.index("apptainer")
         assert "--net" not in line
 
@@ -268,32 +266,34 @@ class TestApptainer:
 class TestPodman:
     def test_command_line(self, image: Image, runtimes: Path, tmp_path: Path) -> None:
         put(runtimes, "podman", f"printf '{ONLY_LO}'")
-        runtime = PodmanRuntime(image, tmp=tmp_path)
-        line, env = runtime.command(["cc", "-c"], View(binds=[Bind(tmp_path)]))
+        runtime = PodmanRuntime(image)
+        line, env = runtime.command(["cc", "-c"], View(binds=[Bind(tmp_path)]), tmp_path)
         assert line[:2] == ["podman", "run"]
         assert {"--rm", "--http-proxy=false", "--network=none"} <= set(line)
         assert ("--userns=keep-id" in line) == (os.geteuid() != 0)
         assert f"{tmp_path}:{tmp_path}:ro" in line
         assert line[line.index("--rootfs") + 1] == f"{image.path}:O"
-        assert "--network=host" in runtime.command(["cc"], View(network=True))[0]
+        assert "--network=host" in runtime.command(["cc"], View(network=True), tmp_path)[0]
         assert "PYTHONPATH" not in env
         assert runtime.isolates_network
 
-    def test_runc_replaces_a_default_that_does_not_work(self, image: Image, runtimes: Path) -> None:
+    def test_runc_replaces_a_default_that_does_not_work(
+        self, image: Image, runtimes: Path, tmp_path: Path
+    ) -> None:
         put(runtimes, "podman", f"case \"$*\" in *'--runtime runc'*) printf '{ONLY_LO}';; *) exit 125;; esac")
         put(runtimes, "runc", "true")
         runtime = PodmanRuntime(image)
-        assert runtime.command(["true"], View())[0][:4] == ["podman", "--runtime", "runc", "run"]
+        assert runtime.command(["true"], View(), tmp_path)[0][:4] == ["podman", "--runtime", "runc", "run"]
         assert runtime.isolates_network
 
     def test_limits_stay_below_the_users_hard_limits(
-        self, image: Image, runtimes: Path, monkeypatch: pytest.MonkeyPatch
+        self, image: Image, runtimes: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         put(runtimes, "podman", f"printf '{ONLY_LO}'")
         monkeypatch.setattr(resource, "getrlimit", lambda _: (100, 1000))
-        assert "nofile=1000:1000" in PodmanRuntime(image).command(["true"], View())[0]
+        assert "nofile=1000:1000" in PodmanRuntime(image).command(["true"], View(), tmp_path)[0]
         monkeypatch.setattr(resource, "getrlimit", lambda _: (-1, -1))
-        assert "nproc=8192:8192" in PodmanRuntime(image).command(["true"], View())[0]
+        assert "nproc=8192:8192" in PodmanRuntime(image).command(["true"], View(), tmp_path)[0]
 
     def test_first_process_handles_signals(self) -> None:
         """Without a trap, process 1 of a container would not receive SIGTERM at all."""
@@ -303,15 +303,19 @@ class TestPodman:
 
 
 class TestHost:
-    def test_command_without_network_is_cut_off(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_command_without_network_is_cut_off(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
         monkeypatch.setattr("builders.containers.runtime.without_network", lambda: ("cut", "off"))
-        assert HostRuntime().command(["cc"], View())[0] == ["cut", "off", "cc"]
-        assert HostRuntime().command(["cc"], View(network=True))[0] == ["cc"]
+        assert HostRuntime().command(["cc"], View(), tmp_path)[0] == ["cut", "off", "cc"]
+        assert HostRuntime().command(["cc"], View(network=True), tmp_path)[0] == ["cc"]
         assert HostRuntime().isolates_network
 
-    def test_container_without_namespaces_keeps_network(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_container_without_namespaces_keeps_network(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
         monkeypatch.setattr("builders.containers.runtime.without_network", tuple)
-        assert HostRuntime().command(["cc"], View())[0] == ["cc"]
+        assert HostRuntime().command(["cc"], View(), tmp_path)[0] == ["cc"]
         assert not HostRuntime().isolates_network
 
     def test_program_runs_in_working_directory(self, tmp_path: Path) -> None:

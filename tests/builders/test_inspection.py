@@ -192,9 +192,8 @@ class Standin:
     image: Image | None = IMAGE
     output: str = ""
     code: int = 0
-    tmp: Path | None = None
 
-    def command(self, command: Sequence[str], view: View) -> tuple[list[str], Mapping[str, str]]:
+    def command(self, command: Sequence[str], view: View, _: Path) -> tuple[list[str], Mapping[str, str]]:
         assert command[:2] == ["/bin/sh", "-c"]
         assert not view.network
         line = ["/bin/sh", "-c", f'printf "%s\\n" "$OUTPUT"; exit {self.code}']

@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 
 import pytest
@@ -20,13 +19,11 @@ from builders import host
 from builders.build_directory import finished_commands, path_of
 from builders.build_host import local_build_host
 from builders.cache import cache_root
-from builders.containers.runtime import HostRuntime
 from builders.index import Index
 from builders.plan import Task
 from builders.records import build_records, failure_path, log_path
 from builders.scheduling.local import Builds
 from builders.task import Limits
-from builders.temporary import TemporaryDirectory
 from resolver.errors import StoppedError
 from resolver.facts.schema import Recipe, Sdist
 from tests.support.built import running_below
@@ -288,35 +285,6 @@ def test_builds_with_ninja_share_their_jobs(ninja_project: MakeTask, tmp_path: P
     assert concurrency([*large, *small]) <= 4
     assert concurrency(large) > 2  # more than its fixed share
     assert list((index.state / "jobservers").iterdir()) == []
-
-
-def test_builds_share_no_temporary_directory(
-    packed: MakeTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Container(HostRuntime):
-        """Stand in for a runtime with a private /tmp."""
-
-        kind = "stand-in"
-
-        @cached_property
-        def _temporary(self) -> TemporaryDirectory:
-            return TemporaryDirectory(tmp_path / "tmp")
-
-    def build(task: Task, *_: object, **__: object) -> Path:
-        assert isinstance(task.build_host.runtime, Container)
-        return task.build_host.runtime._temporary.root
-
-    monkeypatch.setattr("builders.scheduling.local.build_wheel", build)
-    runtime = Container()
-    ours = runtime._temporary.root
-    host_of = replace(packed("first", {}).build_host, runtime=runtime)
-    tasks = [replace(packed(name, {}), build_host=host_of) for name in ("first", "second")]
-    builds = builds_of(tasks, Index(tmp_path / "index"))
-    builds.run()
-    assert not builds.errors
-    roots = {ours, *builds.wheels.values()}
-    assert len(roots) == 3
-    assert [path for path in roots if path.exists()] == [ours]
 
 
 def test_build_stops_at_time_limit_and_continues(ninja_project: MakeTask, tmp_path: Path) -> None:

@@ -30,11 +30,11 @@ class ImageRuntime(HostRuntime):
 
     inside: Path = Path("/nothing")
 
-    def command(self, command: Sequence[str], view: View) -> tuple[list[str], dict[str, str]]:
+    def command(self, command: Sequence[str], view: View, scratch: Path) -> tuple[list[str], dict[str, str]]:
         seen = [self.inside, Path("/bin/sh"), *(bind.path for bind in view.binds)]
         if not any(Path(command[0]).is_relative_to(path) for path in seen):
             command = ["/not/in/the/image"]
-        return super().command(command, view)
+        return super().command(command, view, scratch)
 
 
 @pytest.fixture
