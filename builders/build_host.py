@@ -38,8 +38,6 @@ class BuildHost:
     """The properties that determine a wheel's content, for build keys."""
     compilers: tuple[Compiler, ...] = ()
     """Host compilers of an image; empty on the host itself, where a source finds its own."""
-    preferred: tuple[str, ...] = ()
-    """Names of the compilers that the catalog lists for the image."""
     rocm: str = ""
     """ROCm release of the image."""
     rocm_path: str = "/opt/rocm"

@@ -72,7 +72,7 @@ def glibc_version() -> str:
     return version if name == "glibc" else ""
 
 
-def driver_version(module: Path = Path("/sys/module/amdgpu/version")) -> str:
+def driver_version() -> str:
     """Return the version that the AMD kernel driver reports, or an empty string.
 
     If the dkms package is installed, this is its version, which contains the driver's release. Otherwise it
@@ -82,7 +82,7 @@ def driver_version(module: Path = Path("/sys/module/amdgpu/version")) -> str:
         version = output_of(command).strip()
         if version:
             return version
-    return module.read_text().strip() if module.exists() else ""
+    return _text(Path("/sys/module/amdgpu/version"))
 
 
 def find_python(version: str) -> Path:
@@ -163,7 +163,7 @@ def missing_tools(python: Path, *, compile_cxx: bool = True, mpi: bool = False) 
     return missing
 
 
-def require_for_build(python: Path, *, compile_cxx: bool = True, mpi: bool = False) -> None:
+def require_for_build(python: Path, *, mpi: bool = False) -> None:
     """Check that the host has the tools that a build needs.
 
     Raises
@@ -171,7 +171,7 @@ def require_for_build(python: Path, *, compile_cxx: bool = True, mpi: bool = Fal
     EnvironmentLacksError
         Tools are missing; the error names each with its package.
     """
-    missing = missing_tools(python, compile_cxx=compile_cxx, mpi=mpi)
+    missing = missing_tools(python, mpi=mpi)
     if missing:
         listed = "".join(f"\n  - {tool}" for tool in missing)
         msg = f"Tools that the build needs are missing on this host. The build was not started.{listed}"

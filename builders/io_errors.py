@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import shutil
 import signal
 from contextlib import contextmanager
@@ -42,13 +41,9 @@ _UNUSABLE_NAMES = {
 }
 
 
-def _pattern(numbers: frozenset[int]) -> re.Pattern[str]:
-    return re.compile("|".join(re.escape(os.strerror(number)) for number in sorted(numbers)))
-
-
 # Other programs report these errors as text only.
-_DISK_FULL_TEXT = _pattern(DISK_FULL)
-_READ_ONLY_TEXT = _pattern(frozenset({errno.EROFS}))
+_DISK_FULL_TEXTS = [os.strerror(number) for number in DISK_FULL]
+_READ_ONLY_TEXT = os.strerror(errno.EROFS)
 
 
 class DiskFullError(EnvironmentLacksError):
@@ -195,11 +190,11 @@ def _explain_command_error(
     # Some programs only report that they failed.
     if (
         error.code == -signal.SIGXFSZ
-        or _DISK_FULL_TEXT.search(output)
+        or any(text in output for text in _DISK_FULL_TEXTS)
         or _free_bytes(directory) < _LEAST_FREE
     ):
         return DiskFullError(directory, label, error.message, hint=hint)
-    if _READ_ONLY_TEXT.search(output):
+    if _READ_ONLY_TEXT in output:
         return _not_writable(directory, label, error.message, hint)
     return None
 

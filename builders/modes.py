@@ -15,19 +15,10 @@ _FILE_RIGHTS = stat.S_IRGRP | stat.S_IWGRP
 _WRITE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
 
-def create_file(path: str | Path, *, folder: int | None = None) -> int:
-    """Create a file that must not exist yet, and return a descriptor to read and write it.
-
-    Parameters
-    ----------
-    path
-        The file; a name if `folder` is given. Links are not followed.
-    folder
-        A descriptor of its directory.
-    """
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=folder)
-    parent = os.fstat(folder) if folder is not None else Path(path).parent.stat()
-    share(file, parent)
+def create_file(path: Path) -> int:
+    """Create a file that must not exist yet, and return a descriptor to read and write it."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    share(file, path.parent.stat())
     return file
 
 

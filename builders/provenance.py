@@ -121,12 +121,6 @@ class Statement(_Part, frozen=True, kw_only=True):
         key = self.predicate.build_definition.internal_parameters.get("buildKey")
         return key if isinstance(key, str) else ""
 
-    def is_about(self, file: str, sha256: str) -> bool:
-        """Return whether the statement was written for this wheel."""
-        return any(
-            subject.name == file and subject.digest.get("sha256") == sha256 for subject in self.subject
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
@@ -296,7 +290,7 @@ def _byproducts(run: Run) -> Iterator[Descriptor]:
         )
 
 
-def read_statement(document: bytes | Mapping[str, Any]) -> Statement:
+def read_statement(document: Mapping[str, Any]) -> Statement:
     """Return a parsed provenance document.
 
     Raises
@@ -305,11 +299,8 @@ def read_statement(document: bytes | Mapping[str, Any]) -> Statement:
         The document is not a provenance statement, or contradicts itself; the message names the fault.
     """
     try:
-        if isinstance(document, bytes):
-            read = msgspec.json.decode(document, type=Statement)
-        else:
-            read = msgspec.convert(document, Statement)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        read = msgspec.convert(document, Statement)
+    except (msgspec.ValidationError, RecursionError) as error:
         raise _invalid(str(error)) from None
     for problem in _problems(read):
         raise _invalid(problem)

@@ -99,19 +99,15 @@ def descendants() -> list[int]:
     return [pid for pid in below if pid not in ended]
 
 
-def end_descendants(*, left: float, grace: float = _GRACE, last: float = _LAST) -> bool:
+def end_descendants(*, left: float) -> bool:
     """End all descendants of this process; return whether all have ended.
 
     Parameters
     ----------
     left
         Seconds to wait for them to end on their own.
-    grace
-        Seconds between SIGTERM and SIGKILL.
-    last
-        Seconds for which SIGKILL is repeated.
     """
-    for number, seconds in ((None, left), (signal.SIGTERM, grace), (signal.SIGKILL, last)):
+    for number, seconds in ((None, left), (signal.SIGTERM, _GRACE), (signal.SIGKILL, _LAST)):
         until = time.monotonic() + seconds
         signalled: set[int] = set()
         while pids := descendants():

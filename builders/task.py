@@ -598,11 +598,9 @@ def diagnosis_context(task: Task) -> Context:
     build_host = task.build_host
     return Context(
         package=task.pick.name,
-        version=task.pick.version,
         torch=task.torch.version if task.torch else "",
         rocm=build_host.rocm,
         backend=task.recipe.backend,
-        gfx=task.gfx,
         python=build_host.python.version,
         network=False if build_host.runtime.isolates_network else None,
     )

@@ -138,7 +138,7 @@ class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
                 else "no ROCm: neither /opt/rocm/.info/version nor hipcc"
             )
         try:
-            choose_compilers(self.compilers, cxx_standard=_CXX_STANDARD)
+            choose_compilers(self.compilers, _CXX_STANDARD)
         except EnvironmentLacksError as error:
             text = error.message.removesuffix(".")
             missing.append(text[:1].lower() + text[1:])

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -28,13 +27,10 @@ class Context:
     """Facts about a build that are not in its log; empty or None means unknown."""
 
     package: str = ""
-    version: str = ""
     torch: str = ""
     rocm: str = ""
     backend: str = ""
-    gfx: tuple[str, ...] = ()
     python: str = ""
-    glibc: str = ""
     network: bool | None = None
     """Whether the build was allowed to use the network."""
     exit_code: int | None = None
@@ -64,11 +60,6 @@ def diagnose(log: Path, context: Context | None = None) -> list[Finding]:
     except OSError as error:
         msg = f"Cannot read the log {log}: {error.strerror}."
         raise UsageError(msg) from None
-
-
-def diagnose_text(lines: Iterable[str], context: Context | None = None) -> list[Finding]:
-    """Diagnose the lines of a log, like `diagnose`."""
-    return diagnose_stream(io.BytesIO("\n".join(lines).encode(errors="replace")), context)
 
 
 def diagnose_stream(

@@ -159,7 +159,7 @@ def _fetch(
     if not requirements:
         return base, None
     # torch's own index also has old versions of common build requirements, so it is not used for them.
-    elsewhere = options.without_indexes()
+    elsewhere = replace(options, indexes=())
     return base, fetch_wheels(runtime, python, requirements, elsewhere, constraints=base.wheels)
 
 

@@ -120,8 +120,8 @@ def pip_environment() -> dict[str, str]:
     return clean_environment(own | {"PIP_DISABLE_PIP_VERSION_CHECK": "1"}, network=True)
 
 
-def is_reachable(url: str, *, timeout: float = 5.0) -> bool:
-    """Return whether a web server responds within `timeout` seconds.
+def is_reachable(url: str) -> bool:
+    """Return whether a web server responds within five seconds.
 
     pip would retry an unreachable index for every project.
     """
@@ -130,7 +130,7 @@ def is_reachable(url: str, *, timeout: float = 5.0) -> bool:
     if not url.startswith(("http://", "https://")):
         return True
     try:
-        requests.head(url, timeout=timeout, allow_redirects=True)
+        requests.head(url, timeout=5.0, allow_redirects=True)
     except requests.RequestException:
         return False
     return True

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 import shutil
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -103,10 +103,6 @@ class FetchOptions:
     """Whether only the cache is used."""
     torch: tuple[Wheel, ...] = ()
     """torch with everything that it requires, if the lock has their files; pip resolves only the rest."""
-
-    def without_indexes(self) -> FetchOptions:
-        """Return the same options with the configured indexes only."""
-        return replace(self, indexes=())
 
 
 def fetch_wheels(

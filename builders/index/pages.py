@@ -110,22 +110,8 @@ class ProjectPage(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", omi
     files: list[Entry]
 
 
-class _RootProject(msgspec.Struct, frozen=True):
-    name: str
-
-
-class _RootPage(msgspec.Struct, frozen=True):
-    meta: _Meta
-    projects: list[_RootProject]
-
-
 _encoder = msgspec.json.Encoder()
 _project_decoder = msgspec.json.Decoder(ProjectPage)
-
-
-def link_of(filename: str) -> str:
-    """Return the relative URL of a file next to the page."""
-    return quote(filename)
 
 
 def project_json(name: str, entries: Iterable[Entry], status: Status = ACTIVE) -> bytes:
@@ -195,7 +181,7 @@ def with_metadata(page: ProjectPage) -> bytes:
 
 def root_json(names: Iterable[str]) -> bytes:
     """Return the JSON page that lists the projects."""
-    page = _RootPage(_Meta(), [_RootProject(name) for name in names])
+    page = {"meta": _Meta(), "projects": [{"name": name} for name in names]}
     return msgspec.json.format(_encoder.encode(page), indent=1) + b"\n"
 
 
@@ -338,7 +324,7 @@ def entry_of(wheel: Path, filename: str = "") -> Entry:
         file.seek(0)
         return Entry(
             filename=filename,
-            url=link_of(filename),
+            url=quote(filename),
             hashes=Hashes(hashlib.file_digest(file, "sha256").hexdigest()),
             size=os.fstat(file.fileno()).st_size,
             requires_python=requires_python,

@@ -74,6 +74,8 @@ _LATEST = {
 _ONE_YEAR = 365 * 24 * 3600  # seconds; a published wheel never changes
 _METADATA = ".metadata"
 _CACHED_PAGES = 32 << 20  # bytes
+_THREADS = 8
+"""Number of concurrent requests."""
 _MOST_CONNECTIONS = 1000
 """Limit on all connections; one client may have half as many."""
 _ACCEPTED_AT_ONCE = 50
@@ -294,15 +296,13 @@ def _redirect(request: Request, path: str) -> Response:
 
 
 @contextmanager
-def serving(index: Index, *, host: str = "127.0.0.1", port: int = 0, threads: int = 8) -> Iterator[str]:
+def serving(index: Index, *, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
     """Serve an index until the block ends; yield its URL, which ends in ``/simple/``.
 
     Parameters
     ----------
     port
         0 uses a free port.
-    threads
-        Number of concurrent requests.
 
     Raises
     ------
@@ -310,7 +310,7 @@ def serving(index: Index, *, host: str = "127.0.0.1", port: int = 0, threads: in
         The port is not available.
     """
     listening = listen(host, port)
-    with serving_on(listening, index, threads=threads):
+    with serving_on(listening, index):
         yield address_of(listening)
 
 
@@ -338,7 +338,7 @@ def address_of(listening: socket.socket) -> str:
 
 
 @contextmanager
-def serving_on(listening: socket.socket, index: Index, *, threads: int = 8) -> Iterator[None]:
+def serving_on(listening: socket.socket, index: Index) -> Iterator[None]:
     """Serve an index on a listening socket until the block ends, then close the socket."""
     channels: dict[int, object] = {}
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # a long queue is not a problem
@@ -346,7 +346,7 @@ def serving_on(listening: socket.socket, index: Index, *, threads: int = 8) -> I
         IndexApplication(index),
         map=channels,
         sockets=[listening],
-        threads=threads,
+        threads=_THREADS,
         ident=None,
         connection_limit=2 * _MOST_CONNECTIONS,  # `_Connections` has a lower limit, and never stops accepting
         max_request_header_size=_HEADER_LIMIT,

@@ -278,13 +278,11 @@ class Probe:
 
     def _ask(self, question: Mapping[str, Any], kind: type[_Reply]) -> _Reply:
         question = {**question, "variables": self._variables}
-        options: dict[str, Any] = {
-            "folder": self._folder,
-            "what": "Probing the environment",
-            "log": self._log,
-        }
+        what, folder, log = "Probing the environment", self._folder, self._log
         try:
-            return ask(self._runtime, self._start, question, kind, self._view, **options)
+            return ask(
+                self._runtime, self._start, question, kind, self._view, folder=folder, what=what, log=log
+            )
         except MatrixError as error:
             error.hint = error.hint or _NO_PYTHON
             raise

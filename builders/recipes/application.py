@@ -78,9 +78,7 @@ def apply_recipe(task: Task, *, jobs: int = 1, prefix_map: Mapping[str, str] | N
 
     compilers = None
     if host.compilers:
-        compilers = choose_compilers(
-            host.compilers, cxx_standard=task.least_standard, preferred=host.preferred
-        )
+        compilers = choose_compilers(host.compilers, task.least_standard)
     environment = _environment(task, jobs, compilers) | {
         name: filled(text) for name, text in recipe.environment.items()
     }

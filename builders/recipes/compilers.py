@@ -42,14 +42,11 @@ class HostCompilers:
     """None if there is no C compiler with the same name and suffix."""
 
 
-def choose_compilers(
-    compilers: Sequence[Compiler], *, cxx_standard: str = "", preferred: Sequence[str] = ()
-) -> HostCompilers:
+def choose_compilers(compilers: Sequence[Compiler], cxx_standard: str) -> HostCompilers:
     """Choose the host compilers of a build.
 
-    Of the compilers that support the C++ standard, choose the first of: the compiler that the catalog names
-    for the base image (LUMI's SUSE images have ``g++`` 7 and ``g++-12``), ``g++``, the newest ``g++-N``,
-    ``c++``, ``clang++``.
+    Of the compilers that support the C++ standard, choose the first of: ``g++``, the newest ``g++-N``,
+    ``c++``, ``clang++``. LUMI's SUSE images have ``g++`` 7 and ``g++-12``.
 
     Parameters
     ----------
@@ -57,8 +54,6 @@ def choose_compilers(
         The compilers of the runtime, C and C++.
     cxx_standard
         The required standard, such as ``17``; empty if any will do.
-    preferred
-        Names of compilers to prefer, in this order.
 
     Raises
     ------
@@ -75,7 +70,7 @@ def choose_compilers(
         raise EnvironmentLacksError(
             msg, hint="Use a base image with a newer compiler, or set CXX to its path."
         )
-    cxx = min(suitable, key=lambda compiler: _rank(compiler, list(preferred)))
+    cxx = min(suitable, key=_rank)
     match = _CXX.match(cxx.name)
     cc_name = _C[match["family"]] + (match["suffix"] or "") if match else ""
     return HostCompilers(cxx, next((compiler for compiler in compilers if compiler.name == cc_name), None))
@@ -86,12 +81,10 @@ def _supports(compiler: Compiler, cxx_standard: str) -> bool:
     return _major(compiler) >= _OLDEST[family].get(cxx_standard, 0)
 
 
-def _rank(compiler: Compiler, preferred: list[str]) -> tuple[int, int, int]:
-    if compiler.name in preferred:
-        return 0, preferred.index(compiler.name), 0
+def _rank(compiler: Compiler) -> tuple[int, int]:
     order = ["g++", "g++-", "c++", "clang++", "clang++-"]
     family = re.sub(r"\d+$", "", compiler.name)
-    return 1, order.index(family) if family in order else len(order), -_major(compiler)
+    return order.index(family) if family in order else len(order), -_major(compiler)
 
 
 def _major(compiler: Compiler) -> int:

@@ -11,6 +11,7 @@ import io
 import re
 import time
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,12 @@ from builders.diagnosis import (
     Context,
     diagnose,
     diagnose_stream,
-    diagnose_text,
     diagnosis_text,
     explain_failure,
 )
 from builders.diagnosis.diagnose import scan
 from builders.diagnosis.known import fill, known, read_known
+from builders.findings import Finding
 from builders.logs import line_expression, line_filter
 from resolver.errors import CatalogError, CommandError, UsageError
 
@@ -37,6 +38,10 @@ CONTEXTS: dict[str, dict[str, Any]] = LINES.pop("context")
 ROCM = Context(backend="rocm")
 WHAT = "Building apex"
 SILENT = ("cuda-torch-resolved", "deepspeed-cpu-accelerator-silent")  # only the backend shows them
+
+
+def diagnose_text(lines: Iterable[str], context: Context | None = None) -> list[Finding]:
+    return diagnose_stream(io.BytesIO("\n".join(lines).encode()), context)
 
 
 def ids(log: Path, context: Context | None = None) -> list[str]:

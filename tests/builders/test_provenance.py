@@ -302,13 +302,10 @@ def test_statement_lists_materials_as_dependencies(case: Case) -> None:
 
 @ALL
 def test_written_statement_reads_back(case: Case) -> None:
-    document = written(case)
-    read = read_statement(json.dumps(document).encode())
-    assert read == read_statement(document)
+    read = read_statement(json.loads(json.dumps(written(case))))
     assert read.build_key == case.task.build_key
-    assert read.is_about(WHEEL, D)
-    assert not read.is_about(WHEEL, A)
-    assert not read.is_about("other.whl", D)
+    (subject,) = read.subject
+    assert (subject.name, subject.digest) == (WHEEL, {"sha256": D})
 
 
 @ALL
@@ -369,7 +366,7 @@ def test_contradictory_document_is_rejected(old: str, new: str, message: str) ->
     text = json.dumps(written())
     assert old in text
     with pytest.raises(ProvenanceError, match=message):
-        read_statement(text.replace(old, new).encode())
+        read_statement(json.loads(text.replace(old, new)))
 
 
 def test_artifact_without_uri_and_digest_is_rejected() -> None:
@@ -380,15 +377,13 @@ def test_artifact_without_uri_and_digest_is_rejected() -> None:
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.binary(max_size=60) | st.integers(0, 2000).map(lambda end: json.dumps(written()).encode()[:end]))
-def test_truncated_or_foreign_document_is_rejected(data: bytes) -> None:
-    with pytest.raises(ProvenanceError):
-        read_statement(data)
-
-
-def test_deeply_nested_document_is_rejected() -> None:
-    with pytest.raises(ProvenanceError):
-        read_statement(b'{"_type":' + b"[" * 100_000)
+@given(
+    st.recursive(st.none() | st.text(), lambda values: st.lists(values) | st.dictionaries(st.text(), values))
+)
+def test_foreign_document_is_rejected(value: Any) -> None:
+    for document in ({"_type": value}, written() | {"predicate": value}, written() | {"subject": value}):
+        with pytest.raises(ProvenanceError):
+            read_statement(document)
 
 
 @pytest.mark.parametrize(

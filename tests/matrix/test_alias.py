@@ -62,8 +62,8 @@ def test_alias_contains_one_requirement(work: Path, capsys: Capture) -> None:
     assert metadata.endswith(f"Requires-Dist: {OWN}==3.5.1\n")
     audit = audit_wheel(wheel)
     assert audit.errors == []
-    record = read_statement(Index("index").provenance_of(wheel))
-    assert record.is_about(ALIAS, audit.sha256)
+    (subject,) = read_statement(Index("index").provenance_of(wheel)).subject
+    assert (subject.name, subject.digest) == (ALIAS, {"sha256": audit.sha256})
 
 
 @pytest.mark.usefixtures("work")

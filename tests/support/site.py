@@ -77,7 +77,8 @@ class Site:
         (path,) = (self.index / "provenance").iterdir()
         document = json.loads(path.read_text())
         wheel = path.name.removesuffix(".json").rpartition(".")[0]
-        assert read_statement(document).is_about(wheel, document["sha256"])
+        (subject,) = read_statement(document).subject
+        assert (subject.name, subject.digest) == (wheel, {"sha256": document["sha256"]})
         assert isinstance(document, dict)
         return document
 
