@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from builders.published import _fits
+from builders.published import published_wheels
+from tests.support.indexes import FakeIndexes, FakeRelease
 
 
 @pytest.mark.parametrize(
@@ -25,10 +26,9 @@ from builders.published import _fits
         ("py3-none-win_amd64", False),
     ],
 )
-def test_wheel_fits_python_and_platform(tags: str, *, fits: bool) -> None:
-    assert _fits(f"torch-2.0-{tags}.whl", "torch", "2.0", "3.12", "x86_64") is fits
-    assert not _fits(f"torch-2.1-{tags}.whl", "torch", "2.0", "3.12", "x86_64")
-
-
-def test_invalid_file_name_does_not_fit() -> None:
-    assert not _fits("torch.whl", "torch", "2.0", "3.12", "x86_64")
+def test_wheel_fits_python_and_platform(tags: str, *, fits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    release = FakeRelease(wheels=[tags], sdist=True)
+    indexes = FakeIndexes({"torch": {"2.0": release, "2.1": release}})
+    monkeypatch.setattr("builders.published.IndexClient", lambda _: indexes)
+    names = [file.name for file in published_wheels("torch", "2.0.0", "https://index", python="3.12.3")]
+    assert names == ([f"torch-2.0-{tags}.whl"] if fits else [])
