@@ -15,7 +15,7 @@ import os
 import shlex
 import shutil
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -80,26 +80,23 @@ done
 """
 
 
-@dataclass(frozen=True, slots=True)
-class CompilerCache:
-    """The compiler cache of one build."""
+def cache_counts(work: Path) -> dict[str, int]:
+    """Return the hits and misses of the build in a directory; empty if it does not use a compiler cache.
 
-    work: Path
-    """The directory of the build."""
+    The build may have changed the file.
+    """
+    with suppress(OSError), os.fdopen(open_regular(work / _STATISTICS), "rb") as source:
+        lines = source.read(_LONGEST).split(b"\n")
+        hits = sum(line in _HITS for line in lines)
+        return {"cache_hits": hits, "cache_misses": lines.count(_MISS)}
+    return {}
 
-    def counts(self) -> dict[str, int]:
-        """Return the hits and misses of this build, for its record; the build may have changed the file."""
-        with suppress(OSError), os.fdopen(open_regular(self.work / _STATISTICS), "rb") as source:
-            lines = source.read(_LONGEST).split(b"\n")
-            hits = sum(line in _HITS for line in lines)
-            return {"cache_hits": hits, "cache_misses": lines.count(_MISS)}
-        return {}
 
-    def error(self) -> str:
-        """Return the error that kept ccache from being used; empty if there was none."""
-        with suppress(OSError), os.fdopen(open_regular(self.work / _ERROR), "rb") as source:
-            return source.read(300).decode(errors="replace").strip()
-        return ""
+def cache_error(work: Path) -> str:
+    """Return the error that kept ccache from being used in a build; empty if there was none."""
+    with suppress(OSError), os.fdopen(open_regular(work / _ERROR), "rb") as source:
+        return source.read(300).decode(errors="replace").strip()
+    return ""
 
 
 def find_compiler_cache(setting: str | None) -> Path | None:
@@ -124,12 +121,8 @@ def find_compiler_cache(setting: str | None) -> Path | None:
     return Path(program).absolute() if program else None
 
 
-def use_compiler_cache(
-    task: Task, recipe: AppliedRecipe, work: Path, program: Path | None
-) -> tuple[AppliedRecipe, CompilerCache | None]:
-    """Add the compiler cache to the settings of a build.
-
-    If no ccache runs in the build, return the settings unchanged, and None instead of the cache.
+def use_compiler_cache(task: Task, recipe: AppliedRecipe, work: Path, program: Path | None) -> AppliedRecipe:
+    """Add the compiler cache to the settings of a build, if a ccache runs there.
 
     Parameters
     ----------
@@ -146,7 +139,7 @@ def use_compiler_cache(
     host = task.build_host
     seen = seen_at(host.runtime, work, work)
     if len(str(seen).split()) > 1:  # commands are split at spaces
-        return recipe, None
+        return recipe
     directory = cache_root() / _LAUNCHER / normalize_name(task.pick.name)
     make_directories(directory)
     copy = work / "ccache"
@@ -160,7 +153,7 @@ def use_compiler_cache(
     binds = [Bind(work, writable=True), *([Bind(work, writable=True, target=seen)] if seen != work else [])]
     found = output_in(host.runtime, command, View(binds=binds, untrusted=True)).strip()
     if not found:
-        return recipe, None
+        return recipe
     shims = {
         compiler.name: launched(compiler)
         for compiler in _compilers(host)
@@ -177,13 +170,12 @@ def use_compiler_cache(
         environment["CCACHE_COMPILERCHECK"] = f"string:{host.runtime.image.sha256}"
     if (work / "clang").is_dir():
         environment["HIP_CLANG_PATH"] = str(clang / "bin")
-    with_cache = replace(
+    return replace(
         recipe,
         shims={**recipe.shims, **shims},
         environment={**recipe.environment, **environment},
         writable=(*recipe.writable, directory),
     )
-    return with_cache, CompilerCache(work)
 
 
 def _compilers(host: BuildHost) -> Iterator[Compiler]:

@@ -21,7 +21,7 @@ from builders.audit import Expected, audit_wheel, read_torch
 from builders.build_directory import BuildDirectory, finished_commands, lock_of, path_of
 from builders.cache import cache_root, cached_file
 from builders.compilation import FRONTEND, INDEX_UNCHANGED, compile_wheel, seen_at
-from builders.compiler_cache import find_compiler_cache, use_compiler_cache
+from builders.compiler_cache import cache_counts, cache_error, find_compiler_cache, use_compiler_cache
 from builders.constants import NO_COMPILER_CACHE
 from builders.containers.runtime import Bind
 from builders.diagnosis import OUT_OF_MEMORY, Context, diagnose, explain_failure
@@ -59,7 +59,6 @@ if TYPE_CHECKING:
 
     from builders.audit import WheelAudit
     from builders.compilation import BuiltWheel
-    from builders.compiler_cache import CompilerCache
     from builders.environments.layers import BuildEnvironment, Layers
     from builders.findings import Finding
     from builders.index import Index
@@ -241,7 +240,7 @@ class _Build:
         recipe = apply_recipe(task, jobs=jobs, prefix_map=prefix_map)
         shims = join(self.limits.jobserver, self.sandbox) if self.limits.jobserver else {}
         recipe = replace(recipe, shims={**recipe.shims, **shims})
-        settings, cache = self._with_compiler_cache(recipe)
+        settings = self._with_compiler_cache(recipe)
         for note in recipe.notes:
             self.reporter.step(note)
         if build_host.runtime.isolation == "none":
@@ -260,11 +259,11 @@ class _Build:
             self.reporter.step("check")
             audit, findings = self._check(wheel, layers)
         except MatrixError as error:
-            error.details = {**error.details, "measured": _measured(jobs, memory, cache)}
+            error.details = {**error.details, "measured": _measured(jobs, memory, self.sandbox)}
             if not _was_interrupted(error):
                 self.directory.start_anew_next_time()
             raise
-        if cache and (reason := cache.error()):
+        if reason := cache_error(self.sandbox):
             self.reporter.warning(f"ccache failed, and the compilers were called without it: {reason}")
 
         self.reporter.step("publish")
@@ -279,7 +278,7 @@ class _Build:
             measured={
                 "seconds": round((finished - started).total_seconds() + self.directory.seconds_before, 1),
                 "attempts": self.directory.number,
-                **_measured(jobs, memory, cache),
+                **_measured(jobs, memory, self.sandbox),
             },
             variables=recipe.environment,
             log=self.log.name,
@@ -342,22 +341,19 @@ class _Build:
         )
         return self.index.publish(wheel, statement(task, [], run, wheel=wheel.name, sha256=audit.sha256))
 
-    def _with_compiler_cache(self, recipe: AppliedRecipe) -> tuple[AppliedRecipe, CompilerCache | None]:
-        """Add the compiler cache to the settings of the build.
-
-        If the build does not use the cache, return the settings unchanged, and None instead of the cache.
-        """
+    def _with_compiler_cache(self, recipe: AppliedRecipe) -> AppliedRecipe:
+        """Add the compiler cache to the settings of the build, if the build can use it."""
         program = find_compiler_cache(self.limits.compiler_cache)
         in_image = self.task.build_host.runtime.image is not None
         if self.limits.compiler_cache == NO_COMPILER_CACHE or not self.task.recipe.must_contain:
-            return recipe, None
+            return recipe
         if program is None and not in_image:
-            return recipe, None
+            return recipe
         try:
             return use_compiler_cache(self.task, recipe, self.sandbox, program)
         except OSError as error:
             self.reporter.warning(f"The compiler cache is not used: {error.strerror}: {error.filename}")
-            return recipe, None
+            return recipe
 
     def _compile(
         self, source: Source, tree: Path, environment: BuildEnvironment, recipe: AppliedRecipe
@@ -555,12 +551,12 @@ def _check_not_killed(reply: WheelReply, what: str, log: Path) -> None:
         raise CommandError(what, code=-signal.SIGKILL, log=log, lines=())
 
 
-def _measured(jobs: int, memory: MemoryMeter, cache: CompilerCache | None) -> dict[str, float | int]:
+def _measured(jobs: int, memory: MemoryMeter, work: Path) -> dict[str, float | int]:
     return {
         "jobs": jobs,
         "memory_gib": round(memory.total, 2),
         "process_gib": round(memory.largest, 2),
-        **(cache.counts() if cache else {}),
+        **cache_counts(work),
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 from packaging.utils import canonicalize_name
@@ -206,17 +206,16 @@ class DirectReader:
 
     def _of_git(self, name: str, url: str, location: str, subdirectory: str) -> Reference:
         """Fetch a commit, which a branch or tag may name, and read its metadata."""
-        from builders.sources.git import Repository, is_commit
+        from builders.sources.git import Repository, is_commit, split_reference
 
-        parts = urlsplit(location)
-        path, _, ref = parts.path.rpartition("@") if "@" in parts.path else (parts.path, "", "")
-        repository = Repository(urlunsplit(parts._replace(path=path)))
+        address, ref = split_reference(location)
+        repository = Repository(address)
         record = self._record(url)
         known = _read_record(record, url)
         if known and (self._offline or is_commit(ref) or self._is_fresh(record)):
             return known
         self._refuse_offline(url)
-        commit = ref if is_commit(ref) else repository.commit_of(ref, self._mirrors)
+        commit = repository.commit_of(ref, self._mirrors)
         repository.ensure(commit, self._mirrors)
         directory = f"{subdirectory.strip('/')}/" if subdirectory else ""
         texts = {file: repository.read(commit, f"{directory}{file}") for file in _FILES}

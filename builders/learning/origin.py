@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
@@ -16,7 +16,7 @@ from builders.learning.recipe_draft import components_of, draft_rows, gaps_of, v
 from builders.learning.source import SourceFacts, learn_source
 from builders.sources import Downloads, fetch_sdist, pack_directory, unpack_sdist, without_password
 from builders.sources.download import download
-from builders.sources.git import Repository, fetch_git, is_commit
+from builders.sources.git import Repository, fetch_git, is_commit, split_reference
 from builders.sources.sdist import sdist_path
 from builders.temporary import TemporaryDirectory
 from resolver.choices import is_prerelease
@@ -180,12 +180,12 @@ def _of_git(text: str, version: str, mirrors: Mapping[str, str], *, offline: boo
     if parts.password or (parts.username and parts.scheme.startswith("http")):
         msg = "The URL contains a login, which the draft would store."
         raise UsageError(msg, hint="Put the login into ~/.netrc, and remove it from the URL.")
-    path, _, ref = parts.path.rpartition("@") if "@" in parts.path else (parts.path, "", "")
-    repository = Repository(urlunsplit(parts._replace(path=path)))
+    address, ref = split_reference(location)
+    repository = Repository(address)
     if offline and not is_commit(ref):
         msg = f"--offline is set, but the commit of {ref or 'the default branch'} is only on the server."
         raise EnvironmentLacksError(msg, hint="Name a commit with all 40 digits.")
-    commit = ref if is_commit(ref) else repository.commit_of(ref, mirrors)
+    commit = repository.commit_of(ref, mirrors)
     repository.ensure(commit, mirrors, offline=offline)
     pin = Git(repository.url, commit, tuple(repository.submodule_commits(commit)))
     fetched = fetch_git(pin, offline=offline, mirrors=mirrors)

@@ -25,6 +25,7 @@ import shutil
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit, urlunsplit
 
 from builders.cache import cache_root
 from builders.files import exclusive_lock, write_atomic
@@ -297,7 +298,7 @@ class Repository:
         self._run(["update-ref", _ref(commit), commit])
 
     def commit_of(self, ref: str, mirrors: Mapping[str, str]) -> str:
-        """Return the commit of a branch or tag on the server, or of the default branch if `ref` is empty.
+        """Return a commit, that of a branch or tag on the server, or of the default branch if `ref` is empty.
 
         Raises
         ------
@@ -308,6 +309,8 @@ class Repository:
         EnvironmentLacksError
             git or the network is missing, or the cache is not writable.
         """
+        if is_commit(ref):
+            return ref
         names = [f"refs/heads/{ref}", f"refs/tags/{ref}^{{}}", f"refs/tags/{ref}"]
         if ref.startswith("refs/") or ref in {"", "HEAD"}:
             names = [ref or "HEAD"]
@@ -545,6 +548,13 @@ def _ref(commit: str) -> str:
 def is_commit(ref: str) -> bool:
     """Return whether a reference is a full commit hash."""
     return _COMMIT.fullmatch(ref) is not None
+
+
+def split_reference(url: str) -> tuple[str, str]:
+    """Return the URL of a repository, and the branch, tag or commit that follows ``@`` in it."""
+    parts = urlsplit(url)
+    path, ref = parts.path.rsplit("@", 1) if "@" in parts.path else (parts.path, "")
+    return urlunsplit(parts._replace(path=path)), ref
 
 
 def require_git() -> None:
