@@ -13,7 +13,7 @@ import pytest
     ("package", "examples"),
     [
         ("resolver", {"errors", "label", "order", "problem", "versions"}),
-        ("builders", {"glibc_tags", "diagnosis.known"}),
+        ("builders", {"glibc_tags", "sources.git"}),
         ("matrix", {"options", "render"}),
     ],
 )
