@@ -220,7 +220,7 @@ def plan(
 
 
 def _build_requirements(resolution: Resolution, pick: Distribution) -> list[str]:
-    """Return the names that are needed to build and test a distribution, torch included if it imports torch."""
+    """Return the names that are needed to build and test a distribution; torch, too, if it imports torch."""
     rows = (edge for edge in resolution.edges if edge.subject == pick.name)
     return sorted({edge.object for edge in rows if edge.kind == "build" or edge.object == "torch"})
 

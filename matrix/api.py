@@ -112,7 +112,11 @@ def resolve_settings(
     Raises
     ------
     UsageError
-        A distribution to upgrade is not in the earlier resolution.
+        A name, a version or a file is not valid, or `earlier` has no distribution that is to be upgraded.
+    EnvironmentLacksError
+        A package index cannot be reached.
+    TooLargeError
+        The search reached its limit of steps.
     """
     from matrix.inputs import read_inputs
     from matrix.locking import is_same_request, kept_versions
