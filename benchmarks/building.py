@@ -75,7 +75,7 @@ from builders import task
 from builders.compilation import build_view
 from builders.containers.runtime import Bind, run_in
 from builders.environments.pip import ensure_pip
-from dataclasses import replace
+from msgspec.structs import replace
 from matrix.cli import main
 make, get, known = task.make_environment, task.obtain, {}
 def remember(python, *rest, **more):

@@ -19,7 +19,6 @@ import shutil
 import stat
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -61,8 +60,7 @@ class _Attempt(msgspec.Struct, kw_only=True):
     schema: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Abandoned:
+class Abandoned(msgspec.Struct, frozen=True):
     """The directory of a build that is not running."""
 
     path: Path

@@ -6,7 +6,6 @@ import os
 import platform
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +27,7 @@ if TYPE_CHECKING:
     from resolver.model import Resolution
 
 
-@dataclass(frozen=True)
-class BuildHost:
+class BuildHost(msgspec.Struct, frozen=True):
     """A runtime with the Python to build for, and the other properties that a build uses."""
 
     runtime: Runtime
@@ -45,7 +43,7 @@ class BuildHost:
     """Libraries and symbol versions that a wheel finds in the image; None if unknown."""
     cpu: str = ""
     """CPU that host code is compiled for, as ``-march`` names it; empty for the CPU of the build machine."""
-    variables: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = {}
     """Build variables in addition to those of the recipe."""
     image: ImageFacts | None = None
     """Content of the base image; None on the host itself."""

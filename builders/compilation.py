@@ -7,9 +7,11 @@ import os
 import re
 import shlex
 import shutil
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
 
 from builders.containers.runtime import Bind, View, output_in, run_in
 from builders.containers.sandbox import BUILD
@@ -32,8 +34,7 @@ INDEX_UNCHANGED = "The index is unchanged."
 _RPATH = re.compile(r"-Wl,(-rpath|-R|--enable-new-dtags)|-R/")
 
 
-@dataclass(frozen=True, slots=True)
-class BuiltWheel:
+class BuiltWheel(msgspec.Struct, frozen=True):
     """A wheel from a build backend, in a directory that no build sees."""
 
     path: Path

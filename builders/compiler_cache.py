@@ -15,9 +15,10 @@ import os
 import shlex
 import shutil
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from builders.cache import cache_root
 from builders.compilation import seen_at

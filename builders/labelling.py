@@ -11,10 +11,10 @@ from __future__ import annotations
 import hashlib
 import zipfile
 from collections import deque
-from dataclasses import dataclass, field
 from email.parser import HeaderParser
 from typing import TYPE_CHECKING, Literal
 
+import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.tags import parse_tag
@@ -49,8 +49,7 @@ _HASHES = ("sha256", "sha384", "sha512")
 _SIGNATURES = ("RECORD.jws", "RECORD.p7s")
 
 
-@dataclass(frozen=True, slots=True)
-class Pin:
+class Pin(msgspec.Struct, frozen=True):
     """A distribution that is required in an exact version."""
 
     name: str
@@ -63,8 +62,7 @@ class Pin:
     """Whether to require it even if the source does not: Apex does not require torch."""
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(msgspec.Struct, frozen=True):
     """A difference between the requirements of the source and of the wheel."""
 
     before: str
@@ -74,16 +72,14 @@ class Change:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class PinnedRequirements:
+class PinnedRequirements(msgspec.Struct, frozen=True):
     """Requirements after pinning."""
 
     requirements: tuple[str, ...]
     changes: tuple[Change, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Labels:
+class Labels(msgspec.Struct, frozen=True, kw_only=True):
     """The metadata to write into a wheel."""
 
     version: str
@@ -95,12 +91,11 @@ class Labels:
     pins: tuple[Pin, ...] = ()
     """Distributions to require in the version that the wheel was built against (`runtime_pins`)."""
     pin_style: PinStyle = "exact"
-    sboms: Mapping[str, bytes] = field(default_factory=dict)
+    sboms: Mapping[str, bytes] = {}
     """The content of each document in ``.dist-info/sboms`` (PEP 770), by file name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Labelled:
+class Labelled(msgspec.Struct, frozen=True):
     """A labelled wheel, and how it differs from its source."""
 
     path: Path

@@ -7,10 +7,10 @@ RE2 does not backtrack, so it also searches many lines at once.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
 import re2
 
 if TYPE_CHECKING:
@@ -32,8 +32,7 @@ class Readable(Protocol):
         """Return at most `size` bytes; none at the end of the stream."""
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(msgspec.Struct, frozen=True):
     """Consecutive lines of a log."""
 
     first_line: int
@@ -42,8 +41,7 @@ class Part:
     """Valid UTF-8, without terminal colours."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sighting:
+class Sighting(msgspec.Struct, frozen=True):
     """A line that an expression matches."""
 
     line: int

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from builders.alias import alias_requirement
 from builders.recipes.recipe import with_ops
@@ -34,8 +34,7 @@ _KEY_FIELDS = (
 """The fields of a recipe that determine the wheel. Sources and notes do not."""
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(msgspec.Struct, frozen=True):
     """One wheel to build."""
 
     pick: Distribution
@@ -47,10 +46,10 @@ class Task:
     patches: tuple[Path, ...] = ()
     cxx_standard: str = ""
     """Oldest C++ standard that the headers of torch compile with, if known."""
-    other_recipes: tuple[Recipe, ...] = field(default=(), repr=False)
+    other_recipes: tuple[Recipe, ...] = ()
     """All recipes of the package, to name the right recipe if the chosen recipe does not fit the source."""
     pin_style: PinStyle = "exact"
-    requires: tuple[Task, ...] = field(default=(), repr=False)
+    requires: tuple[Task, ...] = ()
     """The tasks whose wheels are installed for this task."""
 
     @property

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -122,8 +121,7 @@ class Statement(_Part, frozen=True, kw_only=True):
         return key if isinstance(key, str) else ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class Run(msgspec.Struct, frozen=True, kw_only=True):
     """The facts about one run of a build that its inputs do not determine."""
 
     started: datetime
@@ -133,15 +131,15 @@ class Run:
     """Unique name of the run."""
     node: str = ""
     """The name of the machine."""
-    versions: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, str] = {}
     """This program and other tools, with their versions."""
-    measured: Mapping[str, float | int] = field(default_factory=dict)
-    variables: Mapping[str, str] = field(default_factory=dict)
+    measured: Mapping[str, float | int] = {}
+    variables: Mapping[str, str] = {}
     """Environment variables of the build."""
     log: str = ""
     """File name of the log."""
     log_sha256: str = ""
-    results: Mapping[str, Any] = field(default_factory=dict)
+    results: Mapping[str, Any] = {}
     """Results of audit and probe, as JSON."""
 
 

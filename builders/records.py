@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from platform import node
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -120,8 +119,7 @@ class _Failure(msgspec.Struct, kw_only=True):
 _Record = TypeVar("_Record", _Start, _Failure)
 
 
-@dataclass(frozen=True, slots=True)
-class _Build:
+class _Build(msgspec.Struct, frozen=True):
     record: BuildRecord
     inputs: Mapping[str, Any]
 

@@ -7,13 +7,13 @@ import signal
 import time
 import uuid
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version as installed_version
 from platform import node
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
+from msgspec.structs import asdict, replace
 
 from builders import host
 from builders.alias import write_alias
@@ -79,8 +79,7 @@ _SIGNALLED = range(129, 160)
 """Exit codes that a shell returns for programs that were ended by a signal."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True):
     """Limits of a build; None means the limits of the machine."""
 
     jobs: int | None = None
@@ -95,7 +94,7 @@ class Limits:
     offline: bool = False
     compiler_cache: str | None = None
     """Path of ccache, or ``none``; None searches PATH."""
-    mirrors: Mapping[str, str] = field(default_factory=dict)
+    mirrors: Mapping[str, str] = {}
     """Maps URL prefixes to their replacement."""
 
 
@@ -180,8 +179,7 @@ def build_wheel(
         return wheel
 
 
-@dataclass(frozen=True, slots=True)
-class _Build:
+class _Build(msgspec.Struct, frozen=True):
     """One attempt to build a task in its own directory."""
 
     task: Task

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 import shutil
-from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from builders.constants import CERTIFICATE_VARIABLES
 
@@ -49,8 +50,7 @@ REFERENCE = re.compile(r"\$\{(\w+)\}")
 _LOOPBACK = "127.0.0.1"
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(msgspec.Struct, frozen=True):
     """A variable that has a different value for the command than for the caller."""
 
     name: str

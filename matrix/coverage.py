@@ -6,7 +6,6 @@ import argparse
 import hashlib
 import shlex
 from collections import Counter
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
@@ -87,8 +86,7 @@ class CoverageResult(JsonDocument, kw_only=True):
     """Most useful first."""
 
 
-@dataclass
-class _Covered:
+class _Covered(msgspec.Struct):
     """A cell with its lock and its tasks."""
 
     row: Row
@@ -100,20 +98,19 @@ class _Covered:
     """The reason why it is impossible."""
     lacking: EnvironmentLacksError | None = None
     """The reason why this machine cannot build it."""
-    tasks: list[Task] = field(default_factory=list)
+    tasks: list[Task] = []
     proven: ProvenSet | None = None
     requested: bool = False
 
 
-@dataclass
-class Coverage:
+class Coverage(msgspec.Struct, dict=True):
     """The cells of a selection of the table, most useful first, and their tasks."""
 
     index: Index
     target: Target
     cells: list[_Covered]
     limits: Limits
-    why_not: dict[str, str] = field(default_factory=dict)
+    why_not: dict[str, str] = {}
     """Build key to the reason why the wheel is not built now, or was not built."""
 
     def __post_init__(self) -> None:

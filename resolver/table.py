@@ -11,11 +11,11 @@ site, gets rows without an image, because published wheels can still be installe
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec.structs import replace
 
 from resolver.compiling import compile_problem, subproblem
@@ -58,8 +58,7 @@ _TORCH_AND_PYTHON = (Requirement("torch", None, "torch"), Requirement("python", 
 _ANY_IMAGE = Requirement("base-image", None, "base-image")
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(msgspec.Struct, frozen=True):
     """A package, or several packages that are resolved together."""
 
     name: str
@@ -71,8 +70,7 @@ class Column:
         return tuple(dict.fromkeys(requirement.name for requirement in self.requirements))
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(msgspec.Struct, frozen=True):
     """A pick for each package of a column, or the reason why there is none."""
 
     picks: tuple[Distribution, ...] = ()
@@ -91,8 +89,7 @@ class Cell:
         return pick, pick.weakest
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(msgspec.Struct, frozen=True):
     """A torch and a Python in base images that no fact distinguishes."""
 
     images: tuple[str, ...]
@@ -103,7 +100,7 @@ class Row:
     python: str
     verdict: Verdict | None
     """None if the row itself is refused."""
-    cells: Mapping[str, Cell] = field(default_factory=dict)
+    cells: Mapping[str, Cell] = {}
     """By name of the column; empty if the row itself is refused."""
     refused: str = ""
     """The reason, as in `Cell`."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from dataclasses import dataclass, field
 from email.parser import BytesHeaderParser
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
@@ -47,8 +47,7 @@ _HARMLESS: Mapping[str, tuple[Severity, str]] = {
 """Problems in GPU code that do not mean that the code is damaged."""
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
+class Expected(msgspec.Struct, frozen=True):
     """The values to compare a wheel with; missing values are not compared."""
 
     architectures: tuple[str, ...] = ()
@@ -63,8 +62,7 @@ class Expected:
     the RPATH of every extension."""
 
 
-@dataclass(frozen=True, slots=True)
-class Contents:
+class Contents(msgspec.Struct, frozen=True):
     """The contents of a wheel, as far as they were read."""
 
     file: str
@@ -79,12 +77,12 @@ class Contents:
     """The directory that METADATA, WHEEL and RECORD are read from; empty if there is none."""
     too_large: Mapping[str, int]
     """Sizes in bytes of METADATA, WHEEL or RECORD, if larger than in any real wheel."""
-    digests: Mapping[str, bytes] = field(default_factory=dict)
+    digests: Mapping[str, bytes] = {}
     """SHA-256 of the content of each member."""
-    texts: Mapping[str, bytes] = field(default_factory=dict)
+    texts: Mapping[str, bytes] = {}
     """Content of ``METADATA``, ``WHEEL``, ``RECORD`` and the members called `OP_TABLE`."""
     objects: tuple[SharedObject, ...] = ()
-    code: Mapping[str, tuple[CodeObject, ...]] = field(default_factory=dict)
+    code: Mapping[str, tuple[CodeObject, ...]] = {}
     """GPU code objects of each member."""
 
     @property

@@ -13,9 +13,9 @@ from __future__ import annotations
 import io
 import re
 import struct
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
+import msgspec
 from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection
@@ -70,8 +70,7 @@ class Section(NamedTuple):
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class SharedObject:
+class SharedObject(msgspec.Struct, frozen=True):
     """A shared object in a wheel."""
 
     path: str
@@ -82,9 +81,9 @@ class SharedObject:
     soname: str = ""
     search_paths: tuple[str, ...] = ()
     """Directories of its RPATH and RUNPATH."""
-    versions: Mapping[str, str] = field(default_factory=dict, hash=False)
+    versions: Mapping[str, str] = {}
     """The newest symbol versions that it needs, by family: ``GLIBC``, ``GLIBCXX``, ``CXXABI``, ``GCC``."""
-    symbols: Symbols = field(default=Symbols(), repr=False)
+    symbols: Symbols = Symbols()
     has_cuda_code: bool = False
     gpu_section: Section | None = None
     """The section with HIP code objects."""

@@ -16,7 +16,6 @@ import sys
 import tempfile
 import zlib
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
@@ -87,8 +86,7 @@ ARCHITECTURES = {
 _FEATURES = {"xnack": (0x300, {0x200: "-", 0x300: "+"}), "sramecc": (0xC00, {0x800: "-", 0xC00: "+"})}
 
 
-@dataclass(frozen=True, slots=True)
-class CodeObject:
+class CodeObject(msgspec.Struct, frozen=True):
     """A GPU code object: an entry of a bundle, or a separate file."""
 
     architecture: str
@@ -165,19 +163,18 @@ def code_object_name(data: Buffer, offset: int = 0) -> str | None:
     return ":".join([architecture, *(features if abi >= _ABI_WITH_FEATURES else [])])
 
 
-@dataclass(slots=True)
-class _Section:
+class _Section(msgspec.Struct):
     """Read one section, bundle by bundle."""
 
     data: Content
     start: int
     end: int
     budget: Budget
-    objects: list[CodeObject] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
+    objects: list[CodeObject] = []
+    problems: list[Problem] = []
     unpacked: int = 0
     names_only: bool = False
-    memory: io.BytesIO = field(default_factory=io.BytesIO)
+    memory: io.BytesIO = msgspec.field(default_factory=io.BytesIO)
     """Buffer for compressed bundles, which are unpacked one after another."""
 
     def read(self) -> None:

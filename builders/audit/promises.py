@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+import msgspec
 from packaging.version import Version
 
 from builders.audit.contents import OP_TABLE
@@ -80,12 +80,11 @@ def promises_gpu_code(recipe: Recipe) -> bool:
     return recipe.backend == "rocm" and bool(recipe.must_contain) and passed
 
 
-@dataclass(frozen=True, slots=True)
-class OpTable:
+class OpTable(msgspec.Struct, frozen=True):
     """The op table that a build recorded."""
 
     member: str
-    ops: Mapping[str, bool] = field(default_factory=dict)
+    ops: Mapping[str, bool] = {}
     """Whether each op was compiled."""
     accelerator: str = ""
     torch: str = ""

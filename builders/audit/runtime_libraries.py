@@ -10,9 +10,9 @@ import ast
 import json
 import mmap
 import re
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
 from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerDefSection
@@ -35,8 +35,7 @@ _TORCH_HINT = "Name the directory torch/lib of the environment that the wheels a
 _IMAGE_HINT = "Write the facts to a file with `matrix doctor --base-image IMAGE --format json`."
 
 
-@dataclass(frozen=True, slots=True)
-class Torch:
+class Torch(msgspec.Struct, frozen=True):
     """The torch that a wheel is for; unknown values are not compared."""
 
     version: str = ""
@@ -44,17 +43,16 @@ class Torch:
     """Major and minor of the ROCm that it was built for, such as ``7.2``; empty for a CPU torch."""
     libraries: frozenset[str] | None = None
     """File names and sonames in its library directory; None if unknown."""
-    exports: frozenset[str] | None = field(default=None, repr=False)
+    exports: frozenset[str] | None = None
     """Symbols of torch that its libraries define; None if unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Provider:
+class Provider(msgspec.Struct, frozen=True):
     """An image or environment that provides libraries."""
 
     name: str
     """For messages: ``the base image``."""
-    versions: Mapping[str, str] = field(default_factory=dict, hash=False)
+    versions: Mapping[str, str] = {}
     """The newest symbol versions that it has, by family: ``GLIBC``, ``GLIBCXX``, ``CXXABI``, ``GCC``."""
     libraries: frozenset[str] | None = None
     """Sonames that its loader finds; None if unknown."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
@@ -73,14 +72,13 @@ class Report(msgspec.Struct):
     verdict: Literal["sound", "defective"]
 
 
-@dataclass(frozen=True)
-class WheelAudit:
+class WheelAudit(msgspec.Struct, frozen=True, dict=True):
     """A wheel, its contents, and the findings."""
 
     contents: Contents
     sha256: str
     findings: tuple[Finding, ...]
-    path: Path = field(repr=False)
+    path: Path
     is_damaged: bool = False
     """Whether parts of the wheel cannot be read."""
 

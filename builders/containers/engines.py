@@ -12,10 +12,11 @@ import resource
 import shutil
 import tarfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, NamedTuple
+
+import msgspec
 
 from builders.containers.container import binds, private_mounts, script
 from builders.containers.image import Form, Image, form_of
@@ -111,8 +112,7 @@ class _NetworkCut(NamedTuple):
     options: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class ApptainerRuntime:
+class ApptainerRuntime(msgspec.Struct, frozen=True, dict=True):
     """A base image run by Apptainer or SingularityCE: a SIF file or an unpacked directory.
 
     The processes are in their own PID namespace, so that none of them outlives the engine.
@@ -188,8 +188,7 @@ without CAP_SYS_RESOURCE, may have."""
 _PODMAN_VARIABLES = ("XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS", "CONTAINERS_CONF")
 
 
-@dataclass(frozen=True)
-class PodmanRuntime:
+class PodmanRuntime(msgspec.Struct, frozen=True, dict=True):
     """A base image run by podman: an unpacked directory, or an archive that podman or docker saved.
 
     A SIF is Apptainer's own format, which podman does not read. SIGKILL to podman itself does not end

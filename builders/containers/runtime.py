@@ -13,10 +13,11 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import ClassVar, Protocol
+
+import msgspec
 
 from builders.containers.image import Image
 from builders.containers.sandbox import HOME, command_line, layout, private_home, sandbox
@@ -29,8 +30,7 @@ _NOT_FOR_STRANGERS = {"SHELL", "XDG_CACHE_HOME"}
 _MAPPINGS = ("--map-current-user", "--map-root-user")  # util-linux before 2.35 knows only the second
 
 
-@dataclass(frozen=True, slots=True)
-class Bind:
+class Bind(msgspec.Struct, frozen=True):
     """A file or directory of the host that a program sees."""
 
     path: Path
@@ -44,11 +44,10 @@ class Bind:
         return self.target or self.path
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(msgspec.Struct, frozen=True):
     """The parts of the host that a program sees, and its environment."""
 
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = {}
     """Variables set in addition to the runtime's own."""
     path: Sequence[Path] = ()
     """Directories that come first on PATH."""
@@ -92,8 +91,7 @@ class Runtime(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class HostRuntime:
+class HostRuntime(msgspec.Struct, frozen=True):
     """The machine that `matrix` runs on.
 
     Untrusted programs see it read-only, without the directories of users, agents and the cache, and without

@@ -15,11 +15,12 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Literal
 from urllib.parse import unquote
+
+import msgspec
 
 from builders.cache import cache_root
 from builders.constants import CERTIFICATE_VARIABLES, END_ALL_ON_SIGNAL
@@ -48,8 +49,7 @@ _SETTINGS = ("sys", "sysrq-trigger", "irq", "bus")
 _SYSTEM_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(msgspec.Struct, frozen=True):
     """The parts of the file system that a program sees or does not see, all as real paths."""
 
     scratch: Path

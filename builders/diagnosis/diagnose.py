@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from builders.diagnosis.known import Failure, Known, fill, known
 from builders.findings import Finding
@@ -22,8 +23,7 @@ _SHOWN_CAUSES = 3  # in the message of a failed build; the first is nearly alway
 _KEPT_LINES = 3  # lines kept per pattern: the first ones are the cause, the others follow from them
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
+class Context(msgspec.Struct, frozen=True, kw_only=True):
     """Facts about a build that are not in its log; empty or None means unknown."""
 
     package: str = ""

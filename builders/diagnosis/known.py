@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -73,8 +72,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     failure: tuple[Failure, ...]
 
 
-@dataclass(frozen=True)
-class Known:
+class Known(msgspec.Struct, frozen=True):
     """All known failures, with their patterns compiled."""
 
     failures: tuple[Failure, ...]

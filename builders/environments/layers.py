@@ -9,11 +9,12 @@ files are processed, too (that of setuptools provides distutils).
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING
 from zipfile import BadZipFile
 
+import msgspec
+from msgspec.structs import replace
 from packaging.tags import compatible_tags, cpython_tags
 from packaging.utils import parse_wheel_filename
 
@@ -39,8 +40,7 @@ if TYPE_CHECKING:
 _LINK = "matrix-layers.pth"
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
+class Layer(msgspec.Struct, frozen=True):
     """Wheels installed into a shared directory."""
 
     root: Path
@@ -49,8 +49,7 @@ class Layer:
     wheels: tuple[Wheel, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Layers:
+class Layers(msgspec.Struct, frozen=True):
     """The layers of a build."""
 
     torch: Layer | None
@@ -62,8 +61,7 @@ class Layers:
         return tuple(layer for layer in (self.requirements, self.torch) if layer is not None)
 
 
-@dataclass(frozen=True, slots=True)
-class BuildEnvironment:
+class BuildEnvironment(msgspec.Struct, frozen=True):
     """A virtual environment on top of layers."""
 
     root: Path
@@ -73,7 +71,7 @@ class BuildEnvironment:
     """The files on this machine that it needs: its Python and its layers, read-only, and itself."""
     hidden: tuple[Path, ...] = ()
     """Directories that its programs must not see."""
-    linkers: Mapping[str, str] = field(default_factory=dict, hash=False)
+    linkers: Mapping[str, str] = {}
     """The linkers of its Python; see `TargetPython.linkers`."""
 
     @property

@@ -9,10 +9,11 @@ are built are not passed on.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
+
+import msgspec
 
 from builders.cache import cache_root
 from builders.containers.runtime import Bind, run_in
@@ -37,8 +38,7 @@ _URLS = {"index-url", "extra-index-url"}
 _PATHS = {"find-links", "cert", "client-cert", "constraint"} | _URLS
 
 
-@dataclass(frozen=True, slots=True)
-class PipSettings:
+class PipSettings(msgspec.Struct, frozen=True):
     """The user's pip configuration, for a pip that runs in an image."""
 
     env: Mapping[str, str]

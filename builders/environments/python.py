@@ -12,7 +12,6 @@ import os
 import platform
 import re
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,8 +77,7 @@ class _ProbeReply(msgspec.Struct, frozen=True):
     linkers: dict[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class TargetPython:
+class TargetPython(msgspec.Struct, frozen=True):
     """An interpreter that ran in a runtime."""
 
     path: Path
@@ -98,7 +96,7 @@ class TargetPython:
     """``host``, ``image``, ``given`` or ``uv``."""
     binds: tuple[Bind, ...] = ()
     """The files of this machine that it needs."""
-    linkers: Mapping[str, str] = field(default_factory=dict, hash=False)
+    linkers: Mapping[str, str] = {}
     """The commands with which its extensions are linked: sysconfig's ``LDSHARED`` and ``LDCXXSHARED``."""
 
     @property

@@ -15,7 +15,6 @@ from __future__ import annotations
 import re
 import shutil
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -88,8 +87,7 @@ class Wheelhouse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether the requirements depend on a constraint; `wheels` then excludes the constraints."""
 
 
-@dataclass(frozen=True, slots=True)
-class FetchOptions:
+class FetchOptions(msgspec.Struct, frozen=True):
     """The options of a download of wheels."""
 
     log: Path

@@ -25,7 +25,6 @@ import json
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -83,8 +82,7 @@ class _State(NamedTuple):
     status: Status
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
+class Published(msgspec.Struct, frozen=True):
     """A wheel in the index, with its provenance (empty if there is none)."""
 
     path: Path

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 from urllib.parse import urlsplit
 
+import msgspec
 from msgspec.structs import replace
 
 from builders.files import sha256_of
@@ -40,8 +40,7 @@ BACKENDS = get_args(schema.Backend)
 ARCHIVES = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".zip")
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(msgspec.Struct, frozen=True):
     """A pinned source, and the facts that were read from it."""
 
     facts: SourceFacts

@@ -9,12 +9,12 @@ from __future__ import annotations
 import secrets
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from builders.containers.runtime import Bind, Runtime, View, output_in, run_in
 from builders.probe.payload import MARK

@@ -10,8 +10,9 @@ import re
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from builders.process import log_size, read_since, run
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
@@ -23,8 +24,7 @@ _MOST_RESTARTS = 3
 _SUBMITTED = re.compile(r"(?m)^(\d+)(;\S+)?$")
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(msgspec.Struct, frozen=True):
     """The resources and the command of a job."""
 
     partition: str
@@ -36,7 +36,7 @@ class Job:
     output: str
     """File for its output; ``%j`` is the job number."""
     name: str = "matrix-verify"
-    options: Mapping[str, str] = field(default_factory=lambda: {"gpus-per-node": "1"})
+    options: Mapping[str, str] = msgspec.field(default_factory=lambda: {"gpus-per-node": "1"})
     """Additional options for sbatch."""
     before: Sequence[str] = ()
     """Lines of shell before the command."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from builders.recipes import shims
 from builders.recipes.compilers import choose_compilers
@@ -27,8 +28,7 @@ _HIP_FLAG_VARIABLES = ("HIPFLAGS", "HIPCC_COMPILE_FLAGS_APPEND")
 """For HIP, CMake reads ``HIPFLAGS``, not ``CXXFLAGS``; hipcc reads ``HIPCC_COMPILE_FLAGS_APPEND``."""
 
 
-@dataclass(frozen=True, slots=True)
-class AppliedRecipe:
+class AppliedRecipe(msgspec.Struct, frozen=True):
     """All settings of one build."""
 
     environment: Mapping[str, str]
@@ -37,9 +37,9 @@ class AppliedRecipe:
     """Build options for setuptools (``--build-option``)."""
     prepare: tuple[tuple[str, ...], ...] = ()
     """Commands to run in the source tree before the backend is called."""
-    shims: Mapping[str, str] = field(default_factory=dict, hash=False)
+    shims: Mapping[str, str] = {}
     """Shell scripts by the name of the program that they replace. Their directory comes first on PATH."""
-    overlay_mounts: Mapping[str, str] = field(default_factory=dict, hash=False)
+    overlay_mounts: Mapping[str, str] = {}
     """The shim to mount over a program in the image, by the program's path."""
     fixed_paths: tuple[str, ...] = ()
     """Paths in `overlay_mounts` that the source calls without searching PATH."""

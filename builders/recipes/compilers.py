@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 from packaging.version import InvalidVersion, Version
 
 from resolver.errors import EnvironmentLacksError
@@ -21,8 +21,7 @@ _CXX = re.compile(r"^(?P<family>g\+\+|clang\+\+|c\+\+)(?P<suffix>-\d+)?$")
 _C = {"g++": "gcc", "clang++": "clang", "c++": "cc"}
 
 
-@dataclass(frozen=True, slots=True)
-class Compiler:
+class Compiler(msgspec.Struct, frozen=True):
     """A host compiler of a runtime."""
 
     name: str
@@ -33,8 +32,7 @@ class Compiler:
     """Its path inside the runtime."""
 
 
-@dataclass(frozen=True, slots=True)
-class HostCompilers:
+class HostCompilers(msgspec.Struct, frozen=True):
     """A C++ compiler and the matching C compiler."""
 
     cxx: Compiler

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from builders import host
 from builders.expected_time import expected_time
@@ -27,8 +28,7 @@ _LIGHT = 0.5
 """GiB for a build that compiles nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(msgspec.Struct, frozen=True):
     """The expected needs of one build."""
 
     demand: Demand

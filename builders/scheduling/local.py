@@ -14,13 +14,15 @@ import signal
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from multiprocessing.connection import wait as wait_for_any
 from pathlib import Path
 from platform import node
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+from msgspec.structs import replace
 
 from builders import host
 from builders.build_directory import prune
@@ -58,8 +60,7 @@ def machine(limits: Limits) -> Demand:
     return Demand(limits.jobs or host.cores(), limits.memory or host.memory_gib())
 
 
-@dataclass
-class Builds:
+class Builds(msgspec.Struct):
     """Build the wheels of a plan, as many at once as the machine allows.
 
     Attributes
@@ -75,12 +76,12 @@ class Builds:
     index: Index
     limits: Limits
     reporter: Reporter
-    rank: Mapping[str, int] = field(default_factory=dict)
+    rank: Mapping[str, int] = {}
     """Tasks with a lower rank are built first."""
     budget: float | None = None
     """Seconds; builds that are expected to end later are not started."""
-    wheels: dict[str, Path] = field(default_factory=dict)
-    errors: dict[str, MatrixError] = field(default_factory=dict)
+    wheels: dict[str, Path] = {}
+    errors: dict[str, MatrixError] = {}
 
     def run(self, *, keep_going: bool = False) -> Outcome:
         """Build everything, and return the outcome; failures are in `errors`.
@@ -126,8 +127,7 @@ class Builds:
             yield jobserver
 
 
-@dataclass
-class _Build:
+class _Build(msgspec.Struct):
     """A started build."""
 
     process: ForkProcess

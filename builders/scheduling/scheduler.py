@@ -9,8 +9,10 @@ the reservation (EASY backfilling, as in Slurm and Maui), so no small tasks star
 from __future__ import annotations
 
 from bisect import insort
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, Protocol
+
+import msgspec
+from msgspec.structs import replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,8 +24,7 @@ _LOOK_AHEAD = 64
 _EPSILON = 1e-9
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
+class Demand(msgspec.Struct, frozen=True):
     """The resources that a task needs while it runs, or that a machine has."""
 
     cores: int
@@ -45,8 +46,7 @@ class Demand:
         return replace(self, cores=self.cores + other.cores, memory=self.memory + other.memory)
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(msgspec.Struct, frozen=True):
     """A change of the state of a started task."""
 
     name: str
@@ -72,17 +72,16 @@ class Executor(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """The results of the tasks, each list in the order of events."""
 
-    done: list[str] = field(default_factory=list)
-    failed: list[str] = field(default_factory=list)
-    skipped: dict[str, str] = field(default_factory=dict)
+    done: list[str] = []
+    failed: list[str] = []
+    skipped: dict[str, str] = {}
     """Tasks that require a failed task, each with the failed task."""
-    left: list[str] = field(default_factory=list)
+    left: list[str] = []
     """Tasks that were not started because another task failed."""
-    over_budget: list[str] = field(default_factory=list)
+    over_budget: list[str] = []
     """Tasks that were not started because they, or tasks that they require, would exceed the budget."""
 
 

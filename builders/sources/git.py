@@ -23,9 +23,10 @@ import os
 import re
 import shutil
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
 
 from builders.cache import cache_root
 from builders.files import exclusive_lock, write_atomic
@@ -93,8 +94,7 @@ _NOT_WRITTEN = re.compile(r"unable to write|write error|invalid index-pack outpu
 """The last alternative appears if the program that writes the files was killed."""
 
 
-@dataclass(frozen=True, slots=True)
-class SourceTree:
+class SourceTree(msgspec.Struct, frozen=True):
     """A repository at a commit, and the directory in the source that it fills."""
 
     path: str
@@ -103,8 +103,7 @@ class SourceTree:
     commit: str
 
 
-@dataclass(frozen=True, slots=True)
-class CachedCommit:
+class CachedCommit(msgspec.Struct, frozen=True):
     """A pinned commit with its submodules, in the cache."""
 
     trees: tuple[SourceTree, ...]
@@ -198,8 +197,7 @@ def fetch_git(pin: Git, *, offline: bool = False, mirrors: Mapping[str, str] | N
     return CachedCommit(tuple(sorted(trees, key=lambda tree: tree.path)), fetched)
 
 
-@dataclass(frozen=True, slots=True)
-class Repository:
+class Repository(msgspec.Struct, frozen=True):
     """The bare repository of a URL in the cache."""
 
     url: str

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from builders.files import sha256_of
 from builders.process import run
@@ -24,8 +25,7 @@ _TOP = "source"
 _MOST_LISTED = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(msgspec.Struct, frozen=True):
     """A source in the cache, checked against its pin."""
 
     name: str

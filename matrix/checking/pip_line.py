@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass
 from functools import cache, cached_property
 from optparse import OptionParser, Values
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
+import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from pip_requirements_parser import (
@@ -54,8 +54,7 @@ class _Options(NamedTuple):
     error: str = ""
 
 
-@dataclass(frozen=True)
-class PipLine:
+class PipLine(msgspec.Struct, frozen=True, dict=True):
     """One line as pip reads it.
 
     Parameters

@@ -11,10 +11,11 @@ import os
 import re
 import shutil
 import sys
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+import msgspec
+from msgspec.structs import replace
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -52,8 +53,7 @@ _MISSING = re.compile(r"No matching distribution found for ([A-Za-z0-9][\w.-]*)"
 _UNREADABLE_BY_CONDA = {"yaml-map", "not-text", "pip-not-list", "duplicate-key"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Preflight:
+class Preflight(msgspec.Struct, frozen=True, kw_only=True):
     """The result of running pip."""
 
     outcome: Outcome

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+
+import msgspec
 
 from builders.constants import INDEX_DIRECTORY
 from resolver.compiling.problem_builder import check_target, window_of
@@ -22,8 +23,7 @@ CONSUMERS: tuple[Consumer, ...] = ("cotainr", "tykky", "pip")
 Fit = Literal["fits", "old", "wrong"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Expected:
+class Expected(msgspec.Struct, frozen=True, kw_only=True):
     """The versions that a file may contain."""
 
     catalog: Catalog
@@ -38,7 +38,7 @@ class Expected:
     against: str = ""
     """The target in a few words."""
     gfx: tuple[str, ...] = ()
-    pins: Mapping[str, str] = field(default_factory=dict)
+    pins: Mapping[str, str] = {}
     """Exact versions of the lock by name."""
     python: str = ""
     """CPython minor version of the lock."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
+
+from msgspec.structs import replace
 
 from builders.index import Index
 from builders.scheduling.local import Builds

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from builders import host
 from builders.cache import cached_file

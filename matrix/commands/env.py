@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from builders.constants import MOUNTED_INDEX
 from builders.files import sha256_of

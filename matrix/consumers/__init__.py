@@ -7,10 +7,11 @@ new consumer needs nothing else. Subpackages contain shared code.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING
+
+import msgspec
 
 if TYPE_CHECKING:
     from builders.findings import Finding
@@ -22,8 +23,7 @@ def _no_findings(_: Installation, __: Layout) -> list[Finding]:
     return []
 
 
-@dataclass(frozen=True, kw_only=True)
-class Consumer:
+class Consumer(msgspec.Struct, frozen=True, kw_only=True):
     """A tool that installs from the index, and how its files are written."""
 
     file: str

@@ -7,9 +7,10 @@ import hashlib
 import json
 import re
 import shlex
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from resolver.errors import EnvironmentLacksError
 
@@ -27,8 +28,7 @@ _COMMIT_SOURCE = re.compile(r"(?:git:)?([\w.-]+/[\w.-]+)@([0-9a-f]{7,40})(?::([^
 _URL = re.compile(r"https?://[^\s,;()<>\"']+")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Report:
+class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The data of a page. A section without data is left out."""
 
     title: str
@@ -44,7 +44,7 @@ class Report:
     conflicts: Sequence[Conflict] = ()
     changes: Sequence[dict[str, Any]] = ()
     """Output of `matrix diff`, with its consequences by effect."""
-    absent: Sequence[tuple[str, str]] = field(default=())
+    absent: Sequence[tuple[str, str]] = ()
     """The sections without data, each with the command that provides the data."""
 
 

@@ -6,11 +6,11 @@ import hashlib
 import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from msgspec.structs import replace
 
 from builders import task as builds
 from builders.build_host import BuildHost, local_build_host
@@ -143,7 +143,7 @@ def test_waiting_build_names_the_holder_and_returns_its_turn(
     assert recorder.messages[1:] == ["another process has built this wheel"]
 
 
-class Container(HostRuntime):
+class Container(HostRuntime, frozen=True):
     """A fake container without /opt/rocm/bin/rocminfo, which may or may not be able to bind it."""
 
     kind = "stand-in"

@@ -17,12 +17,12 @@ import tarfile
 import time
 import zipfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from builders import host
 from builders.build_directory import BuildDirectory

@@ -10,10 +10,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from builders import host
 from builders.build_directory import finished_commands, path_of

@@ -8,7 +8,6 @@ import shlex
 import sys
 import sysconfig
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,7 @@ from resolver.errors import EnvironmentLacksError, UsageError
 Interpreter = Callable[..., Path]
 
 
-@dataclass(frozen=True)
-class ImageRuntime(HostRuntime):
+class ImageRuntime(HostRuntime, frozen=True):
     """A fake base image: programs run on the host, but only from bound paths and ``inside``."""
 
     inside: Path = Path("/nothing")

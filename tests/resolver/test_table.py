@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from dataclasses import dataclass
 from itertools import product
@@ -146,7 +145,7 @@ def _all(table: Table) -> list[tuple[Row, Column]]:
 
 def _check(table: Table, row: Row, column: Column, image: str) -> None:
     """Check a cell against the answer to its request."""
-    of_image = dataclasses.replace(row, images=(image,) if image else ())
+    of_image = replace(row, images=(image,) if image else ())
     request = request_of_cell(table.request, of_image, column)
     cell = row.cells[column.name]
     if not cell.picks:

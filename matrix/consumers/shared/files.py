@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
@@ -25,8 +25,7 @@ MARK = "written by `matrix env"
 _HEAD = 1000  # bytes that are searched for the mark
 
 
-@dataclass(frozen=True, slots=True)
-class File:
+class File(msgspec.Struct, frozen=True):
     """A file to write."""
 
     name: str
@@ -34,8 +33,7 @@ class File:
     executable: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(msgspec.Struct, frozen=True):
     """The location of the wheels for a consumer."""
 
     url: str
@@ -58,8 +56,7 @@ class Source:
         return [f"--extra-index-url {url}" for url in dict.fromkeys(urls)]
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(msgspec.Struct, frozen=True):
     """The locations of the files and of the index."""
 
     main: str

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from builders.pip_configuration import public_index
 from matrix.render import shortened
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
     from resolver.model import Distribution, Resolution
 
 
-@dataclass(frozen=True)
-class Installation:
+class Installation(msgspec.Struct, frozen=True, dict=True):
     """The installation that a lock describes.
 
     Parameters
@@ -40,7 +40,7 @@ class Installation:
     """
 
     lock: Resolution
-    hashes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    hashes: Mapping[str, tuple[str, ...]] = {}
     left_open: Sequence[str] = ()
     variables: Sequence[SiteVariable] = ()
 
