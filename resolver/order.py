@@ -23,18 +23,20 @@ if TYPE_CHECKING:
 def edges_of(candidates: Sequence[Candidate], relations: Iterable[Relation]) -> tuple[Edge, ...]:
     """Return the run and build edges among chosen distributions and their build requirements.
 
-    A relation between two chosen distributions becomes a run edge, unless only a build requires the other;
-    torch is also imported by everything that is compiled against it. A build requirement on any other
-    distribution has the text of the recipe in `requirement`; pip chooses its version.
+    A relation between two chosen distributions becomes a run edge, or a build edge if only a build requires
+    the other; torch is also imported by everything that is compiled against it. A build requirement on a
+    distribution that is not chosen has the text of the recipe in `requirement`; pip chooses its version.
     """
     chosen = {candidate.name: candidate for candidate in candidates if candidate.kind == "distribution"}
     edges: set[Edge] = set()
+    for_builds: set[tuple[str, str]] = set()
     for relation in relations:
         subject, target = relation.subject.name, relation.object.name
-        if relation.kind == "build" and target != "torch":
-            continue
         if subject in chosen and target in chosen and _needs(relation, chosen[subject]):
-            edges.add(Edge(subject, target, "run", declared=True))
+            if relation.kind == "run" or target == "torch":
+                edges.add(Edge(subject, target, "run", declared=True))
+            elif chosen[subject].origin == "build":
+                for_builds.add((subject, target))
     for name, candidate in chosen.items():
         recipe = candidate.recipe if candidate.origin == "build" else None
         if recipe is None:
@@ -44,6 +46,8 @@ def edges_of(candidates: Sequence[Candidate], relations: Iterable[Relation]) -> 
                 required = required_name(requirement)
                 left_to_pip = "" if required in chosen else requirement
                 edges.add(Edge(name, required, "build", declared, left_to_pip))
+                for_builds.discard((name, required))
+    edges |= {Edge(*pair, "build", declared=True) for pair in for_builds}
     return tuple(sorted(edges, key=astuple))
 
 
