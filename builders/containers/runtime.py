@@ -104,7 +104,7 @@ class HostRuntime(msgspec.Struct, frozen=True):
     def command(self, command: Sequence[str], view: View, scratch: Path) -> tuple[list[str], dict[str, str]]:
         """Return the command, prefixed with the program that isolates it or cuts it off from the network.
 
-        Without network, not even the loopback device is up.
+        Without network, the loopback device is up only with bubblewrap.
         """
         kind = sandbox() if view.untrusted else None
         own = {}

@@ -1,7 +1,8 @@
 """Isolate a program on this machine: bubblewrap, or else namespaces and mounts by util-linux.
 
 The program sees the machine's files read-only, without the directories of users, agents and temporary files.
-It has its own processes, network (not even a loopback device) and devices, and cannot change its mounts.
+It has its own processes, network and devices, and cannot change its mounts. Only bubblewrap brings up the
+loopback device of its network.
 
 Sources: bwrap(1), unshare(1), mount(8), pivot_root(8), user_namespaces(7), mount_namespaces(7).
 """

@@ -1,6 +1,6 @@
 """A virtual environment on top of a container, packed into one file.
 
-LUMI's support team recommends this for the images of the LUMI AI Factory. The environment is created at
+LUMI's courses describe this for the images of the LUMI AI Factory. The environment is created at
 ``/user-software`` inside the image, where its squashfs is mounted later, so paths in its scripts stay valid.
 Source: Lumi-supercomputer/LUMI-AI-Guide 02-setting-up-environment (create_venv.sh, create_squashfs.sh,
 run_squashfs.sh).
