@@ -13,6 +13,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from resolver.facts.loading import load
+
 PROJECT = Path(__file__).parents[2]
 PAGES = [*sorted((PROJECT / "docs").rglob("*.md")), *sorted(PROJECT.glob("*.md"))]
 COMMANDS = PROJECT / "docs" / "reference" / "commands"
@@ -70,6 +72,24 @@ def test_every_error_id_has_a_page() -> None:
     }
     assert pages == defined
     assert len(pages) > 15
+
+
+def test_readme_lists_packages_and_sites_of_the_catalog() -> None:
+    catalog = load()
+    section = (PROJECT / "README.md").read_text().split("## What the catalog covers\n", 1)[1]
+    packages, sites = section.split("\n\n")[:2]
+    known, unknown = sites.split(" The kernel drivers of ")
+    listed = [re.findall(r"`([^`]+)`", text) for text in (packages, known, unknown)]
+    without_driver = {
+        site.name
+        for site in catalog.site.values()
+        if site.backend == "rocm" and site.name != "local" and not catalog.windows_of(site.name)
+    }
+    assert [sorted(names) for names in listed] == [
+        sorted(catalog.package),
+        sorted(set(catalog.site) - without_driver),
+        sorted(without_driver),
+    ]
 
 
 def test_links_to_other_sites_are_well_formed() -> None:
