@@ -121,7 +121,11 @@ def image_build_host(
     Raises
     ------
     EnvironmentLacksError
-        The image cannot be inspected, or no usable Python of that version runs in it.
+        No usable Python of that version runs in the image.
+    MatrixError
+        The inspection of the image failed; the error names the log.
+    UsageError
+        The runtime has no image, or `given` is not a Python of that version.
     """
     facts = inspect_in(runtime)
     image_pythons = [Path(python.path) for python in facts.pythons if minor(python.version) == version]
@@ -184,6 +188,10 @@ def find_build_host(
         A container runtime, the base image or a Python is missing.
     ImageChangedError
         The base image differs from that of the lock.
+    MatrixError
+        The inspection of the image failed; the error names the log.
+    UsageError
+        `kind`, `image` or `python` is not valid for the lock.
     """
     built = lock.built(names)
     if built and all(pick.alias_of for pick in built):

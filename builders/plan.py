@@ -187,6 +187,8 @@ def plan(
         The lock does not build a name, or the catalog has no recipe for it.
     EnvironmentLacksError
         The torch of the lock exists only in the base image; no index has its wheel.
+    SourceError, HashMismatchError
+        A patch is missing, or differs from the lock.
     """
     requested_ops = ops or {}
     picks = _with_build_requirements(resolution, names)

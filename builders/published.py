@@ -35,6 +35,8 @@ def published_wheels(project: str, version: str, index: str, *, python: str) -> 
         The index does not have the project.
     EnvironmentLacksError
         The index cannot be reached.
+    UsageError
+        A configuration file of pip cannot be read.
     """
     where = index or index_url()
     published = IndexClient([where]).project(project)

@@ -141,6 +141,8 @@ def build_wheel(
         The wheel failed its checks, such as for an op that the recipe promises. It is not published.
     EnvironmentLacksError, HashMismatchError, SourceError
         The source or a build requirement cannot be fetched.
+    DamagedIndexError
+        A link or a file is in place of a directory of the index.
     """
     log = log_path(index, task.pick.name, task.build_key)
     work = path_of(index, task.build_key)
@@ -650,7 +652,7 @@ def wheels_of(
 
     Raises
     ------
-    EnvironmentLacksError
+    EnvironmentLacksError, HashMismatchError, SourceError
         A wheel cannot be fetched.
     """
     built = [required.wheel for required in task.requires if required.wheel]

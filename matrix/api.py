@@ -72,6 +72,8 @@ def resolve(
         A file of facts is not valid.
     EnvironmentLacksError
         `base_image` is a file that cannot be inspected on this machine, or a package index cannot be reached.
+    MatrixError
+        The inspection of `base_image` failed; the error names the log.
     TooLargeError
         The search reached its limit of steps.
     """
@@ -113,8 +115,8 @@ def resolve_settings(
     ------
     UsageError
         A name, a version or a file is not valid, or `earlier` has no distribution that is to be upgraded.
-    EnvironmentLacksError
-        A package index cannot be reached.
+    EnvironmentLacksError, MatrixError
+        A package index cannot be reached, or a base image cannot be inspected.
     TooLargeError
         The search reached its limit of steps.
     """
@@ -226,6 +228,10 @@ def build(
         names the log.
     UsageError
         The resolution does not build one of the names.
+    ImageChangedError
+        The base image differs from that of the resolution.
+    MatrixError
+        The inspection of the base image failed, or a patch is missing or differs from that of the resolution.
     EnvironmentLacksError
         The machine lacks a tool, or a source is not available.
     """

@@ -124,6 +124,8 @@ def same_target(lock: Resolution, args: argparse.Namespace, catalog: Catalog) ->
     ------
     UsageError
         An option requests a different target.
+    EnvironmentLacksError
+        ``--base-image`` is the address of an image in a registry.
     """
     target = lock.target
     pairs = {
@@ -156,6 +158,8 @@ def same_image(lock: Resolution, args: argparse.Namespace, catalog: Catalog) -> 
     ------
     UsageError
         The option names a different image.
+    EnvironmentLacksError
+        The option is the address of an image in a registry.
     """
     asked = args.base_image and image_name(args.base_image, catalog)
     if asked not in {None, lock.target.base_image}:

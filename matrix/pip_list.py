@@ -54,6 +54,8 @@ def read_preinstalled(source: str, catalog: Catalog, base_image: str = "") -> Pr
     ------
     EnvironmentLacksError
         The base image cannot be read, or no runtime is installed to inspect it.
+    MatrixError
+        The inspection of the image failed; the error names the log.
     UsageError
         The file cannot be read or lists no distribution, or a line is not valid.
     """

@@ -114,6 +114,8 @@ def tasks_of(
     ------
     EnvironmentLacksError
         There is no build host; the error lists the distributions that cannot be built.
+    MatrixError
+        As for `builders.build_host.find_build_host` and `builders.plan.plan`.
     """
     if not lock.built(names):
         return []

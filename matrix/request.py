@@ -38,6 +38,8 @@ def make_request(settings: Settings, catalog: Catalog, today: datetime.date, inp
     ------
     UsageError
         A name or a version is not valid; the hint suggests a similar name or version.
+    EnvironmentLacksError, MatrixError
+        The base image whose distributions are kept cannot be inspected.
     """
     target = _target(settings, catalog, today)
     requirements = list(inputs.requirements)

@@ -168,6 +168,8 @@ def with_inspected_image(catalog: Catalog, given: str | None, name: str = "") ->
     ------
     EnvironmentLacksError
         The image cannot be read, or no runtime is installed to inspect it.
+    MatrixError
+        As for `inspect_in`.
     UsageError
         The file is not an image.
     """

@@ -496,6 +496,8 @@ def set_status(index: Index, project: str, state: State, reason: str) -> str:
     ------
     UsageError
         The index has no such project.
+    DamagedIndexError
+        A directory is where a file belongs, or a link where a directory belongs.
     """
     project = project_named(index, project)
     path = index.status / project

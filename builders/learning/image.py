@@ -24,6 +24,8 @@ def learn_image(path: Path, catalog: Catalog, today: date) -> Learned:
     ------
     EnvironmentLacksError
         The image cannot be read, or no runtime is installed to inspect it.
+    MatrixError
+        The inspection of the image failed; the error names the log.
     UsageError
         The file is not an image.
     """

@@ -233,6 +233,8 @@ class Executor(ABC):
             The batch system is not installed, or does not respond.
         UsageError
             A run is unfinished.
+        MatrixError
+            The file with the run cannot be read.
         """
         if self.current_run() is not None:
             msg = f"The {self.title} jobs of an earlier run into this index are not finished."
@@ -265,6 +267,8 @@ class Executor(ABC):
             There is no run.
         CommandError
             A job was rejected, and no other job is left.
+        MatrixError
+            The file with the run cannot be read.
         """
         path = self.state_file
 
@@ -295,6 +299,8 @@ class Executor(ABC):
         ------
         EnvironmentLacksError, CommandError
             The batch system does not respond, or cannot cancel them; the run is kept.
+        MatrixError
+            The file with the run cannot be read.
         """
         run = self.current_run()
         if run is None:

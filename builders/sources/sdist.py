@@ -82,6 +82,8 @@ def fetch_sdist(
         The index does not have the file.
     EnvironmentLacksError
         The network is missing, or the cache is not writable.
+    UsageError
+        A configuration file of pip cannot be read.
     """
     if Path(pin.file).name != pin.file or pin.file.startswith(".") or not pin.file:
         msg = f"{pin.file!r} is not a file name."

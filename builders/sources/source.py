@@ -117,8 +117,12 @@ def obtain(
     ------
     SourceError, HashMismatchError
         The source cannot be downloaded, or differs from its pin.
+    CommandError
+        git failed.
     EnvironmentLacksError
         git or the network is missing, or the cache is not writable.
+    UsageError
+        A configuration file of pip cannot be read.
     """
     if len(patches) != len(pick.patches):
         numbers = f"{len(pick.patches)}, not {len(patches)}"

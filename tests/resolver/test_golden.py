@@ -86,7 +86,7 @@ def test_catalog_gives_expected_answer(path: Path, catalog: Catalog) -> None:
 
 
 AT_OWN_RISK: dict[str, str] = {}
-"""Sets of tier 1 that were outside of the driver's window on their own day, each with the reason."""
+"""Sets of tier 1 whose ROCm was outside of the driver's supported range on their day, with the reasons."""
 
 
 def test_tier_1_sets_resolve(catalog: Catalog) -> None:
