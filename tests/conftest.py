@@ -16,6 +16,8 @@ from wheel.wheelfile import WheelFile
 
 from builders.containers import runtime, sandbox
 from resolver.facts import catalog_files, schema
+from resolver.facts.catalog import Catalog
+from resolver.facts.loading import load
 from tests.rig.rig import Rig, the_rig
 
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -96,6 +98,12 @@ def _shipped_files_read_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(catalog_files, "read_file", read_once)
         yield
+
+
+@pytest.fixture(scope="session")
+def catalog() -> Catalog:
+    """Load the shipped catalog; no test may change it."""
+    return load()
 
 
 @pytest.fixture(scope="session")

@@ -29,6 +29,12 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CXX", raising=False)
 
 
+@pytest.fixture(scope="module")
+def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return one cache for all builds of a module, so that their layers are created once."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture(scope="session")
 def compile_object(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """Return a function that compiles C source to a shared object; more arguments go to gcc."""

@@ -51,12 +51,6 @@ Contents = Callable[[Path], dict[str, bytes]]
 Compile = Callable[..., Path]
 
 
-@pytest.fixture(scope="session")
-def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return one cache for all builds, so that their environment is created once."""
-    return tmp_path_factory.mktemp("cache")
-
-
 @pytest.fixture
 def task_for(shared_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeTask:
     """Return a function that packs a project as an sdist into the cache, and returns its task."""

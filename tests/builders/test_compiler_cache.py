@@ -42,11 +42,6 @@ PyMODINIT_FUNC PyInit_named(void) { return PyModule_Create(&module); }
 MakeTask = Callable[..., Task]
 
 
-@pytest.fixture(scope="module")
-def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
 @pytest.fixture
 def named(shared_cache: Path, monkeypatch: pytest.MonkeyPatch) -> MakeTask:
     """Return a function that makes tasks for an extension that contains the name of its source file."""

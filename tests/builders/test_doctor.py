@@ -23,7 +23,6 @@ from builders.doctor import (
     count_gpus,
 )
 from resolver.facts.catalog import Catalog
-from resolver.facts.loading import load
 
 
 class Usage(NamedTuple):
@@ -33,11 +32,6 @@ class Usage(NamedTuple):
 
 
 GIB = 2**30
-
-
-@pytest.fixture(scope="module")
-def catalog() -> Catalog:
-    return load()
 
 
 @pytest.fixture

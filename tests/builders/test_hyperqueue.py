@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,9 @@ import pytest
 from builders.index import Index
 from builders.records import failure_path, log_path
 from builders.scheduling import hyperqueue
-from builders.scheduling.batch import Run, WheelTask
 from builders.scheduling.hyperqueue import HyperQueue
 from resolver.errors import CommandError, EnvironmentLacksError, UsageError
+from tests.support.batch_runs import Follow, Killed, follower, kill, run_of, states, task
 from tests.support.recorder import Recorder
 
 HQ = """\
@@ -138,41 +138,9 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Server:
     return made
 
 
-def task(name: str, *requires: str) -> WheelTask:
-    return WheelTask(name, name, "1.0", requires, 2, 4.0, 100.0, 300, "matrix.lock")
-
-
-def run_of(*tasks: WheelTask, keep_going: bool = False) -> Run:
-    return Run(directory="/work", options=("--index", "/work/index"), tasks=tasks, keep_going=keep_going)
-
-
-Step = Mapping[str, str] | Callable[[], object]
-Follow = Callable[..., tuple[Run, Recorder]]
-
-
 @pytest.fixture
 def follow(server: Server, monkeypatch: pytest.MonkeyPatch) -> Follow:
-    """Start a run, or follow the existing run; the next steps happen between two polls."""
-
-    def go(run: Run | None, *steps: Sequence[Step] | Step) -> tuple[Run, Recorder]:
-        waiting = iter(steps)
-
-        def step(*_: object) -> None:
-            found = next(waiting, None)
-            assert found is not None, (server.root / "default" / "jobs.json").read_text()
-            for one in [found] if callable(found) or isinstance(found, Mapping) else found:
-                one() if callable(one) else server.set(one)
-
-        monkeypatch.setattr(HyperQueue, "_sleep", step)
-        recorder = Recorder()
-        executor = HyperQueue(server.index, recorder)
-        return (executor.start(run) if run else executor.follow()), recorder
-
-    return go
-
-
-def states(run: Run) -> dict[str, str]:
-    return {key: result.state for key, result in run.results.items()}
+    return follower(HyperQueue, server, monkeypatch)
 
 
 def test_tasks_are_submitted_as_one_job_after_those_they_require(server: Server, follow: Follow) -> None:
@@ -298,14 +266,6 @@ def test_rejected_tasks_are_error_and_leave_nothing(server: Server, follow: Foll
     with pytest.raises(CommandError, match="unknown field"):
         follow(run_of(task("a")))
     assert HyperQueue(server.index, Recorder()).current_run() is None
-
-
-class Killed(BaseException):
-    """A stand-in for a signal at that moment."""
-
-
-def kill() -> None:
-    raise Killed
 
 
 def test_interrupted_run_is_continued(server: Server, follow: Follow) -> None:

@@ -26,6 +26,7 @@ from builders.index.maintenance import yank
 from builders.index.server import serving
 from resolver.errors import EnvironmentLacksError
 from tests.support.tiny import tiny_wheel
+from tests.support.waiting import wait_until
 
 MakeWheel = Callable[..., Path]
 JSON = "application/vnd.pypi.simple.v1+json"
@@ -405,14 +406,6 @@ def test_connections_above_the_limit_are_closed(
         for client in (other, third):
             client.sendall(REQUEST.format("", "").encode())
             assert client.recv(100).startswith(b"HTTP/1.1 200")
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait at most ten seconds."""
-    end = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def test_many_clients_above_the_limit_do_not_lock_others_out(

@@ -18,7 +18,6 @@ from builders.learning.wheel import learn_published, learn_url, learn_wheel
 from resolver.errors import EnvironmentLacksError, SourceError, UsageError
 from resolver.facts import schema
 from resolver.facts.catalog import Catalog
-from resolver.facts.loading import load
 from tests.builders.bundles import HOST, PREFIX, code_object, packed, padded, plain
 from tests.support.range_server import RangeServer, serving
 
@@ -27,11 +26,6 @@ TODAY = datetime.date(2026, 11, 22)
 TAGS = "cp312-cp312-manylinux_2_28_x86_64"
 NEW_STRING = "_ZN3c106detail14torchCheckFailEPKcS2_jRKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
 OLD_STRING = "_ZN3c106detail14torchCheckFailEPKcS2_jRKSs"
-
-
-@pytest.fixture(scope="module")
-def catalog() -> Catalog:
-    return load()
 
 
 @pytest.fixture

@@ -63,12 +63,6 @@ NATIVE = (Path(__file__).parent.parent / "packages" / "sound" / "sound" / "nativ
 MakeTask = Callable[..., Task]
 
 
-@pytest.fixture(scope="module")
-def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Keep one cache for all builds of this module, so that their layer is created once."""
-    return tmp_path_factory.mktemp("cache")
-
-
 @pytest.fixture
 def packed(shared_cache: Path, monkeypatch: pytest.MonkeyPatch) -> MakeTask:
     """Pack files as an sdist into the cache; return the task that builds it."""

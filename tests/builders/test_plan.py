@@ -27,11 +27,6 @@ from tests.support.records import record_of
 
 
 @pytest.fixture(scope="module")
-def catalog() -> Catalog:
-    return facts.load()
-
-
-@pytest.fixture(scope="module")
 def lock(catalog: Catalog) -> Resolution:
     """Resolve for this machine: deepspeed is built against the CPU build of torch."""
     return locked(

@@ -31,11 +31,6 @@ LUMI = (
 CATALOG = load()
 
 
-@pytest.fixture
-def catalog() -> Catalog:
-    return CATALOG
-
-
 def apply(made: Recipe, *gfx: str, jobs: int = 1, **fields: Any) -> AppliedRecipe:
     return apply_recipe(make_task(made, *gfx, **fields), jobs=jobs)
 

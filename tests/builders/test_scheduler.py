@@ -188,43 +188,35 @@ def test_small_task_fills_the_gap_before_a_reservation() -> None:
     assert simulation.clock == 150
 
 
-def test_waiting_task_returns_its_tokens() -> None:
+def run_with_reports(*reports: list[Event], keep_going: bool = False) -> tuple[Outcome, list[str]]:
+    """Run two tasks, of which ``shared`` first reports these events instead of ending."""
     graph: Graph = networkx.DiGraph()
     demands = {"shared": Demand(1, 0, 10), "other": Demand(1, 0, 5)}
     graph.add_nodes_from(demands)
-    reports = [[Event("shared", "waiting")], [Event("shared", "ready")]]
+    left = [*reports]
 
-    class Waiting(Simulation):
+    class Reporting(Simulation):
         def wait(self) -> list[Event]:
-            if not reports:
+            if not left:
                 return super().wait()
             self.running.pop("shared", None)
             self.queue = [row for row in self.queue if row[1] != "shared"]
-            return reports.pop(0)
+            return left.pop(0)
 
-    executor = Waiting(graph, demands, Demand(1, 1))
-    outcome = schedule(graph, demands, Demand(1, 1), executor)
-    assert executor.starts == ["shared", "other", "shared"]
+    executor = Reporting(graph, demands, Demand(1, 1))
+    return schedule(graph, demands, Demand(1, 1), executor, keep_going=keep_going), executor.starts
+
+
+def test_waiting_task_returns_its_tokens() -> None:
+    outcome, starts = run_with_reports([Event("shared", "waiting")], [Event("shared", "ready")])
+    assert starts == ["shared", "other", "shared"]
     assert outcome.done == ["other", "shared"]
 
 
 def test_task_that_ends_instead_of_continuing_is_not_started_again() -> None:
-    graph: Graph = networkx.DiGraph()
-    demands = {"shared": Demand(1, 0, 10), "other": Demand(1, 0, 5)}
-    graph.add_nodes_from(demands)
-    reports = [[Event("shared", "waiting")], [Event("shared", "ready"), Event("shared", "failed")]]
-
-    class Dying(Simulation):
-        def wait(self) -> list[Event]:
-            if not reports:
-                return super().wait()
-            self.running.pop("shared", None)
-            self.queue = [row for row in self.queue if row[1] != "shared"]
-            return reports.pop(0)
-
-    executor = Dying(graph, demands, Demand(1, 1))
-    outcome = schedule(graph, demands, Demand(1, 1), executor, keep_going=True)
-    assert executor.starts == ["shared", "other"]
+    ending = [Event("shared", "ready"), Event("shared", "failed")]
+    outcome, starts = run_with_reports([Event("shared", "waiting")], ending, keep_going=True)
+    assert starts == ["shared", "other"]
     assert (outcome.failed, outcome.done) == (["shared"], ["other"])
 
 

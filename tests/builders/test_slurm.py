@@ -23,6 +23,7 @@ from builders.scheduling.batch import Run, WheelTask
 from builders.scheduling.slurm import Slurm, pack, partition_of
 from resolver.errors import CommandError, EnvironmentLacksError, MatrixError, UsageError
 from resolver.facts.loading import load
+from tests.support.batch_runs import Follow, Killed, follower, kill, run_of, states, task
 from tests.support.recorder import Recorder
 from tests.support.records import record_of
 
@@ -104,44 +105,9 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_wheel: Callabl
     return Cluster(root, Index(tmp_path / "index"), make_wheel)
 
 
-def task(name: str, *requires: str, seconds: float = 100.0) -> WheelTask:
-    return WheelTask(name, name, "1.0", requires, 2, 4.0, seconds, round(3 * seconds), "matrix.lock")
-
-
-def run_of(*tasks: WheelTask, **options: object) -> Run:
-    return Run(directory="/work", options=("--index", "/work/index"), tasks=tasks, **options)  # type: ignore[arg-type]
-
-
-Step = Mapping[int, str] | Callable[[], object]
-
-
 @pytest.fixture
-def follow(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Run, Recorder]]:
-    """Start a run, or follow the existing run; the next steps happen between two polls."""
-
-    def go(run: Run | None, *steps: Sequence[Step] | Step) -> tuple[Run, Recorder]:
-        waiting = iter(steps)
-
-        def step(*_: object) -> None:
-            found = next(waiting, None)
-            assert found is not None, (cluster.root / "queue").read_text()
-            for one in [found] if callable(found) or isinstance(found, Mapping) else found:
-                one() if callable(one) else cluster.set(one)
-
-        monkeypatch.setattr(Slurm, "_sleep", step)
-        recorder = Recorder()
-        if run is None:
-            return Slurm(cluster.index, recorder).follow(), recorder
-        return Slurm(cluster.index, recorder).start(run), recorder
-
-    return go
-
-
-def states(run: Run) -> dict[str, str]:
-    return {key: result.state for key, result in run.results.items()}
-
-
-Follow = Callable[..., tuple[Run, Recorder]]
+def follow(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Follow:
+    return follower(Slurm, cluster, monkeypatch)
 
 
 # --- which tasks share a job ---------------------------------------------------------------------------
@@ -435,14 +401,6 @@ def test_slurm_is_asked_once_for_all_jobs_and_less_often(
 
 
 # --- attaching and cancelling --------------------------------------------------------------------------
-
-
-class Killed(BaseException):
-    """Stand in for a signal that kills the process."""
-
-
-def kill() -> None:
-    raise Killed
 
 
 def test_interrupted_run_is_continued(cluster: Cluster, follow: Follow) -> None:

@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +25,7 @@ from matrix.plan_formats import hyperqueue_jobs
 from tests.integration.test_builds_on_slurm import DIAMOND, PROJECTS, write_projects
 from tests.support.plans import plan_of
 from tests.support.recorder import Recorder
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -110,13 +110,6 @@ def run_of(
         for key, required in requires.items()
     ]
     return Run(directory=str(tmp_path), options=(), tasks=tuple(tasks), keep_going=True)
-
-
-def wait_until(is_true: Callable[[], bool], patience: float = 60.0) -> None:
-    until = time.monotonic() + patience
-    while not is_true():
-        assert time.monotonic() < until
-        time.sleep(0.1)
 
 
 @contextmanager
@@ -264,7 +257,7 @@ def test_wheels_are_built_by_tasks_that_outlive_the_command(servers: Servers, tm
         process = subprocess.Popen(
             [*program, *build, "--jobs", "1", "--keep-going"], cwd=tmp_path, env=environment, stderr=output
         )
-    wait_until(lambda: ": running" in log.read_text() or process.poll() is not None, 120)
+    wait_until(lambda: ": running" in log.read_text() or process.poll() is not None)
     process.send_signal(signal.SIGINT)
     assert process.wait(30) == 130, log.read_text()
     assert "--executor hq --attach" in log.read_text()

@@ -25,7 +25,8 @@ from resolver.compiling.problem_builder import closed_names
 from resolver.facts.loading import load
 from resolver.lock import read_lock
 from resolver.model import Distribution, Resolution
-from tests.support.torch_index import write_torch_index, write_wheel
+from tests.support.tiny import wheel_of
+from tests.support.torch_index import write_torch_index
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 ENVIRONMENTS = sorted((Path(__file__).parents[1] / "environments").glob("*.in"))
@@ -84,7 +85,7 @@ def versions_of_uv(file: Path, lock: Resolution, work: Path, places: Places) -> 
     links = work / "links"
     links.mkdir()
     for pick in pinned:
-        write_wheel(links, pick.name, pick.version, "py3-none-any", requirements_of(pick, places))
+        wheel_of(links, pick.name, pick.version, {}, requires=requirements_of(pick, places))
     glibc = next((pick.version for pick in lock.picks if pick.name == "glibc"), NEWEST_GLIBC)
     platform = f"x86_64-manylinux_{glibc.replace('.', '_')}"
     command = [uv.find_uv_bin(), "pip", "compile", "-q", "--no-header", "--no-annotate", str(file)]

@@ -17,7 +17,9 @@ from builders.index import Index
 from builders.scheduling.batch import Run, WheelTask
 from builders.scheduling.slurm import Slurm as SlurmExecutor
 from tests.rig.slurm import PARTITION, Slurm, cluster
+from tests.support.batch_runs import states
 from tests.support.recorder import Recorder
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -120,17 +122,6 @@ def case(tmp_path: Path, slurm: Slurm) -> Iterator[Case]:
     wait_until(lambda: not slurm.run("squeue", "--noheader"))
 
 
-def wait_until(is_true: Callable[[], object], patience: float = 120.0) -> None:
-    until = time.monotonic() + patience
-    while not is_true():
-        assert time.monotonic() < until
-        time.sleep(0.1)
-
-
-def states(run: Run) -> dict[str, str]:
-    return {key: result.state for key, result in run.results.items()}
-
-
 DIAMOND = {"base": (), "left": ("base",), "right": ("base",), "top": ("left", "right")}
 
 
@@ -172,7 +163,7 @@ def test_job_of_node_that_is_down_runs_again(case: Case, slurm: Slurm) -> None:
         (node,) = case.lines()
         (case.root / "again").touch()
         slurm.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
-        wait_until(lambda: len(case.lines()) == 2, 200)
+        wait_until(lambda: len(case.lines()) == 2, patience=200)
     assert states(results[0]) == {"a": "built", "b": "built"}
 
 
@@ -203,7 +194,7 @@ def test_job_killed_by_its_time_limit(case: Case, slurm: Slurm, *, has_accountin
             case.is_killed = True
     if has_accounting:
         number = executor.run.jobs[0].number
-        wait_until(lambda: number not in slurm.run("squeue", "--noheader", "--states=all"), 400)
+        wait_until(lambda: number not in slurm.run("squeue", "--noheader", "--states=all"), patience=400)
         with case.in_background(executor.follow) as results:
             pass
     assert states(results[0]) == {"a": "failed", "b": "skipped"}

@@ -29,11 +29,6 @@ MIRRORS = {
 }
 
 
-@pytest.fixture(scope="module")
-def catalog() -> Catalog:
-    return load()
-
-
 @pytest.fixture
 def pages(sources: Sources) -> Sources:
     lines = (f'"{url}" = "{sources.url}/{folder}/"\n' for url, folder in MIRRORS.items())

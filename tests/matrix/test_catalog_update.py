@@ -61,11 +61,6 @@ class Sources:
         self.pages[f"/simple/{name}/"] = (SIMPLE, json.dumps(document))
 
 
-@pytest.fixture(scope="module")
-def catalog() -> Catalog:
-    return load()
-
-
 @pytest.fixture
 def sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Sources]:
     """Serve pages locally; the index of pip and the mirrors point to them."""

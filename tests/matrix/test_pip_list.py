@@ -17,7 +17,6 @@ from matrix.cli import main
 from matrix.pip_list import parse_pip_list, read_preinstalled
 from resolver.errors import UsageError
 from resolver.facts.catalog import Catalog
-from resolver.facts.loading import load
 from resolver.lock import read_lock
 from resolver.model import IMAGE, Preinstalled
 from tests.resolver.universe import EXAMPLES
@@ -52,11 +51,6 @@ JSON = json.dumps(
     ]
 )
 INSTALLED = {"apex": "1.9.0", "numpy": "2.1.3", "torch": "2.9.1+rocm6.4.lumi", "typing-extensions": "4.12.2"}
-
-
-@pytest.fixture(scope="module")
-def catalog() -> Catalog:
-    return load()
 
 
 @pytest.fixture(autouse=True)

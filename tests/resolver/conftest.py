@@ -9,15 +9,6 @@ from types import FrameType
 
 import pytest
 
-from resolver.facts.catalog import Catalog
-from resolver.facts.loading import load
-
-
-@pytest.fixture(scope="session")
-def catalog() -> Catalog:
-    """Load the shipped catalog; no test may change it."""
-    return load()
-
 
 @pytest.fixture
 def overlay(tmp_path: Path) -> Callable[[str], Path]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from resolver.facts import loading as facts
 from resolver.facts.catalog import Catalog
 from resolver.lock import dumps, read_lock
 from resolver.model import Conflict, Distribution, Preinstalled, Request, Resolution
@@ -18,11 +17,6 @@ TORCH = "torch==2.9.1+rocm6.4"
 OWN = "pytorch-triton-rocm"
 PYPI: dict[str, dict[str, list[str]]] = {"triton": {"3.6.0": [], "3.5.1": [], "2.0.0": []}}
 """triton on PyPI, which is never a candidate for ROCm."""
-
-
-@pytest.fixture(scope="module")
-def catalog() -> Catalog:
-    return facts.load()
 
 
 def rocm(catalog: Catalog, text: str, **more: object) -> Request:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -39,9 +38,6 @@ class Built:
 
     def matrix(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return matrix(self.work, *arguments)
-
-    def matrix_json(self, *arguments: str) -> Any:
-        return json.loads(self.matrix(*arguments, "--format", "json").stdout)
 
 
 def kill_build(work: Path, index: Path) -> tuple[str, ...]:

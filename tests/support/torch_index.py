@@ -13,11 +13,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from packaging.version import Version
-from wheel.wheelfile import WheelFile
 
 from builders.index_client import IndexClient
 from resolver.facts.catalog import Catalog
 from resolver.facts.schema import Torch
+from tests.support.tiny import wheel_of
 
 _FOR_CUDA = re.compile(r"(nvidia|cuda|triton)\b")
 _LABEL = re.compile(r"\+.*")
@@ -33,7 +33,9 @@ def write_torch_index(root: Path, catalog: Catalog, indexes: IndexClient, oldest
                 for python in row.python:
                     tag = f"cp{python.replace('.', '')}"
                     platform = "manylinux_2_28_x86_64" if row.glibc == "2.28" else "linux_x86_64"
-                    wheel = write_wheel(folder, name, version, f"{tag}-{tag}-{platform}", requires)
+                    wheel = wheel_of(
+                        folder, name, version, {}, requires=requires, tag=f"{tag}-{tag}-{platform}"
+                    )
                     pages[folder / name].append(wheel)
     for page, wheels in pages.items():
         page.mkdir(exist_ok=True)
@@ -62,18 +64,3 @@ def _published_requirements(indexes: IndexClient, name: str, version: str) -> li
     release = next((one for one in project.releases if Version(one.version) == public), None)
     metadata = indexes.metadata(release.files) if release else None
     return [text for text in metadata.requires if not _FOR_CUDA.match(text)] if metadata else []
-
-
-def write_wheel(folder: Path, name: str, version: str, tag: str, requires: Iterable[str]) -> Path:
-    """Write a wheel that contains metadata only."""
-    stem = f"{name.replace('-', '_')}-{version}"
-    path = folder / f"{stem}-{tag}.whl"
-    folder.mkdir(parents=True, exist_ok=True)
-    if path.exists():
-        return path
-    lines = [f"Requires-Dist: {text}" for text in requires]
-    metadata = "\n".join(["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}", *lines, ""])
-    with WheelFile(str(path), "w") as sink:
-        sink.writestr(f"{stem}.dist-info/METADATA", metadata)
-        sink.writestr(f"{stem}.dist-info/WHEEL", f"Wheel-Version: 1.0\nGenerator: tests\nTag: {tag}\n")
-    return path

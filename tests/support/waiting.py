@@ -8,9 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 
-def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str] | None = None) -> None:
-    """Wait at most 30 seconds until a condition holds; fail at once if a process that must run has ended."""
-    deadline = time.monotonic() + 30
+def wait_until(
+    condition: Callable[[], object], process: subprocess.Popen[str] | None = None, *, patience: float = 120
+) -> None:
+    """Wait some seconds until a condition holds; fail at once if a process that must run has ended."""
+    deadline = time.monotonic() + patience
     while not condition():
         assert process is None or process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
