@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from builders.containers.image import is_local
 from builders.learning import Learned
+from builders.learning.image import learn_image
 from builders.learning.origin import ARCHIVES, is_git, learn_origin, read_origin
 from matrix.api import package_indexes
 from resolver.errors import SourceError, UsageError
@@ -82,7 +83,6 @@ def _from_source(text: str, catalog: Catalog, context: Context) -> Learned:
 
 
 def _from_path(path: Path, catalog: Catalog, context: Context) -> Iterator[Learned]:
-    from builders.learning.image import learn_image
     from builders.learning.wheel import learn_wheel
 
     wheels = [path] if path.suffix == ".whl" else []

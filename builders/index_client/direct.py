@@ -18,6 +18,7 @@ from builders.index_client.pages import version_in
 from builders.io_errors import explain_cache_errors
 from builders.modes import make_directories, make_read_only
 from builders.pyproject import static_metadata
+from builders.sources.git import Repository, is_commit, split_reference
 from builders.temporary import TemporaryDirectory
 from builders.urls import NETWORK_HINT, OFFLINE_HINT, local_path, mirrored, without_password
 from builders.wheel import DamagedError
@@ -206,8 +207,6 @@ class DirectReader:
 
     def _of_git(self, name: str, url: str, location: str, subdirectory: str) -> Reference:
         """Fetch a commit, which a branch or tag may name, and read its metadata."""
-        from builders.sources.git import Repository, is_commit, split_reference
-
         address, ref = split_reference(location)
         repository = Repository(address)
         record = self._record(url)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 
 from msgspec.structs import replace
 from packaging.markers import InvalidMarker, Marker
+from packaging.metadata import parse_email
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
@@ -133,8 +134,6 @@ def parse(text: bytes, filename: str, source: str) -> Metadata:
     DamagedError
         The text is not core metadata, or contradicts the name of the file.
     """
-    from packaging.metadata import parse_email
-
     blank = _BLANK_LINE.search(text)
     raw, _ = parse_email(text[: blank.start() + 1] if blank else text)
     name, version = raw.get("name", ""), raw.get("version", "")

@@ -13,6 +13,7 @@ from builders.cache import cache_root
 from builders.files import link_or_copy
 from builders.index import Index
 from builders.io_errors import explain_io_errors
+from builders.plan import plan
 from builders.prebuilt import check_of
 from builders.sources import (
     FetchedItem,
@@ -218,7 +219,6 @@ def _fetch_wheels(
 
     `seen` are the identities of files that have been fetched.
     """
-    from builders.plan import plan
     from builders.task import Limits, wheels_of
     from matrix.planning import build_host_of
 

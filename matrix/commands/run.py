@@ -12,6 +12,9 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from builders.constants import BIND_SEPARATORS, MOUNTED_INDEX
+from builders.containers.engines import choose_runtime
+from builders.containers.image import Image, form_of, real_path, stem
+from builders.containers.runtime import output_in
 from builders.index import Index
 from builders.process import run_in_foreground
 from matrix.container_variables import (
@@ -229,10 +232,6 @@ def _has_mount_point(text: str) -> bool:
     UsageError
         The file is not an image.
     """
-    from builders.containers.engines import choose_runtime
-    from builders.containers.image import Image, form_of, real_path, stem
-    from builders.containers.runtime import output_in
-
     path = real_path(Path(text))
     if form_of(path) == "directory":
         return (path / _MOUNT.relative_to("/")).is_dir()

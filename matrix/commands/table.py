@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from builders.files import atomic_path
 from matrix.options import add_names, add_target_options
+from matrix.report.page import render_page
+from matrix.report.table_data import table_report
 from matrix.resolution_text import show_conflict
 from matrix.screen import PLAIN
 from matrix.table_formats import answer_of, to_csv, to_json, to_text
@@ -94,9 +96,6 @@ def _pieces(table: Table, rows: Iterable[Row], args: argparse.Namespace, console
     if args.format == "json":
         return to_json(table, rows, core)
     if args.format == "html":
-        from matrix.report.page import render_page
-        from matrix.report.table_data import table_report
-
         return iter([render_page(table_report(table, rows, core))])
     screen = console.out if args.output is None else PLAIN
     rows = list(rows)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from packaging.markers import Marker
 from packaging.pylock import (
     Package,
     PackageArchive,
@@ -26,6 +27,7 @@ from packaging.pylock import (
     Pylock,
     is_valid_pylock_path,
 )
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
@@ -65,8 +67,6 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
         The index lacks a wheel, or a published wheel is not found or has no hash.
     """
     import tomli_w
-    from packaging.markers import Marker
-    from packaging.specifiers import SpecifierSet
 
     if not is_valid_pylock_path(Path(layout.main)):
         msg = f"Installers do not read a lock named {layout.main}."

@@ -1,0 +1,94 @@
+"""Imports inside functions: heavy libraries, and whatever would slow the start of every command."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+FILES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for package in ("resolver", "builders", "matrix")
+    for path in (ROOT / package).rglob("*.py")
+    if path.name != "payload.py"  # a separate program, which runs in the probed environment
+}
+HEAVY = {
+    "auditwheel", "cyclonedx", "elftools", "installer", "jinja2", "markupsafe", "networkx", "packageurl",
+    "pip_requirements_parser", "pypi_simple", "re2", "requests", "rich", "ruamel", "tomli_w", "waitress",
+    "werkzeug",
+}  # fmt: skip
+START_UP = """
+import sys
+from matrix.__main__ import main
+try:
+    main()
+finally:
+    print(*sys.modules, file=sys.stderr)
+"""
+
+
+class Import(NamedTuple):
+    name: str
+    line: int
+    in_function: bool
+
+
+def imports(node: ast.AST, *, in_function: bool = False) -> Iterator[Import]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
+            continue
+        if isinstance(child, ast.Import):
+            yield from (Import(alias.name, child.lineno, in_function) for alias in child.names)
+        elif isinstance(child, ast.ImportFrom) and child.module:
+            full = [f"{child.module}.{alias.name}" for alias in child.names]
+            names = [name for name in full if name in FILES] or [child.module]
+            yield from (Import(name, child.lineno, in_function) for name in names)
+        yield from imports(child, in_function=in_function or isinstance(child, ast.FunctionDef))
+
+
+IMPORTS = {name: list(imports(ast.parse(path.read_text()))) for name, path in FILES.items()}
+
+
+@cache
+def is_heavy(module: str) -> bool:
+    """Return whether a module is part of a heavy library, or imports one when it is imported."""
+    known: set[str] = set()
+    pending = [module]
+    while pending:
+        name = pending.pop()
+        if name.partition(".")[0] in HEAVY:
+            return True
+        if name in IMPORTS and name not in known:
+            known.add(name)
+            pending += [name.rpartition(".")[0], *(row.name for row in IMPORTS[name] if not row.in_function)]
+    return False
+
+
+def test_functions_import_heavy_libraries_only_except_at_start_up(tmp_path: Path) -> None:
+    (tmp_path / "simple").mkdir()
+    options = ["--no-lock", "-q", "--index-url", (tmp_path / "simple").as_uri()]
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", START_UP, "resolve", *options],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    start_up = {"matrix.__main__", *done.stderr.split()} & IMPORTS.keys()
+    assert {"matrix.cli", "resolver.session"} <= start_up
+    others = [
+        f"{FILES[module]}:{row.line}: {row.name}"
+        for module in IMPORTS.keys() - start_up
+        for row in IMPORTS[module]
+        if row.in_function and not is_heavy(row.name)
+    ]
+    assert others == []
