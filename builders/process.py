@@ -39,6 +39,8 @@ _CREDENTIALS = re.compile(r"(?<=://)[^/\s@'\"]+@")
 _PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 _NOT_FOUND = 127  # exit code of a shell for a program that it cannot start
 _SIGNALLED = 128  # a shell adds this to the number of a signal
+_LONGEST_QUERY = 60.0
+"""Seconds after which a program whose output is read is stopped."""
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -94,27 +96,10 @@ def run(
         sink.flush()
         start = sink.tell()
         try:
-            process = subprocess.Popen(
-                [sys.executable, "-I", "-S", reaper.__file__, *command],
-                cwd=cwd,
-                env=env,
-                stdin=subprocess.PIPE,
-                stdout=sink,
-                stderr=sink,
-                start_new_session=True,  # an interrupt from the terminal must not reach it
-            )
+            code = _run_reaped(command, sink, sink, cwd=cwd, env=env, timeout=timeout)
         except OSError as error:
             lines = [f"{error.filename or command[0]}: {error.strerror}"]
             raise CommandError(what, code=_NOT_FOUND, log=log, lines=lines) from None
-        code: int | None
-        try:
-            code = process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            code = None
-        finally:
-            assert process.stdin is not None  # noqa: S101  for mypy
-            process.stdin.close()
-            process.wait()
     if code == 0:
         return
     from builders.logs import error_lines
@@ -123,6 +108,35 @@ def run(
     if code is None:
         raise TooSlowError(what, code=-signal.SIGTERM, log=log, lines=lines)
     raise CommandError(what, code=code, log=log, lines=lines)
+
+
+def _run_reaped(
+    command: Sequence[str],
+    output: IO[bytes],
+    errors: IO[bytes] | int,
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout: float | None = None,
+) -> int | None:
+    """Run a program, end everything that it started, and return its exit code; None after `timeout`."""
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", reaper.__file__, *command],
+        cwd=cwd,
+        env=env,
+        stdin=subprocess.PIPE,
+        stdout=output,
+        stderr=errors,
+        start_new_session=True,  # an interrupt from the terminal must not reach it
+    )
+    try:
+        return process.wait(timeout)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        assert process.stdin is not None  # noqa: S101  for mypy
+        process.stdin.close()
+        process.wait()
 
 
 def without_passwords(text: str) -> str:
@@ -272,11 +286,34 @@ def output_of(command: Sequence[str], *, env: Mapping[str, str] | None = None) -
         No more processes can be started.
     """
     try:
-        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60, env=env).stdout
+        return subprocess.run(
+            command, check=True, capture_output=True, text=True, timeout=_LONGEST_QUERY, env=env
+        ).stdout
     except BlockingIOError:
         raise
     except (OSError, subprocess.SubprocessError):
         return ""
+
+
+def output_in_container(command: Sequence[str], *, env: Mapping[str, str] | None = None) -> str:
+    """Return the output of a container engine's command, or an empty string if it fails.
+
+    Engines start further processes, such as Apptainer's squashfuse_ll. None of them outlives `matrix`.
+
+    Raises
+    ------
+    BlockingIOError
+        No more processes can be started.
+    """
+    with os.fdopen(os.memfd_create("output"), "w+b") as output:
+        try:
+            code = _run_reaped(command, output, subprocess.DEVNULL, env=env, timeout=_LONGEST_QUERY)
+        except BlockingIOError:
+            raise
+        except OSError:
+            return ""
+        output.seek(0)
+        return "" if code else output.read().decode(errors="replace")
 
 
 def bytes_of(command: Sequence[str], *, env: Mapping[str, str] | None = None) -> bytes | None:

@@ -29,7 +29,7 @@ from builders.containers.runtime import (
     only_loopback,
     without_network,
 )
-from builders.process import clean_environment, output_of
+from builders.process import clean_environment, output_in_container
 from builders.temporary import TemporaryDirectory
 from resolver.errors import EnvironmentLacksError, UsageError
 
@@ -149,7 +149,8 @@ class ApptainerRuntime(msgspec.Struct, frozen=True, dict=True):
             return ()
         for options in _FEWER_PRIVILEGES:
             line = [self.program, "exec", *_ISOLATED, *options, str(self.image.path)]
-            if output_of([*line, "/bin/sh", "-c", "echo yes"], env=_apptainer_environment()).strip() == "yes":
+            line += ["/bin/sh", "-c", "echo yes"]
+            if output_in_container(line, env=_apptainer_environment()).strip() == "yes":
                 return options
         return _FEWER_PRIVILEGES[0]
 
@@ -158,7 +159,7 @@ class ApptainerRuntime(msgspec.Struct, frozen=True, dict=True):
         for cut in (_NetworkCut(options=_NO_NETWORK), _NetworkCut(prefix=without_network())):
             with TemporaryDirectory() as directory:
                 line = self._line(DEVICES, View(), directory.root, cut)
-                if only_loopback(output_of(line, env=_apptainer_environment())):
+                if only_loopback(output_in_container(line, env=_apptainer_environment())):
                     return cut
         return _NetworkCut()
 
@@ -233,7 +234,7 @@ class PodmanRuntime(msgspec.Struct, frozen=True, dict=True):
     def _works(self, options: tuple[str, ...]) -> bool:
         with TemporaryDirectory() as directory:
             line = self._line(DEVICES, View(), directory.root, options)
-            return only_loopback(output_of(line, env=_podman_environment()))
+            return only_loopback(output_in_container(line, env=_podman_environment()))
 
     def _line(self, command: Sequence[str], view: View, scratch: Path, options: tuple[str, ...]) -> list[str]:
         bound = binds(view)

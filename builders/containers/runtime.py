@@ -21,7 +21,7 @@ import msgspec
 
 from builders.containers.image import Image
 from builders.containers.sandbox import HOME, command_line, layout, private_home, sandbox
-from builders.process import clean_environment, output_of, run
+from builders.process import clean_environment, output_in_container, output_of, run
 from builders.temporary import TemporaryDirectory
 
 DEVICES = ("cat", "/proc/net/dev")
@@ -164,7 +164,8 @@ def output_in(runtime: Runtime, command: Sequence[str], view: View | None = None
     view = view or View()
     with _scratch(runtime, view) as scratch:
         line, env = runtime.command(command, view, scratch)
-        return output_of(line, env=env)
+        query = output_of if runtime.image is None else output_in_container
+        return query(line, env=env)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.process import clean_environment, output_of, run
+from builders.process import clean_environment, output_in_container, output_of, run
 from resolver.errors import CommandError, MatrixError, TooSlowError
 
 FATAL = "foo.cpp:3:10: fatal error: x.h: No such file or directory"
@@ -81,6 +81,18 @@ def test_killed_program_reports_its_signal(tmp_path: Path) -> None:
     assert caught.value.code == -9
 
 
+@pytest.mark.parametrize(
+    ("command", "output"),
+    [
+        (["sh", "-c", "echo answer; echo remark >&2"], "answer\n"),
+        (["sh", "-c", "echo answer; exit 1"], ""),
+        (["no-such-program"], ""),
+    ],
+)
+def test_output_in_container_is_empty_after_failure(command: list[str], output: str) -> None:
+    assert output_in_container(command) == output
+
+
 def test_missing_program_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(MatrixError, match="no-such-program"):
         run([str(tmp_path / "no-such-program")], what="One", log=tmp_path / "log")
@@ -121,7 +133,7 @@ def test_log_has_no_passwords(tmp_path: Path) -> None:
 # three process ids into a file.
 PARENT = """
 import pathlib, sys
-from builders.process import run
+from builders.process import output_in_container, run
 code = (
     "import os, subprocess, sys, time\\n"
     "child = subprocess.Popen(['sleep', '60'])\\n"
@@ -130,14 +142,17 @@ code = (
     "time.sleep(60)\\n"
     "open(sys.argv[1], 'a').write('was left alone')\\n"
 )
-run([sys.executable, "-c", code, sys.argv[1]], what="Sleeping", log=pathlib.Path(sys.argv[2]))
+command = [sys.executable, "-c", code, sys.argv[1]]
 """
+RUN = 'run(command, what="Sleeping", log=pathlib.Path(sys.argv[2]))'
+QUERY = "output_in_container(command)"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_killed_parent_leaves_no_processes(tmp_path: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize("start", [RUN, QUERY], ids=["run", "query"])
+def test_killed_parent_leaves_no_processes(tmp_path: Path, start: str, number: signal.Signals) -> None:
     pids = tmp_path / "pids"
-    command = [*python(PARENT), str(pids), str(tmp_path / "log")]
+    command = [*python(PARENT + start), str(pids), str(tmp_path / "log")]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as parent:
         while not (pids.exists() and pids.read_text().endswith("\n")):
             assert parent.poll() is None

@@ -211,9 +211,9 @@ def test_image_without_python_of_lock_exits_3(tiny: MakeSite) -> None:
 # Runs
 
 
-def compiling(site: Site) -> list[str]:
-    """Return the command lines of compilers that run below the site's directory."""
-    return [line for line in running(site) if "clang" in line.partition(" ")[0]]
+def compiling(site: Site, option: str = "") -> list[str]:
+    """Return the command lines of compilers with an option that run below the site's directory."""
+    return [line for line in running(site) if "clang" in line.partition(" ")[0] and option in line]
 
 
 def running(site: Site) -> list[str]:
@@ -230,6 +230,16 @@ def running(site: Site) -> list[str]:
     return found
 
 
+def mounting(image: Path) -> list[str]:
+    """Return the processes with which Apptainer mounts an image: they have the file open."""
+    return [
+        process.name
+        for process in Path("/proc").glob("[0-9]*")
+        for opened in process.glob("fd/3")
+        if os.path.realpath(opened) == str(image)
+    ]
+
+
 def until(true: Callable[[], object], seconds: float) -> bool:
     deadline = time.monotonic() + seconds
     while not true():
@@ -239,11 +249,15 @@ def until(true: Callable[[], object], seconds: float) -> bool:
     return True
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_ended_build_succeeds_next_time(tiny: MakeSite, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("number", "option"),
+    [(signal.SIGINT, ""), (signal.SIGTERM, "-cc1"), (signal.SIGKILL, "")],
+    ids=["interrupted while hipconfig asks the compiler", "terminated while it compiles", "killed"],
+)
+def test_ended_build_succeeds_next_time(tiny: MakeSite, number: signal.Signals, option: str) -> None:
     site = tiny()
     program = site.start("build-wheels")
-    assert until(lambda: compiling(site) or program.poll() is not None, 300)
+    assert until(lambda: compiling(site, option) or program.poll() is not None, 300)
     assert program.poll() is None, program.communicate()
     os.kill(pid_of(program), number)
     _, output = program.communicate(timeout=60)
@@ -252,6 +266,7 @@ def test_ended_build_succeeds_next_time(tiny: MakeSite, number: signal.Signals) 
         assert "Interrupted" in output
         assert "Traceback" not in output
     assert until(lambda: not running(site), 30), running(site)
+    assert until(lambda: not mounting(site.rig.image), 30), mounting(site.rig.image)
     assert nothing_published(site)
     done = site.build()
     assert done.returncode == 0, done.stderr
