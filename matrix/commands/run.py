@@ -213,7 +213,8 @@ def _choose_by_image(route: str, image: str, *, requested: bool) -> Choice:
     except (EnvironmentLacksError, UsageError) as error:
         if route == "bind" or requested:
             raise
-        return Choice("loopback", f"{image} could not be checked for /mnt: {error.message}")
+        reason = error.message.removesuffix(".")
+        return Choice("loopback", f"{image} could not be checked for /mnt: {reason}")
     if has_mount:
         return Choice("bind", f"{image} has /mnt")
     if route == "bind":

@@ -234,6 +234,7 @@ def test_image_that_does_not_exist_uses_loopback(tmp_path: Path) -> None:
     chosen = choose_route("auto", command, "")
     assert chosen.route == "loopback"
     assert "is an address" in chosen.reason
+    assert not chosen.reason.endswith(".")  # the message adds one
     with pytest.raises(EnvironmentLacksError, match="is an address"):
         choose_route("bind", command, "")
     with pytest.raises(EnvironmentLacksError, match="does not exist"):
