@@ -38,6 +38,7 @@ BAD = [
     ("resolve --base-image lumi-rocm-rocm-6.2.5.sif", "6.2.5", "Did you mean"),
     ("resolve deepspeed[dev]", "no variant 'dev'", "package index"),
     ("resolve flash-attn[trition]", "no variant 'trition'", "Did you mean triton?"),
+    ("resolve flash-attn[zz]", "no variant 'zz'", "Known: triton, "),
     ("resolve flash-attn[triton,ck]", "more than one variant", "one variant"),
     ("resolve ???", "'???'", "torch>=2.4"),
     ("table apx", "'apx'", "Did you mean apex?"),
