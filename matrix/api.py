@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from msgspec.structs import replace
+
 from matrix.settings import Settings, load_catalog
 from resolver.reporter import SILENT, Reporter
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from builders.plan import Task
     from matrix.inputs import Inputs
     from resolver.facts.catalog import Catalog
-    from resolver.model import Conflict, Resolution
+    from resolver.model import Conflict, Resolution, Suggestion
 
 
 def resolve(
@@ -123,6 +125,7 @@ def resolve_settings(
     from matrix.inputs import read_inputs
     from matrix.locking import is_same_request, kept_versions
     from matrix.request import make_request
+    from resolver.model import Conflict
     from resolver.resolve import resolve as solve
 
     inputs = inputs or read_inputs(settings)
@@ -131,7 +134,20 @@ def resolve_settings(
     if earlier and (settings.upgrade or is_same_request(earlier.request, request)):
         keep = kept_versions(earlier, settings.upgrade)
     with reporter.task("resolve"):
-        return solve(catalog, request, package_indexes(settings, inputs, reporter), keep=keep)
+        answer = solve(catalog, request, package_indexes(settings, inputs, reporter), keep=keep)
+    if isinstance(answer, Conflict) and settings.base_image:
+        # The name of an image that is a file is not enough to find it.
+        suggestions = [_with_image(suggestion, settings.base_image) for suggestion in answer.suggestions]
+        answer = replace(answer, suggestions=tuple(suggestions))
+    return answer
+
+
+def _with_image(suggestion: Suggestion, given: str) -> Suggestion:
+    """Return a suggestion that names the base image as the user did."""
+    words = list(suggestion.request)
+    if "--base-image" in words:
+        words[words.index("--base-image") + 1] = given
+    return replace(suggestion, request=tuple(words))
 
 
 def package_indexes(settings: Settings, inputs: Inputs, reporter: Reporter = SILENT) -> IndexClient | None:

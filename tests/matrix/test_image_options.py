@@ -117,6 +117,10 @@ def test_explain_uses_the_locked_image(capsys: Capture) -> None:
 def test_conflict_cites_content_of_image(capsys: Capture) -> None:
     answer = run(capsys, "resolve", *ASKED, "--rocm", "6.3", "--base-image", "mine.sif", code=1)
     assert any(item["text"] == "mine contains ROCm 6.2.4" for item in answer["core"])
+    requests = [suggestion["request"] for suggestion in answer["suggestions"]]
+    assert any("mine.sif" in words for words in requests)
+    for words in requests:
+        run(capsys, "resolve", *words)
 
 
 @pytest.mark.slow
