@@ -94,6 +94,7 @@ def test_wheel_does_not_contain_index_directory(sound: Site) -> None:
     with zipfile.ZipFile(sound.wheel("fusedtiny")) as archive:
         (library,) = (archive.read(member) for member in archive.namelist() if member.endswith(".so"))
     assert str(sound.work).encode() not in library
+    assert library.count(b"/matrix/source/source/csrc/kernel.hip\0") == 2
 
 
 def test_older_flags_build_older_commit(tiny: MakeSite) -> None:
