@@ -76,6 +76,8 @@ def resolve(
         `base_image` is a file that cannot be inspected on this machine, or a package index cannot be reached.
     MatrixError
         The inspection of `base_image` failed; the error names the log.
+    SourceError
+        A page of a package index is broken.
     TooLargeError
         The search reached its limit of steps.
     """
@@ -119,6 +121,8 @@ def resolve_settings(
         A name, a version or a file is not valid, or `earlier` has no distribution that is to be upgraded.
     EnvironmentLacksError, MatrixError
         A package index cannot be reached, or a base image cannot be inspected.
+    SourceError
+        A page of a package index is broken.
     TooLargeError
         The search reached its limit of steps.
     """

@@ -507,9 +507,7 @@ class Index:
             entry = msgspec.structs.replace(entry_of(copied, wheel.name), upload_time=upload_time(copied))
             digest = entry.hashes.sha256
             if sha256 and digest != sha256:
-                msg = (
-                    f"{wheel.name} changed after it was checked: its sha256 was {sha256}, now it is {digest}."
-                )
+                msg = f"{wheel.name} changed after it was checked: its SHA-256 was {sha256}, now {digest}."
                 raise MatrixError(msg, hint="Nothing was published. Run the same command again.")
             if os.path.lexists(folder / wheel.name):
                 self._require_same(target, digest)

@@ -207,6 +207,6 @@ def check_hash(path: Path, sha256: str, *, origin: str, keep_as: Path | None = N
     name = kept.name.removesuffix(".mismatch")
     msg = (
         f"{name} from {without_password(origin)} does not have the pinned hash, so it is not used.\n"
-        f"  expected sha256 {sha256}\n  actual   sha256 {actual}\n  kept as  {kept}"
+        f"  expected SHA-256 {sha256}\n  actual   SHA-256 {actual}\n  kept as  {kept}"
     )
     raise HashMismatchError(msg, hint="Find out why the file differs, then run the same command again.")

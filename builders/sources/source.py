@@ -204,7 +204,7 @@ def patches_of(pick: Distribution, catalog: Catalog) -> tuple[Path, ...]:
         if actual != patch.sha256:
             msg = (
                 f"{path} differs from the patch in the lock; nothing was built.\n"
-                f"  expected sha256 {patch.sha256}\n  actual   sha256 {actual}"
+                f"  expected SHA-256 {patch.sha256}\n  actual   SHA-256 {actual}"
             )
             hint = "If you changed the patch on purpose, correct its hash in the catalog and resolve again."
             raise HashMismatchError(msg, hint=hint)
