@@ -416,7 +416,7 @@ def test_rows_are_written_before_consequences(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("resolver.consequences.consequences", interrupted)
+    monkeypatch.setattr("matrix.commands.catalog.consequences", interrupted)
     sources.project("horovod", [as_file(newest_sdist(catalog, "horovod")), sdist("horovod", "99.0.0")])
     options = ["--source", "pypi", "--package", "horovod", "--site", "lumi-g", "--apply"]
     assert main(["catalog", "update", *options]) == 130
