@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 LOCK_FILE = Path("matrix.lock")
@@ -30,3 +31,5 @@ CONNECTIONS = 16
 """Number of connections to one server at the same time."""
 MISSING_CODES = frozenset({404, 410})
 """HTTP status codes of a page or file that the server does not have."""
+DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Error numbers of a full disk, an exceeded quota, and the limit of file sizes."""

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from builders.constants import DISK_FULL
 from builders.lease import hold
 from builders.modes import create_file, make_directories, make_read_only
 
@@ -53,7 +54,7 @@ def copy_file(source: Path, target: Path) -> None:
     try:
         shutil.copyfile(source, target)
     except OSError as error:
-        if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
+        if error.errno in DISK_FULL:
             error.filename = str(target)
         raise
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builders.cache import cache_root
+from builders.constants import DISK_FULL
 from resolver.errors import (
     AuditError,
     BuildError,
@@ -24,7 +25,6 @@ from resolver.versions import shorten
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 NOT_WRITABLE = frozenset({errno.EACCES, errno.EIO, errno.ENOTDIR, errno.EPERM, errno.EROFS})
 
 _CACHE_HINT = "Free some space, or set XDG_CACHE_HOME to a writable directory with more space."

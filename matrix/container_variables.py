@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from builders.constants import CERTIFICATE_VARIABLES
+from builders.constants import CERTIFICATE_VARIABLES, MOUNT_POINT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -139,8 +139,8 @@ def index_changes(env: Mapping[str, str], url: str) -> list[Change]:
 
 def bind_changes(index: str) -> list[Change]:
     """Return the changes that bind the index to /mnt, read-only, for SingularityCE and Apptainer."""
-    value = f"{index}:/mnt:ro"
-    return [Change(name, value, "the index is /mnt in the container") for name in _BINDS]
+    value = f"{index}:{MOUNT_POINT}:ro"
+    return [Change(name, value, f"the index is {MOUNT_POINT} in the container") for name in _BINDS]
 
 
 def container_changes(env: Mapping[str, str], folder: Path, keep: Iterable[str] = ()) -> list[Change]:

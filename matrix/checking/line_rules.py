@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 from msgspec.structs import replace
 from packaging.requirements import Requirement
 
-from builders.constants import MOUNTED_INDEX
+from builders.constants import MOUNT_POINT, MOUNTED_INDEX
 from matrix.checking.document import finding
 from matrix.checking.pip_line import (
     INDEX_OPTIONS,
@@ -359,7 +359,7 @@ def _check_path(entry: Entry, text: str, expected: Expected) -> Iterator[Finding
         if any(flag in INDEX_OPTIONS for flag, _ in entry.pip.options):
             corrected = [entry.text.replace(text, MOUNTED_INDEX)]
             directory = path.rstrip("/").removesuffix("/simple") or "/"
-            fix = f"Bind it before you run cotainr: `export SINGULARITY_BIND={directory}:/mnt:ro`"
+            fix = f"Bind it before you run cotainr: `export SINGULARITY_BIND={directory}:{MOUNT_POINT}:ro`"
         yield finding("hidden-path", entry, message, corrected=corrected, fix=fix)
 
 

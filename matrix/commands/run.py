@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from builders.constants import BIND_SEPARATORS, MOUNTED_INDEX
+from builders.constants import BIND_SEPARATORS, MOUNT_POINT, MOUNTED_INDEX
 from builders.containers.engines import choose_runtime
 from builders.containers.image import Image, form_of, real_path, stem
 from builders.containers.runtime import output_in
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 SUMMARY = "run a command, such as cotainr, so that it can use the index"
 EXAMPLE = "matrix run -- cotainr build my.sif --base-image rocm.sif --conda-env env.yml --accept-licenses"
-_MOUNT = PurePath("/mnt")
 _OTHER_NODE = ("srun", "salloc", "sbatch")
 _IMAGE_OPTION = "--base-image"
 
@@ -235,10 +234,10 @@ def _has_mount_point(text: str) -> bool:
     """
     path = real_path(Path(text))
     if form_of(path) == "directory":
-        return (path / _MOUNT.relative_to("/")).is_dir()
+        return Path(f"{path}{MOUNT_POINT}").is_dir()
     # Computing the digest would take a minute, and it is not needed here.
     runtime = choose_runtime(None, Image(stem(path), path, ""))
-    answer = output_in(runtime, ["/bin/sh", "-c", f"[ -d {_MOUNT} ] && echo yes || echo no"]).strip()
+    answer = output_in(runtime, ["/bin/sh", "-c", f"[ -d {MOUNT_POINT} ] && echo yes || echo no"]).strip()
     if answer not in {"yes", "no"}:
         msg = f"No program can be run in {path}."
         raise EnvironmentLacksError(msg, hint=f"To see the error: `{runtime.kind} exec {path} true`")
