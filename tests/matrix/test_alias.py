@@ -27,7 +27,6 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", str(tmp_path / "no-programs"))
     (tmp_path / "matrix.lock").write_text(dumps(lock_with_alias(tmp_path / "files")), encoding="utf-8")

@@ -16,10 +16,7 @@ from resolver.errors import BuildError
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "api.md"
 
 
-def test_examples_on_the_api_page_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_wheel: Callable[..., Path]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_examples_on_the_api_page_run(tmp_path: Path, make_wheel: Callable[..., Path]) -> None:
     wheel = make_wheel()
     (tmp_path / "wheels").mkdir(exist_ok=True)
     wheel.rename(tmp_path / "wheels" / wheel.name)

@@ -16,11 +16,6 @@ from matrix.cli import main
 Capture = pytest.CaptureFixture[str]
 
 
-@pytest.fixture(autouse=True)
-def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 BAD = [
     ("resolve apx", "'apx'", "Did you mean apex?"),
     ("resolve torch==9.9", "'torch==9.9'", "Known versions"),

@@ -23,7 +23,6 @@ Capture = pytest.CaptureFixture[str]
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Index:
     """Return the default index of an empty directory."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return Index(tmp_path / "index")
 

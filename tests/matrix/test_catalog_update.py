@@ -107,7 +107,6 @@ def sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Sources
     served.url = f"http://127.0.0.1:{server.server_port}"
     monkeypatch.setenv("PIP_INDEX_URL", f"{served.url}/simple")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
     Path("matrix.toml").write_text(
         f'[mirrors]\n"https://download.pytorch.org/" = "{served.url}/torch/"\n'
         f'"https://raw.githubusercontent.com/" = "{served.url}/raw/"\n'

@@ -22,11 +22,6 @@ CASES = sorted(path for path in HERE.iterdir() if path.suffix != ".expected")
 Capture = pytest.CaptureFixture[str]
 
 
-@pytest.fixture(autouse=True)
-def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def expected(case: Path) -> tuple[list[str], list[str], str]:
     """Return options, findings and the corrected text of a case."""
     head, _, fixed = case.with_name(f"{case.name}.expected").read_text(encoding="utf-8").partition("----\n")

@@ -18,11 +18,6 @@ LOOK = ["--no-preflight", "--date", "2026-03-01"]
 TORCH = "--extra-index-url https://download.pytorch.org/whl/rocm6.4\ntorch==2.9.1+rocm6.4\n"
 
 
-@pytest.fixture(autouse=True)
-def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 BAD = [
     ("env.yml", b"a: [1\n", "env.yml:2", "invalid YAML"),
     ("env.yml", b"dependencies:\n\t- a\n", "env.yml:2", "YAML does not accept tabs"),

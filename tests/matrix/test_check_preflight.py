@@ -18,11 +18,6 @@ Capture = pytest.CaptureFixture[str]
 SAID = "ERROR: Cannot install a and b\n  a 1 depends on b<2\nERROR: Resolution"
 
 
-@pytest.fixture(autouse=True)
-def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def fake_pip(monkeypatch: pytest.MonkeyPatch, output: str, code: int) -> Path:
     """Replace pip with a program, and return the file in which it records its arguments."""
     program, record = Path("pip.sh").absolute(), Path("asked").absolute()

@@ -190,7 +190,6 @@ def test_debug_writes_a_log_and_names_it_on_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
     assert main(["resolve", "apx", "--debug"]) == 2
     (log,) = (cache_root() / "logs").glob("matrix-*.log")
     assert f"Log: {log}" in capsys.readouterr().err

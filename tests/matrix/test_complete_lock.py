@@ -40,7 +40,6 @@ def sha256(path: Path) -> str:
 @pytest.fixture
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Write a lock with torch, its dependencies and a wheel that we build, which is in the index."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     files = tmp_path / "files"
     torch = tiny_wheel(files, "torch", "2.13.0+cpu", requires=["sympy"])
@@ -376,10 +375,8 @@ def test_uv_installs_from_wheelhouse_only(work: Path, monkeypatch: pytest.Monkey
 
 
 def run_check(folder: Path, program: str) -> subprocess.CompletedProcess[str]:
-    environment = {"PYTHONPATH": str(folder)}
-    return subprocess.run(
-        [sys.executable, "-S", "-c", program], env=environment, capture_output=True, text=True, check=False
-    )
+    command, environment = [sys.executable, "-S", "-c", program], {"PYTHONPATH": str(folder)}
+    return subprocess.run(command, cwd="/", env=environment, capture_output=True, text=True, check=False)
 
 
 def test_check_finds_what_is_not_in_lock(tmp_path: Path) -> None:

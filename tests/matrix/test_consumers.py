@@ -45,11 +45,10 @@ def resolved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def work(resolved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def work(resolved: Path, tmp_path: Path) -> Path:
     """Return a directory with both locks."""
     for lock in ("bare.lock", "kept.lock"):
         (tmp_path / lock).write_bytes((resolved / lock).read_bytes())
-    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 

@@ -30,8 +30,7 @@ from tests.support.waiting import wait_for_end, wait_until
 
 
 @pytest.fixture
-def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    monkeypatch.chdir(tmp_path)
+def environment(capsys: pytest.CaptureFixture[str]) -> Any:
     packages = ["apex", "deepspeed", "flash-attn", "bitsandbytes", "torchvision"]
     assert main(["resolve", *packages, "--date", "2026-03-01", "--python", "3.12", "-q"]) == 0
     capsys.readouterr()
@@ -90,8 +89,7 @@ def test_notes_name_base_image_and_bind(environment: Any) -> None:
 
 
 @pytest.fixture
-def cpu_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
-    monkeypatch.chdir(tmp_path)
+def cpu_lock(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     assert main(["resolve", "deepspeed==0.19.8", "torch==2.13.0", "--backend", "cpu", "-q"]) == 0
     capsys.readouterr()
     return tmp_path

@@ -24,8 +24,7 @@ SMALL = 'requirements = ["apex", "torch>=2.9"]\n'
 
 
 @pytest.fixture(autouse=True)
-def _with_a_small_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def _with_a_small_request(tmp_path: Path) -> None:
     (tmp_path / "matrix.toml").write_text(SMALL, encoding="utf-8")
 
 

@@ -22,7 +22,6 @@ PROJECT = '[project]\nname = "{name}"\nversion = "1.2"\n'
 @pytest.fixture
 def references(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Return the URLs of a wheel, a project and a commit that are locked in the working directory."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
     (tmp_path / "empty").mkdir()

@@ -16,10 +16,7 @@ Capture = pytest.CaptureFixture[str]
 LOGS = Path(__file__).parents[1] / "builders" / "data" / "logs"
 
 
-@pytest.fixture(autouse=True)
-def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def test_explain_log_shows_cause_fix_lines_source(capsys: Capture) -> None:

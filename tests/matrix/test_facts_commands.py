@@ -18,8 +18,7 @@ GOOD = 'schema = 1\n[[rocm]]\nversion = "6.2.9"\nstatus = "observed"\nsource = "
 
 
 @pytest.fixture(autouse=True)
-def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("MATRIX_SITE", raising=False)
 

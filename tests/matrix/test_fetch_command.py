@@ -76,7 +76,6 @@ class Work:
 
 @pytest.fixture
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> Work:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PIP_INDEX_URL", "https://index.invalid/simple/")
     made = Work(tmp_path)
@@ -191,7 +190,6 @@ def test_invalid_mirror_is_bad_input(work: Work, capsys: Capture) -> None:
 def test_real_sdist_from_package_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert main(["resolve", "deepspeed==0.19.8", "torch==2.13.0", "--backend", "cpu", "-q"]) == 0
     capsys.readouterr()

@@ -23,11 +23,6 @@ ASKED = ["apex", "deepspeed", "flash-attn", "bitsandbytes"]
 ON_LUMI = ["--site", "lumi-g", "--date", "2026-03-01", "--python", "3.12"]
 
 
-@pytest.fixture(autouse=True)
-def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 @pytest.fixture
 def lock(capsys: Capture) -> Resolution:
     assert main(["resolve", *ASKED, *ON_LUMI, "-q"]) == 0

@@ -29,10 +29,7 @@ KNOWN = "lumi-rocm-rocm-6.2.4.sif"
 ASKED = ["torch", "deepspeed", "--gfx90a", "--driver", "6.3", "--python", "3.12"]
 
 
-@pytest.fixture(autouse=True)
-def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture

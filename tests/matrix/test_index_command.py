@@ -26,8 +26,7 @@ MakeWheel = Callable[..., Path]
 
 
 @pytest.fixture
-def index(tmp_path: Path, make_wheel: MakeWheel, monkeypatch: pytest.MonkeyPatch) -> Index:
-    monkeypatch.chdir(tmp_path)
+def index(tmp_path: Path, make_wheel: MakeWheel) -> Index:
     filled = Index(tmp_path / "index")
     for version in ("1.0", "2.0"):
         filled.publish(make_wheel("tiny", version), record_of(f"key of {version}"))
@@ -156,9 +155,8 @@ def test_index_refresh_rebuilds_pages(index: Index, capsys: Capture) -> None:
 
 
 def test_index_add_publishes_wheels_without_errors(
-    tmp_path: Path, make_wheel: MakeWheel, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, make_wheel: MakeWheel, capsys: Capture
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     good, other = make_wheel("good", "1.0"), make_wheel("good", "2.0")
     bad = make_wheel("bad", "1.0", metadata="Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")
     broken = tmp_path / "broken-1.0-py3-none-any.whl"

@@ -28,7 +28,6 @@ Capture = pytest.CaptureFixture[str]
 @pytest.fixture
 def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Resolution:
     """Lock deepspeed 0.18.3 for this machine; the catalog lists only 0.18.2."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     target = Target(
         site="local",

@@ -38,11 +38,6 @@ lint = ["ruff"]
 """
 
 
-@pytest.fixture(autouse=True)
-def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def write(name: str, text: str) -> str:
     path = Path(name)
     path.parent.mkdir(parents=True, exist_ok=True)

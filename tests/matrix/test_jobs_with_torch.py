@@ -62,7 +62,6 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
             runs.append([task.name for task in run.tasks if task.key not in run.results])
             return run
 
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setitem(EXECUTORS, "hq", Batch)
     monkeypatch.setattr("matrix.batch.obtain", lambda *_, **__: None)

@@ -30,7 +30,6 @@ def file(name: str, version: str = "1.0") -> File:
 @pytest.fixture
 def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Resolution:
     """Write a lock with torch, a wheel that we build, a requested project, and 200 others."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     fact = Fact("torch 2.13.0 is published", "observed", "an index", file="resolver/facts/torch.toml")
     names = [f"other-{number:03}" for number in range(200)]

@@ -53,11 +53,6 @@ JSON = json.dumps(
 INSTALLED = {"apex": "1.9.0", "numpy": "2.1.3", "torch": "2.9.1+rocm6.4.lumi", "typing-extensions": "4.12.2"}
 
 
-@pytest.fixture(autouse=True)
-def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 @pytest.mark.parametrize(
     "raw",
     [

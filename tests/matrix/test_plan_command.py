@@ -22,7 +22,6 @@ LIMITS = ("--jobs", "8", "--memory", "8")
 @pytest.fixture(autouse=True)
 def _lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     """Resolve deepspeed for the CPU in an empty directory."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert main(["resolve", "deepspeed", "torch==2.13.0", "--backend", "cpu", "-q"]) == 0
     capsys.readouterr()

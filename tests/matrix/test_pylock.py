@@ -79,11 +79,8 @@ def serve(root: Path, project: str, *, hashes: bool = True) -> None:
 
 
 @pytest.fixture
-def lock(
-    tmp_path: Path, web: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> Resolution:
+def lock(web: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> Resolution:
     """Resolve deepspeed for this machine, with torch from an index on the loopback."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.setenv("PIP_INDEX_URL", f"{web[1]}/simple/")

@@ -26,11 +26,6 @@ def package(name: str, version: str, *lines: str) -> str:
     return "\n".join([*head, f"name = '{file}'", f"url = 'https://x.example/{file}'", HASH])
 
 
-@pytest.fixture(autouse=True)
-def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def read(text: str, name: str = "pylock.toml", **more: list[str]) -> Inputs:
     Path(name).write_text(text)
     return read_inputs(Settings(**({"requirement_files": [name]} | more)))  # type: ignore[arg-type]

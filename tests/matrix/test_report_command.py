@@ -13,17 +13,11 @@ from builders.index import Index
 from matrix.cli import main
 from tests.support.tiny import tiny_wheel
 
-pytestmark = pytest.mark.usefixtures("libraries")
+pytestmark = pytest.mark.usefixtures("libraries", "own_cache")
 
 Capture = pytest.CaptureFixture[str]
 ON_LUMI = ["--site", "lumi-g", "--date", "2026-06-01"]
 BUILT = "1.9.0+rocm6.4.torch2.9.1.gfx90a"
-
-
-@pytest.fixture(autouse=True)
-def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 def data() -> dict[str, Any]:

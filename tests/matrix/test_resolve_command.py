@@ -25,11 +25,6 @@ FOUR = ["apex", "deepspeed", "flash-attn", "bitsandbytes"]
 ON_LUMI = ["--site", "lumi-g", "--date", "2025-06-01", "--python", "3.12"]
 
 
-@pytest.fixture(autouse=True)
-def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def run_json(capsys: Capture, *arguments: str, code: int = 0) -> dict[str, Any]:
     assert main([*arguments, "--format", "json"]) == code
     document: dict[str, Any] = json.loads(capsys.readouterr().out)

@@ -42,7 +42,6 @@ DISTURBING = ("PYTHONPATH", "SINGULARITY_BIND", "APPTAINER_BINDPATH", "PIP_USER"
 def index(tmp_path: Path, make_wheel: MakeWheel, monkeypatch: Patch) -> Index:
     for name in ("PIP_EXTRA_INDEX_URL", "UV_INDEX", "TMPDIR", "no_proxy", "NO_PROXY", *DISTURBING):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.chdir(tmp_path)
     index = Index(tmp_path / "index")
     index.publish(make_wheel("tiny", "1.0+cpu"), {})
     return index

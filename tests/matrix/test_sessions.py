@@ -51,7 +51,6 @@ def session(command: str, stream: io.StringIO, monkeypatch: pytest.MonkeyPatch, 
 
 @pytest.fixture(autouse=True)
 def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr("builders.host.cores", lambda: 16)

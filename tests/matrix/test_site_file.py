@@ -41,8 +41,7 @@ image = "ours.sif"
 
 
 @pytest.fixture(autouse=True)
-def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def _site_file() -> None:
     Path("site.toml").write_text(SITE)
 
 

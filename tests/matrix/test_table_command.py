@@ -30,9 +30,7 @@ ASKED = ["table", *COLUMNS, "torch>=2.7", "python>=3.11", *ON_LUMI]
 
 
 @pytest.fixture(autouse=True)
-def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("COLUMNS", raising=False)
+def _without_colours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FORCE_COLOR", raising=False)
 
 

@@ -39,9 +39,8 @@ chmod +x "$prefix/bin/python"
 
 
 @pytest.fixture
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def work(tmp_path: Path) -> Path:
     """Return a directory with the files for a lock, and a fake tykky."""
-    monkeypatch.chdir(tmp_path)
     version = "1.0+cpu"
     Index(tmp_path / "index").publish(tiny_wheel(tmp_path / "made", "fused", version), {"build_key": "x"})
     lock = lock_of(built_pick("fused", wheel_version=version), requested=("fused==1.0",))

@@ -20,9 +20,8 @@ NEW = {"web": {"1.0": ["core>=1"], "2.0": ["core>=2"]}, "core": {"1.0": [], "1.5
 
 
 @pytest.fixture
-def resolve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Versions:
+def resolve(monkeypatch: pytest.MonkeyPatch) -> Versions:
     """Return a function that runs `matrix resolve` with projects, and returns the versions in the lock."""
-    monkeypatch.chdir(tmp_path)
 
     def run(projects: dict[str, dict[str, list[str]]], *arguments: str) -> dict[str, str]:
         indexes = FakeIndexes(
@@ -76,19 +75,15 @@ def test_upgrade_of_missing_name_is_an_error(resolve: Versions, capsys: Capture)
     assert "Did you mean web?" in capsys.readouterr().err
 
 
-def test_upgrade_without_lock_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_upgrade_without_lock_is_an_error(capsys: Capture) -> None:
     assert main(["resolve", "torch", "--backend", "cpu", "--upgrade", "torch"]) == 2
     assert "There is no lock file matrix.lock." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("consumer", ["pip", "uv", "cotainr"])
 def test_requirements_left_open_are_written_without_version(
-    consumer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    consumer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     indexes = FakeIndexes({}, unreachable=["rich"])
     monkeypatch.setattr(api, "package_indexes", lambda *_: indexes)
     assert main(["resolve", "torch", "rich>=13", "--backend", "cpu", "--python", "3.12"]) == 0

@@ -22,7 +22,6 @@ def _here(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PYTHONUSERBASE", str(tmp_path / "own"))
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture

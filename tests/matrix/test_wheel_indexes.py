@@ -66,7 +66,6 @@ def amd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("PIP_INDEX_URL", f"{url}/simple")
     monkeypatch.delenv("PIP_NO_INDEX", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
     hosts = "".join(f'"https://{host}repo.amd.com/" = "{url}/amd/"\n' for host in ("stable.", ""))
     Path("matrix.toml").write_text(f"[mirrors]\n{hosts}")
     yield index
