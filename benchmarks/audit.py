@@ -99,28 +99,20 @@ def taken_from(path: Path) -> list[bytes]:
 def shared_object(bundles: list[bytes], size: int) -> Iterator[bytes]:
     """Yield a shared object with a GPU code section of about that size."""
     names = b"\0.shstrtab\0.hip_fatbin\0"
-    written = 4096
-    yield b""  # its header comes when its length is known; see `write`
-    for one in cycle(bundles):
+    code, written = [], 4096
+    for bundle in cycle(bundles):
         if written >= size:
             break
-        yield one
-        written += len(one)
+        code.append(bundle)
+        written += len(bundle)
+    head = b"\x7fELF" + bytes([2, 1, 1]) + bytes(9)
+    head += struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 0, written + 64, 0, 64, 56, 0, 64, 3, 1)
+    yield head.ljust(4096, b"\0")
+    yield from code
     sections = struct.pack("<IIQQQQIIQQ", *[0] * 10)
     sections += struct.pack("<IIQQQQIIQQ", 1, 3, 0, 0, written, len(names), 0, 0, 1, 0)
     sections += struct.pack("<IIQQQQIIQQ", 11, 1, 2, 0, 4096, written - 4096, 0, 0, 4096, 0)
     yield names.ljust(64, b"\0") + sections
-
-
-def header(bundles: list[bytes], size: int) -> bytes:
-    """Return the header of the same shared object, padded to a page."""
-    written, at = 4096, 0
-    while written < size:
-        written += len(bundles[at % len(bundles)])
-        at += 1
-    head = b"\x7fELF" + bytes([2, 1, 1]) + bytes(9)
-    head += struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 0, written + 64, 0, 64, 56, 0, 64, 3, 1)
-    return head.ljust(4096, b"\0")
 
 
 def write(directory: Path, bundles: list[bytes], megabytes: int) -> Path:
@@ -133,7 +125,6 @@ def write(directory: Path, bundles: list[bytes], megabytes: int) -> Path:
     wheel = directory / "large-1.0-cp311-cp311-linux_x86_64.whl"
     raw = directory / "large.so"
     with raw.open("wb") as file:
-        file.write(header(bundles, size))
         file.writelines(shared_object(bundles, size))
     with WheelFile(str(wheel), "w", zipfile.ZIP_DEFLATED) as sink:
         sink.write(str(raw), "large/_C.so")

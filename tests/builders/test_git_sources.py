@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import http.server
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,6 +19,7 @@ from builders.sources.git import CachedCommit, Repository, _fetch_failure, fetch
 from resolver.errors import CommandError, EnvironmentLacksError, MatrixError, SourceError
 from resolver.facts.schema import Git
 from tests.builders.gitrepos import add_submodule, blob, commit, commit_tree, files_of, git, tree_entry
+from tests.support.web_server import web_server
 
 INNER = {"inner.h": "int inner;\n"}
 MIDDLE = {"middle.h": "int middle;\n", "up": "->../../setup.py"}
@@ -227,20 +225,11 @@ def test_server_without_fetch_by_hash(repositories: Repositories) -> None:
 def test_plain_web_server(repositories: Repositories) -> None:
     """A repository below any web server, after ``git update-server-info``."""
     git(repositories.outer, "update-server-info")
-    handler = partial(_Quiet, directory=str(repositories.root))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_port}/outer/.git"
-        cached = fetch_git(Git(url, repositories.commit))
+    with web_server(repositories.root) as url:
+        cached = fetch_git(Git(f"{url}/outer/.git", repositories.commit))
         with pytest.raises(SourceError, match="Cannot read the repository"):
-            fetch_git(Git(f"http://127.0.0.1:{server.server_port}/nowhere", repositories.commit))
-        server.shutdown()
+            fetch_git(Git(f"{url}/nowhere", repositories.commit))
     assert commits(cached) == {"": repositories.commit}
-
-
-class _Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
-        """Print nothing."""
 
 
 def test_unknown_commit_is_an_error(made: Repositories) -> None:

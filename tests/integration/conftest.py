@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-import http.server
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +15,7 @@ from tests.rig.rig import Rig
 from tests.support.built import Built, kill_build, matrix
 from tests.support.fusedtiny import Repository, make_repository
 from tests.support.site import MakeSite, Site, make_site
+from tests.support.web_server import web_server
 
 
 @pytest.fixture(scope="session")
@@ -52,16 +50,8 @@ def index_url(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def http_url(built: Built) -> Iterator[str]:
     """Serve the index with a plain web server; yield its URL."""
-    handler = functools.partial(_Quiet, directory=str(built.index))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/simple/"
-        server.shutdown()
-
-
-class _Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
-        """Ignore log messages."""
+    with web_server(built.index) as url:
+        yield f"{url}/simple/"
 
 
 @pytest.fixture

@@ -6,13 +6,10 @@ stranger registered the names of packages that only we have, and for a careless 
 
 from __future__ import annotations
 
-import functools
-import http.server
 import os
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -32,6 +29,7 @@ from resolver.model import BaseImage, Resolution
 from resolver.reporter import SILENT
 from tests.support.locks import built_pick, local_file, locked_pick, with_image, with_kept
 from tests.support.tiny import tiny_index, tiny_wheel
+from tests.support.web_server import web_server
 
 pytestmark = pytest.mark.integration
 Capture = pytest.CaptureFixture[str]
@@ -39,13 +37,6 @@ LABEL = "cpu.torch2.13.0"
 OURS = {"deepspeed": f"0.19.8+{LABEL}", "mylab-ext": f"1.0+{LABEL}"}
 OTHERS = {"torch": "2.13.0+cpu", "sympy": "1.14.0", "mpmath": "1.3.0"}
 REQUIRES = {"torch": ["sympy"], "sympy": ["mpmath"]}
-
-
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    """Serve a directory without logging."""
-
-    def log_message(self, *_: object) -> None:
-        """Log nothing."""
 
 
 @pytest.fixture
@@ -56,11 +47,8 @@ def evil(tmp_path: Path) -> Iterator[str]:
         tmp_path / "evil",
         {name: [("99.0", []), ("99.0+cpu", []), (f"99.0+{LABEL}", [])] for name in names},
     )
-    handler = functools.partial(Quiet, directory=str(root))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/simple"
-        server.shutdown()
+    with web_server(root) as url:
+        yield f"{url}/simple"
 
 
 @pytest.fixture

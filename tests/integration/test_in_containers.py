@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import ast
-import functools
-import http.server
 import json
 import os
 import shutil
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.rig.rig import Rig
+from tests.support.web_server import web_server
 
 pytestmark = pytest.mark.integration
 
@@ -29,6 +27,7 @@ from pathlib import Path
 from builders.containers.engines import choose_runtime
 from builders.containers.image import Image
 from builders.containers.runtime import Bind, View, run_in
+from tests.support.web_server import web_server
 image, given = Image("base", Path(sys.argv[1]), "0" * 64), json.loads(sys.argv[2])
 binds = [Bind(Path(path), writable) for path, writable in given.get("binds", {}).items()]
 cwd = Path(given["cwd"]) if "cwd" in given else None
@@ -66,16 +65,8 @@ def run(rig: Rig, command: list[str], *, env: dict[str, str] | None = None, **vi
 def server(tmp_path: Path) -> Iterator[int]:
     """Start a web server on this machine; yield its port."""
     (tmp_path / "page").write_text("reached")
-    handler = functools.partial(_Quiet, directory=str(tmp_path))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as one:
-        threading.Thread(target=one.serve_forever, daemon=True).start()
-        yield one.server_port
-        one.shutdown()
-
-
-class _Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
-        """Write no log."""
+    with web_server(tmp_path) as url:
+        yield int(url.rpartition(":")[2])
 
 
 def test_callers_environment_stays_outside(rig: Rig) -> None:

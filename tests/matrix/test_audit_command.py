@@ -9,10 +9,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from wheel.wheelfile import WheelFile
 
 from matrix.cli import main
 from tests.builders.bundles import code_object
+from tests.support.tiny import wheel_of
 
 Capture = pytest.CaptureFixture[str]
 
@@ -21,14 +21,8 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def wheel(name: str = "tiny", version: str = "1.0", **files: bytes) -> Path:
-    path = Path(f"{name}-{version}-py3-none-linux_x86_64.whl")
-    with WheelFile(str(path), "w") as sink:
-        for member, data in files.items():
-            sink.writestr(f"{name}/{member}.hsaco", data)
-        info = f"{name}-{version}.dist-info"
-        sink.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-        sink.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-linux_x86_64\n")
-    return path
+    members = {f"{name}/{member}.hsaco": data for member, data in files.items()}
+    return wheel_of(Path(), name, version, members, tag="py3-none-linux_x86_64")
 
 
 def test_json_of_a_sound_wheel(capsys: Capture) -> None:
@@ -73,12 +67,11 @@ def test_image_options_are_compared(capsys: Capture) -> None:
     library = Path("op.so")
     Path("op.c").write_text('#include <stdio.h>\nint answer(void) { return puts("x"); }')
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(library), "op.c"], check=True)
-    path = Path("tiny-1.0-py3-none-linux_x86_64.whl")
-    with WheelFile(str(path), "w") as sink:
-        sink.write(str(library), "tiny/op.so")
-        sink.writestr("deepspeed/git_version_info_installed.py", "installed_ops={'op': True}\n")
-        sink.writestr("tiny-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
-        sink.writestr("tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-linux_x86_64\n")
+    members = {
+        "tiny/op.so": library.read_bytes(),
+        "deepspeed/git_version_info_installed.py": b"installed_ops={'op': True}\n",
+    }
+    path = wheel_of(Path(), "tiny", "1.0", members, tag="py3-none-linux_x86_64")
     Path("facts.json").write_text(json.dumps({"schema": 1, "image": {"glibc": "2.0", "libraries": []}}))
     assert main(["audit", str(path), "--base-image-facts", "facts.json", "--format", "json"]) == 1
     (wheel_,) = json.loads(capsys.readouterr().out)["wheels"]

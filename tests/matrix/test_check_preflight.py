@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shlex
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
 
 from matrix.checking import preflight as asking
 from matrix.cli import main
+from tests.support.tiny import tiny_index
 
 Capture = pytest.CaptureFixture[str]
 SAID = "ERROR: Cannot install a and b\n  a 1 depends on b<2\nERROR: Resolution"
@@ -147,8 +146,8 @@ def test_real_pip_resolves_from_local_index(capsys: Capture, monkeypatch: pytest
     for name in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "PIP_INDEX_URL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
-    for name, needs in (("tiny", "small<2"), ("small", "")):
-        _publish(Path("index"), name, needs)
+    needs = {"tiny": ["small<2"], "small": []}
+    tiny_index(Path("index"), {name: [("1.0", needs[name]), ("2.0", needs[name])] for name in needs})
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     head = f"dependencies:\n- python={python}\n- pip=26.*\n- pip:\n  - --index-url file:///mnt/simple\n"
 
@@ -162,25 +161,3 @@ def test_real_pip_resolves_from_local_index(capsys: Capture, monkeypatch: pytest
     assert "tiny 1.0 depends on small<2" in str(output["output"])
     assert "env.yml (line 6)" in str(output["output"])
     assert not list(Path().glob("nowhere*"))
-
-
-def _publish(index: Path, name: str, needs: str) -> None:
-    """Write two versions of a pure wheel and their page."""
-    folder = index / "simple" / name
-    folder.mkdir(parents=True)
-    links = ""
-    for version in ("1.0", "2.0"):
-        wheel = folder / f"{name}-{version}-py3-none-any.whl"
-        info = f"{name}-{version}.dist-info"
-        metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-        metadata += f"Requires-Dist: {needs}\n" if needs else ""
-        with zipfile.ZipFile(wheel, "w") as sink:
-            sink.writestr(f"{info}/METADATA", metadata)
-            sink.writestr(
-                f"{info}/WHEEL",
-                "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-            )
-            sink.writestr(f"{info}/RECORD", "")
-        digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
-        links += f'<a href="{wheel.name}#sha256={digest}">{wheel.name}</a>\n'
-    (folder / "index.html").write_text(f"<!DOCTYPE html><html><body>{links}</body></html>")

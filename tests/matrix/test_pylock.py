@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import http.server
 import os
 import platform
 import subprocess
 import sys
-import threading
 import tomllib
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,17 +23,12 @@ from matrix.cli import main
 from resolver.facts.schema import Sdist
 from resolver.lock import dumps, read_lock
 from resolver.model import Resolution
+from tests.support.tiny import tiny_wheel
+from tests.support.web_server import web_server
 
 Capture = pytest.CaptureFixture[str]
 LABELLED = "0.19.8+cpu.torch2.13.0"
 ABI = f"cp{running_python().replace('.', '')}"
-
-
-class Server(http.server.SimpleHTTPRequestHandler):
-    """Serve a directory without logging."""
-
-    def log_message(self, *_: object) -> None:
-        """Log nothing."""
 
 
 @pytest.fixture
@@ -45,28 +36,8 @@ def web(tmp_path: Path) -> Iterator[tuple[Path, str]]:
     """Serve a directory of wheel indexes on the loopback."""
     root = tmp_path / "web"
     root.mkdir()
-    handler = functools.partial(Server, directory=str(root))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        yield root, f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
-def wheel(folder: Path, name: str, version: str, tags: str) -> Path:
-    """Build a tiny wheel."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name}-{version}-{tags}.whl"
-    info = f"{name}-{version}.dist-info"
-    members = {
-        f"{name}.py": f"VERSION = {version!r}\n",
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
-        f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: {tags}\n",
-    }
-    record = "".join(f"{member},,\n" for member in [*members, f"{info}/RECORD"])
-    with zipfile.ZipFile(path, "w") as archive:
-        for member, text in (members | {f"{info}/RECORD": record}).items():
-            archive.writestr(member, text)
-    return path
+    with web_server(root) as url:
+        yield root, url
 
 
 def serve(root: Path, project: str, *, hashes: bool = True) -> None:
@@ -97,9 +68,9 @@ def lock(web: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, capsys: Capture
     machine = platform.machine()
     whl = web[0] / "whl" / "cpu"
     for tags in (f"{ABI}-{ABI}-manylinux_2_17_{machine}", f"cp39-cp39-manylinux_2_17_{machine}"):
-        wheel(whl / "torch", "torch", "2.13.0+cpu", tags)
-    wheel(whl / "torch", "torch", "2.12.0+cpu", f"{ABI}-{ABI}-manylinux_2_17_{machine}")
-    wheel(whl / "torch", "torch", "2.13.0+cpu", f"{ABI}-{ABI}-win_amd64")
+        tiny_wheel(whl / "torch", "torch", "2.13.0+cpu", tags=tags)
+    tiny_wheel(whl / "torch", "torch", "2.12.0+cpu", tags=f"{ABI}-{ABI}-manylinux_2_17_{machine}")
+    tiny_wheel(whl / "torch", "torch", "2.13.0+cpu", tags=f"{ABI}-{ABI}-win_amd64")
     serve(whl, "torch")
     return lock
 
@@ -108,7 +79,9 @@ def lock(web: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, capsys: Capture
 def built(lock: Resolution, tmp_path: Path) -> Path:
     """Publish the wheel of the lock in the index."""
     del lock
-    made = wheel(tmp_path / "made", "deepspeed", LABELLED, f"{ABI}-{ABI}-manylinux_2_17_{platform.machine()}")
+    made = tiny_wheel(
+        tmp_path / "made", "deepspeed", LABELLED, tags=f"{ABI}-{ABI}-manylinux_2_17_{platform.machine()}"
+    )
     return Index(tmp_path / "index").publish(made, {"build_key": "x"})
 
 
@@ -253,7 +226,7 @@ def test_published_wheel_must_match_hash_of_lock(
     lock: Resolution, web: tuple[Path, str], capsys: Capture
 ) -> None:
     pick = next(pick for pick in lock.picks if pick.name == "deepspeed")
-    made = wheel(web[0] / "simple" / "deepspeed", "deepspeed", "0.19.8", "py3-none-any")
+    made = tiny_wheel(web[0] / "simple" / "deepspeed", "deepspeed", "0.19.8", tags="py3-none-any")
     serve(web[0] / "simple", "deepspeed")
     for digest, code in ((hashlib.sha256(made.read_bytes()).hexdigest(), 0), ("0" * 64, 1)):
         published = msgspec.structs.replace(

@@ -5,10 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tarfile
-import threading
 from collections.abc import Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -21,17 +18,13 @@ from resolver.lock import read_lock
 from resolver.model import Resolution
 from resolver.versions import minor
 from tests.support.tiny import tiny_wheel
+from tests.support.web_server import web_server
 
 Capture = pytest.CaptureFixture[str]
 AMD = "https://stable.repo.amd.com/rocm/whl-next"
 TORCH = "2.14.0+rocm10.1.0"
 TRITON = "3.8.0+git669b31ac.rocm10.1.0"
 TAGS = "cp312-cp312-linux_x86_64"
-
-
-class Handler(SimpleHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
-        pass
 
 
 @pytest.fixture
@@ -60,17 +53,13 @@ def amd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     put(pypi, "filelock", "3.32.3")
     for name in ("rocm", "rocm-bootstrap", "rocm-sdk-core", "amd-torch-device-gfx942", "triton"):
         put(pypi, name, "99.0")
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(root)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    url = f"http://127.0.0.1:{server.server_port}"
-    monkeypatch.setenv("PIP_INDEX_URL", f"{url}/simple")
     monkeypatch.delenv("PIP_NO_INDEX", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    hosts = "".join(f'"https://{host}repo.amd.com/" = "{url}/amd/"\n' for host in ("stable.", ""))
-    Path("matrix.toml").write_text(f"[mirrors]\n{hosts}")
-    yield index
-    server.shutdown()
-    server.server_close()
+    with web_server(root) as url:
+        monkeypatch.setenv("PIP_INDEX_URL", f"{url}/simple")
+        hosts = "".join(f'"https://{host}repo.amd.com/" = "{url}/amd/"\n' for host in ("stable.", ""))
+        Path("matrix.toml").write_text(f"[mirrors]\n{hosts}")
+        yield index
 
 
 def put(index: Path, name: str, version: str, **more: Any) -> Path:

@@ -9,7 +9,6 @@
     buildable: "can be built",
     impossible: "impossible",
   };
-  const FIXED = 3; // a row: group, torch, Python, cells
   const byId = (id) => document.getElementById(id);
 
   /** Create an element; texts are never parsed as HTML. */
@@ -104,7 +103,6 @@
       return row;
     });
     const collator = new Intl.Collator("en", { numeric: true });
-    const lists = new Map();
 
     /** Compare cells: impossible cells come last in ascending order, versions are compared by their numbers. */
     const sorter = (one, other) =>
