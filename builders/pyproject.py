@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 FILE = "pyproject.toml"
 _NEEDED = ("version", "dependencies", "optional-dependencies", "requires-python")
-Listed = tuple[str, "Requirement"]
-"""The key that lists a requirement, and the requirement."""
+Declaration = tuple[str, "Requirement"]
+"""The key that declares a requirement, and the requirement."""
 
 
 class Project(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
@@ -134,7 +134,7 @@ def requirements_of(
         The file lacks an extra or a group, has an invalid requirement, or does not state its dependencies.
     """
     project = document.project
-    listed: list[Listed] = []
+    declarations: list[Declaration] = []
     if project is None:
         if extras or not groups:
             msg = f"{path} has no [project] table, so it lists no dependencies."
@@ -148,11 +148,11 @@ def requirements_of(
                 msg = f"{path}: project.requires-python: {text!r} is not a valid specifier (PEP 440)."
                 raise UsageError(msg, hint="Write it as >=3.10")
             yield "project.requires-python", f"python{project.requires_python}"
-        listed += _dependencies(project, path)
+        declarations += _dependencies(project, path)
         for extra in extras:
-            listed += _of_extra(project, path, extra)
-    listed += _of_groups(document, path, groups)
-    for key, requirement in _without_self(listed, project, path):
+            declarations += _of_extra(project, path, extra)
+    declarations += _of_groups(document, path, groups)
+    for key, requirement in _without_self(declarations, project, path):
         yield key, str(requirement)
 
 
@@ -163,11 +163,11 @@ def _check_static(project: Project, path: Path) -> None:
         raise UsageError(msg, hint="If it comes from a requirements file, name that file with -r.")
 
 
-def _dependencies(project: Project, path: Path) -> Iterator[Listed]:
+def _dependencies(project: Project, path: Path) -> Iterator[Declaration]:
     return _parsed(project.dependencies, path, "project.dependencies")
 
 
-def _of_extra(project: Project, path: Path, extra: str) -> Iterator[Listed]:
+def _of_extra(project: Project, path: Path, extra: str) -> Iterator[Declaration]:
     for name, texts in project.optional_dependencies.items():
         if normalize_name(name) == normalize_name(extra):
             return _parsed(texts, path, f"project.optional-dependencies.{name}")
@@ -176,7 +176,7 @@ def _of_extra(project: Project, path: Path, extra: str) -> Iterator[Listed]:
     raise UsageError(msg, hint=hint)
 
 
-def _of_groups(document: PyProject, path: Path, groups: Sequence[str]) -> Iterator[Listed]:
+def _of_groups(document: PyProject, path: Path, groups: Sequence[str]) -> Iterator[Declaration]:
     if not groups:
         return
     known = {normalize_name(name) for name in document.dependency_groups}
@@ -199,9 +199,11 @@ def _of_groups(document: PyProject, path: Path, groups: Sequence[str]) -> Iterat
         raise UsageError(msg) from None
 
 
-def _without_self(listed: Iterable[Listed], project: Project | None, path: Path) -> Iterator[Listed]:
+def _without_self(
+    declarations: Iterable[Declaration], project: Project | None, path: Path
+) -> Iterator[Declaration]:
     """Replace requirements on the project itself with those of the extras that they name."""
-    queue = deque((key, requirement, frozenset[str]()) for key, requirement in listed)
+    queue = deque((key, requirement, frozenset[str]()) for key, requirement in declarations)
     done: set[tuple[str, frozenset[str]]] = set()
     while queue:
         key, requirement, markers = queue.popleft()
@@ -224,7 +226,7 @@ def _with_marker(requirement: Requirement, marker: str) -> Requirement:
     return requirement
 
 
-def _parsed(texts: Iterable[str], path: Path, key: str) -> Iterator[Listed]:
+def _parsed(texts: Iterable[str], path: Path, key: str) -> Iterator[Declaration]:
     for text in texts:
         try:
             yield key, Requirement(text)

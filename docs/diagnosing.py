@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from builders.diagnosis.known import Failure, known
+from builders.diagnosis.known import Failure, known_failures
 
 _HEAD = """# Known failures
 
@@ -19,7 +19,7 @@ without a GPU.
 
 def page() -> str:
     """Return the page."""
-    return "\n".join([_HEAD, *map(_section, known().failures)])
+    return "\n".join([_HEAD, *map(_section, known_failures().failures)])
 
 
 def _section(row: Failure) -> str:

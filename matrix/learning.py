@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builders.containers.image import is_local
-from builders.learning import Learned
+from builders.learning import LearnedFacts
 from builders.learning.image import learn_image
 from builders.learning.origin import ARCHIVES, is_git, learn_origin, read_origin
 from matrix.api import package_indexes
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 OUTPUT = Path("catalog") / "learned.toml"
 
 
-def learn(names: Sequence[str], catalog: Catalog, context: Context) -> Learned:
+def learn(names: Sequence[str], catalog: Catalog, context: Context) -> LearnedFacts:
     """Learn from wheels, sources and base images.
 
     Parameters
@@ -49,7 +49,7 @@ def learn(names: Sequence[str], catalog: Catalog, context: Context) -> Learned:
         raise UsageError(
             msg, hint="Name wheels, base images or distributions, as in `matrix catalog learn NAME==VERSION`."
         )
-    learned = Learned()
+    learned = LearnedFacts()
     for name in names:
         if _is_source(name):
             learned.add(_from_source(name, catalog, context))
@@ -70,7 +70,7 @@ def _is_source(text: str) -> bool:
     return text.endswith(ARCHIVES) or (path / "pyproject.toml").is_file() or (path / "setup.py").is_file()
 
 
-def _from_source(text: str, catalog: Catalog, context: Context) -> Learned:
+def _from_source(text: str, catalog: Catalog, context: Context) -> LearnedFacts:
     context.console.info(f"Reading {text} ...")
     settings = context.settings
     origin = read_origin(
@@ -82,7 +82,7 @@ def _from_source(text: str, catalog: Catalog, context: Context) -> Learned:
     return learn_origin(origin, catalog, context.today)
 
 
-def _from_path(path: Path, catalog: Catalog, context: Context) -> Iterator[Learned]:
+def _from_path(path: Path, catalog: Catalog, context: Context) -> Iterator[LearnedFacts]:
     from builders.learning.wheel import learn_wheel
 
     wheels = [path] if path.suffix == ".whl" else []
@@ -99,7 +99,7 @@ def _from_path(path: Path, catalog: Catalog, context: Context) -> Iterator[Learn
         yield learn_wheel(wheel, catalog, context.today)
 
 
-def _from_index(name: str, catalog: Catalog, context: Context) -> Iterator[Learned]:
+def _from_index(name: str, catalog: Catalog, context: Context) -> Iterator[LearnedFacts]:
     from builders.learning.wheel import learn_published, learn_url
 
     if "://" not in name and ("/" in name or name.endswith(".whl")):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from resolver.model import Request
 
 
-class Kept(Preinstalled, frozen=True):
+class PreinstalledDocument(Preinstalled, frozen=True):
     """The distributions that ``--keep-installed`` keeps."""
 
     picks: dict[str, str] | UnsetType = UNSET
@@ -25,7 +25,7 @@ class Kept(Preinstalled, frozen=True):
 class TargetDocument(Target, frozen=True, kw_only=True):
     """The target of a request, and the distributions to keep."""
 
-    kept: Kept | UnsetType = UNSET
+    kept: PreinstalledDocument | UnsetType = UNSET
 
 
 class ResolutionDocument(Resolution, frozen=True, kw_only=True):
@@ -42,21 +42,21 @@ class ConflictDocument(Conflict, frozen=True, kw_only=True):
 
 def resolution_document(resolution: Resolution) -> ResolutionDocument:
     """Return the JSON document of a resolution."""
-    kept = _kept(resolution.request)
+    kept = _preinstalled(resolution.request)
     if kept:
         picks = {pick.name: pick.version for pick in resolution.picks if pick.origin == "preinstalled"}
         ignored = sorted(kept.installed.keys() - picks.keys() - {"python", "rocm"})
-        kept = Kept(kept.source, kept.installed, picks, ignored)
+        kept = PreinstalledDocument(kept.source, kept.installed, picks, ignored)
     target = TargetDocument(**asdict(resolution.target), kept=kept or UNSET)
     return ResolutionDocument(**{**asdict(resolution), "target": target})
 
 
 def conflict_document(conflict: Conflict) -> ConflictDocument:
     """Return the JSON document of a conflict."""
-    target = TargetDocument(**asdict(conflict.target), kept=_kept(conflict.request) or UNSET)
+    target = TargetDocument(**asdict(conflict.target), kept=_preinstalled(conflict.request) or UNSET)
     return ConflictDocument(**{**asdict(conflict), "target": target})
 
 
-def _kept(request: Request) -> Kept | None:
+def _preinstalled(request: Request) -> PreinstalledDocument | None:
     preinstalled = request.preinstalled
-    return Kept(preinstalled.source, preinstalled.installed) if preinstalled else None
+    return PreinstalledDocument(preinstalled.source, preinstalled.installed) if preinstalled else None

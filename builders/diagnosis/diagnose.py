@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from builders.diagnosis.known import Failure, Known, fill, known
+from builders.diagnosis.known import Failure, KnownFailures, fill, known_failures
 from builders.findings import Finding
 from builders.logs import Readable, Sighting, parts, sightings
 from resolver.errors import UsageError
@@ -63,10 +63,10 @@ def diagnose(log: Path, context: Context | None = None) -> list[Finding]:
 
 
 def diagnose_stream(
-    source: Readable, context: Context | None = None, knowledge: Known | None = None
+    source: Readable, context: Context | None = None, knowledge: KnownFailures | None = None
 ) -> list[Finding]:
     """Diagnose an open log, like `diagnose`."""
-    knowledge = knowledge or known()
+    knowledge = knowledge or known_failures()
     return judge(knowledge.failures, scan(source, knowledge), context or Context())
 
 
@@ -174,7 +174,7 @@ def explain_failure(message: str, log: Path, context: Context) -> tuple[str, lis
     return "\n".join(filter(None, [message, diagnosis_text(diagnosis[:_SHOWN_CAUSES])])), diagnosis
 
 
-def scan(source: Readable, knowledge: Known) -> dict[str, list[Sighting]]:
+def scan(source: Readable, knowledge: KnownFailures) -> dict[str, list[Sighting]]:
     """Search a log for all patterns; return the first few matching lines of each pattern, by its text."""
     patterns = [*knowledge.patterns.items()]
     seen: dict[str, list[Sighting]] = {}

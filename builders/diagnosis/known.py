@@ -72,7 +72,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     failure: tuple[Failure, ...]
 
 
-class Known(msgspec.Struct, frozen=True):
+class KnownFailures(msgspec.Struct, frozen=True):
     """All known failures, with their patterns compiled."""
 
     failures: tuple[Failure, ...]
@@ -83,12 +83,12 @@ class Known(msgspec.Struct, frozen=True):
 
 
 @cache
-def known() -> Known:
+def known_failures() -> KnownFailures:
     """Return the shipped failures."""
-    return read_known(SHIPPED.read_text(encoding="utf-8"), str(SHIPPED))
+    return read_known_failures(SHIPPED.read_text(encoding="utf-8"), str(SHIPPED))
 
 
-def read_known(text: str, name: str) -> Known:
+def read_known_failures(text: str, name: str) -> KnownFailures:
     """Read failures from TOML: ``schema = 1`` and tables ``[[failure]]`` with the keys of `Failure`.
 
     Raises
@@ -117,7 +117,7 @@ def read_known(text: str, name: str) -> Known:
     for number in candidates(b""):
         msg = f"{name}: the pattern {[*patterns][number]!r} requires no text, so every line would be tried."
         raise CatalogError(msg)
-    return Known(rows, patterns, candidates)
+    return KnownFailures(rows, patterns, candidates)
 
 
 def _row_of(data: dict[str, object], message: str) -> str:

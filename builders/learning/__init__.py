@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-class Learned(msgspec.Struct):
+class LearnedFacts(msgspec.Struct):
     """Facts that were learned from files."""
 
     rows: list[schema.Row] = []
@@ -29,7 +29,7 @@ class Learned(msgspec.Struct):
     read: int = 0
     """Number of these bytes that were read."""
 
-    def add(self, other: Learned) -> None:
+    def add(self, other: LearnedFacts) -> None:
         """Add the facts that were learned from another file; see `merged`."""
         self.rows = merged([*self.rows, *other.rows])
         self.remarks += [text for text in other.remarks if text not in self.remarks]

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from builders.containers.image import find_image, image_name
 from builders.containers.inspection import as_row, inspect_image
-from builders.learning import Learned
+from builders.learning import LearnedFacts
 
 if TYPE_CHECKING:
     from datetime import date
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
 
 
-def learn_image(path: Path, catalog: Catalog, today: date) -> Learned:
+def learn_image(path: Path, catalog: Catalog, today: date) -> LearnedFacts:
     """Learn from a base image on this machine; inspecting it may start a container.
 
     Raises
@@ -34,4 +34,4 @@ def learn_image(path: Path, catalog: Catalog, today: date) -> Learned:
     parts = {"os": "Linux distribution", "glibc": "glibc", "rocm": "ROCm release", "mpi": "MPI"}
     remarks = [f"{facts.name}: no {what} was found." for key, what in parts.items() if not getattr(row, key)]
     size = path.stat().st_size if path.is_file() else 0
-    return Learned(rows=[row], remarks=remarks, size=size, read=size)
+    return LearnedFacts(rows=[row], remarks=remarks, size=size, read=size)

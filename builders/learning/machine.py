@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from builders import host
 from builders.containers.image import form_of
 from builders.doctor import count_gpus
-from builders.learning import Learned
+from builders.learning import LearnedFacts
 from builders.learning.image import learn_image
 from builders.probe.slurm import hours_of
 from builders.process import output_of
@@ -36,7 +36,7 @@ def site_name() -> str:
     return (match[1] if match else socket.gethostname().partition(".")[0]).lower()
 
 
-def learn_machine(name: str, catalog: Catalog, today: date, images: Iterable[Path] = ()) -> Learned:
+def learn_machine(name: str, catalog: Catalog, today: date, images: Iterable[Path] = ()) -> LearnedFacts:
     """Return the rows of a site for this machine.
 
     Parameters
@@ -51,7 +51,7 @@ def learn_machine(name: str, catalog: Catalog, today: date, images: Iterable[Pat
     UsageError
         A directory does not exist or contains no image.
     """
-    learned = Learned()
+    learned = LearnedFacts()
     machine = _Machine(name, catalog, today, learned.remarks)
     learned.rows += machine.rows()
     for folder in images:

@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from builders.files import sha256_of
-from builders.learning import Learned
+from builders.learning import LearnedFacts
 from builders.learning.recipe_draft import components_of, draft_rows, gaps_of, version_of_ref
 from builders.learning.source import SourceFacts, learn_source
 from builders.sources import Downloads, fetch_sdist, pack_directory, unpack_sdist, without_password
@@ -119,7 +119,7 @@ def read_origin(
     return _of_project(text, indexes, mirrors, offline=offline)
 
 
-def learn_origin(origin: Origin, catalog: Catalog, today: date) -> Learned:
+def learn_origin(origin: Origin, catalog: Catalog, today: date) -> LearnedFacts:
     """Return rows that the catalog lacks, and remarks where the source disagrees with the catalog.
 
     A release, a package and a recipe of the catalog are never replaced.
@@ -141,7 +141,7 @@ def learn_origin(origin: Origin, catalog: Catalog, today: date) -> Learned:
     if release and pin and type(pin) is type(origin.pin) and not _is_same_source(pin, origin.pin):
         remarks.append(f"{title}: {release.location} names a different file or commit than {origin.title}.")
     remarks += [text for recipe in recipes for text in _differences(facts, recipe)]
-    return Learned(kept, remarks, origin.size, origin.size)
+    return LearnedFacts(kept, remarks, origin.size, origin.size)
 
 
 def _is_same_source(pin: Sdist | Git, other: Sdist | Git) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from builders.cache import cache_root
 from builders.files import exclusive_lock, write_atomic
-from builders.learning import Learned, merged
+from builders.learning import LearnedFacts, merged
 from resolver.errors import CatalogError
 from resolver.facts import schema
 from resolver.facts.catalog_files import read_file, row_to_toml
@@ -63,7 +63,7 @@ def remember_built(wheel: Path, version: str, variant: str, catalog: Catalog, to
     _remember(learn_built(wheel, version, variant, catalog, today), catalog)
 
 
-def _remember(learned: Learned, catalog: Catalog) -> None:
+def _remember(learned: LearnedFacts, catalog: Catalog) -> None:
     rows = [row for row in new_rows(learned.rows, catalog)[0] if not isinstance(row, schema.Release)]
     if not rows:
         return

@@ -32,7 +32,7 @@ from builders.containers.inspection import gcc_of
 from builders.files import sha256_of
 from builders.glibc_tags import required_glibc
 from builders.index_client.transport import RequestError
-from builders.learning import Learned, merged
+from builders.learning import LearnedFacts, merged
 from builders.learning.remote import RemoteWheel, request_failed
 from builders.temporary import TemporaryDirectory
 from builders.urls import without_password
@@ -72,7 +72,7 @@ _ANY = ">=0"
 _LARGEST_WHEEL = 1 << 34  # bytes; torch for ROCm has 5 GB
 
 
-def learn_wheel(path: Path, catalog: Catalog, today: date) -> Learned:
+def learn_wheel(path: Path, catalog: Catalog, today: date) -> LearnedFacts:
     """Learn from a wheel on this machine.
 
     Raises
@@ -93,7 +93,7 @@ def learn_wheel(path: Path, catalog: Catalog, today: date) -> Learned:
     return learn_contents(contents, digest, catalog, today, size=size)
 
 
-def learn_published(file: File, catalog: Catalog, transport: Transport, today: date) -> Learned:
+def learn_published(file: File, catalog: Catalog, transport: Transport, today: date) -> LearnedFacts:
     """Learn from a wheel on a server whose SHA-256 is known; only parts of the wheel are fetched.
 
     Raises
@@ -115,7 +115,7 @@ def learn_published(file: File, catalog: Catalog, transport: Transport, today: d
     return learn_contents(contents, file.sha256, catalog, today, size=remote.size, read=remote.fetched)
 
 
-def learn_url(url: str, catalog: Catalog, transport: Transport, today: date) -> Learned:
+def learn_url(url: str, catalog: Catalog, transport: Transport, today: date) -> LearnedFacts:
     """Learn from the wheel at a URL.
 
     Without a hash (``#sha256=...``) the wheel is downloaded to compute it.
@@ -148,7 +148,7 @@ def learn_url(url: str, catalog: Catalog, transport: Transport, today: date) -> 
         return learn_wheel(path, catalog, today)
 
 
-def learn_built(path: Path, version: str, variant: str, catalog: Catalog, today: date) -> Learned:
+def learn_built(path: Path, version: str, variant: str, catalog: Catalog, today: date) -> LearnedFacts:
     """Learn the requirements of a release from the metadata of a wheel that was built.
 
     Each distribution that the catalog lacks gets a package row; package indexes decide its version.
@@ -156,7 +156,7 @@ def learn_built(path: Path, version: str, variant: str, catalog: Catalog, today:
     with WheelReader(path) as wheel:
         metadata = f"{wheel.dist_info}/METADATA"
         contents, _ = read_contents(path.name, wheel, lambda info: info.filename == metadata)
-    learned = Learned()
+    learned = LearnedFacts()
     reading = _Reading(contents, sha256_of(path), catalog, today, learned.remarks)
     rows = reading.requirements_of_release(version, variant)
     learned.rows = merged(rows)
@@ -205,7 +205,7 @@ def _compressed_parts(
 
 def learn_contents(
     contents: Contents, sha256: str, catalog: Catalog, today: date, *, size: int = 0, read: int | None = None
-) -> Learned:
+) -> LearnedFacts:
     """Return the rows that the content of a wheel states.
 
     Parameters
@@ -215,7 +215,7 @@ def learn_contents(
     size, read
         Bytes of the file, and how many of them were read; all by default.
     """
-    learned = Learned(size=size, read=size if read is None else read)
+    learned = LearnedFacts(size=size, read=size if read is None else read)
     reading = _Reading(contents, sha256, catalog, today, learned.remarks)
     learned.rows = merged(reading.rows())
     return learned

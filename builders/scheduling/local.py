@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from builders import host
 from builders.build_directory import prune
 from builders.diagnosis import OUT_OF_MEMORY, diagnosed
-from builders.diagnosis.known import known
+from builders.diagnosis.known import known_failures
 from builders.files import write_atomic
 from builders.io_errors import explain_any_os_error
 from builders.process import end_with_parent
@@ -420,7 +420,7 @@ def _import_early() -> None:
     """Import the modules for checking and publishing while compilers run; this takes 0.3 s of CPU."""
     import builders.sbom  # noqa: F401
 
-    known()
+    known_failures()
 
 
 def _end_on_first_signal() -> None:

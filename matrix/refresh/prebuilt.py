@@ -15,7 +15,7 @@ import msgspec
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from builders.learning import Learned
+from builders.learning import LearnedFacts
 from matrix.refresh import CatalogUpdate
 from matrix.refresh.client import files_by_version
 from matrix.refresh.torch_index import glibc_of, is_linux, platform_tag, pythons_of, requirements_of
@@ -43,7 +43,7 @@ _DEVICE = re.compile(r"amd-torch-device-(gfx[0-9a-f]+)")
 _OLDEST_VLLM = "0.14"  # the first release with wheels for ROCm
 _NOTE = "From the names of its files; the content was not read."
 
-Reader = Callable[[File], Learned]
+Reader = Callable[[File], LearnedFacts]
 """Reads facts from a wheel on a server by fetching parts of the file; raises a `MatrixError` on failure."""
 
 

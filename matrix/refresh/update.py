@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from datetime import date
 
-    from builders.learning import Learned
+    from builders.learning import LearnedFacts
     from resolver.facts import schema
     from resolver.facts.catalog import Catalog
     from resolver.indexes import File
@@ -84,7 +84,7 @@ def fetch_update(
     client = Client(cache_root() / "refresh", mirrors)
     transport = Transport((), mirrors)
 
-    def read(file: File) -> Learned:
+    def read(file: File) -> LearnedFacts:
         reporter.step(f"reading {file.name}")
         return learn_published(file, catalog, transport, today)
 

@@ -25,7 +25,7 @@ from builders.diagnosis import (
     explain_failure,
 )
 from builders.diagnosis.diagnose import scan
-from builders.diagnosis.known import fill, known, read_known
+from builders.diagnosis.known import fill, known_failures, read_known_failures
 from builders.findings import Finding
 from builders.logs import line_expression, line_filter
 from resolver.errors import CatalogError, CommandError, UsageError
@@ -87,10 +87,10 @@ def test_pattern_has_a_log_or_a_line() -> None:
     samples += [line for lines in LINES.values() for line in lines]
     samples += [line for given in CONTEXTS.values() for line in given["lines"]]
     everything = io.BytesIO("\n".join(samples).encode())
-    seen = scan(everything, known())
-    assert [text for text in known().patterns if text not in seen] == []
+    seen = scan(everything, known_failures())
+    assert [text for text in known_failures().patterns if text not in seen] == []
     logged = {path.stem.partition("--")[0] for path in LOGS}
-    lacking = {row.id for row in known().failures if "provoked" in row.source} - logged
+    lacking = {row.id for row in known_failures().failures if "provoked" in row.source} - logged
     # The general failures occur in these logs only together with specific ones. undefined-symbol and
     # network-in-build have the same lines as undefined-torch-symbol and no-network. library-missing is
     # provoked below.
@@ -107,7 +107,7 @@ def test_pattern_has_a_log_or_a_line() -> None:
 def test_finding_named_by_pattern_exists_in_audit() -> None:
     builders = Path(__file__).parents[2] / "builders"
     text = "".join(path.read_text(encoding="utf-8") for path in builders.rglob("*.py"))
-    named = {id_ for row in known().failures for id_ in row.findings}
+    named = {id_ for row in known_failures().failures for id_ in row.findings}
     made = {"probe-object-failed": 'f"probe-{kind}-failed"', "probe-import-failed": 'f"probe-{kind}-failed"'}
     assert {id_ for id_ in named if made.get(id_, f'"{id_}"') not in text} == set()
     assert named
@@ -346,12 +346,16 @@ def test_shipped_pattern_is_tried_on_every_line_that_it_matches() -> None:
     lines += [line for listed in LINES.values() for line in listed]
     tried = matched = 0
     for line in lines:
-        candidates = set(known().candidates(line.encode()))
-        matches = {number for number, pattern in enumerate(known().patterns.values()) if pattern.search(line)}
+        candidates = set(known_failures().candidates(line.encode()))
+        matches = {
+            number
+            for number, pattern in enumerate(known_failures().patterns.values())
+            if pattern.search(line)
+        }
         assert matches <= candidates
         tried += len(candidates)
         matched += len(matches)
-    assert len(known().patterns) < matched <= tried < len(lines) * 3
+    assert len(known_failures().patterns) < matched <= tried < len(lines) * 3
 
 
 ROW = """schema = 1
@@ -388,11 +392,11 @@ TWICE = 'a test"\n' + ROW.partition("\n")[2]
 def test_invalid_row_is_named(change: tuple[str, str], why: str) -> None:
     assert change[0] in ROW
     with pytest.raises(CatalogError, match=re.escape(why)):
-        read_known(ROW.replace(*change), "mine.toml")
+        read_known_failures(ROW.replace(*change), "mine.toml")
 
 
 def test_added_row_is_recognized() -> None:
-    mine = read_known(ROW + 'all = ["a second"]\nnone = ["but not"]\n', "mine.toml")
+    mine = read_known_failures(ROW + 'all = ["a second"]\nnone = ["but not"]\n', "mine.toml")
 
     def own_ids(*lines: str) -> list[str]:
         return [finding.id for finding in diagnose_stream(io.BytesIO("\n".join(lines).encode()), None, mine)]

@@ -13,7 +13,7 @@ import pytest
 
 from builders.files import sha256_of
 from builders.index_client import IndexClient
-from builders.learning import Learned
+from builders.learning import LearnedFacts
 from builders.learning.wheel import learn_published, learn_url, learn_wheel
 from resolver.errors import EnvironmentLacksError, SourceError, UsageError
 from resolver.facts import schema
@@ -50,14 +50,14 @@ def compiled(compile_object: Callable[..., Path], tmp_path: Path) -> Callable[..
     return make
 
 
-def required(learned: Learned, on: str) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+def required(learned: LearnedFacts, on: str) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
     """Return versions and GPU architectures of the requirements on a component."""
     return [
         (row.versions, row.gfx) for row in learned.rows if isinstance(row, schema.Requires) and row.on == on
     ]
 
 
-def wheel_row(learned: Learned) -> schema.Wheel:
+def wheel_row(learned: LearnedFacts) -> schema.Wheel:
     (row,) = [row for row in learned.rows if isinstance(row, schema.Wheel)]
     return row
 
@@ -211,7 +211,7 @@ def test_objects_say_nothing_about_a_version_built_from_source(
 
 
 def test_wheels_of_one_release_are_joined(make_wheel: MakeWheel, catalog: Catalog) -> None:
-    learned = Learned()
+    learned = LearnedFacts()
     for python in ("cp312", "cp311", "cp39"):
         tags = f"{python}-{python}-manylinux_2_28_x86_64"
         files = {"tiny/a.hsaco": code_object("gfx90a"), "tiny/b.hsaco": code_object("gfx1030")}
@@ -251,7 +251,7 @@ def test_damaged_member_is_an_error(
 # On a server.
 
 
-def learn_from(server: RangeServer, catalog: Catalog, path: Path, **more: Any) -> Learned:
+def learn_from(server: RangeServer, catalog: Catalog, path: Path, **more: Any) -> LearnedFacts:
     client = IndexClient([f"{server.url}/simple"])
     url = f"{server.url}/{path.relative_to(server.root)}"
     file = schema_file(path.name, url, sha256_of(path))
