@@ -16,7 +16,7 @@ from builders.index import Index
 from builders.plan import Task
 from builders.recipes.compilers import Compiler
 from builders.records import changes_since_last_build
-from resolver.facts.schema import Patch, Sdist
+from resolver.facts.schema import Git, Patch, Sdist
 from resolver.model import Distribution, Edge
 from tests.support.records import record_of
 from tests.support.tasks import PYTHON, make_distribution, make_host, make_recipe, make_resolution
@@ -141,6 +141,13 @@ def test_day_and_driver_of_the_lock_cause_no_rebuild(index: Index) -> None:
     target = with_fields(task.resolution.target, date=datetime.date(2026, 9, 1), driver="6.8", site="lumi-g")
     later = replace(task, resolution=with_fields(task.resolution, target=target))
     assert index.find("tiny", later.build_key) is not None
+
+
+def test_submodule_that_is_left_out_causes_a_rebuild() -> None:
+    def key(*submodules: str) -> str:
+        return make(pick={"sdist": None, "git": Git("https://host/tiny", "1" * 40, submodules)}).build_key
+
+    assert key("third_party/ck") != key()
 
 
 def test_version_of_triton_matters_to_those_that_require_it() -> None:
