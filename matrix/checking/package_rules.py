@@ -251,7 +251,8 @@ def _check_unlabelled(entry: Entry, expected: Expected, indexes: Indexes) -> Ite
             "With the label it fails instead."
         )
         certain = len(versions) == 1 and bool(indexed) and indexed[0] in fitting
-        yield finding("unlabelled-torch", entry, message, corrected=corrected, fixable=certain)
+        if not (indexed and indexes.is_single):  # pip has no other index to take torch from
+            yield finding("unlabelled-torch", entry, message, corrected=corrected, fixable=certain)
         if indexed and indexed[0] not in fitting and indexed[0].rocm:
             yield from _check_rocm(entry, minor(indexed[0].rocm), expected)
         return
