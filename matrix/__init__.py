@@ -9,14 +9,13 @@ if TYPE_CHECKING:
     from builders.index import Index
     from matrix.api import audit_wheel, build, read_lock, resolve, write_lock
     from resolver.errors import MatrixError
-    from resolver.model import Conflict, Distribution, Resolution, Target
+    from resolver.model import Conflict, Resolution, Target
     from resolver.reporter import Reporter
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Conflict",
-    "Distribution",
     "Finding",
     "Index",
     "MatrixError",
@@ -35,7 +34,6 @@ _MODULES = {
     "Index": "builders.index",
     "MatrixError": "resolver.errors",
     "Conflict": "resolver.model",
-    "Distribution": "resolver.model",
     "Resolution": "resolver.model",
     "Target": "resolver.model",
     "Reporter": "resolver.reporter",
