@@ -69,17 +69,21 @@ def resolve(
     Raises
     ------
     UsageError
-        A name or a version is not valid.
+        A name, a version or a file is not valid.
     CatalogError
         A file of facts is not valid.
+    CycleError
+        The chosen distributions require each other in a cycle.
     EnvironmentLacksError
         `base_image` is a file that cannot be inspected on this machine, or a package index cannot be reached.
+    SourceError
+        An index, or the target of a direct reference, is broken or has another hash.
     MatrixError
         The inspection of `base_image` failed; the error names the log.
-    SourceError
-        A page of a package index is broken.
     TooLargeError
         The search reached its limit of steps.
+    OSError
+        `base_image` must be inspected, and the cache cannot be written.
     """
     from builders.containers.inspection import with_inspected_image
 
@@ -119,10 +123,12 @@ def resolve_settings(
     ------
     UsageError
         A name, a version or a file is not valid, or `earlier` has no distribution that is to be upgraded.
+    CycleError
+        The chosen distributions require each other in a cycle.
     EnvironmentLacksError, MatrixError
         A package index cannot be reached, or a base image cannot be inspected.
     SourceError
-        A page of a package index is broken.
+        An index, or the target of a direct reference, is broken or has another hash.
     TooLargeError
         The search reached its limit of steps.
     """
@@ -176,7 +182,7 @@ def read_lock(path: str | Path = "matrix.lock") -> Resolution:
     Raises
     ------
     LockError
-        The file is missing, is not a lock, or was edited.
+        The file is missing, cannot be read, is not a lock, or was edited.
     """
     from resolver.lock import read_lock as read
 
@@ -243,17 +249,25 @@ def build(
 
     Raises
     ------
-    BuildError, AuditError
+    BuildError, RecipeError, CommandError, AuditError
         A wheel could not be built, or its content is wrong. The wheel is not published, and the error
         names the log.
     UsageError
-        The resolution does not build one of the names.
+        The resolution does not build one of the names, or an argument does not fit the resolution.
+    CatalogError, LockError
+        A file of facts is not valid, or no recipe builds a distribution of the resolution.
     ImageChangedError
         The base image differs from that of the resolution.
-    MatrixError
-        The inspection of the base image failed, or a patch is missing or differs from that of the resolution.
+    SourceError, HashMismatchError
+        A source or a patch is missing, is broken, or has another hash.
     EnvironmentLacksError
-        The machine lacks a tool, or a source is not available.
+        The machine lacks a tool, network access or disk space.
+    DamagedIndexError, NameTakenError
+        A link is in the place of a directory of the index, or another wheel has the name of a new wheel.
+    MatrixError
+        The inspection of the base image failed; the error names the log.
+    OSError
+        The index or the cache cannot be read or written.
     """
     from builders.build_host import find_build_host
     from builders.plan import plan

@@ -92,6 +92,9 @@ class Published(msgspec.Struct, frozen=True):
 class Index:
     """Published wheels, their pages and their provenance.
 
+    Every method that uses the directory raises `DamagedIndexError` if a directory in it is a link or a file,
+    and `OSError` if it cannot be read or written.
+
     Parameters
     ----------
     root
@@ -490,9 +493,10 @@ class Index:
 
         Raises
         ------
+        NameTakenError
+            The index has a wheel of that name with other content.
         MatrixError
-            The file is not a wheel, or changed after it was checked, or the index has a wheel of that name
-            with other content.
+            The file is not a wheel, or changed after it was checked.
         """
         metadata_of(wheel.resolve(), wheel.name)
         project = canonicalize_name(parse_wheel_filename(wheel.name)[0])

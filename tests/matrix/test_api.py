@@ -11,8 +11,19 @@ from pathlib import Path
 import pytest
 
 import matrix
-from resolver.errors import BuildError
+from builders.containers.engines import ApptainerRuntime
+from builders.containers.image import Image
+from resolver.errors import BuildError, CatalogError, CycleError, MatrixError, SourceError, UsageError
 
+MPI4PY = """
+schema = 1
+[[recipe]]
+package = "mpi4py"
+backend = "cpu"
+declared = ["{requirement}"]
+status = "observed"
+source = "tests"
+"""
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "api.md"
 
 
@@ -48,6 +59,55 @@ def test_build_uses_the_executor_and_raises_the_first_error(
     monkeypatch.setattr("builders.scheduling.local.build_wheel", fail)
     with pytest.raises(BuildError, match="does not compile"):
         matrix.build(resolution, index)
+
+
+@pytest.fixture
+def wheels(make_wheel: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a directory with a wheel, which is the only package index."""
+    directory = make_wheel().parent
+    monkeypatch.setenv("PIP_FIND_LINKS", str(directory))
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("requirement", "facts", "error"),
+    [
+        ("apx", "", UsageError),
+        ("torch", "schema = 1\n[[nothing]]\n", CatalogError),
+        ("mpi4py", MPI4PY.format(requirement="mpi4py"), CycleError),
+        ("tiny @ {wheels}/tiny-1.0-py3-none-any.whl#sha256=" + 64 * "0", "", SourceError),
+    ],
+)
+def test_errors_of_resolve_are_documented(
+    tmp_path: Path,
+    wheels: Path,
+    requirement: str,
+    facts: str,
+    error: type[MatrixError],
+) -> None:
+    (tmp_path / "facts.toml").write_text(facts or "schema = 1\n")
+    with pytest.raises(error) as caught:
+        matrix.resolve(
+            [requirement.format(wheels=wheels.as_uri())], backend="cpu", catalog=[tmp_path / "facts.toml"]
+        )
+    assert type(caught.value) is error
+    assert f"\n{error.__name__}\n" in (inspect.getdoc(matrix.resolve) or "")
+
+
+def test_inspection_without_writable_cache_is_documented(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "image" / "usr").mkdir(parents=True)
+    monkeypatch.setenv("XDG_CACHE_HOME", os.devnull)
+    monkeypatch.setattr("builders.containers.inspection.choose_runtime", runtime_of)
+    with pytest.raises(OSError, match=os.devnull):
+        matrix.resolve(["torch"], base_image=str(tmp_path / "image"))
+    assert "\nOSError\n" in (inspect.getdoc(matrix.resolve) or "")
+
+
+def runtime_of(_: object, image: Image) -> ApptainerRuntime:
+    """Choose Apptainer, whether or not it is installed."""
+    return ApptainerRuntime(image)
 
 
 def test_public_names_exist_and_are_documented() -> None:
