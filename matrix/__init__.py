@@ -46,3 +46,7 @@ def __getattr__(name: str) -> object:
     from importlib import import_module
 
     return getattr(import_module(_MODULES.get(name, "matrix.api")), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

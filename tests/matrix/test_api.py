@@ -113,6 +113,7 @@ def runtime_of(_: object, image: Image) -> ApptainerRuntime:
 def test_public_names_exist_and_are_documented() -> None:
     page = PAGE.read_text()
     assert 8 <= len(matrix.__all__) <= 12
+    assert set(matrix.__all__) <= set(dir(matrix))  # for completion, and for Sphinx's autodoc
     for name in matrix.__all__:
         assert inspect.getdoc(getattr(matrix, name)), name
         assert re.search(rf"`{name}\b", page), name
