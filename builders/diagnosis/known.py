@@ -121,7 +121,7 @@ def read_known_failures(text: str, name: str) -> KnownFailures:
 
 
 def _row_of(data: dict[str, object], message: str) -> str:
-    """Return the id of the row whose number is in msgspec's message."""
+    """Return a phrase with the id of the row whose number is in msgspec's message; empty without a number."""
     number = re.search(r"\$\.failure\[(\d+)\]", message)
     rows = data.get("failure")
     if number is None or not isinstance(rows, list) or not isinstance(rows[int(number[1])], dict):

@@ -88,7 +88,7 @@ _NOT_READABLE = re.compile(
     re.IGNORECASE,
 )
 _INVALID_OBJECT = re.compile(r"error: object [0-9a-f]{40}: \w+: ")
-"""Matches the reports of `git fsck`, such as a directory with two entries of the same name."""
+"""Matches a report of `git fsck`, such as that on a directory with two entries of the same name."""
 _NOT_CREATED = re.compile(r"unable to create (file|symlink)|invalid path")
 _NOT_WRITTEN = re.compile(r"unable to write|write error|invalid index-pack output", re.IGNORECASE)
 """The last alternative appears if the program that writes the files was killed."""
