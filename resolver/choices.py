@@ -151,7 +151,7 @@ class Pick(NamedTuple):
     files: tuple[File, ...]
     extras: tuple[str, ...]
     support: Status
-    """``inferred`` if building it may change its requirements."""
+    """``inferred`` if it is built, and the build may change its requirements."""
 
 
 def is_prerelease(version: str) -> bool:

@@ -224,7 +224,7 @@ class OpenWorld:
                 release = choices.release(domain.bit_length() - 1)
                 is_installed = choices.name in self._installed
                 files = () if is_installed else tuple(self._installable(choices.name, release))
-                is_dynamic = (choices.name, release.version) in self._dynamic
+                is_dynamic = bool(files) and (choices.name, release.version) in self._dynamic
                 yield Pick(
                     choices.name,
                     release.version,

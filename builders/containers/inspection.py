@@ -260,6 +260,7 @@ def as_row(facts: ImageFacts, catalog: Catalog) -> schema.Image:
     Facts that an inspection cannot find are copied from a row of the same name.
     """
     documented = catalog.image.get(facts.name)
+    with_torch = [python for python in facts.pythons if "torch" in python.holds]
     return schema.Image(
         name=facts.name,
         rocm=facts.rocm if is_version(facts.rocm) else "",
@@ -269,7 +270,7 @@ def as_row(facts: ImageFacts, catalog: Catalog) -> schema.Image:
         path=facts.path,
         digest=facts.digest,
         dockerhash=documented.dockerhash if documented else "",
-        python=tuple(newest_first({minor(python.version) for python in facts.pythons})),
+        python=tuple(newest_first({minor(python.version) for python in with_torch or facts.pythons})),
         mpi=facts.mpi or (documented.mpi if documented else ""),
         holds=_catalogued(facts, catalog),
         status="observed",

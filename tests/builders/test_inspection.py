@@ -150,6 +150,14 @@ class TestRow:
         assert row.python == ("3.12",)
         assert row.holds == {"torch": "2.9.1+rocm6.4"}
 
+    def test_python_without_torch_is_listed_only_if_none_has_torch(self) -> None:
+        system = {**PYTHON, "version": "3.14.0", "path": "/usr/bin/python3", "prefix": "/usr", "holds": {}}
+        lines = [*LINES[:-1], ("python", "/usr/bin/python3", json.dumps(system)), ("end",)]
+        facts = parse_output(answer(lines), IMAGE)
+        assert as_row(facts, load()).python == ("3.12",)
+        bare = [msgspec.structs.replace(python, holds={}) for python in facts.pythons]
+        assert as_row(msgspec.structs.replace(facts, pythons=tuple(bare)), load()).python == ("3.14", "3.12")
+
     def test_documented_values_stay(self) -> None:
         catalog = load()
         name = "lumi-rocm-rocm-5.7.3.sif"

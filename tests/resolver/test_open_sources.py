@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from resolver.errors import UsageError
 from resolver.facts.catalog import Catalog
-from resolver.model import Conflict, Request, Resolution, Support
+from resolver.model import Conflict, Preinstalled, Request, Resolution, Support
 from resolver.requirements import parse_requirement
 from resolver.resolve import resolve
 from tests.resolver.solve_helpers import ask
@@ -40,6 +40,17 @@ def test_sdist_with_dynamic_metadata_is_inferred(catalog: Catalog) -> None:
         "old 2.0 has only an sdist whose metadata a build may change. The requirements in its PKG-INFO "
         "were used." in lock.warnings
     )
+
+
+def test_installed_release_is_not_built_from_its_sdist(catalog: Catalog) -> None:
+    indexes = FakeIndexes({"old": {"2.0": LEGACY}, "six": {"1.17": []}})
+    request = ask(catalog, "old", site="local", backend="cpu", python="3.12")
+    lock = resolve(catalog, replace(request, preinstalled=Preinstalled("list.txt", {"old": "2.0"})), indexes)
+    assert isinstance(lock, Resolution), lock
+    pick = lock.pick("old")
+    assert pick is not None
+    assert (pick.origin, pick.support, pick.files) == ("preinstalled", "documented", ())
+    assert not any("PKG-INFO" in warning for warning in lock.warnings)
 
 
 def test_dynamic_metadata_can_exclude_a_release(catalog: Catalog) -> None:
