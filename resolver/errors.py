@@ -278,7 +278,7 @@ def _distance(typed: str, name: str) -> tuple[int, int]:
     """Return the number of typos between two words; a longer common prefix breaks ties.
 
     A typo is a missing, additional or wrong character, or two swapped ones (optimal string alignment).
-    A missing start of a name counts as one typo (``mamba``), an additional "py" as none (``pytorch``).
+    A missing end of a name counts as one typo (``mamba``), an additional "py" as none (``pytorch``).
     Similarity ratios do not work here: they suggest ``transformer-engine`` for ``transformers``.
     A guess shares the first character, which people rarely mistype.
     """

@@ -56,7 +56,7 @@ class Scripts(SlurmExecutor):
 
 
 class Killed(BaseException):
-    """Stand in for ``kill -9`` of the process that follows."""
+    """Stand in for ``kill -9`` of the process that follows the jobs."""
 
 
 class Case:
