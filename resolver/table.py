@@ -386,6 +386,14 @@ class _Part:
         self._open: dict[str, Domains | None] = {}
         self._paths: dict[str, list[tuple[tuple[str, int], Domains | None]]] = {}
         self._ranked_sets: dict[bool, list[tuple[ProvenSet, list[Demand]]]] = {}
+        self._related: dict[str, list[tuple[Relation, int]]] = {name: [] for name in problem.variables}
+        """For each component its relations, with the number of the other component."""
+        number = self.session.network.number
+        for relation in problem.relations:
+            self._related[relation.subject.name].append((relation, number[relation.object.name]))
+            self._related[relation.object.name].append((relation, number[relation.subject.name]))
+        self._reasons: dict[tuple[str | int, ...], str] = {}
+        """By package, mask, and the domains of the components that the package has relations with."""
 
     def _counts(self, demand: Demand) -> bool:
         return demand.variable.name in {*ROW_COMPONENTS, *self.packages} or bool(demand.mask & ABSENT)
@@ -470,10 +478,17 @@ class _Part:
         around = self._around(name, pins)
         if around is None:
             return COMBINATION
-        for relation in self.problem.relations:
-            for reason, out in self._excluded_by(relation, variable, left, around):
+        related = self._related[name]
+        key: tuple[str | int, ...] = (name, mask, *(around[number] for _, number in related))
+        if (
+            key not in self._reasons
+        ):  # most rows differ only in components that the package has no facts about
+            for relation, number in related:
+                other, out = _excluded_by(relation, variable, left, around[number])
+                reason = "known-bad" if relation.forbids or other.startswith(AVOIDED) else other
                 excluded[reason] = excluded.get(reason, 0) | out
-        return _fewest(excluded, left)
+            self._reasons[key] = _fewest(excluded, left)
+        return self._reasons[key]
 
     def _demands_of(self, name: str) -> list[Demand]:
         return [demand for demand in self.problem.demands if demand.variable.name == name]
@@ -496,22 +511,17 @@ class _Part:
             domains = path[depth][1]
         return domains
 
-    def _excluded_by(
-        self, relation: Relation, variable: Variable, left: int, around: Domains
-    ) -> Iterator[tuple[str, int]]:
-        """Yield the other component, or ``known-bad``, and the candidates that fit none of its candidates."""
-        number = self.session.network.number
-        if relation.subject is variable:
-            other = around[number[relation.object.name]]
-            out = sum(1 << bit for bit in bits(left) if not relation.table[bit] & other)
-            yield _reason_of(relation, relation.object.name), out
-        elif relation.object is variable:
-            subjects = around[number[relation.subject.name]]
-            if not subjects & ABSENT:
-                allowed = 0
-                for bit in bits(subjects):
-                    allowed |= relation.table[bit]
-                yield _reason_of(relation, relation.subject.name), left & ~allowed
+
+def _excluded_by(relation: Relation, variable: Variable, left: int, around: int) -> tuple[str, int]:
+    """Return the name of the other component, and the candidates that fit none of its values in `around`."""
+    if relation.subject is variable:
+        return relation.object.name, sum(1 << bit for bit in bits(left) if not relation.table[bit] & around)
+    if around & ABSENT:
+        return relation.subject.name, 0
+    allowed = 0
+    for bit in bits(around):
+        allowed |= relation.table[bit]
+    return relation.subject.name, left & ~allowed
 
 
 def _is_requirement(demand: Demand) -> bool:
@@ -523,10 +533,6 @@ def _intersection(mask: int, demands: Sequence[Demand]) -> int:
     for demand in demands:
         mask &= demand.mask
     return mask
-
-
-def _reason_of(relation: Relation, other: str) -> str:
-    return "known-bad" if relation.forbids or other.startswith(AVOIDED) else other
 
 
 def _fewest(excluded: Mapping[str, int], left: int) -> str:
