@@ -228,8 +228,10 @@ def built_for_builds(catalog: Catalog, recipe: schema.Recipe) -> Iterator[Requir
     """Yield the build requirements of a recipe that are built by recipes, too, because no index has them."""
     for text in (*recipe.declared, *recipe.undeclared):
         name = required_name(text)
+        if name == "torch" or not catalog.recipes_of(name):
+            continue
         releases = [row for row in catalog.releases_of(name) if recipe.backend in row.backend]
-        if name == "torch" or any(row.is_published for row in releases):
+        if any(row.is_published for row in releases):
             continue
         if any(recipe_for(catalog, row, recipe.backend) for row in releases):
             requirement = parse_requirement(text)
