@@ -17,6 +17,7 @@ import documents as json_documents
 import errors
 from diagnosing import page as diagnosis_page
 
+from matrix.commands.catalog import STATUSES
 from resolver.facts.loading import load
 from resolver.facts.schema import KINDS
 from resolver.proven import judge
@@ -33,7 +34,6 @@ DESCRIBED = {
     "package indexes": "resolve.md#inputs",
 }
 """The page that describes each group of options of several commands."""
-STATUSES = ("documented", "observed", "inferred")
 
 
 def counts(catalog: Catalog) -> str:

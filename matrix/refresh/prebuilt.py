@@ -18,7 +18,7 @@ from packaging.version import Version
 from builders.learning import LearnedFacts
 from matrix.refresh import CatalogUpdate
 from matrix.refresh.client import files_by_version
-from matrix.refresh.torch_index import glibc_of, is_linux, platform_tag, pythons_of, requirements_of
+from matrix.refresh.torch_index import glibc_of, is_linux, pythons_of, requirements_of
 from resolver.errors import EnvironmentLacksError, MatrixError
 from resolver.facts import schema
 from resolver.indexes import File
@@ -116,7 +116,7 @@ def _amd_torch(
         triton=next((str(needed) for needed in requirements if needed.name == "triton"), ""),
         torchvision=companion("torchvision"),
         torchaudio=companion("torchaudio"),
-        glibc=glibc_of(platform_tag(wheels[0].filename)),
+        glibc=glibc_of(wheels[0].filename),
         cxx_standard=like.cxx_standard if like else "",
         device_extra="device-{gfx}",
         status="documented",
@@ -200,7 +200,7 @@ def _torch_of_vllm(
         index=index,
         python=pythons_of(wheels),
         triton=next((str(needed) for needed in requirements if "triton" in needed.name), ""),
-        glibc=glibc_of(platform_tag(wheels[0].filename)),
+        glibc=glibc_of(wheels[0].filename),
         cxx_standard=like.cxx_standard if like else "",
         status="inferred",
         source=f"{index}/torch/",
@@ -343,7 +343,7 @@ def _requirements(
     catalog: Catalog, package: str, version: str, files: Sequence[str], *, torch: Sequence[str], source: str
 ) -> Iterator[schema.Requires]:
     rocm = _rocm_of(catalog, version)
-    glibc = {glibc_of(platform_tag(file)) for file in files} - {""}
+    glibc = {glibc_of(file) for file in files} - {""}
     stated = {
         "torch": torch,
         "rocm": [f"=={minor(rocm)}.*"] if rocm else [],

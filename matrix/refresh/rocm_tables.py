@@ -41,7 +41,7 @@ def find_updates(catalog: Catalog, client: Client) -> CatalogUpdate:
         if (text := client.document(url, update)) is not None:
             _add_drivers(catalog, text, url, update)
     if (text := client.document(TARGETS, update)) is not None:
-        _add_targets(catalog, text, TARGETS, update)
+        _add_targets(catalog, text, update)
     return update
 
 
@@ -86,12 +86,12 @@ def _add_drivers(catalog: Catalog, text: str, url: str, update: CatalogUpdate) -
             update.remarks.append(f"{url} names ROCm {', '.join(sorted(new))} for the old driver {driver}.")
 
 
-def _add_targets(catalog: Catalog, text: str, url: str, update: CatalogUpdate) -> None:
+def _add_targets(catalog: Catalog, text: str, update: CatalogUpdate) -> None:
     targets = dict.fromkeys(_TARGET.findall(text))
     if not targets:
-        update.remarks.append(f"{url} no longer has a table of GPU architectures and was skipped.")
+        update.remarks.append(f"{TARGETS} no longer has a table of GPU architectures and was skipped.")
     update.rows += [
-        schema.Gfx(target=target, status="documented", source=url)
+        schema.Gfx(target=target, status="documented", source=TARGETS)
         for target in targets
         if target not in catalog.gfx
     ]

@@ -120,7 +120,7 @@ def _row(
         triton=next((str(needed) for needed in requirements if "triton" in needed.name), ""),
         torchvision=pairs.get(("torchvision", version), ""),
         torchaudio=pairs.get(("torchaudio", version), ""),
-        glibc=glibc_of(platform_tag(wheels[0].filename)),
+        glibc=glibc_of(wheels[0].filename),
         cxx_standard=similar.cxx_standard if similar else "",
         status="inferred" if rocm else "documented",
         source=f"{index}/torch/",
@@ -152,15 +152,10 @@ def pythons_of(wheels: Iterable[DistributionPackage | str]) -> tuple[str, ...]:
     return tuple(sorted(minors, key=sort_key))
 
 
-def platform_tag(file: str) -> str:
-    """Return the first platform tag of a wheel."""
-    return file.removesuffix(".whl").rsplit("-", 1)[-1].split(".")[0]
-
-
-def glibc_of(tag: str) -> str:
-    """Return the glibc version in a perennial manylinux tag (PEP 600); empty for any other tag."""
-    parts = tag.split("_")
-    return f"{parts[1]}.{parts[2]}" if tag.startswith("manylinux_") else ""
+def glibc_of(file: str) -> str:
+    """Return the glibc in the first platform tag of a wheel; empty without a manylinux tag of PEP 600."""
+    tag = file.rpartition("-")[2]
+    return ".".join(tag.split("_")[1:3]) if tag.startswith("manylinux_") else ""
 
 
 def _pairs(catalog: Catalog, index: str, client: Client) -> dict[tuple[str, str], str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from matrix.consequences_text import consequences_text, summary
 from resolver.consequences import Consequence, RowKey
 from resolver.facts.schema import FOLDER
 from resolver.model import CoreItem
+from tests.support.commands import run, run_json
 
 Capture = pytest.CaptureFixture[str]
 SITE = ["--site", "lumi-g", "--date", "2026-06-01"]
@@ -26,16 +26,6 @@ SMALL = 'requirements = ["apex", "torch>=2.9"]\n'
 @pytest.fixture(autouse=True)
 def _with_a_small_request(tmp_path: Path) -> None:
     (tmp_path / "matrix.toml").write_text(SMALL, encoding="utf-8")
-
-
-def run(capsys: Capture, *arguments: str, code: int = 0) -> str:
-    assert main(list(arguments)) == code
-    return capsys.readouterr().out
-
-
-def run_json(capsys: Capture, *arguments: str, code: int = 0) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(run(capsys, *arguments, "--format", "json", code=code))
-    return document
 
 
 def effects(document: dict[str, Any], kind: str) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from resolver.facts.loading import load
 from resolver.lock import read_lock
 from resolver.model import Resolution
 from tests.builders.test_base_image import sif
+from tests.support.commands import run_json
 
 Capture = pytest.CaptureFixture[str]
 KNOWN = "lumi-rocm-rocm-6.2.4.sif"
@@ -80,13 +80,8 @@ class TestName:
         assert image_name("typo", catalog) == "typo"  # the resolver suggests a name
 
 
-def run(capsys: Capture, *arguments: str, code: int = 0) -> Any:
-    assert main([*arguments, "--format", "json"]) == code
-    return json.loads(capsys.readouterr().out)
-
-
 def test_resolve_uses_content_of_image(image: Path, capsys: Capture) -> None:
-    answer = run(capsys, "resolve", *ASKED, "--base-image", str(image))
+    answer = run_json(capsys, "resolve", *ASKED, "--base-image", str(image))
     picks = {pick["name"]: pick for pick in answer["picks"]}
     assert (picks["base-image"]["version"], picks["rocm"]["version"]) == ("mine", "6.2.4")
     assert picks["glibc"]["version"] == "2.38"
@@ -100,8 +95,8 @@ def test_resolve_uses_content_of_image(image: Path, capsys: Capture) -> None:
 
 @pytest.mark.usefixtures("image")
 def test_explain_uses_the_locked_image(capsys: Capture) -> None:
-    run(capsys, "resolve", *ASKED, "--base-image", "mine.sif")
-    answer = run(capsys, "explain", "rocm")
+    run_json(capsys, "resolve", *ASKED, "--base-image", "mine.sif")
+    answer = run_json(capsys, "explain", "rocm")
     assert any(
         "mine contains ROCm 6.2.4" in item["text"]
         for rejected in answer["rejected"]
@@ -112,18 +107,18 @@ def test_explain_uses_the_locked_image(capsys: Capture) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("image")
 def test_conflict_cites_content_of_image(capsys: Capture) -> None:
-    answer = run(capsys, "resolve", *ASKED, "--rocm", "6.3", "--base-image", "mine.sif", code=1)
+    answer = run_json(capsys, "resolve", *ASKED, "--rocm", "6.3", "--base-image", "mine.sif", code=1)
     assert any(item["text"] == "mine contains ROCm 6.2.4" for item in answer["core"])
     requests = [suggestion["request"] for suggestion in answer["suggestions"]]
     assert any("mine.sif" in words for words in requests)
     for words in requests:
-        run(capsys, "resolve", *words)
+        run_json(capsys, "resolve", *words)
 
 
 @pytest.mark.slow
 def test_inspected_image_is_not_remembered_by_name(image: Path, capsys: Capture) -> None:
-    run(capsys, "resolve", *ASKED, "--base-image", str(image))
-    answer = run(capsys, "resolve", *ASKED, "--base-image", "mine", code=2)
+    run_json(capsys, "resolve", *ASKED, "--base-image", str(image))
+    answer = run_json(capsys, "resolve", *ASKED, "--base-image", "mine", code=2)
     assert "'mine'" in answer["message"]
 
 
@@ -131,7 +126,7 @@ def test_inspected_image_is_not_remembered_by_name(image: Path, capsys: Capture)
 def test_fetch_accepts_image_that_has_moved(
     image: Path, capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run(capsys, "resolve", *ASKED, "--base-image", str(image))
+    run_json(capsys, "resolve", *ASKED, "--base-image", str(image))
     (tmp_path / "elsewhere").mkdir()
     moved = image.rename(tmp_path / "elsewhere" / image.name)
     used: list[Path] = []
@@ -146,11 +141,11 @@ def test_fetch_accepts_image_that_has_moved(
 
     monkeypatch.setattr(build_host, "choose_runtime", choose_runtime)
     monkeypatch.setattr(fetch, "fetch_all", only_wheels)
-    (lost,) = run(capsys, "fetch", code=3)["missing"]
+    (lost,) = run_json(capsys, "fetch", code=3)["missing"]
     assert f"The base image {image} does not exist" in lost["message"]
-    (lost,) = run(capsys, "fetch", "--base-image", str(moved), code=3)["missing"]
+    (lost,) = run_json(capsys, "fetch", "--base-image", str(moved), code=3)["missing"]
     assert (lost["message"], used) == ("no container runtime", [moved])
-    answer = run(capsys, "fetch", "--base-image", KNOWN, code=2)
+    answer = run_json(capsys, "fetch", "--base-image", KNOWN, code=2)
     assert f"You asked for base image {KNOWN}, but matrix.lock was resolved for mine." in answer["message"]
 
 
@@ -169,7 +164,7 @@ def _bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_bare_machine")
 class TestDoctor:
     def test_missing_tools_do_not_change_exit_code(self, capsys: Capture) -> None:
-        answer = run(capsys, "doctor")
+        answer = run_json(capsys, "doctor")
         assert answer["schema"] == 1
         assert "image" not in answer
         severities = {finding["id"]: finding["severity"] for finding in answer["host"]}
@@ -187,14 +182,14 @@ class TestDoctor:
         torch = next(row.index for row in load().torch.values() if row.rocm)
         prefix = torch.partition("/whl/")[0]
         (tmp_path / "matrix.toml").write_text(f'[mirrors]\n"{prefix}" = "https://mirror.example"\n')
-        answer = run(capsys, "doctor")
+        answer = run_json(capsys, "doctor")
         (url,) = [
             finding["evidence"]["url"] for finding in answer["host"] if finding["id"] == "network-torch"
         ]
         assert url.startswith("https://mirror.example/whl/")
 
     def test_image_that_can_build(self, image: Path, capsys: Capture) -> None:
-        answer = run(capsys, "doctor", "--base-image", str(image))
+        answer = run_json(capsys, "doctor", "--base-image", str(image))
         assert (answer["image"]["name"], answer["image"]["can_build"], answer["image"]["missing"]) == (
             "mine",
             True,
@@ -214,7 +209,7 @@ class TestDoctor:
             "inspect_image",
             lambda image, kind: msgspec.structs.replace(inspect_image(image, kind), compilers=()),
         )
-        answer = run(capsys, "doctor", "--base-image", str(image), code=3)
+        answer = run_json(capsys, "doctor", "--base-image", str(image), code=3)
         assert answer["image"]["can_build"] is False
         assert "no C++ compiler" in answer["image"]["missing"][0]
         assert main(["doctor", "--base-image", str(image)]) == 3
@@ -224,17 +219,17 @@ class TestDoctor:
         )
 
     def test_catalog_image_elsewhere_is_missing(self, capsys: Capture) -> None:
-        answer = run(capsys, "doctor", "--base-image", KNOWN, code=3)
+        answer = run_json(capsys, "doctor", "--base-image", KNOWN, code=3)
         assert "is not on this machine: /" in answer["message"]
 
     def test_invalid_image_is_bad_input(self, capsys: Capture, tmp_path: Path) -> None:
         (tmp_path / "empty").mkdir()
-        assert "neither usr nor bin" in run(capsys, "doctor", "--base-image", "empty", code=2)["message"]
+        assert "neither usr nor bin" in run_json(capsys, "doctor", "--base-image", "empty", code=2)["message"]
         sif(tmp_path / "cut.sif", missing=1)
-        assert "is truncated" in run(capsys, "doctor", "--base-image", "cut.sif", code=2)["message"]
+        assert "is truncated" in run_json(capsys, "doctor", "--base-image", "cut.sif", code=2)["message"]
 
     def test_unknown_name_gets_suggestion(self, capsys: Capture) -> None:
-        answer = run(capsys, "doctor", "--base-image", "lumi-rocm-rocm-6.2.5.sif", code=2)
+        answer = run_json(capsys, "doctor", "--base-image", "lumi-rocm-rocm-6.2.5.sif", code=2)
         assert KNOWN in answer["hint"]
 
 
@@ -243,8 +238,8 @@ def test_diff_uses_the_locked_image(capsys: Capture) -> None:
     Path("matrix.toml").write_text('requirements = ["deepspeed", "torch>=2.9"]\n', encoding="utf-8")
     for name, driver in (("matrix.lock", "6.3"), ("other.lock", "30.10")):
         given = ["torch", "--gfx90a", "--driver", driver, "--base-image", "mine.sif", "-o", name]
-        run(capsys, "resolve", *given)
-    answer = run(capsys, "diff", "--driver", "5.7", code=1)
+        run_json(capsys, "resolve", *given)
+    answer = run_json(capsys, "diff", "--driver", "5.7", code=1)
     assert {one["effect"] for one in answer["consequences"] if one["kind"] == "lock"} == {"breaks"}
-    answer = run(capsys, "diff", "matrix.lock", "other.lock")
+    answer = run_json(capsys, "diff", "matrix.lock", "other.lock")
     assert [one["name"] for one in answer["consequences"]] == ["kernel-driver"]

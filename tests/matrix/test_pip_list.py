@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,6 +19,7 @@ from resolver.facts.catalog import Catalog
 from resolver.lock import read_lock
 from resolver.model import IMAGE, Preinstalled
 from tests.resolver.universe import EXAMPLES
+from tests.support.commands import run_json
 
 Capture = pytest.CaptureFixture[str]
 COLUMNS = """\
@@ -173,12 +173,6 @@ def test_pip_list_formats_agree_for_any_list(installed: dict[str, str]) -> None:
     ]
     for form in forms:
         assert {dist.name: dist.version for dist in parse_pip_list(form, "list.txt")} == installed
-
-
-def run_json(capsys: Capture, *arguments: str, code: int = 0) -> dict[str, Any]:
-    assert main([*arguments, "--format", "json"]) == code
-    document: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return document
 
 
 ASKED = ["resolve", "deepspeed", "--date", "2026-05-01", "--keep-installed", "list.txt"]

@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -18,17 +17,12 @@ from builders.index.server import serving
 from matrix.cli import main, main_inner
 from matrix.console import Console
 from resolver.lock import encode, read_lock
+from tests.support.commands import run_json
 from tests.support.tiny import tiny_wheel
 
 Capture = pytest.CaptureFixture[str]
 FOUR = ["apex", "deepspeed", "flash-attn", "bitsandbytes"]
 ON_LUMI = ["--site", "lumi-g", "--date", "2025-06-01", "--python", "3.12"]
-
-
-def run_json(capsys: Capture, *arguments: str, code: int = 0) -> dict[str, Any]:
-    assert main([*arguments, "--format", "json"]) == code
-    document: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return document
 
 
 def test_picks_have_facts_with_sources(capsys: Capture) -> None:

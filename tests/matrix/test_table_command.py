@@ -20,6 +20,7 @@ from resolver.facts.loading import load
 from resolver.model import SCHEMA
 from resolver.table import Row, Table
 from tests.resolver.solve_helpers import ask
+from tests.support.commands import run, run_json
 
 pytestmark = pytest.mark.usefixtures("libraries")
 
@@ -32,16 +33,6 @@ ASKED = ["table", *COLUMNS, "torch>=2.7", "python>=3.11", *ON_LUMI]
 @pytest.fixture(autouse=True)
 def _without_colours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FORCE_COLOR", raising=False)
-
-
-def run(capsys: Capture, *arguments: str, code: int = 0) -> str:
-    assert main(list(arguments)) == code
-    return capsys.readouterr().out
-
-
-def run_json(capsys: Capture, *arguments: str, code: int = 0) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(run(capsys, *arguments, "--format", "json", code=code))
-    return document
 
 
 def test_json_has_documented_keys(capsys: Capture) -> None:

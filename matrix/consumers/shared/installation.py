@@ -10,6 +10,7 @@ import msgspec
 
 from builders.pip_configuration import public_index
 from matrix.render import shortened
+from matrix.resolution_text import title_of
 from resolver.errors import UsageError
 from resolver.model import PLATFORM
 from resolver.versions import is_version
@@ -92,9 +93,7 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
     @property
     def heading(self) -> str:
         """The target in a few words."""
-        target = self.lock.target
-        gfx = f", {', '.join(target.gfx)}" if target.gfx else ""
-        return f"For {target.site} on {target.date}: {target.backend}{gfx}, Python {self.python}"
+        return f"{title_of(self.lock.target)}, Python {self.python}"
 
     @cached_property
     def installed(self) -> list[Distribution]:
