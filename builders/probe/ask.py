@@ -362,7 +362,7 @@ def wheel_question(recipe: Recipe, lent: str = "") -> dict[str, Any]:
 
 
 def parse_reply(output: str, nonce: str, kind: type[_Reply]) -> _Reply:
-    """Parse the output of the script, ignoring every line that does not have its number.
+    """Parse the output of the script, ignoring every line that does not begin with the mark and the nonce.
 
     Raises
     ------

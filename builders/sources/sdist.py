@@ -149,7 +149,8 @@ def unpack_sdist(archive: Path, target: Path) -> Path:
             _extract(archive, work)
             tops = list(work.iterdir())
             if len(tops) != 1 or not tops[0].is_dir() or tops[0].is_symlink():
-                msg = f"{archive.name} is not an sdist: it has {len(tops)} top-level entries."
+                found = "no top directory" if len(tops) == 1 else f"{len(tops)} top-level entries"
+                msg = f"{archive.name} is not an sdist: it has {found}."
                 raise SourceError(msg, hint="An sdist has exactly one top directory (PEP 517).")
             top = target / tops[0].name
             tops[0].replace(top)

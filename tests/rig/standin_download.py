@@ -2,7 +2,7 @@
 
 This module is copied into the environment of cotainr, with a ``.pth`` file that imports it at the start.
 cotainr is unchanged: it requests the same URL with urllib, and gets `standin_miniforge.sh`, whose path is in
-the variable. If the variable is empty, and for every other URL, urllib uses the network.
+the environment variable `VARIABLE`. If it is empty, and for every other URL, urllib uses the network.
 """
 
 import os
