@@ -50,7 +50,10 @@ def tests(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def unit(session: nox.Session) -> None:
-    """Run the fast tests: at most two minutes on two cores, no network. Arguments after -- go to pytest."""
+    """Run the fast tests: at most two minutes on two cores. Arguments after -- go to pytest.
+
+    With ``nox -R`` nothing is installed again, and no network is needed.
+    """
     session.install("-q", "-e", ".[test]")
     session.run(
         "python",

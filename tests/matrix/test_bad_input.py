@@ -48,7 +48,7 @@ BAD = [
     ("build-wheels --jobs x", "'x'", ""),
     ("build-wheels --jobs 0", "'0'", ""),
     ("env", "--for", ""),
-    ("env --for conda", "'conda'", "cotainr"),
+    ("env --for no-such-tool", "'no-such-tool'", "cotainr"),
     ("env --for cotainr", "matrix.lock", "matrix resolve"),
 ]
 
