@@ -146,8 +146,9 @@ def _files(
             shown = ", ".join(dist.differing[:_MOST_SHOWN])
             more = len(dist.differing) - _MOST_SHOWN
             than = "the wheel in the index" if name in in_index else "its RECORD"
+            verb = "differs" if len(dist.differing) == 1 else "differ"
             message = (
-                f"{len(dist.differing)} of {dist.compared} files of {pick.name} {pick.pinned} differ from "
+                f"{len(dist.differing)} of {dist.compared} files of {pick.name} {pick.pinned} {verb} from "
                 f"{than}: {shown}{f' and {more} more' if more > 0 else ''}."
             )
             yield Finding("verify-files-differ", "error", message, rebuild)

@@ -470,7 +470,7 @@ class Executor(ABC):
         return self._count(key, job.state) <= self.retries.get(job.state, 0)
 
     def _got_further(self, key: str, job: SubmittedJob) -> bool:
-        """Return whether a build has finished more commands than in all earlier jobs."""
+        """Return whether a build has finished more commands than in any earlier job."""
         before = max((other.finished_commands.get(key, 0) for other in self.run.jobs), default=0)
         job.finished_commands[key] = finished_commands(path_of(self.index, key))
         return job.finished_commands[key] > before
