@@ -285,14 +285,7 @@ def output_of(command: Sequence[str], *, env: Mapping[str, str] | None = None) -
     BlockingIOError
         No more processes can be started.
     """
-    try:
-        return subprocess.run(
-            command, check=True, capture_output=True, text=True, timeout=_LONGEST_QUERY, env=env
-        ).stdout
-    except BlockingIOError:
-        raise
-    except (OSError, subprocess.SubprocessError):
-        return ""
+    return (bytes_of(command, env=env, timeout=_LONGEST_QUERY) or b"").decode(errors="replace")
 
 
 def output_in_container(command: Sequence[str], *, env: Mapping[str, str] | None = None) -> str:
@@ -316,7 +309,9 @@ def output_in_container(command: Sequence[str], *, env: Mapping[str, str] | None
         return "" if code else output.read().decode(errors="replace")
 
 
-def bytes_of(command: Sequence[str], *, env: Mapping[str, str] | None = None) -> bytes | None:
+def bytes_of(
+    command: Sequence[str], *, env: Mapping[str, str] | None = None, timeout: float | None = None
+) -> bytes | None:
     """Return the output of a program as bytes, or None if it fails.
 
     Raises
@@ -325,7 +320,7 @@ def bytes_of(command: Sequence[str], *, env: Mapping[str, str] | None = None) ->
         No more processes can be started.
     """
     try:
-        return subprocess.run(command, check=True, capture_output=True, env=env).stdout
+        return subprocess.run(command, check=True, capture_output=True, timeout=timeout, env=env).stdout
     except BlockingIOError:
         raise
     except (OSError, subprocess.SubprocessError):

@@ -6,7 +6,6 @@ import re
 from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
 
 from builders.audit.contents import first_of
 from builders.audit.platform_tags import MACHINES
@@ -21,6 +20,7 @@ from builders.wheel import (
     record_rows,
     recorded_hash,
 )
+from resolver.specifiers import version_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -127,7 +127,7 @@ def check_metadata(contents: Contents, _: Expected) -> Iterator[Finding]:
             yield Finding("metadata-missing", "error", f"The wheel has no {text}.", _REBUILD)
     if "METADATA" in contents.texts:
         names = [canonicalize_name(name) for name in contents.header("METADATA", "Name")]
-        versions = [_normalized(version) for version in contents.header("METADATA", "Version")]
+        versions = [str(version_or_none(text) or text) for text in contents.header("METADATA", "Version")]
         for field, values, expected in (
             ("Name", names, contents.name),
             ("Version", versions, contents.version),
@@ -191,10 +191,3 @@ def check_requirements(contents: Contents, _: Expected) -> Iterator[Finding]:
         if requirement.name == "torch" and contents.objects and not pinned:
             text = f"The wheel requires {requirement}, which does not pin the torch of its build."
             yield Finding("torch-not-pinned", "info", text, "", evidence)
-
-
-def _normalized(version: str) -> str:
-    try:
-        return str(Version(version))
-    except InvalidVersion:
-        return version

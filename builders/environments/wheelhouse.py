@@ -23,7 +23,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from builders.cache import cache_root
-from builders.containers.runtime import Bind, View, run_in
+from builders.containers.runtime import Bind, run_in
 from builders.environments.cached import digest
 from builders.environments.pip import (
     ensure_pip,
@@ -273,7 +273,7 @@ def _download(
     settings = pip_settings(options.mirrored, default_index=public_index())
     view = python_view(python, binds=[*settings.binds, *binds], network=True)
     own = {"PIP_CACHE_DIR": str(part / "pip"), "TMPDIR": str(part / "tmp")}
-    view = View(env={**view.env, **settings.env, **own}, binds=view.binds, network=True)
+    view = msgspec.structs.replace(view, env={**view.env, **settings.env, **own})
     command = [
         str(python.path), str(pip), "download", "--only-binary=:all:", f"--dest={part / 'files'}",
         f"--constraint={part / 'constraints.txt'}", *arguments, *requested,

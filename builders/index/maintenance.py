@@ -39,6 +39,7 @@ from builders.index.pages import (
 from builders.index.repository import STATE_DIRECTORIES, Index, record_name, wheel_of
 from builders.process import run
 from resolver.errors import DamagedIndexError, EnvironmentLacksError, MatrixError, UsageError, did_you_mean
+from resolver.specifiers import version_or_none
 from resolver.versions import shorten
 
 if TYPE_CHECKING:
@@ -198,11 +199,8 @@ def _identity_problem(path: Path, project: str) -> str:
     stated, stated_version = str(headers.get("Name", "(none)")), str(headers.get("Version", "(none)"))
     if canonicalize_name(stated) != canonicalize_name(name):
         return f"The metadata of {path.name} has the name {shorten(stated)}."
-    try:
-        same = Version(stated_version) == version
-    except ValueError:  # also a number with thousands of digits
-        same = False
-    return "" if same else f"The metadata of {path.name} has the version {shorten(stated_version)}."
+    is_same = version_or_none(stated_version) == version
+    return "" if is_same else f"The metadata of {path.name} has the version {shorten(stated_version)}."
 
 
 def _check_pages(index: Index, project: str, entries: dict[str, Entry], *, repair: bool) -> Iterator[Finding]:

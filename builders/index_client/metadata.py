@@ -18,7 +18,6 @@ from packaging.markers import InvalidMarker, Marker
 from packaging.metadata import parse_email
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
 
 from builders.constants import MISSING_CODES
 from builders.index_client.pages import projects_in, version_in
@@ -27,6 +26,7 @@ from builders.urls import NETWORK_HINT, without_password
 from builders.wheel import LARGEST_METADATA, DamagedError, WheelReader
 from resolver.errors import EnvironmentLacksError, SourceError
 from resolver.indexes import Metadata
+from resolver.specifiers import version_or_none
 from resolver.versions import shorten
 
 if TYPE_CHECKING:
@@ -140,8 +140,8 @@ def parse(text: bytes, filename: str, source: str) -> Metadata:
     if not name or not version:
         msg = f"{source} has no name or no version"
         raise DamagedError(msg)
-    expected = version_in(filename, canonicalize_name(name))
-    if expected is None or not _is_same(expected, version):
+    parsed = version_or_none(version)
+    if parsed is None or parsed != version_or_none(version_in(filename, canonicalize_name(name)) or ""):
         msg = f"{source} belongs to {name} {version}"
         raise DamagedError(msg)
     return Metadata(
@@ -298,13 +298,6 @@ def _is_relevant(path: PurePosixPath) -> bool:
 
 def _unfolded(text: str) -> str:
     return " ".join(text.split()) if "\n" in text else text
-
-
-def _is_same(expected: str, version: str) -> bool:
-    try:
-        return Version(expected) == Version(version)
-    except InvalidVersion:
-        return False
 
 
 def _is_static(version: str, dynamic: list[str]) -> bool:

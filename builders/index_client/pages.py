@@ -18,6 +18,7 @@ from packaging.version import Version
 
 from resolver.indexes import File
 from resolver.requirements import normalize_name
+from resolver.specifiers import version_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -188,7 +189,7 @@ def by_version(parts: Iterable[tuple[str, T]], project: str) -> list[tuple[str, 
     merged: dict[Version, tuple[str, list[T]]] = {}
     skipped = 0
     for text, rows in by_text.items():
-        version = _version(text)
+        version = version_or_none(text)
         if version is not None:
             merged.setdefault(version, (text, []))[1].extend(rows)
         else:
@@ -264,13 +265,6 @@ def projects_in(filename: str) -> list[str]:
 
 def _is_name(text: str, project: str) -> bool:
     return text == project or (len(text) >= len(project) and normalize_name(text) == project)
-
-
-def _version(text: str) -> Version | None:
-    try:
-        return Version(text)
-    except ValueError:  # also a number with thousands of digits
-        return None
 
 
 def _cut_json(content: bytes) -> tuple[Form, str, Sequence[tuple[str, bytes | msgspec.Raw]]]:

@@ -6,7 +6,6 @@ import re
 from typing import TYPE_CHECKING
 
 import msgspec
-from packaging.version import InvalidVersion, Version
 
 from resolver.errors import EnvironmentLacksError
 
@@ -86,8 +85,5 @@ def _rank(compiler: Compiler) -> tuple[int, int]:
 
 
 def _major(compiler: Compiler) -> int:
-    try:
-        return Version(compiler.version).major
-    except InvalidVersion:
-        digits = re.match(r"\d+", compiler.version)
-        return int(digits[0]) if digits else 0
+    digits = re.match(r"\d+", compiler.version)
+    return int(digits[0]) if digits else 0
