@@ -83,9 +83,9 @@ def check_driver(reported: str, catalog: Catalog) -> Finding:
     return Finding("kernel-driver", "info", message, evidence=evidence)
 
 
-def check_gpus(topology: Path = _TOPOLOGY) -> Finding:
+def check_gpus() -> Finding:
     """Check which AMD GPUs this machine has."""
-    gpus = count_gpus(topology)
+    gpus = count_gpus()
     if not gpus:
         message = (
             "No AMD GPU was found. Wheels can be built; checks that need a GPU are reported as not judged."
@@ -95,10 +95,10 @@ def check_gpus(topology: Path = _TOPOLOGY) -> Finding:
     return Finding("gpus", "info", listed, evidence=dict(gpus))
 
 
-def count_gpus(topology: Path = _TOPOLOGY) -> Counter[str]:
+def count_gpus() -> Counter[str]:
     """Return the number of AMD GPUs of each architecture."""
     gpus: Counter[str] = Counter()
-    for path in sorted(topology.glob("*/properties")):
+    for path in sorted(_TOPOLOGY.glob("*/properties")):
         try:
             words = [line.split() for line in path.read_text().splitlines()]
         except OSError:

@@ -17,19 +17,14 @@ from builders.modes import make_directories
 
 
 class TemporaryDirectory:
-    """A new directory that is removed at the end of its block.
+    """A new directory in the cache, which is removed at the end of its block.
 
     If the process is killed, the next run on this machine removes the directory. A lock next to the directory
     is held while its owner runs.
-
-    Parameters
-    ----------
-    parent
-        Where to create it; by default ``tmp`` in the cache.
     """
 
-    def __init__(self, parent: Path | None = None) -> None:
-        parent = parent or cache_root() / "tmp"
+    def __init__(self) -> None:
+        parent = cache_root() / "tmp"
         owned = ExitStack()
         try:
             make_directories(parent)

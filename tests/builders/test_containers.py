@@ -159,8 +159,8 @@ class TestPrivateTmp:
         inside = [inside for _, inside in private_mounts(tmp_path, [Bind(Path("/tmp"))])]
         assert inside == [Path("/var/tmp")]
 
-    def test_directory_is_removed_with_its_owner(self, tmp_path: Path) -> None:
-        temporary = TemporaryDirectory(tmp_path)
+    def test_directory_is_removed_with_its_owner(self) -> None:
+        temporary = TemporaryDirectory()
         root = temporary.root
         (root / "left").touch()
         assert root.exists()
@@ -168,30 +168,26 @@ class TestPrivateTmp:
         gc.collect()
         assert not root.exists()
 
-    def test_directory_is_removed_with_its_block(self, tmp_path: Path) -> None:
-        with TemporaryDirectory(tmp_path) as temporary:
+    def test_directory_is_removed_with_its_block(self) -> None:
+        with TemporaryDirectory() as temporary:
             (temporary.root / "left").touch()
-        assert list(tmp_path.iterdir()) == []
+        assert list((cache_root() / "tmp").iterdir()) == []
 
-    def test_default_parent_is_the_cache(self) -> None:
-        assert TemporaryDirectory().root.parent == cache_root() / "tmp"
-
-    def test_next_run_removes_files_of_killed_run(self, tmp_path: Path) -> None:
+    def test_next_run_removes_files_of_killed_run(self) -> None:
         code = (
-            "import os, pathlib, sys; from builders.temporary import TemporaryDirectory;"
-            "left = TemporaryDirectory(pathlib.Path(sys.argv[1])); print(left.root, flush=True);"
+            "import os; from builders.temporary import TemporaryDirectory;"
+            "left = TemporaryDirectory(); print(left.root, flush=True);"
             "os.kill(os.getpid(), 9)"
         )
-        killed = subprocess.run(
-            [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True, check=False
-        )
+        killed = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=False)
         left = Path(killed.stdout.strip())
         assert left.is_dir()
-        used = TemporaryDirectory(tmp_path)
+        used = TemporaryDirectory()
         assert not left.exists()
-        TemporaryDirectory(tmp_path)
+        TemporaryDirectory()
         assert used.root.exists()
-        assert {path.name for path in tmp_path.iterdir()} == {used.root.name, f"{used.root.name}.lock.1"}
+        names = {path.name for path in (cache_root() / "tmp").iterdir()}
+        assert names == {used.root.name, f"{used.root.name}.lock.1"}
 
 
 class TestApptainer:

@@ -54,16 +54,18 @@ def node(topology: Path, number: int, *lines: str) -> None:
     (folder / "properties").write_text("\n".join(lines))
 
 
-def test_gpus_are_counted_by_architecture(tmp_path: Path) -> None:
+def test_gpus_are_counted_by_architecture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     node(tmp_path, 0, "cpu_cores_count 64", "simd_count 0", "gfx_target_version 0")
     for number in (1, 2):
         node(tmp_path, number, "simd_count 440", "gfx_target_version 90010", "a line with more words")
     node(tmp_path, 3, "simd_count 912", "gfx_target_version 90402")
     node(tmp_path, 4)
-    assert count_gpus(tmp_path) == {"gfx90a": 2, "gfx942": 1}
-    assert check_gpus(tmp_path).severity == "info"
-    assert count_gpus(tmp_path / "none") == {}
-    assert check_gpus(tmp_path / "none").severity == "warning"
+    monkeypatch.setattr("builders.doctor._TOPOLOGY", tmp_path)
+    assert count_gpus() == {"gfx90a": 2, "gfx942": 1}
+    assert check_gpus().severity == "info"
+    monkeypatch.setattr("builders.doctor._TOPOLOGY", tmp_path / "none")
+    assert count_gpus() == {}
+    assert check_gpus().severity == "warning"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from builders import doctor, host
+from builders import host
 from builders.files import sha256_of
 from builders.learning import machine
 from builders.probe.slurm import partition_for
@@ -130,7 +130,7 @@ def _node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number, version in enumerate((0, 90010, 90010)):
         (topology / str(number)).mkdir(parents=True)
         (topology / str(number) / "properties").write_text(f"gfx_target_version {version}\n")
-    monkeypatch.setattr(machine, "count_gpus", lambda: doctor.count_gpus(topology))
+    monkeypatch.setattr("builders.doctor._TOPOLOGY", topology)
     monkeypatch.setattr(host, "driver_version", lambda: "6.3.6.60003-1739731")
     answers = {
         "sinfo": "standard-g|2-00:00:00|gpu:mi250:8\ndebug|30:00|gpu:1\nlong|infinite|gpu:1\n"
