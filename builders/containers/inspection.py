@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -111,11 +111,6 @@ class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
     libraries: tuple[str, ...] = ()
     """Sonames that the loader finds, including ROCm's libraries."""
-
-    @property
-    def torch(self) -> dict[str, str]:
-        """The version of torch, by path of each Python that can import it."""
-        return {python.path: python.holds["torch"] for python in self.pythons if "torch" in python.holds}
 
     @property
     def installed(self) -> dict[str, str]:
@@ -313,7 +308,6 @@ def parse_output(text: str, image: Image) -> ImageFacts:
         A line is damaged, or the end is missing.
     """
     lines = _parse_lines(text)
-    only = _only(lines)
     versions = {family: _newest_symbol(lines, family, library) for family, library in _LIBRARIES.items()}
     rocm_path, rocm = next(iter(lines["rocm"]), ["", ""])
     hip = "\n".join(line for _, line in lines["hipcc"])
@@ -321,11 +315,11 @@ def parse_output(text: str, image: Image) -> ImageFacts:
         name=image.name,
         path=str(image.path),
         digest=image.digest,
-        os=only("os"),
-        os_id=only("os-id"),
-        os_version=only("os-version"),
-        architecture=only("architecture"),
-        glibc=only("glibc").removeprefix("glibc "),
+        os=_only(lines, "os"),
+        os_id=_only(lines, "os-id"),
+        os_version=_only(lines, "os-version"),
+        architecture=_only(lines, "architecture"),
+        glibc=_only(lines, "glibc").removeprefix("glibc "),
         glibcxx=versions["GLIBCXX"],
         cxxabi=versions["CXXABI"],
         gcc=versions["GCC"],
@@ -340,7 +334,7 @@ def parse_output(text: str, image: Image) -> ImageFacts:
         mpi=_mpi(lines["mpi"]),
         pythons=_pythons(lines["python"]),
         conda=tuple(sorted({path for (path,) in lines["conda"]})),
-        labels=_labels(only("labels")),
+        labels=_labels(_only(lines, "labels")),
         libraries=tuple(sorted({name for name, _ in lines["library"]})),
     )
 
@@ -363,17 +357,13 @@ def _parse_lines(text: str) -> _Lines:
     return rows
 
 
-def _only(lines: _Lines) -> Callable[[str], str]:
-    """Return a function that returns the only value of a key, or an empty string."""
-
-    def only(key: str) -> str:
-        values = {row[0] for row in lines[key]}
-        if len(values) > 1:
-            msg = f"there are {len(values)} values of {key}"
-            raise ValueError(msg)
-        return values.pop() if values else ""
-
-    return only
+def _only(lines: _Lines, key: str) -> str:
+    """Return the only value of a key, or an empty string."""
+    values = {row[0] for row in lines[key]}
+    if len(values) > 1:
+        msg = f"there are {len(values)} values of {key}"
+        raise ValueError(msg)
+    return values.pop() if values else ""
 
 
 def _newest_symbol(lines: _Lines, family: str, library: str) -> str:

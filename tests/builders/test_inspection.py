@@ -92,7 +92,7 @@ def test_parse_output(noise: bool) -> None:
     (python,) = facts.pythons
     assert (python.path, python.base, python.headers) == ("/opt/venv/bin/python3", "/usr", True)
     assert python.holds["typing-extensions"] == "4.1"
-    assert facts.torch == {"/opt/venv/bin/python3": "2.9.1+rocm6.4"}
+    assert facts.installed["torch"] == "2.9.1+rocm6.4"
     assert facts.labels == {"a": "b"}
     assert facts.missing_tools() == []
 
