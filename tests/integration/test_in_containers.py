@@ -27,7 +27,6 @@ from pathlib import Path
 from builders.containers.engines import choose_runtime
 from builders.containers.image import Image
 from builders.containers.runtime import Bind, View, run_in
-from tests.support.web_server import web_server
 image, given = Image("base", Path(sys.argv[1]), "0" * 64), json.loads(sys.argv[2])
 binds = [Bind(Path(path), writable) for path, writable in given.get("binds", {}).items()]
 cwd = Path(given["cwd"]) if "cwd" in given else None
