@@ -246,8 +246,14 @@ def _completed(resolution: Resolution, world: OpenWorld) -> Resolution:
         (pick for pick in (*known, *added) if pick.kind == "distribution"), key=lambda pick: pick.name
     )
     left = tuple(f"the requirements of {name}: {reason}" for name, reason in sorted(world.unread().items()))
-    without_metadata = [pick.name for pick in distributions if pick.git and not pick.files]
-    notes = [*resolution.notes, *([_known_after_build(without_metadata)] if without_metadata else [])]
+    without_metadata = [pick for pick in distributions if pick.git and not pick.files]
+    unread_names = [pick.name for pick in without_metadata]
+    notes = [*resolution.notes, *([_known_after_build(unread_names)] if unread_names else [])]
+    ignored = [
+        f"{pick.name} is built from a git commit, so the requirements of its extra {extra!r} are not locked."
+        for pick in without_metadata
+        for extra in pick.extras
+    ]
     return replace(
         resolution,
         picks=(*platform, *distributions),
@@ -255,7 +261,7 @@ def _completed(resolution: Resolution, world: OpenWorld) -> Resolution:
         order=generations((pick.name for pick in distributions), ordered),
         left_open=left,
         notes=tuple(notes),
-        warnings=(*resolution.warnings, *_warnings(world), *_confusions(distributions, world)),
+        warnings=(*resolution.warnings, *ignored, *_warnings(world), *_confusions(distributions, world)),
     )
 
 

@@ -200,6 +200,17 @@ def test_missing_extra_is_a_warning(catalog: Catalog) -> None:
     assert not any("'fast'" in warning for warning in lock.warnings)
 
 
+def test_extra_of_a_git_commit_is_a_warning(catalog: Catalog) -> None:
+    def warnings_about(extra: str) -> list[str]:
+        answer = resolve(catalog, ask(catalog, f"apex[{extra}]", day="2026-11-22"), FakeIndexes({}))
+        assert isinstance(answer, Resolution), answer
+        return [warning for warning in answer.warnings if f"'{extra}'" in warning]
+
+    (warning,) = warnings_about("fast")
+    assert warning.startswith("apex is built from a git commit")
+    assert warnings_about("73423b4") == []  # a variant
+
+
 def test_extra_of_the_catalog(catalog: Catalog) -> None:
     release = FakeRelease(
         requires=["filelock", 'lib>=2 ; extra == "dev"', 'six ; extra == "docs"'], extras=["dev", "docs"]
