@@ -265,13 +265,26 @@ def did_you_mean(typed: str, known: Iterable[str]) -> str:
     names = list(dict.fromkeys(known))
     if not names:
         return ""
-    distance = {name: _distance(typed.lower()[:100], name.lower()) for name in names}
-    best = min(distance.values())
-    if best[0] <= max(1, len(typed) // _CHARACTERS_PER_TYPO) and best[1] < 0:
-        *others, last = [name for name in names if distance[name] == best][:_MOST_GUESSES]
+    if close := closest_names(typed, names):
+        *others, last = close[:_MOST_GUESSES]
         return f"Did you mean {', '.join(others)} or {last}?" if others else f"Did you mean {last}?"
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return f"Known: {', '.join(names[:_MOST_NAMES])}{more}."
+
+
+def closest_names(typed: str, known: Iterable[str]) -> list[str]:
+    """Return the known names of which the typed name may be a misspelling, all equally close to it.
+
+    Examples
+    --------
+    >>> closest_names("trition", ["ck", "triton"]), closest_names("dev", ["ck", "triton"])
+    (['triton'], [])
+    """
+    distance = {name: _distance(typed.lower()[:100], name.lower()) for name in known}
+    best = min(distance.values(), default=(len(typed), 0))
+    if best[0] > max(1, len(typed) // _CHARACTERS_PER_TYPO) or best[1] >= 0:
+        return []
+    return [name for name in distance if distance[name] == best]
 
 
 def _distance(typed: str, name: str) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from resolver.compiling.clauses import (
     architectures,
     version_in,
 )
-from resolver.errors import UsageError, did_you_mean
+from resolver.errors import UsageError, closest_names, did_you_mean
 from resolver.facts.catalog import within
 from resolver.model import Fact, Requirement
 from resolver.versions import bounds_cross, join_words, newest_first, shorten
@@ -202,7 +202,8 @@ def _allowed(
 ) -> Callable[[Candidate], bool]:
     """Return a test for the versions and the variant that a requirement allows.
 
-    If none of the names in brackets is a variant, they are extras, which only an open world can resolve.
+    If no name in brackets is a variant or similar to one, the names are extras, which only an open world can
+    resolve.
 
     Raises
     ------
@@ -211,7 +212,9 @@ def _allowed(
     """
     versions = allowed_by([str(requirement.specifier)] if requirement.specifier is not None else [])
     known = sorted({candidate.variant for candidate in candidates} - {""}, key=_names_before_commits)
-    if all(map(_is_device, requirement.extras)) or (open_world and not {*known} & {*requirement.extras}):
+    if all(map(_is_device, requirement.extras)):
+        return versions
+    if open_world and not any(closest_names(extra, known) for extra in requirement.extras):
         return versions
     if len(requirement.extras) > 1:
         msg = f"{shorten(requirement.text)!r} names more than one variant."

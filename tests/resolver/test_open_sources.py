@@ -211,6 +211,12 @@ def test_extra_of_a_git_commit_is_a_warning(catalog: Catalog) -> None:
     assert warnings_about("73423b4") == []  # a variant
 
 
+def test_misspelt_variant_is_an_error_and_not_an_extra(catalog: Catalog) -> None:
+    with pytest.raises(UsageError, match="no variant 'trition'") as caught:
+        resolve(catalog, ask(catalog, "flash-attn[trition]", day="2026-11-22"), FakeIndexes({}))
+    assert caught.value.hint == "Did you mean triton?"
+
+
 def test_extra_of_the_catalog(catalog: Catalog) -> None:
     release = FakeRelease(
         requires=["filelock", 'lib>=2 ; extra == "dev"', 'six ; extra == "docs"'], extras=["dev", "docs"]
