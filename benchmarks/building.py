@@ -149,7 +149,7 @@ def measure(rig: Rig, case: Case, *, runs: int, jobs: int) -> dict[str, Any]:
         "met": ours <= allowed,
         "cold": round(cold, 1),
         "seconds of each step": {
-            name: round(statistics.median(one[name] for one in steps), 2) for name in steps[0]
+            name: round(statistics.median(step[name] for step in steps), 2) for name in steps[0]
         },
         "cold steps": json.loads(cold_steps),
     }

@@ -71,7 +71,7 @@ def main() -> None:
             with timed(times, "environment"):
                 made = make_environment(python, layers.all, root=work / f"env{run}")
         # An environment uses the requested version of a distribution that both layers have.
-        files = {one.name: one.path for one in wheels}
+        files = {wheel.name: wheel.path for wheel in wheels}
         rival = work / "rival"
         rival.mkdir()
         pip = [

@@ -290,9 +290,9 @@ class UvSync(Tool):
         """Return a digest of the content of each package."""
         contents = {}
         installed = self.folder / f".venv/lib/python{PYTHON}/site-packages"
-        for one in distributions(path=[str(installed)]):
-            if (name := str(canonicalize_name(one.name))) in self.names:
-                files = sorted(str(path) for path in one.files or [] if is_code(str(path)))
+        for distribution in distributions(path=[str(installed)]):
+            if (name := str(canonicalize_name(distribution.name))) in self.names:
+                files = sorted(str(path) for path in distribution.files or [] if is_code(str(path)))
                 digests = [(path, digest((installed / path).read_bytes())) for path in files]
                 contents[name] = digest(json.dumps(digests).encode())
         return contents
@@ -371,7 +371,7 @@ def read_wheels(folder: Path, names: list[str]) -> dict[str, str]:
         name = str(parse_wheel_filename(path.name)[0])
         if name in names:
             with zipfile.ZipFile(path) as wheel:
-                codes = {one.filename: one.CRC for one in wheel.infolist() if is_code(one.filename)}
+                codes = {info.filename: info.CRC for info in wheel.infolist() if is_code(info.filename)}
             contents[name] = digest(json.dumps(codes, sort_keys=True).encode())
     return contents
 

@@ -94,8 +94,8 @@ def attempt(rig: Rig, build: Build, jobs: int, settings: str) -> dict[str, Any]:
         "verdict": audited["verdict"],
         "targets": sorted({gfx for found in audited["code_objects"].values() for gfx in found}),
         "objects": sorted(audited["code_objects"]),
-        "probed": [one["message"] for one in findings if one["id"].startswith("probe")],
-        "warnings": [one["id"] for one in findings if one["severity"] == "warning"],
+        "probed": [finding["message"] for finding in findings if finding["id"].startswith("probe")],
+        "warnings": [finding["id"] for finding in findings if finding["severity"] == "warning"],
     }
 
 

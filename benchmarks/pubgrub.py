@@ -42,7 +42,7 @@ class Provider(BaseProvider[str, int]):
 
     def choose_version(self, package: str, version_range: RangeProtocol[int]) -> int | None:
         """Return the first remaining version."""
-        return next((one for one in self._versions[package] if one in version_range), None)
+        return next((version for version in self._versions[package] if version in version_range), None)
 
     def has_satisfying_version(self, package: str, version_range: RangeProtocol[int]) -> bool:
         """Return whether a version remains."""
@@ -60,7 +60,7 @@ class Provider(BaseProvider[str, int]):
         culprit_counts: Mapping[str, int] | None = None,  # noqa: ARG002  part of the contract
     ) -> tuple[int, int]:
         """Return the sort key of a component; the smallest is decided next."""
-        left = sum(one in version_range for one in self._versions[package])
+        left = sum(version in version_range for version in self._versions[package])
         return -conflict_counts.get(package, 0), left
 
     def widen_decision(self, package: str, version: int) -> Range[int] | None:
@@ -71,11 +71,11 @@ class Provider(BaseProvider[str, int]):
 def _alike(versions: list[int], name: str, needs: Mapping[tuple[str, int], Needs]) -> dict[int, Range[int]]:
     """Return for each version its run of adjacent versions with the same requirements."""
     runs: list[list[int]] = []
-    for one in versions:
-        if runs and needs.get((name, runs[-1][-1]), {}) == needs.get((name, one), {}):
-            runs[-1].append(one)
+    for version in versions:
+        if runs and needs.get((name, runs[-1][-1]), {}) == needs.get((name, version), {}):
+            runs[-1].append(version)
         else:
-            runs.append([one])
+            runs.append([version])
     return {one: Range.between(run[0], run[-1] + 1) for run in runs if len(run) > 1 for one in run}
 
 

@@ -115,7 +115,7 @@ def _measured(sizes: Sequence[str], only: Sequence[str], timeout: float, directo
             for name in (one for one in IN_PROCESS if one in only):
                 if name != "matrix core" or kind == "unsatisfiable":
                     groups["in process"][name] = _in_child(name, size, kind, place, timeout)
-            for name in (one for one in COMMANDS if one in only):
+            for name in (command for command in COMMANDS if command in only):
                 groups["whole command"][name] = _command(name, universe, place, timeout)
             for group, results in groups.items():
                 _compare(results, REFERENCE[group])
@@ -123,8 +123,10 @@ def _measured(sizes: Sequence[str], only: Sequence[str], timeout: float, directo
             cases.append({"size": size, "kind": kind, "groups": groups})
     whole = {*IN_PROCESS, *COMMANDS} <= {*only}
     targets = _targets(cases) if whole else []
-    for one in targets:
-        print(f"{'met ' if one['met'] else 'MISSED'} {one['target']}: {one['value']}", file=sys.stderr)
+    for target in targets:
+        print(
+            f"{'met ' if target['met'] else 'MISSED'} {target['target']}: {target['value']}", file=sys.stderr
+        )
     return {
         "schema": 1,
         "date": datetime.now(tz=UTC).date().isoformat(),
@@ -307,8 +309,8 @@ def _answer_of(name: str, done: subprocess.CompletedProcess[str]) -> Answer | st
         found = [one["metadata"] for one in json.loads(done.stdout)["install"]]
         pairs = [[one["name"], one["version"]] for one in found]
     else:
-        picks = [one for one in json.loads(done.stdout)["picks"] if one["kind"] == "distribution"]
-        pairs = [[one["name"], one["version"]] for one in picks]
+        picks = [pick for pick in json.loads(done.stdout)["picks"] if pick["kind"] == "distribution"]
+        pairs = [[pick["name"], pick["version"]] for pick in picks]
     return {name: int(version) for name, version in pairs}
 
 

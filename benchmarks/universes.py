@@ -163,7 +163,9 @@ def _block(universe: Universe, names: list[str], blocked: Iterable[int], chance:
     for torch in blocked:
         name, other = chance.choice(pairs)
         going = {
-            one for one in range(1, universe.newest[other] + 1) if torch in universe.needs[other, one][TORCH]
+            number
+            for number in range(1, universe.newest[other] + 1)
+            if torch in universe.needs[other, number][TORCH]
         }
         for version in range(1, universe.newest[name] + 1):
             needs = universe.needs[name, version]
@@ -180,13 +182,16 @@ def to_problem(universe: Universe) -> Problem:
     variables = {
         name: Variable(
             name,
-            [Candidate(name, str(one), "distribution", "published", fact) for one in range(newest, 0, -1)],
+            [
+                Candidate(name, str(number), "distribution", "published", fact)
+                for number in range(newest, 0, -1)
+            ],
         )
         for name, newest in universe.newest.items()
     }
 
     def mask(name: str, versions: Versions) -> int:
-        return variables[name].mask(universe.newest[name] - one for one in versions)
+        return variables[name].mask(universe.newest[name] - version for version in versions)
 
     demands = [
         Demand(variables[name], mask(name, allowed), f"you asked for {name}", "request", "the request")
@@ -215,7 +220,7 @@ def to_clingo(universe: Universe) -> str:
         lines.append(f'relation("{name}","{other}").')
         for subjects, allowed in rows:
             number += 1
-            lines += [f'row("{name}",{one},"{other}",{number}).' for one in sorted(subjects)]
+            lines += [f'row("{name}",{subject},"{other}",{number}).' for subject in sorted(subjects)]
             lines += [f"goes({number},{one})." for one in sorted(allowed)]
     lines += [
         "in(P) :- asked(P).",
@@ -235,8 +240,8 @@ def to_catalog(universe: Universe) -> str:
     for name, newest in universe.newest.items():
         parts.append(f'[[package]]\nname = "{name}"\ntitle = "{name}"\npypi = "none"\n{known}')
         parts += [
-            f'[[release]]\npackage = "{name}"\nversion = "{one}"\npypi = true\nbackend = ["cpu"]\n{known}'
-            for one in range(1, newest + 1)
+            f'[[release]]\npackage = "{name}"\nversion = "{number}"\npypi = true\nbackend = ["cpu"]\n{known}'
+            for number in range(1, newest + 1)
         ]
     for name, other, rows in universe.groups():
         for subjects, allowed in rows:
@@ -270,7 +275,7 @@ def specifier(versions: Versions) -> str:
     low, high = min(versions), max(versions)
     if low == high:
         return f"=={low}"
-    holes = [f"!={one}" for one in range(low, high) if one not in versions]
+    holes = [f"!={number}" for number in range(low, high) if number not in versions]
     return ",".join([f">={low}", f"<={high}", *holes])
 
 
@@ -283,11 +288,11 @@ def runs_of(versions: Iterable[int]) -> list[tuple[int, int]]:
     [(1, 3), (7, 7)]
     """
     runs: list[tuple[int, int]] = []
-    for one in sorted(versions):
-        if runs and runs[-1][1] == one - 1:
-            runs[-1] = runs[-1][0], one
+    for version in sorted(versions):
+        if runs and runs[-1][1] == version - 1:
+            runs[-1] = runs[-1][0], version
         else:
-            runs.append((one, one))
+            runs.append((version, version))
     return runs
 
 

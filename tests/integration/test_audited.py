@@ -39,7 +39,7 @@ def test_real_op_finds_all_symbols(built: Built, torch: Torch) -> None:
     report = audit_wheel(built.wheel, Expected(torch=torch))
     imports = {name for item in report.objects for name in item.symbols.imports}
     assert any(name.startswith("_ZN3c10") for name in imports)
-    assert [one.id for one in report.errors] == []
+    assert [error.id for error in report.errors] == []
 
 
 def test_real_op_with_missing_symbol_is_an_error(built: Built, torch: Torch, tmp_path: Path) -> None:

@@ -90,8 +90,8 @@ def test_real_gpu_code_is_compared_with_request(judged: Callable[..., WheelAudit
     assert judged("one", "gfx90a").errors == []
     assert judged("three", "gfx90a", "gfx942", "gfx1030").errors == []
     assert judged("packed", "gfx90a", "gfx942").errors == []
-    assert {one.id for one in judged("one", "gfx942").errors} == {"target-missing", "target-not-asked"}
-    assert {one.id for one in judged("packed", "gfx90a").errors} == {"target-not-asked"}
+    assert {error.id for error in judged("one", "gfx942").errors} == {"target-missing", "target-not-asked"}
+    assert {error.id for error in judged("packed", "gfx90a").errors} == {"target-not-asked"}
     xnack = judged("xnack", "gfx90a")
     assert xnack.errors == []
-    assert [one.id for one in xnack.findings].count("target-features") == 2
+    assert [finding.id for finding in xnack.findings].count("target-features") == 2

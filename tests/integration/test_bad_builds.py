@@ -293,7 +293,7 @@ def test_keep_going_builds_the_others(rig: Rig, repository: Repository) -> None:
     site.resolve()
     done = site.build("--keep-going", "--format", "json")
     assert done.returncode == 1, done.stderr
-    states = {one["name"]: one["state"] for one in json.loads(done.stdout)["wheels"]}
+    states = {wheel["name"]: wheel["state"] for wheel in json.loads(done.stdout)["wheels"]}
     assert states == {"fusedtiny": "failed", "flash-attn": "built"}
     assert "nothing was compiled" in done.stderr
     again = site.build("--dry-run").stdout

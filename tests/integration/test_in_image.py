@@ -70,9 +70,9 @@ def test_git_source_with_submodule_builds_for_target(sound: Site, repository: Re
     assert set(map(tuple, found["code_objects"].values())) == {("gfx90a",)}
     results = results_of(site.statement())
     assert results["network"] == "off"
-    assert "probe-object" in {one["id"] for one in results["findings"]}
+    assert "probe-object" in {finding["id"] for finding in results["findings"]}
     materials = materials_of(site.statement())
-    commits = [one["digest"]["gitCommit"] for one in materials if "gitCommit" in one["digest"]]
+    commits = [material["digest"]["gitCommit"] for material in materials if "gitCommit" in material["digest"]]
     assert commits == [repository.new, repository.shared]
     names = zipfile.ZipFile(wheel).namelist()
     assert any(name.endswith(".dist-info/sboms/rocm-matrix.cdx.json") for name in names)
@@ -135,7 +135,7 @@ def test_audit_finds_libraries_too_new_for_older_image(sound: Site) -> None:
     """The wheel is compared with an image whose glibc is older than the wheel needs."""
     found = sound.audit(sound.wheel("fusedtiny"), "--glibc", "2.2")
     assert found["verdict"] == "defective"
-    assert "glibc-too-new" in {one["id"] for one in found["findings"]}
+    assert "glibc-too-new" in {finding["id"] for finding in found["findings"]}
 
 
 def test_offline_build_after_fetch_succeeds(tiny: MakeSite) -> None:

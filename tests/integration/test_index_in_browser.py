@@ -64,7 +64,10 @@ def address(request: pytest.FixtureRequest, index: Index) -> Iterator[str]:
 
 def links(browser: Chrome) -> dict[str, str]:
     """Return the text of every link on the page, and the URL that the browser resolves it to."""
-    return {one.text: str(one.get_attribute("href")) for one in browser.find_elements(By.TAG_NAME, "a")}
+    return {
+        element.text: str(element.get_attribute("href"))
+        for element in browser.find_elements(By.TAG_NAME, "a")
+    }
 
 
 def test_a_browser_finds_every_wheel_and_gets_it_whole(browser: Chrome, index: Index, address: str) -> None:
@@ -97,7 +100,7 @@ def test_a_browser_finds_every_wheel_and_gets_it_whole(browser: Chrome, index: I
 
 def test_landing_page_has_commands_with_its_address(browser: Chrome, index: Index) -> None:
     browser.get((index.root / "index.html").as_uri())
-    commands = [one.text for one in browser.find_elements(By.TAG_NAME, "pre")]
+    commands = [element.text for element in browser.find_elements(By.TAG_NAME, "pre")]
     assert any(f"--index {(index.simple).as_uri()} " in command for command in commands)
     assert f"matrix index list --index '{index.root}'" in commands
     browser.find_element(By.TAG_NAME, "button").click()
@@ -105,8 +108,8 @@ def test_landing_page_has_commands_with_its_address(browser: Chrome, index: Inde
     with serving(index) as url:
         browser.get(url.removesuffix("simple/"))
         assert any(
-            f"--index {url.removesuffix('/')} " in one.text
-            for one in browser.find_elements(By.TAG_NAME, "pre")
+            f"--index {url.removesuffix('/')} " in element.text
+            for element in browser.find_elements(By.TAG_NAME, "pre")
         )
         browser.find_element(By.LINK_TEXT, "apex").click()
         assert browser.current_url == f"{url}apex/index.html"

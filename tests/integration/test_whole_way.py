@@ -51,7 +51,7 @@ def test_provenance_records_inputs_and_findings(built: Built) -> None:
     assert "2.13.0" in torch["uri"]
     results = results_of(record)
     assert any("cpu_adam_op" in one["path"] for one in results["objects"])
-    assert {"object-found", "probe-object"} <= {one["id"] for one in results["findings"]}
+    assert {"object-found", "probe-object"} <= {finding["id"] for finding in results["findings"]}
     needed = {library for one in results["objects"] for library in one["needed"]}
     assert any(library.startswith("libtorch") for library in needed), needed
 

@@ -29,7 +29,7 @@ def _with_a_small_request(tmp_path: Path) -> None:
 
 
 def effects(document: dict[str, Any], kind: str) -> dict[str, str]:
-    return {one["name"]: one["effect"] for one in document["consequences"] if one["kind"] == kind}
+    return {change["name"]: change["effect"] for change in document["consequences"] if change["kind"] == kind}
 
 
 def write_lock(capsys: Capture, name: str, *requirements: str, site: list[str] = SITE) -> None:
@@ -56,13 +56,13 @@ def test_broken_things_set_the_exit_code(capsys: Capture) -> None:
     assert document["before"]["target"]["driver"] is None
     torches = effects(document, "torch")
     assert torches["torch 2.10.0+rocm7.0"] == "breaks"
-    for one in document["consequences"]:
-        assert one["core"] or one["effect"] not in {"breaks", "possible"}
+    for change in document["consequences"]:
+        assert change["core"] or change["effect"] not in {"breaks", "possible"}
 
 
 def test_reason_names_only_the_fact_about_what_breaks(capsys: Capture) -> None:
     document = run_json(capsys, "diff", "--site", "lumi-g", "--date", "2026-10-01", "--driver", "5.7", code=1)
-    image = next(one for one in document["consequences"] if "-u24r72" in one["name"])
+    image = next(change for change in document["consequences"] if "-u24r72" in change["name"])
     assert [fact["text"] for fact in image["was"]] == [
         "lumi-g has kernel driver 6.3 on 2026-10-01 (since 2026-01-01)",
         "lumi-g ran ROCm 7.2 in September 2026, which AMD does not list for driver 6.3",
@@ -88,7 +88,7 @@ def test_catalog_is_a_layer_of_after(capsys: Capture, tmp_path: Path) -> None:
     document = run_json(capsys, "diff", *SITE, "--catalog", "update.toml", code=1)
     assert document["before"]["catalogs"] == []
     assert document["after"]["catalogs"] == ["update.toml"]
-    assert "breaks" in {one["effect"] for one in document["consequences"] if one["name"] == "apex"}
+    assert "breaks" in {change["effect"] for change in document["consequences"] if change["name"] == "apex"}
     mirror = run_json(capsys, "diff", *SITE, "--from-catalog", "update.toml")
     assert effects(mirror, "package")["apex"] == "possible"
 
@@ -102,7 +102,7 @@ def test_other_shipped_facts_are_those_of_before(capsys: Capture, tmp_path: Path
     document = run_json(capsys, "diff", *SITE, "--from-shipped", "old")
     assert document["before"]["shipped"] == "old"
     assert effects(document, "lock") == {"matrix.lock": "possible"}
-    torch = next(one for one in document["consequences"] if one["name"] == "torch 2.10.0+rocm7.0")
+    torch = next(change for change in document["consequences"] if change["name"] == "torch 2.10.0+rocm7.0")
     assert torch["effect"] == "possible"
     assert [fact["text"] for fact in torch["now"]] == [
         "lumi-g has kernel driver 6.3 on 2026-06-01 (since 2026-01-01)"
@@ -113,7 +113,7 @@ def test_own_lock_is_checked(capsys: Capture) -> None:
     write_lock(capsys, "matrix.lock", "torch==2.10.0+rocm7.0")
     document = run_json(capsys, "diff", *SITE, "--driver", "5.7", code=1)
     assert effects(document, "lock") == {"matrix.lock": "breaks"}
-    lock = next(one for one in document["consequences"] if one["kind"] == "lock")
+    lock = next(change for change in document["consequences"] if change["kind"] == "lock")
     assert {"text": "the kernel driver is 5.7", "kind": "request", "source": "the request"} in lock["now"]
     text = run(capsys, "diff", *SITE, "--driver", "5.7", code=1)
     assert "  lock matrix.lock\n" in text
@@ -135,7 +135,7 @@ def test_two_locks_are_compared(capsys: Capture) -> None:
     write_lock(capsys, "one.lock", "torch==2.10.0+rocm7.0")
     write_lock(capsys, "other.lock", "torch", site=[*SITE, "--driver", "6.0"])
     document = run_json(capsys, "diff", "one.lock", "other.lock", *SITE)
-    torch = next(one for one in document["consequences"] if one["name"] == "torch")
+    torch = next(change for change in document["consequences"] if change["name"] == "torch")
     assert torch["before"] == "2.10.0+rocm7.0"
     assert torch["now"][0]["text"] == "the kernel driver is 6.0"
     assert run(capsys, "diff", "one.lock", "one.lock", *SITE).splitlines()[:1] == ["Nothing changes."]

@@ -240,6 +240,6 @@ def test_diff_uses_the_locked_image(capsys: Capture) -> None:
         given = ["torch", "--gfx90a", "--driver", driver, "--base-image", "mine.sif", "-o", name]
         run_json(capsys, "resolve", *given)
     answer = run_json(capsys, "diff", "--driver", "5.7", code=1)
-    assert {one["effect"] for one in answer["consequences"] if one["kind"] == "lock"} == {"breaks"}
+    assert {change["effect"] for change in answer["consequences"] if change["kind"] == "lock"} == {"breaks"}
     answer = run_json(capsys, "diff", "matrix.lock", "other.lock")
-    assert [one["name"] for one in answer["consequences"]] == ["kernel-driver"]
+    assert [change["name"] for change in answer["consequences"]] == ["kernel-driver"]

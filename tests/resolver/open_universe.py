@@ -152,7 +152,11 @@ class OpenUniverse:
         if not _applies(requirement.marker, python, extra):
             return []
         overrides = [one for text in self.overrides if (one := parsed(text)).name == requirement.name]
-        return [one for one in overrides if _applies(one.marker, python)] if overrides else [requirement]
+        return (
+            [override for override in overrides if _applies(override.marker, python)]
+            if overrides
+            else [requirement]
+        )
 
     def _reached(self, versions: Chosen, python: str) -> Chosen | None:
         """Return the releases that the request needs; None if they violate a requirement or are missing."""
@@ -167,7 +171,7 @@ class OpenUniverse:
                 return None
             if name not in reached:
                 reached[name] = version
-                if not all(_contains(one.specifier, version) for one in limits if one.name == name):
+                if not all(_contains(limit.specifier, version) for limit in limits if limit.name == name):
                     return None
             for extra in ("", *sorted(requirement.extras)):
                 if (name, extra) not in loaded:
@@ -292,5 +296,5 @@ def _requirement(
             markers.append(f"extra == '{chance.choice(extras)}'")
     if is_plain or chance.random() < limited:
         text += chance.choice(SPECIFIERS)
-    joined = chance.choice([" and ", " or "]).join(f"({one})" for one in markers)
+    joined = chance.choice([" and ", " or "]).join(f"({marker})" for marker in markers)
     return f"{text}; {joined}" if joined else text

@@ -134,7 +134,7 @@ def texts(items: Iterable[Any]) -> list[str]:
 
 
 def only(found: Iterable[Consequence], **wanted: str) -> Consequence:
-    """Return the only consequence with these attributes."""
+    """Return the only change with these attributes."""
     matching = [one for one in found if all(getattr(one, name) == value for name, value in wanted.items())]
     assert len(matching) == 1, matching
     return matching[0]
@@ -374,7 +374,11 @@ def test_default_follows_the_driver_and_the_advice(with_update: Load) -> None:
 @pytest.mark.parametrize("name", UPDATES)
 def test_unchanged_columns_are_left_out_without_effect(with_update: Load, name: str) -> None:
     before, after = side(with_update("nothing")), side(with_update(name))
-    found = [one for one in consequences(before, after) if one.kind in {"torch", "base-image"} or one.where]
+    found = [
+        change
+        for change in consequences(before, after)
+        if change.kind in {"torch", "base-image"} or change.where
+    ]
     everything = TableDiff(Rows(before), Rows(after)).consequences()
     assert [one for one in everything if one.kind != "default"] == found
 
@@ -405,6 +409,6 @@ def test_reverse_change_is_the_mirror(
     assert len(set(found)) == len(found)
     if one == other:
         assert found == []
-    for consequence in found:
-        assert consequence.was or consequence.now or consequence.core
-        assert consequence.core or consequence.effect not in {"breaks", "possible"}
+    for change in found:
+        assert change.was or change.now or change.core
+        assert change.core or change.effect not in {"breaks", "possible"}
