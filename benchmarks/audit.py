@@ -144,8 +144,8 @@ def measured(command: list[str]) -> tuple[int, float, float, float, str]:
     done = subprocess.run(
         [sys.executable, "-c", LAUNCH, *command], capture_output=True, text=True, check=True
     )
-    out, _, said = done.stdout.rpartition("\n")
-    code, wall, cpu, memory = json.loads(said)
+    out, _, measures = done.stdout.rpartition("\n")
+    code, wall, cpu, memory = json.loads(measures)
     return code, wall, cpu, memory, out
 
 
@@ -165,9 +165,9 @@ def main() -> None:
             unpacked = sum(info.file_size for info in archive.infolist())
         audit = [sys.executable, "-m", "matrix", "audit", str(wheel), "--format", "json"]
         runs: dict[str, list[tuple[float, float, float]]] = {"audit": [], "bare": []}
-        found = ""
+        output = ""
         for _ in range(RUNS):
-            code, wall, cpu, memory, found = measured(audit)
+            code, wall, cpu, memory, output = measured(audit)
             if code:
                 sys.exit(f"the audit ended with exit code {code}")
             runs["audit"].append((wall, cpu, memory))
@@ -176,7 +176,7 @@ def main() -> None:
         report: dict[str, object] = {
             "megabytes": round(wheel.stat().st_size / 1e6),
             "unpacked megabytes": round(unpacked / 1e6),
-            "code objects": json.loads(found)["wheels"][0]["code_objects"],
+            "code objects": json.loads(output)["wheels"][0]["code_objects"],
         }
     for name, all_runs in runs.items():
         walls, cpus, memories = zip(*all_runs, strict=True)

@@ -141,8 +141,8 @@ def measure(rig: Rig, case: Case, *, runs: int, jobs: int) -> dict[str, Any]:
     plain, ours = statistics.median(bare), statistics.median(whole)
     allowed = plain * (1 + ALLOWED_SHARE) + ALLOWED_SECONDS
     return {
-        "bare": [round(one, 1) for one in bare],
-        "build-wheels": [round(one, 1) for one in whole],
+        "bare": [round(seconds, 1) for seconds in bare],
+        "build-wheels": [round(seconds, 1) for seconds in whole],
         "over": round(ours - plain, 1),
         "ratio": round(ours / plain, 2),
         "allowed": round(allowed, 1),

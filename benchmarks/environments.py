@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("--base-image", type=Path, help="measure in this base image")
     parser.add_argument("--torch", default=TORCH, help=f"torch with its label (default {TORCH})")
     args = parser.parse_args()
-    torch, wanted = args.torch, REQUIREMENTS
+    torch, requirements = args.torch, REQUIREMENTS
     times: dict[str, list[float]] = {}
     runtime = choose_runtime(None, find_image(args.base_image) if args.base_image else None)
     python = find_python(runtime, running_python())
@@ -64,9 +64,9 @@ def main() -> None:
         work = Path(directory)
         os.environ["XDG_CACHE_HOME"] = str(work / "cache")
         how = FetchOptions(log=work / "log", reporter=SILENT)
-        wheels = fetch_build_wheels(runtime, python, torch=torch, requirements=wanted, options=how)
+        wheels = fetch_build_wheels(runtime, python, torch=torch, requirements=requirements, options=how)
         with timed(times, "layers"):
-            layers = make_layers(runtime, python, torch=torch, requirements=wanted, options=how)
+            layers = make_layers(runtime, python, torch=torch, requirements=requirements, options=how)
         for run in range(RUNS):
             with timed(times, "environment"):
                 made = make_environment(python, layers.all, root=work / f"env{run}")

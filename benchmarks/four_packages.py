@@ -429,8 +429,12 @@ def install_tools(venv: Path) -> dict[str, str]:
     subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
     command = [str(venv / "bin" / "python"), "-m", "pip", "install", "-q", "pip", "-U", "uv", "fromager"]
     subprocess.run(command, check=True, stdout=sys.stderr)
-    found = distributions(path=[str(venv / f"lib/python{PYTHON}/site-packages")])
-    return {one.name: one.version for one in found if one.name in {"pip", "uv", "fromager"}}
+    installed = distributions(path=[str(venv / f"lib/python{PYTHON}/site-packages")])
+    return {
+        distribution.name: distribution.version
+        for distribution in installed
+        if distribution.name in {"pip", "uv", "fromager"}
+    }
 
 
 def run_all(work: Path, tools: list[str], names: list[str], index: str) -> dict[str, dict[str, Run]]:
@@ -455,14 +459,15 @@ def summarize(several: list[dict[str, dict[str, Run]]], tools: list[str]) -> dic
     for phase in several[0]:
         document[phase] = {}
         for name in tools:
-            pairs = [(one[phase][name], one) for one in several if name in one[phase]]
+            pairs = [(result[phase][name], result) for result in several if name in result[phase]]
             if not pairs:
                 continue
             base = "changed" if phase == "cleared" else phase
             document[phase][name] = {
                 "seconds": round(statistics.median(run.seconds for run, _ in pairs), 1),
                 "ratio": round(
-                    statistics.median(run.seconds / one[base][tools[0]].seconds for run, one in pairs), 2
+                    statistics.median(run.seconds / result[base][tools[0]].seconds for run, result in pairs),
+                    2,
                 ),
                 "built": pairs[0][0].built,
             }

@@ -92,16 +92,18 @@ def attempt(rig: Rig, build: Build, jobs: int, settings: str) -> dict[str, Any]:
         "wheel": wheel.name,
         "wheel MiB": round(wheel.stat().st_size / MIB, 2),
         "verdict": audited["verdict"],
-        "targets": sorted({gfx for found in audited["code_objects"].values() for gfx in found}),
+        "targets": sorted(
+            {gfx for architectures in audited["code_objects"].values() for gfx in architectures}
+        ),
         "objects": sorted(audited["code_objects"]),
         "probed": [finding["message"] for finding in findings if finding["id"].startswith("probe")],
         "warnings": [finding["id"] for finding in findings if finding["severity"] == "warning"],
     }
 
 
-def last_words(said: str) -> list[str]:
+def last_words(output: str) -> list[str]:
     """Return the error message without the paths of this machine."""
-    lines = said.splitlines()
+    lines = output.splitlines()
     first = next((number for number, line in enumerate(lines) if line.startswith("error")), 0)
     return [re.sub(r"/\S*?/(?=work-)", "", line) for line in lines[first:]]
 

@@ -47,9 +47,9 @@ def make_wheel(folder: Path, name: str, version: str) -> Path:
 def fill(index: Index, projects: int, versions: int) -> None:
     """Write wheels and their records into the directories of an index, without pages."""
     index.provenance.mkdir(parents=True)
-    for one in range(projects):
+    for project in range(projects):
         for number in range(versions):
-            wheel = make_wheel(index.simple / f"pkg{one}", f"pkg{one}", f"{number}.0+{LABEL}")
+            wheel = make_wheel(index.simple / f"pkg{project}", f"pkg{project}", f"{number}.0+{LABEL}")
             (index.provenance / f"{wheel.name}.{sha256_of(wheel)[:16]}.json").write_text("{}")
 
 
@@ -62,19 +62,19 @@ def seconds(do: Callable[[], object]) -> float:
 
 def publishing(work: Path) -> dict[str, float]:
     """Time writing all pages, checking correct pages, and adding one wheel."""
-    found: dict[str, float] = {}
+    times: dict[str, float] = {}
     index = Index(work / "thousand")
     fill(index, 100, 10)
-    found["1000 wheels from nothing"] = seconds(index.refresh_all)
-    found["1000 wheels unchanged"] = min(seconds(index.refresh_all) for _ in range(_RUNS))
+    times["1000 wheels from nothing"] = seconds(index.refresh_all)
+    times["1000 wheels unchanged"] = min(seconds(index.refresh_all) for _ in range(_RUNS))
     for projects in (100, 1):
         index = Index(work / f"tenthousand{projects}")
         fill(index, projects, 10_000 // projects)
         index.refresh_all()
         wheels = [make_wheel(work / "more", "pkg0", f"9999{run}.0+{LABEL}") for run in range(_RUNS)]
         added = min(seconds(partial(index.publish, wheel, {})) for wheel in wheels)
-        found[f"one wheel added to 10000 of {projects} project{'s' * (projects > 1)}"] = added
-    return found
+        times[f"one wheel added to 10000 of {projects} project{'s' * (projects > 1)}"] = added
+    return times
 
 
 @contextmanager
@@ -121,10 +121,10 @@ def serving(work: Path) -> dict[str, object]:
         "s.serve_forever()\n"
     )
     own = [sys.executable, "-c", _SERVE, "index", "serve", "--port", "0", "--index", str(index.root)]
-    found: dict[str, object] = {}
+    results: dict[str, object] = {}
     for name, command in {"matrix index serve": own, "http.server": [sys.executable, "-c", stock]}.items():
         with started(command, index.root) as port:
-            found[name] = {
+            results[name] = {
                 "pages a second, one connection each": max(
                     rate(port, "/simple/tiny/", keep=False) for _ in range(_RUNS)
                 ),
@@ -136,7 +136,7 @@ def serving(work: Path) -> dict[str, object]:
                     for _ in range(_RUNS)
                 ),
             }
-    return found
+    return results
 
 
 def download(port: int, path: str) -> None:

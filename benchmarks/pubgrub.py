@@ -76,15 +76,15 @@ def _alike(versions: list[int], name: str, needs: Mapping[tuple[str, int], Needs
             runs[-1].append(version)
         else:
             runs.append([version])
-    return {one: Range.between(run[0], run[-1] + 1) for run in runs if len(run) > 1 for one in run}
+    return {version: Range.between(run[0], run[-1] + 1) for run in runs if len(run) > 1 for version in run}
 
 
 def as_range(versions: Collection[int]) -> Range[int]:
     """Return a set of versions as half-open intervals, one for each run."""
-    found: Range[int] = Range.empty()
+    allowed: Range[int] = Range.empty()
     for low, high in runs_of(versions):
-        found |= Range.between(low, high + 1)
-    return found
+        allowed |= Range.between(low, high + 1)
+    return allowed
 
 
 def resolve(provider: Provider, asked: Mapping[str, Range[int]]) -> dict[str, int] | None:

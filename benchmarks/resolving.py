@@ -148,37 +148,37 @@ def _compare(results: Mapping[str, Result], reference: str) -> None:
 def _show(title: str, groups: Mapping[str, Mapping[str, Result]]) -> None:
     print(title, file=sys.stderr)
     for results in groups.values():
-        for name, one in results.items():
-            if "median" in one:
-                ratio = f"{one['ratio']:8.2f} x" if "ratio" in one else " " * 10
-                said = f"{one['median']:10.1f} ms {ratio}  first {one['first']:10.1f} ms"
-                said += f"  {one['memory']:6.0f} MiB" if "memory" in one else ""
-                said += f"  cpu {one['cpu']:8.1f} ms" if "cpu" in one else ""
-                said += "" if one["state"] == "right" else f"  {one['state']}"
+        for name, result in results.items():
+            if "median" in result:
+                ratio = f"{result['ratio']:8.2f} x" if "ratio" in result else " " * 10
+                text = f"{result['median']:10.1f} ms {ratio}  first {result['first']:10.1f} ms"
+                text += f"  {result['memory']:6.0f} MiB" if "memory" in result else ""
+                text += f"  cpu {result['cpu']:8.1f} ms" if "cpu" in result else ""
+                text += "" if result["state"] == "right" else f"  {result['state']}"
             else:
-                said = f"{one['state']:>10} {one.get('note', '')}"
-            print(f"  {name:16} {said}", file=sys.stderr)
+                text = f"{result['state']:>10} {result.get('note', '')}"
+            print(f"  {name:16} {text}", file=sys.stderr)
 
 
 def _versions() -> dict[str, str]:
     from importlib.metadata import PackageNotFoundError, version
 
-    found = {}
+    versions = {}
     for name in ("rocm-matrix", "resolvelib", "nab-resolver", "clingo", "uv", "pip"):
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
-            found[name] = "missing"
-    return found
+            versions[name] = "missing"
+    return versions
 
 
 def _targets(cases: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Compare with the targets; a result without a time (missing, failed, timeout) does not meet them."""
-    found: dict[str, tuple[float, float]] = {}
+    worst_cases: dict[str, tuple[float, float]] = {}
 
     def add(text: str, value: float | None, limit: float) -> None:
-        worst = found.get(text, (0.0, limit))[0]
-        found[text] = max(worst, NEVER if value is None else value), limit
+        worst = worst_cases.get(text, (0.0, limit))[0]
+        worst_cases[text] = max(worst, NEVER if value is None else value), limit
 
     for case in cases:
         search, whole = case["groups"]["in process"], case["groups"]["whole command"]
@@ -202,7 +202,7 @@ def _targets(cases: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             "value": None if value == NEVER else round(value, 3),
             "met": value <= limit,
         }
-        for text, (value, limit) in found.items()
+        for text, (value, limit) in worst_cases.items()
         if limit != NEVER
     ]
 
@@ -255,7 +255,7 @@ def _command(name: str, universe: Universe, place: Path, timeout: float) -> Resu
     if program is None or find_spec(NEEDS.get(name, "json")) is None:
         return {"state": "missing"}
     index = (place / "simple").as_uri()
-    wanted = universes.requirements(universe)
+    requirements = universes.requirements(universe)
     words = {
         "matrix resolve": "-m matrix resolve --site local --no-lock --format json --catalog catalog.toml",
         "uv pip compile": "pip compile --no-config --quiet --no-header --no-annotate --cache-dir uv "
@@ -263,7 +263,7 @@ def _command(name: str, universe: Universe, place: Path, timeout: float) -> Resu
         "pip install": "-m pip install --dry-run --ignore-installed --quiet --disable-pip-version-check "
         f"--report - --index-url {index} -r requirements.txt",
     }
-    command = [program, *words[name].split(), *(wanted if name == "matrix resolve" else [])]
+    command = [program, *words[name].split(), *(requirements if name == "matrix resolve" else [])]
     times: list[float] = []
     cpu: list[float] = []
     while len(times) <= RUNS and sum(times) < LONG:
@@ -306,8 +306,8 @@ def _answer_of(name: str, done: subprocess.CompletedProcess[str]) -> Answer | st
     if name == "uv pip compile":
         pairs = [line.split("==") for line in done.stdout.splitlines() if "==" in line]
     elif name == "pip install":
-        found = [one["metadata"] for one in json.loads(done.stdout)["install"]]
-        pairs = [[one["name"], one["version"]] for one in found]
+        rows = [row["metadata"] for row in json.loads(done.stdout)["install"]]
+        pairs = [[row["name"], row["version"]] for row in rows]
     else:
         picks = [pick for pick in json.loads(done.stdout)["picks"] if pick["kind"] == "distribution"]
         pairs = [[pick["name"], pick["version"]] for pick in picks]
@@ -367,12 +367,12 @@ def _ours(universe: Universe) -> Run:
 
     def run() -> tuple[float, Answer]:
         started = time.perf_counter()
-        found = Session(problem).solve()
+        solution = Session(problem).solve()
         seconds = time.perf_counter() - started
-        if found is None:
+        if solution is None:
             return seconds, None
         return seconds, {
-            name: int(problem.variables[name].candidate(bit).version) for name, bit in found.items()
+            name: int(problem.variables[name].candidate(bit).version) for name, bit in solution.items()
         }
 
     return run
@@ -408,8 +408,8 @@ def _nab(universe: Universe) -> Run:
     def run() -> tuple[float, Answer]:
         provider = Layered(versions, needs)
         started = time.perf_counter()
-        found = resolve(provider, asked)
-        return time.perf_counter() - started, found
+        solution = resolve(provider, asked)
+        return time.perf_counter() - started, solution
 
     return run
 
@@ -420,18 +420,18 @@ def _clingo(universe: Universe) -> Run:
     program = universes.to_clingo(universe)
 
     def run() -> tuple[float, Answer]:
-        found: dict[str, int] = {}
+        solution: dict[str, int] = {}
 
         def keep(model: clingo.Model) -> None:
             for atom in model.symbols(shown=True):
-                found[atom.arguments[0].string] = atom.arguments[1].number
+                solution[atom.arguments[0].string] = atom.arguments[1].number
 
         started = time.perf_counter()
         control = clingo.Control(["1"])
         control.add("base", [], program)
         control.ground([("base", [])])
         satisfiable = control.solve(on_model=keep).satisfiable
-        return time.perf_counter() - started, found if satisfiable else None
+        return time.perf_counter() - started, solution if satisfiable else None
 
     return run
 

@@ -78,11 +78,11 @@ class Universe:
 
     def groups(self) -> Iterator[tuple[str, str, list[tuple[Versions, Versions]]]]:
         """Yield subject, object and rows: versions of the subject, and the object's versions for them."""
-        found: dict[tuple[str, str], dict[Versions, set[int]]] = {}
+        groups: dict[tuple[str, str], dict[Versions, set[int]]] = {}
         for (name, version), needs in self.needs.items():
             for other, allowed in needs.items():
-                found.setdefault((name, other), {}).setdefault(allowed, set()).add(version)
-        for (name, other), rows in found.items():
+                groups.setdefault((name, other), {}).setdefault(allowed, set()).add(version)
+        for (name, other), rows in groups.items():
             yield name, other, [(frozenset(subjects), allowed) for allowed, subjects in rows.items()]
 
 
@@ -116,9 +116,9 @@ def make(extensions: int, versions: int, kind: Kind) -> Universe:
     planted |= {name: chance.randint(versions // 4, versions * 3 // 4) for name in names}
     for number, name in enumerate(names):
         _extension(universe, name, names[:number], planted, chance)
-    blocked = [one for one in range(1, versions + 1) if one != torch]
+    blocked = [version for version in range(1, versions + 1) if version != torch]
     if kind == "satisfiable":
-        blocked = [one for one in blocked if one > torch or chance.random() < 1 / 2]
+        blocked = [version for version in blocked if version > torch or chance.random() < 1 / 2]
     _block(universe, names, blocked, chance)
     if kind == "unsatisfiable":
         # Without the planted versions, no version is compatible with the only torch that is not blocked.
@@ -214,14 +214,14 @@ def to_clingo(universe: Universe) -> str:
     lines = [f'version("{name}",1..{newest}).' for name, newest in universe.newest.items()]
     lines += [f'asked("{name}").' for name in universe.asked]
     for name, allowed in universe.asked.items():
-        lines += [f'allowed("{name}",{one}).' for one in sorted(allowed)]
+        lines += [f'allowed("{name}",{version}).' for version in sorted(allowed)]
     number = 0
     for name, other, rows in universe.groups():
         lines.append(f'relation("{name}","{other}").')
         for subjects, allowed in rows:
             number += 1
             lines += [f'row("{name}",{subject},"{other}",{number}).' for subject in sorted(subjects)]
-            lines += [f"goes({number},{one})." for one in sorted(allowed)]
+            lines += [f"goes({number},{version})." for version in sorted(allowed)]
     lines += [
         "in(P) :- asked(P).",
         "in(O) :- pick(P,V), row(P,V,O,_).",
@@ -329,7 +329,7 @@ def _write_wheel(path: Path, name: str, version: int, metadata: str) -> None:
         f"{info}/METADATA": metadata,
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: none\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
-    record = "".join(f"{one},,\n" for one in [*files, f"{info}/RECORD"])
+    record = "".join(f"{file},,\n" for file in [*files, f"{info}/RECORD"])
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
-        for one, text in {**files, f"{info}/RECORD": record}.items():
-            wheel.writestr(zipfile.ZipInfo(one), text)
+        for file, text in {**files, f"{info}/RECORD": record}.items():
+            wheel.writestr(zipfile.ZipInfo(file), text)

@@ -152,15 +152,15 @@ def use_compiler_cache(task: Task, recipe: AppliedRecipe, work: Path, program: P
     hipconfig = f"{host.rocm_path}/bin/hipconfig" if task.recipe.backend == "rocm" else ""
     command = ["/bin/sh", "-c", _PREPARE, "sh", str(seen / "ccache"), hipconfig, str(clang), str(launcher)]
     binds = [Bind(work, writable=True), *([Bind(work, writable=True, target=seen)] if seen != work else [])]
-    found = output_in(host.runtime, command, View(binds=binds, untrusted=True)).strip()
-    if not found:
+    ccache = output_in(host.runtime, command, View(binds=binds, untrusted=True)).strip()
+    if not ccache:
         return recipe
     shims = {
         compiler.name: launched(compiler)
         for compiler in _compilers(host)
         if compiler.name not in recipe.shims
     }
-    shims[_LAUNCHER] = _SCRIPT.format(program=shlex.quote(found), error=_ERROR)
+    shims[_LAUNCHER] = _SCRIPT.format(program=shlex.quote(ccache), error=_ERROR)
     environment = {
         LAUNCHER: str(launcher),
         "CCACHE_CONFIGPATH": os.devnull,

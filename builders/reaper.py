@@ -72,15 +72,15 @@ def _start(command: list[str], libc: ctypes.CDLL) -> None:
 
 def _reap(program: int) -> int | None:
     """Collect all children that have ended; return the status of the program if it is one of them."""
-    found = None
+    ended = None
     with suppress(ChildProcessError):
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 break
             if pid == program:
-                found = status
-    return found
+                ended = status
+    return ended
 
 
 def descendants() -> list[int]:

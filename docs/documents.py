@@ -74,12 +74,12 @@ def schemas() -> dict[Path, str]:
 
 def _schema(name: str, kind: object) -> str:
     types = get_args(kind) or (kind,)
-    found, components = msgspec.json.schema_components(
+    schemas, components = msgspec.json.schema_components(
         types, ref_template="#/$defs/{name}", schema_hook=lambda _: {"type": "string"}
     )
     for document in types:
         component = components[document.__name__]
         component["required"] = list(dict.fromkeys(["schema", "status", *component["required"]]))
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"matrix {name}"}
-    body = found[0] if len(found) == 1 else {"anyOf": list(found)}
+    body = schemas[0] if len(schemas) == 1 else {"anyOf": list(schemas)}
     return json.dumps({**head, **body, "$defs": components}, indent=1) + "\n"

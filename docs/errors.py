@@ -33,13 +33,13 @@ def error_classes() -> dict[str, type[MatrixError]]:
             if not module.name.endswith("__main__"):
                 importlib.import_module(module.name)
     pending: list[type[MatrixError]] = [MatrixError]
-    found: dict[str, type[MatrixError]] = {}
+    classes: dict[str, type[MatrixError]] = {}
     while pending:
         error = pending.pop(0)
         if "id" in vars(error):
-            found[error.id] = error
+            classes[error.id] = error
         pending += error.__subclasses__()
-    return dict(sorted(found.items()))
+    return dict(sorted(classes.items()))
 
 
 def pages() -> dict[Path, str]:

@@ -27,8 +27,8 @@ _LONGEST = 120
 
 def pages() -> list[Path]:
     """Return the pages that have examples."""
-    found = [PROJECT / "README.md", *sorted(HERE.rglob("*.md"))]
-    return [page for page in found if _BLOCK.search(page.read_text(encoding="utf-8"))]
+    files = [PROJECT / "README.md", *sorted(HERE.rglob("*.md"))]
+    return [page for page in files if _BLOCK.search(page.read_text(encoding="utf-8"))]
 
 
 def updated(page: str) -> str:
@@ -89,9 +89,9 @@ def _output(command: str, work: Path, head: int | None) -> str:
 
 def main() -> int:
     """Write the pages, or with ``--check`` list those whose output differs."""
-    named = [Path(name).resolve() for name in sys.argv[1:] if name != "--check"]
+    files = [Path(name).resolve() for name in sys.argv[1:] if name != "--check"]
     stale = 0
-    for page in named or pages():
+    for page in files or pages():
         old = page.read_text(encoding="utf-8")
         new = updated(old)
         if same(old, new):

@@ -96,7 +96,7 @@ class _Covered(msgspec.Struct):
     """The context of its lock."""
     refused: str = ""
     """The reason why it is impossible."""
-    lacking: EnvironmentLacksError | None = None
+    obstacle: EnvironmentLacksError | None = None
     """The reason why this machine cannot build it."""
     tasks: list[Task] = []
     proven: ProvenSet | None = None
@@ -122,11 +122,11 @@ class Coverage(msgspec.Struct, dict=True):
         self.rank = {key: number for number, key in enumerate(self.tasks)}
 
     @property
-    def lacking(self) -> EnvironmentLacksError | None:
+    def obstacle(self) -> EnvironmentLacksError | None:
         """The reason why this machine cannot build any wheel of the selection; None if a cell has tasks."""
         if any(cell.tasks for cell in self.cells):
             return None
-        return next((cell.lacking for cell in self.cells if cell.lacking), None)
+        return next((cell.obstacle for cell in self.cells if cell.obstacle), None)
 
     def tasks_of_locks(self, keys: Iterable[str] | None = None) -> list[tuple[Context, list[Task]]]:
         """Write the locks to the index, and return their contexts with their tasks.
@@ -214,8 +214,8 @@ class Coverage(msgspec.Struct, dict=True):
         )
 
     def _covered(self, cell: _Covered, wheels: Collection[str]) -> CoveredCell:
-        lacks = [task for task in cell.tasks if task.build_key not in wheels]
-        state, why = self._state(cell, lacks)
+        missing = [task for task in cell.tasks if task.build_key not in wheels]
+        state, why = self._state(cell, missing)
         return CoveredCell(
             base_image=cell.row.images[0] if cell.row.images else "",
             rocm=cell.row.rocm,
@@ -227,17 +227,17 @@ class Coverage(msgspec.Struct, dict=True):
             why=why,
             requested=cell.requested,
             tasks=tuple(task.build_key for task in cell.tasks),
-            seconds=round(sum(self.expected[task.build_key].demand.seconds for task in lacks), 1),
+            seconds=round(sum(self.expected[task.build_key].demand.seconds for task in missing), 1),
         )
 
-    def _state(self, cell: _Covered, lacks: Sequence[Task]) -> tuple[State, str]:
+    def _state(self, cell: _Covered, missing: Sequence[Task]) -> tuple[State, str]:
         if cell.refused:
             return "impossible", cell.refused
-        if cell.lacking:
-            return "buildable", f"not on this machine: {cell.lacking.message.partition(chr(10))[0]}"
-        if lacks:
-            reasons = (self.why_not.get(task.build_key) or why_to_build(task, self.index) for task in lacks)
-            name = f"{lacks[0].title}: " if lacks[0].pick.name != cell.column.name else ""
+        if cell.obstacle:
+            return "buildable", f"not on this machine: {cell.obstacle.message.partition(chr(10))[0]}"
+        if missing:
+            reasons = (self.why_not.get(task.build_key) or why_to_build(task, self.index) for task in missing)
+            name = f"{missing[0].title}: " if missing[0].pick.name != cell.column.name else ""
             return "buildable", f"{name}{next(reasons)}"
         why = "the index has its wheel" if cell.tasks else "nothing is built: its wheels are published"
         if cell.proven:
@@ -417,7 +417,7 @@ class _Planner:
             covered.tasks = self._tasks(lock)
             covered.context = self._context_of(lock, covered.tasks)
         except EnvironmentLacksError as error:
-            covered.lacking = error
+            covered.obstacle = error
         except _ImpossibleError as error:
             covered.refused = error.message
         return covered

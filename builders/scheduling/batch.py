@@ -487,8 +487,8 @@ class Executor(ABC):
             return Result("skipped", _ANOTHER_FAILED)
         if job.state == "CANCELLED":
             return Result("skipped", f"its {self.unit} {job.number} was cancelled")
-        if lacking := self._lacking_requirement(self._task(key)):
-            return lacking
+        if result := self._lacking_requirement(self._task(key)):
+            return result
         why = f"{self.unit} {job.number} {self.explanations.get(job.state) or self._ending(job.number)}"
         advice = self.advice.get(job.state, "")
         return Result("failed", f"{why}{advice}\n  Log: {self._log(job.number, job.keys)}")
@@ -517,8 +517,8 @@ class Executor(ABC):
         for task in self.run.tasks:
             if task.key in self.run.results or task.key in live:
                 continue
-            if lacking := self._lacking_requirement(task):
-                self.run.results[task.key] = lacking
+            if result := self._lacking_requirement(task):
+                self.run.results[task.key] = result
             elif stops:
                 self.run.results[task.key] = Result("skipped", _ANOTHER_FAILED)
         if stops:

@@ -147,11 +147,11 @@ class Document(msgspec.Struct, kw_only=True):
     def _replace(self, entry: Entry, texts: Sequence[str]) -> None:
         """Replace an entry with lines; its comment stays with the last of them."""
         line = self.lines[entry.line - 1]
-        before, behind = line.split(entry.text, 1)
+        before, after = line.split(entry.text, 1)
         # The last line of the file may have no line break.
         end = line[len(line.rstrip("\r\n")) :] or ("\r\n" if self.lines[0].endswith("\r\n") else "\n")
         new = [f"{before}{text}{end}" for text in texts[:-1]]
-        self.lines[entry.line - 1 : entry.line] = [*new, f"{before}{texts[-1]}{behind}"]
+        self.lines[entry.line - 1 : entry.line] = [*new, f"{before}{texts[-1]}{after}"]
 
     def _text(self) -> str:
         return "".join(self.lines)

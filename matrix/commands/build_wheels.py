@@ -153,14 +153,14 @@ def execute(context: Context) -> int:
     wheels = [_planned(task, index) for task in tasks]
     if not args.dry_run and any(wheel.state == "to build" for wheel in wheels):
         context.console.info(_answer(wheels))
+    missing = [task for task in tasks if task.wheel is None]
     if args.dry_run:
         exit_code = _warn(wheels, context)
     elif executor:
-        lacks = [task for task in tasks if task.wheel is None]
-        exit_code = _build_in_jobs([(context, lacks)], wheels, catalog, executor, context)
+        exit_code = _build_in_jobs([(context, missing)], wheels, catalog, executor, context)
     else:
-        missing = {task.build_key: task for task in tasks if task.wheel is None}
-        exit_code = _build(Builds(missing, index, limits, context.console), wheels, context)
+        builds = Builds({task.build_key: task for task in missing}, index, limits, context.console)
+        exit_code = _build(builds, wheels, context)
     _print(wheels, index, context)
     return exit_code
 
@@ -299,7 +299,7 @@ def _build_table(context: Context) -> int:
             wheel.wheel = str(published.path) if published else None
         error_to_print: MatrixError | None = error
     else:
-        error_to_print = coverage.lacking
+        error_to_print = coverage.obstacle
     if error_to_print is not None:
         context.console.error(error_to_print.message, error_to_print.hint)
         exit_code = error_to_print.exit_code

@@ -141,9 +141,9 @@ def _expected(context: Context, consumer: Consumer) -> Expected:
     if args.lock and target_options:
         msg = f"--lock and --{target_options[0].replace('_', '-')} both define the target of the file."
         raise UsageError(msg, hint="Use one of the two options.")
-    beside = args.file.parent / LOCK_FILE
-    if args.lock is None and not target_options and beside.is_file():
-        args.lock = beside
+    sibling = args.file.parent / LOCK_FILE
+    if args.lock is None and not target_options and sibling.is_file():
+        args.lock = sibling
     if args.lock is None:
         return expect_request(context.request(), context.catalog_with_image, consumer, args.index)
     return expect_lock(context.lock, str(args.lock), context.catalog_of_lock, consumer, args.index)

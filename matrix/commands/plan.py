@@ -62,8 +62,8 @@ def execute(context: Context) -> int:
         if isinstance(coverage, Conflict):
             show_conflict(coverage, console, as_json=args.format == "json")
             return 1
-        if coverage.lacking:
-            raise coverage.lacking
+        if coverage.obstacle:
+            raise coverage.obstacle
         tasks = [(context, []), *coverage.tasks_of_locks()]
     else:
         tasks = _tasks_of_locks(context, index)

@@ -311,10 +311,10 @@ def test_killed_build_succeeds_next_time(
 
 def descendants(process: int) -> list[int]:
     """Return the processes below a process."""
-    found = [process]
-    for pid in found:
-        found += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
-    return found[1:]
+    pids = [process]
+    for pid in pids:
+        pids += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    return pids[1:]
 
 
 # The steps, one by one

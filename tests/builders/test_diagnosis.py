@@ -107,10 +107,10 @@ def test_pattern_has_a_log_or_a_line() -> None:
 def test_finding_named_by_pattern_exists_in_audit() -> None:
     builders = Path(__file__).parents[2] / "builders"
     text = "".join(path.read_text(encoding="utf-8") for path in builders.rglob("*.py"))
-    named = {id_ for row in known_failures().failures for id_ in row.findings}
+    ids = {id_ for row in known_failures().failures for id_ in row.findings}
     made = {"probe-object-failed": 'f"probe-{kind}-failed"', "probe-import-failed": 'f"probe-{kind}-failed"'}
-    assert {id_ for id_ in named if made.get(id_, f'"{id_}"') not in text} == set()
-    assert named
+    assert {id_ for id_ in ids if made.get(id_, f'"{id_}"') not in text} == set()
+    assert ids
 
 
 @pytest.mark.parametrize("log", GOOD, ids=lambda path: path.stem)

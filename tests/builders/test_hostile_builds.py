@@ -145,8 +145,8 @@ def test_wheel_is_the_one_checked_whatever_a_daemon_does(
     assert (beacon.read_text() if beacon.exists() else "") == before
     entry = attacked.index.provenance_of(outcome["wheel"])
     assert results_of(entry)["isolation"] == isolation
-    said = "this machine cannot isolate builds: a build can change your files and processes"
-    assert (said in attacked.steps) == (isolation == "none")
+    warning = "this machine cannot isolate builds: a build can change your files and processes"
+    assert (warning in attacked.steps) == (isolation == "none")
 
 
 @pytest.fixture

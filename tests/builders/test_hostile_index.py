@@ -160,9 +160,9 @@ def test_linked_directory_is_not_entered(
     (index.root / name).rename(elsewhere)
     (index.root / name).symlink_to(elsewhere)
     before = contents(elsewhere)
-    found = check(index)
-    assert name in [finding.evidence["path"] for finding in found]
-    assert {finding.id for finding in found} <= {"folder-irregular", "file-irregular", "page-wrong"}
+    findings = check(index)
+    assert name in [finding.evidence["path"] for finding in findings]
+    assert {finding.id for finding in findings} <= {"folder-irregular", "file-irregular", "page-wrong"}
     for write in (
         lambda: index.publish(make_wheel("tiny", "2.0"), {}),
         lambda: yank(index, [index.simple / "tiny" / "tiny-1.0-py3-none-any.whl"], "broken"),

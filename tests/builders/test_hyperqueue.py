@@ -145,7 +145,7 @@ def follow(server: Server, monkeypatch: pytest.MonkeyPatch) -> Follow:
 
 def test_tasks_are_submitted_as_one_job_after_those_they_require(server: Server, follow: Follow) -> None:
     tasks = (task("base"), task("left", "base"), task("right", "base"), task("top", "left", "right"))
-    run, told = follow(
+    run, reporter = follow(
         run_of(*tasks),
         {"1@1": "running"},
         {"1@1": "finished", "1@2": "running", "1@3": "running"},
@@ -160,7 +160,7 @@ def test_tasks_are_submitted_as_one_job_after_those_they_require(server: Server,
     )
     assert rows[0]["request"] == [{"resources": {"cpus": 2, "mem": 5120}}]
     assert (rows[0]["cwd"], rows[0]["env"]) == ("/work", {"XDG_CACHE_HOME": os.environ["XDG_CACHE_HOME"]})
-    assert "task 1@1 (base 1.0): running" in told.messages
+    assert "task 1@1 (base 1.0): running" in reporter.messages
     assert HyperQueue(server.index, Recorder()).current_run() is None
 
 
@@ -206,7 +206,7 @@ def test_task_out_of_memory_gets_more_once(server: Server, follow: Follow, *, ha
         if has_record:
             server.fail("a", "out-of-memory")
 
-    run, told = follow(
+    run, reporter = follow(
         run_of(task("a"), task("b", "a")),
         [record, {"1@1": error, "1@2": "aborted"}],
         {"2@1": "finished", "2@2": "finished"},
@@ -215,7 +215,7 @@ def test_task_out_of_memory_gets_more_once(server: Server, follow: Follow, *, ha
     memory = [server.job(number)["task"][0]["request"][0]["resources"]["mem"] for number in (1, 2)]
     assert memory == [5120, 9216]
     assert any(
-        "ran out of memory, or was killed; it is submitted again for a" in text for text in told.messages
+        "ran out of memory, or was killed; it is submitted again for a" in text for text in reporter.messages
     )
 
 
@@ -229,16 +229,16 @@ def test_cancelled_job_is_not_submitted_again(server: Server, follow: Follow) ->
 
 
 def test_restarted_server_with_journal_is_waited_for(server: Server, follow: Follow) -> None:
-    run, told = follow(
+    run, reporter = follow(
         run_of(task("a")), server.kill, {}.copy, [server.restart_with_journal, {"1@1": "finished"}]
     )
     assert states(run) == {"a": "built"}
-    assert sum("HyperQueue does not respond" in text for text in told.messages) == 1
+    assert sum("HyperQueue does not respond" in text for text in reporter.messages) == 1
     assert len(server.calls("submit-file")) == 1
 
 
 def test_tasks_that_new_server_does_not_know_are_submitted_again(server: Server, follow: Follow) -> None:
-    run, told = follow(
+    run, reporter = follow(
         run_of(task("a"), task("b", "a")),
         {"1@1": "finished", "1@2": "running"},
         [server.kill, server.start],
@@ -246,7 +246,7 @@ def test_tasks_that_new_server_does_not_know_are_submitted_again(server: Server,
     )
     assert states(run) == {"a": "built", "b": "built"}
     assert [row["deps"] for row in server.job(1)["task"]] == [[]]
-    assert any("which was started again; it is submitted again for b" in text for text in told.messages)
+    assert any("which was started again; it is submitted again for b" in text for text in reporter.messages)
 
 
 def test_job_of_others_with_same_number_is_not_taken_for_ours(server: Server, follow: Follow) -> None:
@@ -304,9 +304,9 @@ def test_run_of_dead_server_can_be_cancelled(server: Server, follow: Follow) -> 
     with pytest.raises(Killed):
         follow(run_of(task("a")), kill)
     server.kill()
-    told = Recorder()
-    assert HyperQueue(server.index, told).cancel() == []
-    assert "does not respond" in told.messages[0]
+    reporter = Recorder()
+    assert HyperQueue(server.index, reporter).cancel() == []
+    assert "does not respond" in reporter.messages[0]
     assert HyperQueue(server.index, Recorder()).current_run() is None
 
 

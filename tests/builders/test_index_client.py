@@ -104,11 +104,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send(*page)
 
     def send(self, kind: str, body: bytes) -> None:
-        wanted = self.headers.get("Range", "").removeprefix("bytes=")
-        if not wanted or not self.server.ranges:
+        ranges = self.headers.get("Range", "").removeprefix("bytes=")
+        if not ranges or not self.server.ranges:
             self.reply(200, body, **{"Content-Type": kind})
             return
-        first, _, last = wanted.partition("-")
+        first, _, last = ranges.partition("-")
         start = int(first) if first else max(0, len(body) - int(last))
         end = min(int(last) + 1, len(body)) if first else len(body)
         where = f"bytes {start}-{end - 1}/{len(body)}"
@@ -1219,15 +1219,15 @@ def all_versions(answers: Mapping[str, Metadata | MatrixError | None]) -> dict[s
 
 def children() -> set[str]:
     """Return the second processes of this process."""
-    found = set()
+    pids = set()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             parent = stat.read_text().rpartition(") ")[2].split()[1]
             if int(parent) == os.getpid() and b"fetcher" in (stat.parent / "cmdline").read_bytes():
-                found.add(stat.parent.name)
+                pids.add(stat.parent.name)
         except OSError:
             continue
-    return found
+    return pids
 
 
 @pytest.fixture

@@ -107,9 +107,9 @@ def test_yank_shows_reason_on_page(index: Index) -> None:
     older, newer = index.wheels("tiny")
     yank(index, [older], "wrong <wave> size")
     yank(index, [newer], "")
-    found = links_of(index, "tiny")
-    assert (found[older.name].is_yanked, found[older.name].yanked_reason) == (True, "wrong <wave> size")
-    assert (found[newer.name].is_yanked, found[newer.name].yanked_reason) == (True, "")
+    links = links_of(index, "tiny")
+    assert (links[older.name].is_yanked, links[older.name].yanked_reason) == (True, "wrong <wave> size")
+    assert (links[newer.name].is_yanked, links[newer.name].yanked_reason) == (True, "")
     assert check(index) == []
     unyank(index, [older])
     assert links_of(index, "tiny")[older.name].is_yanked is False

@@ -587,9 +587,9 @@ def test_other_file_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(RawWheelError, match="is not a valid wheel: File is not a zip file") as caught:
         label(other, tmp_path / "out")
     assert str(other) in caught.value.hint
-    named = other.rename(tmp_path / "tiny.zip")
+    archive = other.rename(tmp_path / "tiny.zip")
     with pytest.raises(RawWheelError, match="its name is not of the form"):
-        label(named, tmp_path / "out")
+        label(archive, tmp_path / "out")
 
 
 @pytest.mark.slow

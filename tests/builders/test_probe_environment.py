@@ -343,9 +343,11 @@ def test_libstdcxx_of_a_module_is_a_warning() -> None:
 def test_library_other_than_torchs_own_is_an_error() -> None:
     own = f"{SITE}/torch/lib/librccl.so"
     other = "/opt/rocm/lib/librccl.so.1.0"
-    found = findings_of(reply(libraries=Libraries([other], of_torch=[own])))
-    assert errors(found) == {"verify-library-other"}
-    assert f"librccl loads from {other}, not from torch's own {own}." in found["verify-library-other"].message
+    findings = findings_of(reply(libraries=Libraries([other], of_torch=[own])))
+    assert errors(findings) == {"verify-library-other"}
+    assert (
+        f"librccl loads from {other}, not from torch's own {own}." in findings["verify-library-other"].message
+    )
     assert not errors(findings_of(reply(libraries=Libraries([own], of_torch=[own]))))
     assert not errors(findings_of(reply(libraries=Libraries([other], of_torch=[]))))
     both = findings_of(reply(libraries=Libraries([own, other], of_torch=[own])))

@@ -387,8 +387,8 @@ def test_shipped_recipes_for_single_target(catalog: Catalog) -> None:
 @pytest.mark.parametrize(("recipe", "version"), shipped("cpu"), ids=named)
 def test_shipped_cpu_recipe_applies(recipe: Recipe, version: str) -> None:
     made = apply(recipe, version=version, torch="2.13.0+cpu", jobs=2)
-    wanted = {name: value.replace("{jobs}", "2") for name, value in recipe.environment.items()}
-    assert made.environment.items() >= wanted.items()
+    expected = {name: value.replace("{jobs}", "2") for name, value in recipe.environment.items()}
+    assert made.environment.items() >= expected.items()
 
 
 @pytest.mark.parametrize("recipe", CATALOG.recipe, ids=named)

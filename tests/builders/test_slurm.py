@@ -88,8 +88,8 @@ class Cluster:
 
     def option(self, number: int, name: str) -> str:
         """Return an option in the script of a job."""
-        found = re.search(rf"(?m)^#SBATCH --{name}=(.*)$", (self.root / f"{number}.sh").read_text())
-        return found[1] if found else ""
+        match = re.search(rf"(?m)^#SBATCH --{name}=(.*)$", (self.root / f"{number}.sh").read_text())
+        return match[1] if match else ""
 
 
 @pytest.fixture
@@ -208,12 +208,12 @@ def test_never_more_jobs_than_site_admits(cluster: Cluster, follow: Follow) -> N
 
 def test_jobs_beyond_unknown_limit_are_submitted_later(cluster: Cluster, follow: Follow) -> None:
     (cluster.root / "full").write_text("2")
-    run, told = follow(
+    run, reporter = follow(
         run_of(task("a"), task("b"), task("c", "a")),
         [lambda: cluster.publish("a"), {1: "CANCELLED"}, (cluster.root / "full").unlink],
         {2: "COMPLETED", 3: "COMPLETED"},
     )
-    assert any("QOSMaxSubmitJobPerUserLimit" in message for message in told.messages)
+    assert any("QOSMaxSubmitJobPerUserLimit" in message for message in reporter.messages)
     assert set(states(run).values()) == {"built"}
 
 
@@ -263,26 +263,26 @@ def test_failure_stops_waiting_jobs_without_keep_going(cluster: Cluster, follow:
 
 @pytest.mark.parametrize("state", ["NODE_FAIL", "PREEMPTED", "BOOT_FAIL"])
 def test_job_that_lost_its_node_is_submitted_again(state: str, cluster: Cluster, follow: Follow) -> None:
-    run, told = follow(
+    run, reporter = follow(
         run_of(task("a"), task("b", "a")), {1: state, 2: "CANCELLED"}, {3: "COMPLETED", 4: "COMPLETED"}
     )
     assert states(run) == {"a": "built", "b": "built"}
     assert cluster.option(4, "dependency") == "afterok:3"
-    assert any("it is submitted again for a" in message for message in told.messages)
+    assert any("it is submitted again for a" in message for message in reporter.messages)
 
 
 def test_job_held_after_failed_launch_is_replaced(cluster: Cluster, follow: Follow) -> None:
-    run, told = follow(
+    run, reporter = follow(
         run_of(task("a"), task("b", "a")), {1: "HELD"}, {2: "CANCELLED", 3: "COMPLETED"}, {4: "COMPLETED"}
     )
     assert states(run) == {"a": "built", "b": "built"}
     assert cluster.calls("scancel") == ["scancel 1"]
-    assert any("could not start on its node; it is submitted again" in text for text in told.messages)
+    assert any("could not start on its node; it is submitted again" in text for text in reporter.messages)
 
 
 def test_job_longer_than_partition_admits_is_reported_once(follow: Follow) -> None:
-    _, told = follow(run_of(task("a")), {1: "LONG"}, {}, {1: "COMPLETED"})
-    assert sum("Slurm does not start job 1" in text for text in told.messages) == 1
+    _, reporter = follow(run_of(task("a")), {1: "LONG"}, {}, {1: "COMPLETED"})
+    assert sum("Slurm does not start job 1" in text for text in reporter.messages) == 1
 
 
 def test_node_failures_are_retried_twice(follow: Follow) -> None:
@@ -311,7 +311,7 @@ def test_timed_out_job_is_submitted_again_while_its_build_gets_further(
         log.write_text("".join(f"0\t1\t1\t{name}.o\t{name}\n" for name in range(number)))
 
     run = run_of(task("a"))
-    done, told = follow(
+    done, reporter = follow(
         run,
         [lambda: compile_objects(3), {1: "TIMEOUT"}],
         [lambda: compile_objects(5), lambda: cluster.exits(run, 2, 130), {2: "FAILED"}],  # it stopped in time
@@ -320,7 +320,7 @@ def test_timed_out_job_is_submitted_again_while_its_build_gets_further(
     assert [job.state for job in done.jobs] == ["TIMEOUT"] * 3
     assert [job.finished_commands for job in done.jobs] == [{"a": 3}, {"a": 5}, {"a": 5}]
     again = "reached its time limit; it is submitted again for a."
-    assert len([message for message in told.messages if again in message]) == 2
+    assert len([message for message in reporter.messages if again in message]) == 2
     assert "allow more with --time" in done.results["a"].why
 
 
@@ -377,9 +377,9 @@ def test_published_wheel_counts_whatever_slurm_says(cluster: Cluster, follow: Fo
 
 def test_silent_slurm_is_waited_for(cluster: Cluster, follow: Follow) -> None:
     silent = cluster.root / "silent"
-    run, told = follow(run_of(task("a")), [silent.touch], [{}], [silent.unlink, {1: "COMPLETED"}])
+    run, reporter = follow(run_of(task("a")), [silent.touch], [{}], [silent.unlink, {1: "COMPLETED"}])
     assert states(run) == {"a": "built"}
-    assert sum("Slurm does not respond" in message for message in told.messages) == 1
+    assert sum("Slurm does not respond" in message for message in reporter.messages) == 1
 
 
 def test_slurm_is_asked_once_for_all_jobs_and_less_often(

@@ -207,8 +207,8 @@ License: a
 
 
 def read_metadata(content: bytes, _: Path) -> None:
-    found = metadata.parse(content, "tiny-1.0-py3-none-any.whl", "its metadata")
-    for requirement in found.requires:
+    parsed = metadata.parse(content, "tiny-1.0-py3-none-any.whl", "its metadata")
+    for requirement in parsed.requires:
         parse_requirement(requirement)
 
 

@@ -25,8 +25,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     The first build is killed; the second one finishes.
     """
     work = tmp_path_factory.mktemp("deepspeed")
-    wanted = ("deepspeed==0.19.8", "torch==2.13.0", "--backend", "cpu")
-    resolved = matrix(work, "resolve", *wanted)
+    options = ("deepspeed==0.19.8", "torch==2.13.0", "--backend", "cpu")
+    resolved = matrix(work, "resolve", *options)
     assert resolved.returncode == 0, resolved.stderr
     killed = kill_build(work, work / "index")
     done = matrix(work, "build-wheels", "--backend", "cpu")
@@ -73,10 +73,10 @@ def fresh_environment(tmp_path: Path) -> Callable[..., Path]:
 def repository(rig: Rig) -> Repository:
     """Return the repository of the small extension, which the user may read."""
     folder = rig.work()
-    found = make_repository(folder)
+    made = make_repository(folder)
     subprocess.run(["chmod", "-R", "a+rX", str(folder)], check=True)
     subprocess.run(["chown", "-R", "--reference", str(folder), str(folder)], check=True)
-    return found
+    return made
 
 
 @pytest.fixture

@@ -20,9 +20,9 @@ def torch(built: Built) -> Torch:
     """Read the torch that the op was built against, where its build left it."""
     assert built.wheel.exists()
     for directory in cache_root().glob("layers/*/**/torch/lib"):
-        found = read_torch(directory)
-        if found.version == "2.13.0+cpu":
-            return found
+        version = read_torch(directory)
+        if version.version == "2.13.0+cpu":
+            return version
     pytest.fail(f"no torch 2.13.0+cpu under {cache_root()}")
 
 

@@ -37,8 +37,8 @@ def refused(site: Site, code: int, *more: str) -> str:
 
 def nothing_published(site: Site) -> bool:
     """Return whether the index contains no wheel, no record of a wheel, and no partial file."""
-    found = [*site.index.glob("simple/*/*"), *site.index.glob("provenance/*")]
-    return not [path for path in found if not path.name.startswith("index.")]
+    paths = [*site.index.glob("simple/*/*"), *site.index.glob("provenance/*")]
+    return not [path for path in paths if not path.name.startswith("index.")]
 
 
 @contextmanager
@@ -218,7 +218,7 @@ def compiling(site: Site, option: str = "") -> list[str]:
 
 def running(site: Site) -> list[str]:
     """Return the command lines of processes that use the site's build directories, also in a container."""
-    found = []
+    lines = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             line = (process / "cmdline").read_text(errors="replace").replace("\0", " ")
@@ -226,8 +226,8 @@ def running(site: Site) -> list[str]:
         except OSError:
             continue
         if any(f"{site.index}/.matrix/builds" in text for text in (line, mounts)):
-            found.append(line[:200])
-    return found
+            lines.append(line[:200])
+    return lines
 
 
 def mounting(image: Path) -> list[str]:

@@ -231,9 +231,9 @@ def test_failed_build_keeps_exit_code(small: User) -> None:
 
 def test_readme_builds_requested_ops(readme: User) -> None:
     for project, op in OPS.items():
-        found = readme.audit(project, "--gfx90a")
-        assert found["verdict"] == "sound"
-        assert set(map(tuple, found["code_objects"].values())) == {("gfx90a",)}
+        audit = readme.audit(project, "--gfx90a")
+        assert audit["verdict"] == "sound"
+        assert set(map(tuple, audit["code_objects"].values())) == {("gfx90a",)}
         (statement,) = (readme.work / "index" / "provenance").glob(f"{project}-*.json")
         findings = results_of(json.loads(statement.read_text()))["findings"]
         assert any(op in finding["message"] for finding in findings if finding["id"] == "probe-ops")
@@ -247,11 +247,11 @@ def test_verify_reports_defects_of_base_image(readme: User) -> None:
     (own / "pip-99.dist-info").mkdir(parents=True)
     (own / "pip-99.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: pip\nVersion: 99\n")
     code, answer = readme.verify(str(readme.rig.image), PYTHONUSERBASE=str(readme.work / "own"))
-    found = [finding["id"] for finding in answer["findings"]]
+    ids = [finding["id"] for finding in answer["findings"]]
     assert (code, answer["verdict"]) == (1, "defective")
-    assert found.count("verify-pin-missing") == len(readme.lock.distributions)
-    assert "verify-torch-failed" in found
-    assert {"verify-user-site", "verify-user-site-adds"} & set(found)
+    assert ids.count("verify-pin-missing") == len(readme.lock.distributions)
+    assert "verify-torch-failed" in ids
+    assert {"verify-user-site", "verify-user-site-adds"} & set(ids)
 
 
 def test_build_script_replaces_container_only_after_success(readme: User, hidden_certificates: Path) -> None:
@@ -285,11 +285,13 @@ def check_four_wheels(user: User) -> None:
     assert (code, answer["verdict"]) == (0, "sound"), errors
     installed = {normalize_name(name): version for name, version in answer["distributions"].items()}
     assert {name: installed[name] for name in locked} == locked
-    found = messages_of(answer)
-    assert found["verify-pins"] == {f"{len(locked)} of {len(locked)} distributions have the locked version"}
+    messages = messages_of(answer)
+    assert messages["verify-pins"] == {
+        f"{len(locked)} of {len(locked)} distributions have the locked version"
+    }
     imports = {f"import {name}: loads" for name in ("apex", "bitsandbytes", "deepspeed", "flash_attn")}
-    assert imports <= found["probe-import"]
-    assert {"verify-pip-check", "verify-library", "verify-gpu-not-judged"} <= found.keys()
+    assert imports <= messages["probe-import"]
+    assert {"verify-pip-check", "verify-library", "verify-gpu-not-judged"} <= messages.keys()
     assert answer["not_judged"] >= 1
     loaded = {
         finding["evidence"]["member"] for finding in answer["findings"] if finding["id"] == "probe-object"
@@ -333,7 +335,7 @@ def test_large_environment_is_built_without_any_index(rig: Rig, cotainr: Path) -
     good(done)
     assert f"{count} distributions match the lock." in done.stdout
     code, answer = user.verify("large.sif")
-    found = {finding["id"]: finding["message"] for finding in answer["findings"]}
+    messages = {finding["id"]: finding["message"] for finding in answer["findings"]}
     assert code == 0, answer["findings"]
-    assert found["verify-pins"].startswith(f"{count} of {count} ")
-    assert found["verify-pip-check"] == "pip check: no broken requirements"
+    assert messages["verify-pins"].startswith(f"{count} of {count} ")
+    assert messages["verify-pip-check"] == "pip check: no broken requirements"

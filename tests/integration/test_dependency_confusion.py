@@ -91,8 +91,8 @@ def lock(tmp_path: Path, both: str, monkeypatch: pytest.MonkeyPatch, capsys: Cap
             patch.delenv(name, raising=False) if value is None else patch.setenv(name, value)
         assert main(["resolve", "deepspeed==0.19.8", "torch==2.13.0", "--backend", "cpu", "-q"]) == 0
     torch = tiny_index(tmp_path / "torch", {"torch": [(OTHERS["torch"], REQUIRES["torch"])]}) / "simple"
-    found = read_lock(Path("matrix.lock"))
-    picks = [pick for pick in found.picks if pick.name not in OTHERS]
+    resolution = read_lock(Path("matrix.lock"))
+    picks = [pick for pick in resolution.picks if pick.name not in OTHERS]
     picks.append(built_pick("mylab-ext", wheel_version=OURS["mylab-ext"]))
     for name, version in OTHERS.items():
         folder = torch if name == "torch" else Path(both.removeprefix("file://"))
@@ -103,7 +103,7 @@ def lock(tmp_path: Path, both: str, monkeypatch: pytest.MonkeyPatch, capsys: Cap
         requires = ["torch", "sympy"] if name == "deepspeed" else ["deepspeed"]
         wheel = tiny_wheel(tmp_path / "made", name, version, requires=requires)
         Index(tmp_path / "index").publish(wheel, {"build_key": name})
-    complete = replace(found, picks=tuple(picks), left_open=())
+    complete = replace(resolution, picks=tuple(picks), left_open=())
     Path("matrix.lock").write_text(dumps(complete))
     capsys.readouterr()
     return complete
@@ -124,8 +124,8 @@ def requirements_in(folder: Path, index: Path) -> Path:
     """Return a requirements file with the lines for pip in the files of a consumer."""
     text = "\n".join(path.read_text() for path in sorted(folder.iterdir()) if path.name != "constraints.txt")
     lines = [line.strip().removeprefix("- ").strip("'\",") for line in text.splitlines()]
-    wanted = re.compile(r"--(extra-index-url|only-binary) \S+|[a-z-]+==\S+( --hash=\S+)?")
-    kept = dict.fromkeys(line for line in lines if wanted.fullmatch(line))
+    pattern = re.compile(r"--(extra-index-url|only-binary) \S+|[a-z-]+==\S+( --hash=\S+)?")
+    kept = dict.fromkeys(line for line in lines if pattern.fullmatch(line))
     path = folder / "lines.txt"
     real = re.sub(r"file:///\S*?simple", (index / "simple").as_uri(), "\n".join(kept), count=1)
     path.write_text(f"{real}\n")

@@ -63,8 +63,8 @@ def runtime(rig: Rig, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Runtime:
 
 def answer(log: Path) -> dict[str, Any]:
     (line,) = (one for one in log.read_text().splitlines() if one.startswith("answer "))
-    found: dict[str, Any] = json.loads(line.partition(" ")[2])
-    return found
+    reply: dict[str, Any] = json.loads(line.partition(" ")[2])
+    return reply
 
 
 def test_torch_and_build_requirements_in_the_image(runtime: Runtime, cache: Path, tmp_path: Path) -> None:
@@ -72,27 +72,27 @@ def test_torch_and_build_requirements_in_the_image(runtime: Runtime, cache: Path
     assert python.where == "image"
     recorder = Recorder()
     how = FetchOptions(log=tmp_path / "log", reporter=recorder)
-    wanted = ["setuptools<80", "ninja"]
-    layers = make_layers(runtime, python, torch=TORCH, requirements=wanted, options=how)
+    requirements = ["setuptools<80", "ninja"]
+    layers = make_layers(runtime, python, torch=TORCH, requirements=requirements, options=how)
     assert layers.torch is not None
     assert layers.torch.root.is_relative_to(cache)
 
     made = make_environment(python, layers.all, root=tmp_path / "env")
     run_in(runtime, [str(made.python), "-c", ASK], made.view, what="Asking", log=tmp_path / "asked")
-    found = answer(tmp_path / "asked")
-    assert found["torch"] == "2.13.0+rocm7.2"
-    assert found["hip"].startswith("7.2")
-    assert Path(found["from"]).is_relative_to(layers.torch.root)
-    assert int(found["setuptools"].split(".")[0]) < 80
-    assert found["ninja"].startswith(str(cache))
-    assert found["runs"] is True
-    assert found["refused"] == "Read-only file system"
-    assert found["prefix"] == str(made.root)
+    reply = answer(tmp_path / "asked")
+    assert reply["torch"] == "2.13.0+rocm7.2"
+    assert reply["hip"].startswith("7.2")
+    assert Path(reply["from"]).is_relative_to(layers.torch.root)
+    assert int(reply["setuptools"].split(".")[0]) < 80
+    assert reply["ninja"].startswith(str(cache))
+    assert reply["runs"] is True
+    assert reply["refused"] == "Read-only file system"
+    assert reply["prefix"] == str(made.root)
     assert sum(path.lstat().st_blocks for path in made.root.rglob("*")) * 512 < 50e6
 
     recorder.messages.clear()
     offline = FetchOptions(log=how.log, reporter=recorder, offline=True)
-    assert make_layers(runtime, python, torch=TORCH, requirements=wanted, options=offline) == layers
+    assert make_layers(runtime, python, torch=TORCH, requirements=requirements, options=offline) == layers
     with pytest.raises(EnvironmentLacksError, match="not in the cache"):
         make_layers(runtime, python, torch=TORCH, requirements=["setuptools<70"], options=offline)
     assert recorder.messages == []

@@ -169,8 +169,8 @@ def test_environment_on_image_is_created_packed_verified_and_updated(user: User)
     assert "the base image has changed" in changed.stderr
     good(user.bash("create_venv.sh"))
     (packages,) = (user.work / "matrix-venv").glob("lib/python3.*/site-packages")
-    found = {path.name.split("-")[0] for path in packages.glob("*.dist-info")}
-    assert found - {"pip", "setuptools"} == {"einops", "tinyext", "tinyother"}
+    names = {path.name.split("-")[0] for path in packages.glob("*.dist-info")}
+    assert names - {"pip", "setuptools"} == {"einops", "tinyext", "tinyother"}
     good(user.bash("create_squashfs.sh"))
     assert not (user.work / "matrix-venv").exists()
     seen = user.seen()

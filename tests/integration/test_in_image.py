@@ -65,9 +65,9 @@ def test_git_source_with_submodule_builds_for_target(sound: Site, repository: Re
     assert re.fullmatch(
         rf"fusedtiny-1\.0\+{re.escape(LABEL)}-cp311-cp311-manylinux_2_\d+_x86_64\.whl", wheel.name
     )
-    found = site.audit(wheel, "--gfx90a")
-    assert found["verdict"] == "sound"
-    assert set(map(tuple, found["code_objects"].values())) == {("gfx90a",)}
+    audit = site.audit(wheel, "--gfx90a")
+    assert audit["verdict"] == "sound"
+    assert set(map(tuple, audit["code_objects"].values())) == {("gfx90a",)}
     results = results_of(site.statement())
     assert results["network"] == "off"
     assert "probe-object" in {finding["id"] for finding in results["findings"]}
@@ -84,8 +84,8 @@ def test_one_wheel_for_two_targets_and_release_pin(tiny: MakeSite) -> None:
     site = tiny(targets=("--gfx90a", "--gfx942"))
     assert site.build("--torch-pin", "release").returncode == 0
     assert "torch==2.13.0" in requirements(site)
-    found = site.audit(site.wheel("fusedtiny"), "--gfx90a", "--gfx942")
-    assert set(map(tuple, found["code_objects"].values())) == {("gfx90a", "gfx942")}
+    audit = site.audit(site.wheel("fusedtiny"), "--gfx90a", "--gfx942")
+    assert set(map(tuple, audit["code_objects"].values())) == {("gfx90a", "gfx942")}
     assert site.wheel("fusedtiny").name.startswith("fusedtiny-1.0+rocm7.2.torch2.13.0.gfx90a.gfx942-")
 
 
@@ -133,9 +133,9 @@ def test_silent_failure_is_rejected(tiny: MakeSite, fault: str, says: str) -> No
 
 def test_audit_finds_libraries_too_new_for_older_image(sound: Site) -> None:
     """The wheel is compared with an image whose glibc is older than the wheel needs."""
-    found = sound.audit(sound.wheel("fusedtiny"), "--glibc", "2.2")
-    assert found["verdict"] == "defective"
-    assert "glibc-too-new" in {finding["id"] for finding in found["findings"]}
+    audit = sound.audit(sound.wheel("fusedtiny"), "--glibc", "2.2")
+    assert audit["verdict"] == "defective"
+    assert "glibc-too-new" in {finding["id"] for finding in audit["findings"]}
 
 
 def test_offline_build_after_fetch_succeeds(tiny: MakeSite) -> None:

@@ -80,18 +80,18 @@ def test_a_browser_finds_every_wheel_and_gets_it_whole(browser: Chrome, index: I
         browser.get(f"{browser.current_url}index.html")
     assert browser.execute_script(SHOWN) == ["text/html", "CSS1Compat", "UTF-8"]
     assert "apex" in browser.title
-    found = links(browser)
+    urls = links(browser)
     wheels = {path.name: path for path in (index.simple / "apex").glob("*.whl")}
-    assert set(found) == set(wheels)
+    assert set(urls) == set(wheels)
     for name, path in wheels.items():
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        parts = urlsplit(found[name])
+        parts = urlsplit(urls[name])
         assert parts.fragment == f"sha256={digest}"
         if parts.scheme == "file":
             assert Path(url2pathname(parts.path)) == path
         else:
             assert unquote(parts.path) == f"/simple/apex/{name}"
-            assert browser.execute_async_script(FETCHED, found[name]) == digest
+            assert browser.execute_async_script(FETCHED, urls[name]) == digest
     yanked = browser.find_element(By.PARTIAL_LINK_TEXT, "apex-1.2.0-")
     assert yanked.get_attribute("data-yanked") == REASON
     complaints = [one["message"] for one in browser.get_log("browser") if "favicon" not in one["message"]]

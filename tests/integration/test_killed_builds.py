@@ -74,11 +74,11 @@ class Work:
 
 def descendants(process: int) -> list[int]:
     """Return a process and its descendants."""
-    found = [process]
-    for pid in found:
+    pids = [process]
+    for pid in pids:
         with suppress(OSError):
-            found += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
-    return found
+            pids += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    return pids
 
 
 def check_index(index: Path, *, finished: bool) -> None:
@@ -94,8 +94,8 @@ def test_killed_builds_lose_little(tmp_path: Path) -> None:
     names = [f"killed{number}" for number in range(EXTENSIONS)]
     rows = [write_extension(name, cache_root(), parts=PARTS) for name in names]
     write_catalog(tmp_path / "facts" / "extensions.toml", rows)
-    wanted = [*names, f"torch=={TORCH}", "--backend", "cpu", "--catalog", "facts"]
-    resolved = matrix(tmp_path, "resolve", *wanted)
+    options = [*names, f"torch=={TORCH}", "--backend", "cpu", "--catalog", "facts"]
+    resolved = matrix(tmp_path, "resolve", *options)
     assert resolved.returncode == 0, resolved.stderr
 
     undisturbed, work = tmp_path / "undisturbed", Work()

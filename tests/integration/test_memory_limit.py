@@ -80,8 +80,8 @@ def test_memory_limit_is_kept_and_used(tmp_path: Path, group: Path) -> None:
         tmp_path / "facts" / "extensions.toml",
         [write_extension(name, cache_root(), parts=PARTS, header=HEADER) for name in names],
     )
-    wanted = [*names, f"torch=={TORCH}", "--backend", "cpu", "--catalog", "facts"]
-    resolved = matrix(tmp_path, "resolve", *wanted)
+    options = [*names, f"torch=={TORCH}", "--backend", "cpu", "--catalog", "facts"]
+    resolved = matrix(tmp_path, "resolve", *options)
     assert resolved.returncode == 0, resolved.stderr
     enter = 'echo $$ >"$1/cgroup.procs" && shift && exec "$@"'
     command = [

@@ -73,7 +73,7 @@ def test_log_of_good_build_has_no_diagnosis(built: Built) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "wanted"),
+    ("source", "expected"),
     [
         ("#include <Python.h>\n", "no-python-header"),
         ("#include <oneapi/ccl.hpp>\n", "deepspeed-cpu-accelerator"),
@@ -85,12 +85,12 @@ def test_log_of_good_build_has_no_diagnosis(built: Built) -> None:
         ("int f();\nint main() { return f(); }\n", "link-undefined"),
     ],
 )
-def test_compiler_error_is_diagnosed(run: Run, log: Path, tmp_path: Path, source: str, wanted: str) -> None:
+def test_compiler_error_is_diagnosed(run: Run, log: Path, tmp_path: Path, source: str, expected: str) -> None:
     (tmp_path / "x.cpp").write_text(source)
     assert run("g++", "-fno-diagnostics-color", "x.cpp", "-o", "x") != 0
-    assert ids(log) == [wanted]
+    assert ids(log) == [expected]
     assert run("g++", "-fdiagnostics-color=always", "x.cpp", "-o", "x") != 0
-    assert ids(log) == [wanted]
+    assert ids(log) == [expected]
 
 
 def test_compiler_without_memory_is_diagnosed(run: Run, log: Path, tmp_path: Path) -> None:

@@ -35,9 +35,9 @@ def pips(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Download the oldest supported pip and the newest pip; pip runs from its own wheel."""
     folder = tmp_path_factory.mktemp("pips")
     for version in (OLDEST, NEWEST):
-        wanted = f"pip=={version}" if version else "pip"
+        requirement = f"pip=={version}" if version else "pip"
         command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:"]
-        subprocess.run([*command, "-d", str(folder / (version or "newest")), wanted], check=True)
+        subprocess.run([*command, "-d", str(folder / (version or "newest")), requirement], check=True)
     return folder
 
 
@@ -101,8 +101,8 @@ def pip(pips: Path, version: str, work: Path, *arguments: str) -> subprocess.Com
 
 
 def installed(folder: Path) -> dict[str, str]:
-    found = (path.name.removesuffix(".dist-info").rpartition("-") for path in folder.glob("*.dist-info"))
-    return {name: version for name, _, version in found}
+    parts = (path.name.removesuffix(".dist-info").rpartition("-") for path in folder.glob("*.dist-info"))
+    return {name: version for name, _, version in parts}
 
 
 def empty(index: Index) -> None:

@@ -26,8 +26,8 @@ def inside(rig: Rig, *command: str) -> str:
 
 
 def test_its_python_has_one_prefix_headers_and_environments(rig: Rig) -> None:
-    told = json.loads(inside(rig, "python3.11", "-c", ASK))
-    assert told == {
+    reply = json.loads(inside(rig, "python3.11", "-c", ASK))
+    assert reply == {
         "version": [3, 11],
         "prefix": "/opt/python3.11",
         "include": "/opt/python3.11/include/python3.11",

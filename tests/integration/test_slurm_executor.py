@@ -64,11 +64,11 @@ class Case:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.told = Recorder()
+        self.reporter = Recorder()
         self.is_killed = False
 
     def executor(self, scripts: Mapping[str, str]) -> Scripts:
-        made = Scripts(Index(self.root / "index"), self.told)
+        made = Scripts(Index(self.root / "index"), self.reporter)
         made.scripts = {key: f"cd {self.root}; {script}" for key, script in scripts.items()}
         sleep = made._sleep
 
@@ -135,7 +135,7 @@ def test_diamond_beside_failing_parent(case: Case, *, has_accounting: bool) -> N
     order = case.lines()
     assert (order[0], sorted(order[1:3]), order[3:]) == ("base", ["left", "right"], ["top"])
     rejected = [
-        text for text in case.told.messages if "The job is submitted when another job has ended" in text
+        text for text in case.reporter.messages if "The job is submitted when another job has ended" in text
     ]
     assert bool(rejected) == has_accounting
 
@@ -174,7 +174,7 @@ def test_controller_that_is_killed_is_waited_for(case: Case, slurm: Slurm) -> No
     with case.in_background(lambda: executor.start(case.run({"a": (), "b": ("a",)}))):
         wait_until((case.root / "started").exists)
         slurm.kill_controller()
-        wait_until(lambda: any("does not respond" in text for text in case.told.messages))
+        wait_until(lambda: any("does not respond" in text for text in case.reporter.messages))
         case.is_killed = True
     with case.in_background(case.executor(scripts).follow) as results:
         time.sleep(1)

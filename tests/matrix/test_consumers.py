@@ -241,21 +241,21 @@ def _environment(script: str, **env: str) -> dict[str, str]:
 def test_job_scripts_get_variables_of_site(consumer: str, work: Path) -> None:
     assert env(consumer, "-o", str(work)) == 0
     script = Path("environment.sh").read_text()
-    found = _environment(script, USER=work.name, SLURM_NODEID="7", NCCL_NET_GDR_LEVEL="PHB")
-    assert found["NCCL_SOCKET_IFNAME"] == "hsn0,hsn1,hsn2,hsn3"
-    assert found["NCCL_NET_GDR_LEVEL"] == "PHB"  # the user's own value stays
-    assert found["MIOPEN_USER_DB_PATH"] == found["MIOPEN_CUSTOM_CACHE_DIR"]
-    assert found["MIOPEN_USER_DB_PATH"] == f"/tmp/{work.name}-miopen-cache-7"
-    Path(found["MIOPEN_USER_DB_PATH"]).rmdir()
+    variables = _environment(script, USER=work.name, SLURM_NODEID="7", NCCL_NET_GDR_LEVEL="PHB")
+    assert variables["NCCL_SOCKET_IFNAME"] == "hsn0,hsn1,hsn2,hsn3"
+    assert variables["NCCL_NET_GDR_LEVEL"] == "PHB"  # the user's own value stays
+    assert variables["MIOPEN_USER_DB_PATH"] == variables["MIOPEN_CUSTOM_CACHE_DIR"]
+    assert variables["MIOPEN_USER_DB_PATH"] == f"/tmp/{work.name}-miopen-cache-7"
+    Path(variables["MIOPEN_USER_DB_PATH"]).rmdir()
 
 
 def test_job_scripts_get_variables_of_built_distributions(work: Path) -> None:
     request = ["flash-attn[triton]", "--site", "lumi-g", "--date", "2026-06-01", "--offline", "-q"]
     assert main(["resolve", *request]) == 0
     assert env("cotainr", "-o", str(work), lock="matrix.lock") == 0
-    found = _environment(Path("environment.sh").read_text(), USER=work.name)
-    Path(found["MIOPEN_USER_DB_PATH"]).rmdir()
-    assert found["FLASH_ATTENTION_TRITON_AMD_ENABLE"] == "TRUE"  # without it, the import fails
+    variables = _environment(Path("environment.sh").read_text(), USER=work.name)
+    Path(variables["MIOPEN_USER_DB_PATH"]).rmdir()
+    assert variables["FLASH_ATTENTION_TRITON_AMD_ENABLE"] == "TRUE"  # without it, the import fails
 
 
 def test_variable_that_must_not_be_set_is_unset(work: Path) -> None:
@@ -264,10 +264,10 @@ def test_variable_that_must_not_be_set_is_unset(work: Path) -> None:
     (work / "newer.lock").write_text(dumps(replace(lock, picks=picks)))
     assert env("cotainr", "-o", str(work), lock="newer.lock") == 0
     script = Path("environment.sh").read_text()
-    found = _environment(script, USER=work.name, NCCL_NET_GDR_LEVEL="PHB")
-    Path(found["MIOPEN_USER_DB_PATH"]).rmdir()
-    assert "NCCL_NET_GDR_LEVEL" not in found
-    assert found["FI_MR_CACHE_MONITOR"] == "userfaultfd"
+    variables = _environment(script, USER=work.name, NCCL_NET_GDR_LEVEL="PHB")
+    Path(variables["MIOPEN_USER_DB_PATH"]).rmdir()
+    assert "NCCL_NET_GDR_LEVEL" not in variables
+    assert variables["FI_MR_CACHE_MONITOR"] == "userfaultfd"
 
 
 def test_definition_copies_wheels_and_removes_them(work: Path) -> None:

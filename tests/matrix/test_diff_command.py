@@ -178,9 +178,9 @@ def test_things_with_one_reason_share_a_paragraph() -> None:
             core=(fact, CoreItem(f"ROCm {rocm} needs driver 6.3", "fact", "there"), driver),
         )
 
-    found = [broken("2.9.1", "6.4"), broken("2.9.0", "6.4"), broken("2.8.0", "6.3")]
-    assert summary(found) == "Breaks: 3 torch versions."
-    assert consequences_text(found).splitlines() == [
+    changes = [broken("2.9.1", "6.4"), broken("2.9.0", "6.4"), broken("2.8.0", "6.3")]
+    assert summary(changes) == "Breaks: 3 torch versions."
+    assert consequences_text(changes).splitlines() == [
         "Breaks",
         "  torch 2.9.1, 2.9.0 with Python 3.9 to 3.12",
         "    These conflict now:",
@@ -193,4 +193,4 @@ def test_things_with_one_reason_share_a_paragraph() -> None:
         "    - ROCm 6.3 needs driver 6.3",
         "    * the kernel driver is 5.7",
     ]
-    assert "ROCm 6.4 needs driver 6.3 [there]" in consequences_text(found, sources=True)
+    assert "ROCm 6.4 needs driver 6.3 [there]" in consequences_text(changes, sources=True)

@@ -99,8 +99,8 @@ def test_verify_lists_few_findings_of_one_kind(lock: Resolution, capsys: Capture
     assert output.count("is not installed. [verify-pin-missing]") == 10
     assert "There are 193 more findings of this kind." in output
     assert main(["verify", "--python", "env/bin/python", "--format", "json"]) == 1
-    found = [finding["id"] for finding in json.loads(capsys.readouterr().out)["findings"]]
-    assert found.count("verify-pin-missing") == 203
+    ids = [finding["id"] for finding in json.loads(capsys.readouterr().out)["findings"]]
+    assert ids.count("verify-pin-missing") == 203
 
 
 def test_missing_files_are_counted(lock: Resolution, capsys: Capture) -> None:

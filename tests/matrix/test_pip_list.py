@@ -119,7 +119,7 @@ def test_pipe_is_read(catalog: Catalog) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "named"),
+    ("content", "quoted"),
     [
         ("torch==2.9.1\napex>=1.0\n", "list.txt:2: 'apex>=1.0'"),
         ("torch==2.9.1\n\nthis is no list of packages\n", "list.txt:3:"),
@@ -140,11 +140,11 @@ def test_pipe_is_read(catalog: Catalog) -> None:
         ("<html>\n", "list.txt:1:"),
     ],
 )
-def test_invalid_list_is_refused_with_line(content: str, named: str, catalog: Catalog) -> None:
+def test_invalid_list_is_refused_with_line(content: str, quoted: str, catalog: Catalog) -> None:
     Path("list.txt").write_text(content)
     with pytest.raises(UsageError) as failure:
         read_preinstalled("list.txt", catalog)
-    assert named in failure.value.message
+    assert quoted in failure.value.message
     assert len(failure.value.message) < 300
 
 

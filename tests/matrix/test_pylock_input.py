@@ -126,5 +126,5 @@ def test_locks_of_uv_and_pip_are_read(tmp_path: Path) -> None:
     subprocess.run([*lock_with_pip, "-o", "pylock.pip.toml"], check=True)
     for name in ("pylock.uv.toml", "pylock.pip.toml"):
         inputs = read(Path(name).read_text(), name)
-        found = [text for text in texts(inputs) if not text.startswith("python")]
-        assert sorted(found) == ["below==1.5", "top==1.0"], name
+        pins = [text for text in texts(inputs) if not text.startswith("python")]
+        assert sorted(pins) == ["below==1.5", "top==1.0"], name

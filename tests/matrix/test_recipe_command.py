@@ -96,8 +96,8 @@ def drafted(name: str = "tiny.toml") -> dict[str, Any]:
 
 
 def row(rows: list[dict[str, Any]], **keys: str) -> dict[str, Any]:
-    (found,) = (entry for entry in rows if keys.items() <= entry.items())
-    return found
+    (match,) = (entry for entry in rows if keys.items() <= entry.items())
+    return match
 
 
 def test_draft_of_a_directory_is_a_valid_catalog(project: Path, capsys: Capture) -> None:

@@ -220,11 +220,11 @@ def test_absolute_paths_that_are_not_utf8(
     folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
     shutil.copytree(filled, folder)
     (tmp_path / "other").mkdir()
-    named = [str(folder / word) if (folder / word).exists() else word for word in line]
+    arguments = [str(folder / word) if (folder / word).exists() else word for word in line]
     if "build-wheels" in line or "env" in line:
-        named += ["--lock", str(folder / "matrix.lock"), "--index", str(folder / "index")]
+        arguments += ["--lock", str(folder / "matrix.lock"), "--index", str(folder / "index")]
     with contextlib.chdir(tmp_path / "other"):
-        answer = run(named)
+        answer = run(arguments)
     assert answer.code in {usual(line).code, 2, 3}
     assert "Traceback" not in answer.err
 

@@ -198,7 +198,7 @@ def test_reasons_add_core_to_json_and_html(capsys: Capture) -> None:
     assert "every aiter requires GPU architectures other than gfx90a" in texts
     assert all(item["source"] and item["kind"] in {"request", "fact"} for item in cell["core"])
     table = page_data(run(capsys, *line, "--format", "html"))
-    shown = [table["facts"][number] for found in table["cells"] for number in found.get("core", [])]
+    shown = [table["facts"][number] for cell in table["cells"] for number in cell.get("core", [])]
     assert {text for text, *_ in shown} == set(texts)
 
 

@@ -73,9 +73,9 @@ def test_script_builds_environment_without_packages_of_user(work: Path) -> None:
     done = run(work, PYTHONPATH="/elsewhere", PIP_USER="1")
     assert done.returncode == 0, done.stderr
     assert f'export PATH="{work}/env/bin:$PATH"' in done.stdout
-    said = (work / "said.txt").read_text()
-    assert f"--environ {work}/environment.sh -r {work}/req.txt {work}/env.yml" in said
-    assert "PYTHONNOUSERSITE=1\nPYTHONPATH=\nPIP_EXTRA_INDEX_URL=\n" in said
+    output = (work / "said.txt").read_text()
+    assert f"--environ {work}/environment.sh -r {work}/req.txt {work}/env.yml" in output
+    assert "PYTHONNOUSERSITE=1\nPYTHONPATH=\nPIP_EXTRA_INDEX_URL=\n" in output
     assert "\nexport PYTHONNOUSERSITE=1\n" in (work / "environment.sh").read_text()
     assert leftovers(work) == []
 

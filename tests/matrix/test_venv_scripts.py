@@ -91,11 +91,11 @@ def create(work: Path, **env: str) -> None:
 
 def content(work: Path) -> dict[str, str]:
     """Return the user's environments: their paths, with their versions."""
-    found = {}
+    texts = {}
     for path in work.glob("matrix-venv*"):
         file = path / "pyvenv.cfg" if path.is_dir() else path
-        found[path.name] = file.read_text().strip() if file.is_file() else ""
-    return found
+        texts[path.name] = file.read_text().strip() if file.is_file() else ""
+    return texts
 
 
 def test_new_environment_replaces_existing_one(work: Path) -> None:

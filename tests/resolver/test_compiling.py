@@ -304,7 +304,7 @@ def test_support_is_that_of_weakest_fact(catalog: Catalog) -> None:
 
 
 @pytest.mark.parametrize(
-    ("requirements", "options", "named", "hint"),
+    ("requirements", "options", "quoted", "hint"),
     [
         ("apx", {}, "'apx'", "Did you mean apex?"),
         ("scipy", {}, "'scipy'", "package index"),
@@ -323,11 +323,11 @@ def test_support_is_that_of_weakest_fact(catalog: Catalog) -> None:
     ],
 )
 def test_unknown_name_gets_hint(
-    requirements: str, options: dict[str, Any], named: str, hint: str, catalog: Catalog
+    requirements: str, options: dict[str, Any], quoted: str, hint: str, catalog: Catalog
 ) -> None:
     with pytest.raises(UsageError) as failure:
         compile_problem(catalog, ask(catalog, requirements, **options))
-    assert named in failure.value.message
+    assert quoted in failure.value.message
     assert len(failure.value.message) < 200
     assert hint in failure.value.hint
 
@@ -434,5 +434,5 @@ def test_conflict_reports_backend_without_recipe(overlay: Callable[[str], Path])
     mine = load([overlay(package + release + f'[[recipe]]\nbackend = "rocm"\n{KNOWN}')])
     answer = resolve(mine, ask(mine, "newext", site="local", backend="cpu"))
     assert isinstance(answer, Conflict)
-    said = [item.text for item in answer.core]
-    assert "newext 1.0 is available for rocm; the catalog has no recipe to build it for cpu" in said
+    texts = [item.text for item in answer.core]
+    assert "newext 1.0 is available for rocm; the catalog has no recipe to build it for cpu" in texts

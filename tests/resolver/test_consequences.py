@@ -108,7 +108,7 @@ def side(catalog: Catalog, requirements: str = "", **changes: Any) -> Side:
     return Side(catalog, Request(target(**changes), tuple(map(requirement, requirements.split()))))
 
 
-def mirrored(found: Iterable[Consequence]) -> set[Consequence]:
+def mirrored(changes: Iterable[Consequence]) -> set[Consequence]:
     """Return the consequences of the reverse change."""
     opposite = {
         "breaks": "possible",
@@ -118,14 +118,14 @@ def mirrored(found: Iterable[Consequence]) -> set[Consequence]:
     }
     return {
         replace(
-            one,
-            effect=opposite.get(one.effect, one.effect),
-            before=one.after,
-            after=one.before,
-            was=one.now,
-            now=one.was,
+            change,
+            effect=opposite.get(change.effect, change.effect),
+            before=change.after,
+            after=change.before,
+            was=change.now,
+            now=change.was,
         )
-        for one in found
+        for change in changes
     }
 
 
@@ -133,9 +133,13 @@ def texts(items: Iterable[Any]) -> list[str]:
     return [item.text for item in items]
 
 
-def only(found: Iterable[Consequence], **wanted: str) -> Consequence:
+def only(changes: Iterable[Consequence], **attributes: str) -> Consequence:
     """Return the only change with these attributes."""
-    matching = [one for one in found if all(getattr(one, name) == value for name, value in wanted.items())]
+    matching = [
+        change
+        for change in changes
+        if all(getattr(change, name) == value for name, value in attributes.items())
+    ]
     assert len(matching) == 1, matching
     return matching[0]
 
@@ -157,8 +161,8 @@ def test_same_sides_have_no_consequences(with_update: Load, tmp_path: Path) -> N
 
 def test_newer_driver_makes_torch_possible(with_update: Load) -> None:
     catalog = with_update("nothing")
-    found = consequences(side(catalog), side(catalog, driver="30.10"))
-    torch = only(found, kind="torch", effect="possible")
+    changes = consequences(side(catalog), side(catalog, driver="30.10"))
+    torch = only(changes, kind="torch", effect="possible")
     assert torch.name == "torch 2.10.0+rocm7.0"
     assert [(row_key.torch, row_key.python) for row_key in torch.where] == [("2.10.0+rocm7.0", "3.12")]
     assert texts(torch.core) == [
@@ -173,19 +177,19 @@ def test_newer_driver_makes_torch_possible(with_update: Load) -> None:
 
 def test_newer_driver_puts_old_image_at_risk(with_update: Load) -> None:
     catalog = with_update("nothing")
-    found = consequences(side(catalog), side(catalog, driver="30.10"))
-    image = only(found, kind="base-image", effect="at-own-risk")
+    changes = consequences(side(catalog), side(catalog, driver="30.10"))
+    image = only(changes, kind="base-image", effect="at-own-risk")
     assert image.name == "older-rocm.sif"
     assert texts(image.now) == ["ROCm 6.2 is older than driver 30.10 supports (6.4 to 7.0)"]
-    assert not [one for one in found if one.effect == "breaks"]
+    assert not [change for change in changes if change.effect == "breaks"]
 
 
 def test_older_driver_breaks_torch_and_image_with_core(with_update: Load) -> None:
     catalog = with_update("nothing")
-    found = consequences(side(catalog), side(catalog, driver="6.0"))
-    broken = {one.name for one in found if one.effect == "breaks"}
+    changes = consequences(side(catalog), side(catalog, driver="6.0"))
+    broken = {change.name for change in changes if change.effect == "breaks"}
     assert {"torch 2.9.1+rocm6.4", "torch 2.8.0+rocm6.3", "one.sif"} <= broken
-    image = only(found, name="one.sif")
+    image = only(changes, name="one.sif")
     assert texts(image.core)[-2:] == [
         "one.sif contains ROCm 6.4.0",
         "ROCm 6.4 is supported on kernel drivers 6.3 and 30.10",
@@ -198,12 +202,12 @@ def test_every_row_that_changes_is_reported(with_update: Load) -> None:
     """Compare the broken torch versions with the tables, and with conflicts of `resolve`."""
     catalog = with_update("nothing")
     before, after = rows_of(catalog), rows_of(catalog, driver="6.0")
-    found = consequences(side(catalog), side(catalog, driver="6.0"))
+    changes = consequences(side(catalog), side(catalog, driver="6.0"))
     gone = {
         (row_key.torch, row_key.python)
-        for one in found
-        if one.kind == "torch" and one.effect == "breaks" and not one.after
-        for row_key in one.where
+        for change in changes
+        if change.kind == "torch" and change.effect == "breaks" and not change.after
+        for row_key in change.where
         if not row_key.base_image
     }
     assert gone == before.keys() - after.keys()
@@ -213,8 +217,8 @@ def test_every_row_that_changes_is_reported(with_update: Load) -> None:
 
 
 def test_new_bound_changes_cell(with_update: Load) -> None:
-    found = consequences(side(with_update("nothing")), side(with_update("a bound")))
-    upper = only(found, name="upper", effect="breaks")
+    changes = consequences(side(with_update("nothing")), side(with_update("a bound")))
+    upper = only(changes, name="upper", effect="breaks")
     assert upper.before == "1.1"
     assert {row_key.torch for row_key in upper.where} == {"2.9.1+rocm6.4"}
     assert texts(upper.now) == ["upper 1.1 requires torch <2.9"]
@@ -222,47 +226,49 @@ def test_new_bound_changes_cell(with_update: Load) -> None:
 
 
 def test_new_torch_names_its_row(with_update: Load) -> None:
-    found = consequences(side(with_update("nothing")), side(with_update("a torch")))
-    torch = only(found, kind="torch")
+    changes = consequences(side(with_update("nothing")), side(with_update("a torch")))
+    torch = only(changes, kind="torch")
     assert (torch.effect, torch.name) == ("possible", "torch 2.11.0+rocm6.4")
     assert texts(torch.core) == ["the catalog has no torch 2.11.0+rocm6.4"]
     assert texts(torch.now) == ["torch 2.11.0+rocm6.4 is published at https://here/6.4"]
 
 
 def test_new_release_makes_cells_different(with_update: Load) -> None:
-    found = consequences(side(with_update("nothing")), side(with_update("a release")))
-    zone = [one for one in found if one.name == "zone"]
-    assert {one.effect for one in zone} <= {"different", "possible"}
-    assert all(one.after == "2" and texts(one.now) == ["zone 2 is published on PyPI"] for one in zone)
-    assert all(texts(one.core) == ["the catalog has no zone 2"] for one in zone)
+    changes = consequences(side(with_update("nothing")), side(with_update("a release")))
+    zone = [change for change in changes if change.name == "zone"]
+    assert {change.effect for change in zone} <= {"different", "possible"}
+    assert all(
+        change.after == "2" and texts(change.now) == ["zone 2 is published on PyPI"] for change in zone
+    )
+    assert all(texts(change.core) == ["the catalog has no zone 2"] for change in zone)
 
 
 def test_new_package_becomes_possible(with_update: Load) -> None:
-    found = consequences(side(with_update("nothing")), side(with_update("a package")))
-    fresh = only(found, name="fresh")
+    changes = consequences(side(with_update("nothing")), side(with_update("a package")))
+    fresh = only(changes, name="fresh")
     assert (fresh.effect, texts(fresh.core)) == ("possible", ["the catalog has no fresh"])
     assert texts(fresh.now) == ["fresh 1 is published on PyPI"]
 
 
 def test_known_bad_combination_breaks_cells(with_update: Load) -> None:
-    found = consequences(side(with_update("nothing")), side(with_update("a known problem")))
-    built = only(found, name="built", effect="breaks")
+    changes = consequences(side(with_update("nothing")), side(with_update("a known problem")))
+    built = only(changes, name="built", effect="breaks")
     assert any("it hangs" in text for text in texts(built.core))
     assert texts(built.now)[0] in texts(built.core)
 
 
 def test_changed_recipe_is_different(with_update: Load) -> None:
-    found = consequences(side(with_update("nothing")), side(with_update("a recipe")))
-    assert {one.effect for one in found} == {"different"}
-    assert {one.name for one in found} == {"built 2.0", "built 1.5", "built 1.5 (abc)", "built 1.0"}
-    assert texts(found[0].now) == ["the recipe of built 2.0 differs in environment"]
+    changes = consequences(side(with_update("nothing")), side(with_update("a recipe")))
+    assert {change.effect for change in changes} == {"different"}
+    assert {change.name for change in changes} == {"built 2.0", "built 1.5", "built 1.5 (abc)", "built 1.0"}
+    assert texts(changes[0].now) == ["the recipe of built 2.0 differs in environment"]
 
 
 def test_new_image_adds_rows(with_update: Load) -> None:
-    found = consequences(side(with_update("nothing")), side(with_update("an image")))
-    image = only(found, kind="base-image")
+    changes = consequences(side(with_update("nothing")), side(with_update("an image")))
+    image = only(changes, kind="base-image")
     assert (image.effect, image.name) == ("possible", "newer.sif")
-    torch = only(found, kind="torch")
+    torch = only(changes, kind="torch")
     assert (torch.name, torch.before, torch.after) == (
         "torch 2.8.0+rocm6.3",
         "published wheels only: no base image works",
@@ -272,8 +278,8 @@ def test_new_image_adds_rows(with_update: Load) -> None:
 
 def test_proven_set_breaks_on_other_driver(with_update: Load) -> None:
     catalog = with_update("nothing")
-    found = consequences(side(catalog), side(catalog, driver="6.0"))
-    proven = only(found, kind="proven-set")
+    changes = consequences(side(catalog), side(catalog, driver="6.0"))
+    proven = only(changes, kind="proven-set")
     assert (proven.effect, proven.name, proven.after) == ("breaks", "hill-1", "")
     assert "the kernel driver is 6.0" in texts(proven.core)
 
@@ -285,8 +291,8 @@ def test_proven_set_breaks_by_new_fact(with_update: Load, tmp_path: Path) -> Non
     for name, text in (("base", TINY), ("drivers", DRIVERS)):
         (tmp_path / f"{name}.toml").write_text(text, encoding="utf-8")
     layers = [[str(tmp_path / "base.toml")], [str(tmp_path / "drivers.toml")], list(map(str, paths))]
-    found = consequences(side(catalog), side(load_uncached(layers)[0]))
-    proven = only(found, kind="proven-set")
+    changes = consequences(side(catalog), side(load_uncached(layers)[0]))
+    proven = only(changes, kind="proven-set")
     assert proven.effect == "breaks"
     assert any("it hangs" in text for text in texts(proven.core))
 
@@ -311,8 +317,8 @@ def test_lock_breaks_with_the_pick_and_the_fact(with_update: Load) -> None:
         pins=pins,
         also=tuple(pins),
     )
-    found = consequences(side(catalog), side(catalog, driver="6.0"), [holding])
-    broken = only(found, kind="lock")
+    changes = consequences(side(catalog), side(catalog, driver="6.0"), [holding])
+    broken = only(changes, kind="lock")
     assert (broken.effect, broken.name) == ("breaks", "a.lock")
     assert any(text.startswith("the lock has ") for text in texts(broken.core))
     assert texts(broken.now) == ["the kernel driver is 6.0"]
@@ -329,23 +335,23 @@ def test_wheel_needs_its_torch_and_rocm_only_to_run(with_update: Load) -> None:
     assert "the wheel is for rocm 6.4.*" in texts(broken.core)
     # Without a base image, the wheel cannot be built, but it still loads.
     later = replace(catalog, site_image={})
-    found = consequences(before, side(later), wheels(before, side(later), [wheel]))
-    assert not [one for one in found if one.kind == "wheel"]
-    assert [one for one in found if one.effect == "breaks"]
+    changes = consequences(before, side(later), wheels(before, side(later), [wheel]))
+    assert not [change for change in changes if change.kind == "wheel"]
+    assert [change for change in changes if change.effect == "breaks"]
 
 
 def test_wheel_of_changed_recipe_is_different(with_update: Load) -> None:
     before, after = side(with_update("nothing")), side(with_update("a recipe"))
     wheel = WheelRecord("built-2.0.whl", "built", "2.0", {"torch": "==2.9.1", "rocm": "==6.4.*"})
-    found = consequences(before, after, wheels(before, after, [wheel]))
-    assert only(found, kind="wheel").effect == "different"
+    changes = consequences(before, after, wheels(before, after, [wheel]))
+    assert only(changes, kind="wheel").effect == "different"
 
 
 def test_locks_differ_by_the_fact_that_excludes_a_pick(with_update: Load) -> None:
     catalog = with_update("nothing")
     old, new = _lock(catalog, "torch built"), _lock(catalog, "torch built", driver="6.0")
-    found = between_locks((Side(catalog, old.request), old), (Side(catalog, new.request), new))
-    torch = only(found, name="torch")
+    changes = between_locks((Side(catalog, old.request), old), (Side(catalog, new.request), new))
+    torch = only(changes, name="torch")
     assert (torch.before, torch.after) == ("2.9.1+rocm6.4", "2.5.1+rocm6.2")
     assert texts(torch.now) == ["the kernel driver is 6.0"]
     assert between_locks((Side(catalog, old.request), old), (Side(catalog, old.request), old)) == []
@@ -354,10 +360,10 @@ def test_locks_differ_by_the_fact_that_excludes_a_pick(with_update: Load) -> Non
 def test_two_images_are_compared_row_by_row(with_update: Load) -> None:
     catalog = with_update("nothing")
     before, after = side(catalog, base_image="one.sif"), side(catalog, base_image="older-rocm.sif")
-    found = consequences(before, after)
-    assert only(found, name="torch 2.5.1+rocm6.2").effect == "possible"
-    assert only(found, name="torch 2.9.1+rocm6.4").effect == "breaks"
-    assert not [one for one in found if one.kind == "base-image"]
+    changes = consequences(before, after)
+    assert only(changes, name="torch 2.5.1+rocm6.2").effect == "possible"
+    assert only(changes, name="torch 2.9.1+rocm6.4").effect == "breaks"
+    assert not [change for change in changes if change.kind == "base-image"]
 
 
 def test_default_follows_the_driver_and_the_advice(with_update: Load) -> None:
@@ -374,13 +380,13 @@ def test_default_follows_the_driver_and_the_advice(with_update: Load) -> None:
 @pytest.mark.parametrize("name", UPDATES)
 def test_unchanged_columns_are_left_out_without_effect(with_update: Load, name: str) -> None:
     before, after = side(with_update("nothing")), side(with_update(name))
-    found = [
+    changes = [
         change
         for change in consequences(before, after)
         if change.kind in {"torch", "base-image"} or change.where
     ]
     everything = TableDiff(Rows(before), Rows(after)).consequences()
-    assert [one for one in everything if one.kind != "default"] == found
+    assert [change for change in everything if change.kind != "default"] == changes
 
 
 SIDES = st.tuples(
@@ -404,11 +410,11 @@ def test_reverse_change_is_the_mirror(
     before, after = (
         side(with_update(name), driver=driver, base_image=image) for name, driver, image in (one, other)
     )
-    found = consequences(before, after)
-    assert mirrored(found) == set(consequences(after, before))
-    assert len(set(found)) == len(found)
+    changes = consequences(before, after)
+    assert mirrored(changes) == set(consequences(after, before))
+    assert len(set(changes)) == len(changes)
     if one == other:
-        assert found == []
-    for change in found:
+        assert changes == []
+    for change in changes:
         assert change.was or change.now or change.core
         assert change.core or change.effect not in {"breaks", "possible"}

@@ -244,7 +244,7 @@ def test_suggestions_resolve_as_written(clash: tuple[Request, Conflict], catalog
 
 
 @pytest.mark.parametrize(
-    ("requirements", "day", "named", "change"),
+    ("requirements", "day", "parts", "change"),
     [
         (
             "rocm==7.1.*",
@@ -283,12 +283,12 @@ def test_suggestions_resolve_as_written(clash: tuple[Request, Conflict], catalog
     ],
 )
 def test_conflict_names_reasons_and_smallest_change(
-    requirements: str, day: str, named: list[str], change: str, catalog: Catalog
+    requirements: str, day: str, parts: list[str], change: str, catalog: Catalog
 ) -> None:
     conflict = _conflict(catalog, ask(catalog, requirements, day=day))
     texts = [item.text for item in conflict.core]
-    assert len(texts) == len(named)
-    assert [part for part, text in zip(named, texts, strict=True) if part not in text] == []
+    assert len(texts) == len(parts)
+    assert [part for part, text in zip(parts, texts, strict=True) if part not in text] == []
     assert [suggestion.change for suggestion in conflict.suggestions][:1] != []
     assert conflict.suggestions[0].change.startswith(change)
 

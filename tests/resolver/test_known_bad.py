@@ -226,7 +226,7 @@ def test_rows_with_other_conditions_coexist(catalog: Catalog, overlay: Overlay) 
 
 
 @pytest.mark.parametrize(
-    ("combination", "key", "named", "hint"),
+    ("combination", "key", "quoted", "hint"),
     [
         ({"apx": "==1.0"}, "", "'apx'", "Did you mean apex?"),
         ({"apex": ""}, 'gfx = ["gfx90b"]', "'gfx90b'", "gfx90a"),
@@ -234,11 +234,11 @@ def test_rows_with_other_conditions_coexist(catalog: Catalog, overlay: Overlay) 
     ],
 )
 def test_row_with_unknown_name_is_refused(
-    combination: dict[str, str], key: str, named: str, hint: str, overlay: Overlay
+    combination: dict[str, str], key: str, quoted: str, hint: str, overlay: Overlay
 ) -> None:
     with pytest.raises(CatalogError) as failure:
         load([overlay(_row(combination, key))])
-    assert named in failure.value.message
+    assert quoted in failure.value.message
     assert hint in failure.value.hint
 
 

@@ -104,8 +104,8 @@ def test_conflict_with_platform_cites_its_facts(catalog: Catalog) -> None:
 
 @pytest.mark.parametrize("leave_out", range(3))
 def test_core_without_any_one_item_resolves(catalog: Catalog, leave_out: int) -> None:
-    wanted = ["lightning==2.0.1", "torch>=2.3", "utils<2"]
-    kept = [text for number, text in enumerate(wanted) if number != leave_out]
+    requirements = ["lightning==2.0.1", "torch>=2.3", "utils<2"]
+    kept = [text for number, text in enumerate(requirements) if number != leave_out]
     answer = resolve(catalog, ask(catalog, " ".join(kept)), FakeIndexes(LIGHTNING))
     assert isinstance(answer, Conflict) == (leave_out == 2)
 

@@ -102,8 +102,8 @@ INDEX: Projects = {"lib": {"1.0": [], "4.0": []}, "six": {"1.17": []}, "user": {
 
 
 def _with_url(release: FakeRelease | None = None) -> FakeIndexes:
-    found = release or FakeRelease(requires=["six"], extras=["fast"])
-    return FakeIndexes(INDEX, direct={URL: ("lib", "2.0", found), OTHER: ("lib", "3.0", FakeRelease())})
+    release = release or FakeRelease(requires=["six"], extras=["fast"])
+    return FakeIndexes(INDEX, direct={URL: ("lib", "2.0", release), OTHER: ("lib", "3.0", FakeRelease())})
 
 
 def _request(catalog: Catalog, *texts: str, **limits: list[str]) -> Request:
@@ -111,7 +111,7 @@ def _request(catalog: Catalog, *texts: str, **limits: list[str]) -> Request:
         ask(catalog, "", site="local", backend="cpu", python="3.12"),
         requirements=tuple(map(parse_requirement, texts)),
     )
-    return replace(request, **{kind: tuple(map(parse_requirement, found)) for kind, found in limits.items()})
+    return replace(request, **{kind: tuple(map(parse_requirement, texts)) for kind, texts in limits.items()})
 
 
 def _answer(catalog: Catalog, indexes: FakeIndexes, *texts: str, **limits: list[str]) -> Resolution:

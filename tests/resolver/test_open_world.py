@@ -159,7 +159,7 @@ def test_metadata_that_one_python_lacks_changes_python() -> None:
 
 def with_extras(**requires: Sequence[str]) -> FakeRelease:
     """Return a release with extras, each with its requirements."""
-    texts = [f"{text}; extra == '{extra}'" for extra, named in requires.items() for text in named]
+    texts = [f"{text}; extra == '{extra}'" for extra, names in requires.items() for text in names]
     return FakeRelease(requires=texts, extras=list(requires))
 
 
@@ -454,8 +454,8 @@ def count(projects: Projects, *requirements: str) -> tuple[dict[str, str], int]:
 
 def test_many_requirements_are_read_once() -> None:
     names = [f"p{number}" for number in range(2000)]
-    found, read = count(dict.fromkeys(names, PAIR), *names)
-    assert len(found) == 2000
+    picks, read = count(dict.fromkeys(names, PAIR), *names)
+    assert len(picks) == 2000
     assert read == 2000
 
 
@@ -471,23 +471,23 @@ def test_deep_chain_is_followed() -> None:
     projects: Projects = {
         f"p{number}": {"1": [f"p{number + 1}"] if number < 499 else ["p0"]} for number in range(500)
     }
-    found, read = count(projects, "p0")
-    assert (len(found), read) == (500, 500)
+    picks, read = count(projects, "p0")
+    assert (len(picks), read) == (500, 500)
 
 
 def test_conflict_at_end_of_deep_chain_is_proved() -> None:
     projects: Projects = {
         f"p{number}": {"1": [f"p{number + 1}"] if number < 299 else ["p0>1"]} for number in range(300)
     }
-    found, read = count(projects, "p0")
-    assert found == {}
+    picks, read = count(projects, "p0")
+    assert picks == {}
     assert read <= 600  # once to find the conflict, once to explain it
 
 
 def test_hundreds_of_conflicting_releases_are_left_behind() -> None:
     releases = {f"1.{number}": ["b>=2" if number >= 1500 else "b"] for number in range(1800)}
-    found, read = count({"a": releases, "b": versions("1")}, "a", "b")
-    assert found == {"a": "1.1499", "b": "1"}
+    picks, read = count({"a": releases, "b": versions("1")}, "a", "b")
+    assert picks == {"a": "1.1499", "b": "1"}
     assert read <= 302
 
 
@@ -499,8 +499,8 @@ def test_prefetched_pages_do_not_change_answer() -> None:
         locks = set()
         for indexes in (FakeIndexes, Prefetching, Threaded):
             try:
-                found = resolve(universe.catalog, universe.request, indexes(universe.projects))
-                locks.add(msgspec.json.encode(found, enc_hook=str))
+                picks = resolve(universe.catalog, universe.request, indexes(universe.projects))
+                locks.add(msgspec.json.encode(picks, enc_hook=str))
             except UsageError as error:
                 locks.add(error.message.encode())
         assert len(locks) == 1, seed

@@ -92,9 +92,9 @@ def test_platform_is_the_best_that_any_combination_allows() -> None:
     for seed in SEEDS:
         projects, asked = universe(random.Random(seed))
         possible = {
-            (found, frozenset(reached.items()))
+            (versions, frozenset(reached.items()))
             for reached, required in combinations(projects, asked)
-            if (found := decided(required))
+            if (versions := decided(required))
         }
         request = ask(catalog, " ".join(asked), prefer="newest")
         answer = resolve(catalog, request, FakeIndexes(projects))

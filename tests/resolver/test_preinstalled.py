@@ -212,8 +212,8 @@ def test_list_without_image_causes_warning(catalog: Catalog) -> None:
     request = keeping(ask(catalog, "apex", day=DAY), torch="2.9.1+rocm6.4")
     text = "does not name its base image"
     assert any(text in warning for warning in resolved(catalog, request).warnings)
-    named = keeping(ask(catalog, "apex", day=DAY, base_image=TORCH_LAYER), torch="2.9.1+rocm6.4")
-    answer = resolved(catalog, named)
+    request = keeping(ask(catalog, "apex", day=DAY, base_image=TORCH_LAYER), torch="2.9.1+rocm6.4")
+    answer = resolved(catalog, request)
     assert not any(text in warning for warning in answer.warnings)
     assert pick_of(answer, "python").version == "3.12"
 

@@ -145,8 +145,8 @@ def of_torch(
 ) -> FakeIndexes:
     index = catalog.torch[torch].index
     release = FakeRelease(requires=requires, index=index)
-    named = {name.replace("_", "-"): releases for name, releases in tritons.items()}
-    return FakeIndexes({**PYPI, "torch": {torch: release}, "liger": {"0.6": ["triton"]}, **named})
+    projects = {name.replace("_", "-"): releases for name, releases in tritons.items()}
+    return FakeIndexes({**PYPI, "torch": {torch: release}, "liger": {"0.6": ["triton"]}, **projects})
 
 
 @pytest.mark.parametrize(("python", "triton"), [("3.11", "2.2.0"), ("3.12", "")])

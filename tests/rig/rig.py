@@ -159,7 +159,7 @@ def _made() -> Path:
 
 
 def _require_tools() -> None:
-    missing = [f"{name}: {cure}" for name, cure in _TOOLS.items() if not shutil.which(name)]
+    missing = [f"{name}: {fix}" for name, fix in _TOOLS.items() if not shutil.which(name)]
     if os.geteuid() != 0:
         missing.insert(0, "root: debootstrap creates a root filesystem; run the tests once as root")
     if missing:

@@ -252,7 +252,7 @@ def _told(made: Slurm, what: str) -> str:
 
 
 def _require(daemons: Mapping[str, str]) -> None:
-    missing = [f"{name}: {cure}" for name, cure in daemons.items() if not shutil.which(name, path=_path())]
+    missing = [f"{name}: {fix}" for name, fix in daemons.items() if not shutil.which(name, path=_path())]
     if os.geteuid() != 0:
         missing.insert(0, "root: its daemons start jobs as other users")
     if missing:

@@ -144,16 +144,16 @@ def _rename(tree: Path) -> str:
     """Set the version of a ROCm wheel, and change torch to a HIP build on a machine without GPU."""
     module = tree / "torch" / "version.py"
     text = module.read_text()
-    found = re.search(r"__version__ = '([^+]+)\+cpu'", text)
-    assert found is not None, text
-    version = f"{found[1]}+rocm{'.'.join(ROCM.split('.')[:2])}"
-    text = text.replace(f"{found[1]}+cpu", version)
+    match = re.search(r"__version__ = '([^+]+)\+cpu'", text)
+    assert match is not None, text
+    version = f"{match[1]}+rocm{'.'.join(ROCM.split('.')[:2])}"
+    text = text.replace(f"{match[1]}+cpu", version)
     text = text.replace("hip: Optional[str] = None", f"hip: Optional[str] = '{HIP}'")
     module.write_text(text.replace("rocm: Optional[str] = None", f"rocm: Optional[str] = '{ROCM}'"))
-    info = (tree / f"torch-{found[1]}+cpu.dist-info").rename(tree / f"torch-{version}.dist-info")
+    info = (tree / f"torch-{match[1]}+cpu.dist-info").rename(tree / f"torch-{version}.dist-info")
     metadata = info / "METADATA"
     lines = metadata.read_text()
-    metadata.write_text(lines.replace(f"Version: {found[1]}+cpu", f"Version: {version}", 1))
+    metadata.write_text(lines.replace(f"Version: {match[1]}+cpu", f"Version: {version}", 1))
     cuda = tree / "torch" / "cuda" / "__init__.py"
     cuda.write_text(cuda.read_text().replace("def _is_compiled()", f"{_NO_GPU}def _is_compiled()", 1))
     return version

@@ -52,10 +52,10 @@ def follower(kind: type[Executor], system: System, monkeypatch: pytest.MonkeyPat
         waiting = iter(steps)
 
         def step(*_: object) -> None:
-            found = next(waiting, None)
-            assert found is not None, "the run has not ended after the last step"
-            for one in [found] if callable(found) or isinstance(found, Mapping) else found:
-                one() if callable(one) else system.set(one)
+            events = next(waiting, None)
+            assert events is not None, "the run has not ended after the last step"
+            for event in [events] if callable(events) or isinstance(events, Mapping) else events:
+                event() if callable(event) else system.set(event)
 
         monkeypatch.setattr(kind, "_sleep", step)
         recorder = Recorder()

@@ -21,7 +21,7 @@ class Built:
     """A directory in which deepspeed was resolved and built for the CPU."""
 
     work: Path
-    said: str
+    output: str
     log: Path
     """The log of the successful build; other tests build into the same index and fail on purpose."""
     killed: tuple[str, ...]
@@ -62,16 +62,16 @@ def wait_until_it_compiles(process: subprocess.Popen[Any], index: Path) -> None:
 
 def running_below(directory: Path) -> list[str]:
     """Return the command lines of processes that work in a directory, or in one of its build directories."""
-    found = []
+    commands = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             current = (process / "cwd").readlink()
             builds = current.is_relative_to(BUILD) and str(directory) in (process / "mountinfo").read_text()
             if builds or current.is_relative_to(directory):
-                found.append((process / "cmdline").read_text().replace("\0", " "))
+                commands.append((process / "cmdline").read_text().replace("\0", " "))
         except OSError:
             continue
-    return found
+    return commands
 
 
 def matrix(work: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

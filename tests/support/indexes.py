@@ -99,8 +99,8 @@ class FakeIndexes:
             name = canonicalize_name(given)
             releases = []
             for version in sorted(versions, key=Version, reverse=True):
-                found: Any = versions[version]
-                release = found if isinstance(found, FakeRelease) else FakeRelease(requires=tuple(found))
+                value: Any = versions[version]
+                release = value if isinstance(value, FakeRelease) else FakeRelease(requires=tuple(value))
                 files = release.files(name, version)
                 self._releases |= {file.url: (name, version, release) for file in files}
                 releases.append(_Release(version, files))
@@ -132,9 +132,9 @@ class FakeIndexes:
 
     def direct(self, name: str, url: str) -> _Project:
         """Return the release of a direct reference; its file is named after the last part of the URL."""
-        found, version, release = self._releases[url]
-        if found != name:
-            msg = f"{url!r} is {found}, not {name}."
+        project, version, release = self._releases[url]
+        if project != name:
+            msg = f"{url!r} is {project}, not {name}."
             raise UsageError(msg, hint="Correct the name.")
         file = File(url.rpartition("/")[2], url, hashlib.sha256(url.encode()).hexdigest(), 1000)
         file = msgspec.structs.replace(file, requires_python=release.requires_python)

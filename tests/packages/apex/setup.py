@@ -11,15 +11,15 @@ from setuptools import find_packages, setup
 from torch.utils.cpp_extension import BuildExtension, CUDAExtension
 
 here = os.path.dirname(os.path.abspath(__file__))
-wanted = any(os.environ.get(name) == "1" for name in ("APEX_BUILD_AMP_C", "APEX_BUILD_CUDA_OPS"))
+is_requested = any(os.environ.get(name) == "1" for name in ("APEX_BUILD_AMP_C", "APEX_BUILD_CUDA_OPS"))
 modules = []
-if wanted:
+if is_requested:
     header = os.path.join(here, "apex", "contrib", "csrc", "cudnn-frontend")
     modules.append(
         CUDAExtension("apex.amp_C", ["csrc/amp_C.cpp", "csrc/scale_kernel.cu"], include_dirs=[header])
     )
 with open("apex/git_version_info_installed.py", "w") as table:
-    table.write(f"installed_ops={ {'amp_C': wanted} }\n")
+    table.write(f"installed_ops={ {'amp_C': is_requested} }\n")
 
 setup(
     name="apex",
