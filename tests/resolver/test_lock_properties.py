@@ -15,12 +15,15 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from resolver.compiling import compile_problem
 from resolver.errors import LockError, UsageError
 from resolver.facts.catalog import Catalog
 from resolver.facts.loading import load
 from resolver.lock import dumps, read_lock
 from resolver.model import IMAGE, Prefer, Preinstalled, Request, Resolution, Support
+from resolver.resolution import preferred_solution
 from resolver.resolve import resolve
+from resolver.session import Session
 from tests.resolver.solve_helpers import ask
 from tests.resolver.universe import EXAMPLES
 
@@ -72,11 +75,13 @@ def requests(draw: st.DrawFn) -> Request:
 
 
 def locked(request: Request) -> Resolution:
+    """Resolve a request. To explain a request without a solution takes long, so that is not done."""
     try:
-        answer = resolve(CATALOG, request)
+        session = Session(compile_problem(CATALOG, request))
     except UsageError:
-        answer = None
-    assume(isinstance(answer, Resolution))
+        assume(condition=False)
+    assume(preferred_solution(CATALOG, request, session)[0])
+    answer = resolve(CATALOG, request)
     assert isinstance(answer, Resolution)
     return answer
 
