@@ -112,14 +112,17 @@ class Console(Reporter):
         """Return whether stdout shows every character of a text."""
         return not uses_ascii(sys.stdout, text)
 
-    def document(self, document: msgspec.Struct) -> None:
-        """Print a result as one JSON document."""
+    def document(self, document: msgspec.Struct, output: Path | None = None) -> None:
+        """Print a result as one JSON document, or write it to the file that the user named."""
         import msgspec
 
         from resolver.lock import encode
 
         value = msgspec.to_builtins(document, enc_hook=encode)
         text = json.dumps(value, indent=2, ensure_ascii=False)
+        if output is not None:
+            self.result(text, output)
+            return
         self._print(f"{text if can_encode(sys.stdout, text) else json.dumps(value, indent=2)}\n")
 
     def _print(self, text: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
@@ -114,11 +113,8 @@ def execute(context: Context) -> int:
     title = _title(lock)
     match args.format:
         case "json":
-            document = graph_document(graph, lock, requirements)
-            if args.output is None:
-                console.document(document)
-                return 0
-            text = json.dumps(msgspec.to_builtins(document), indent=2, ensure_ascii=False)
+            console.document(graph_document(graph, lock, requirements), args.output)
+            return 0
         case "dot":
             text = draw_dot(graph, title)
         case "mermaid":

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from builders.index import Index
 from matrix.build_times import BuildTime, time_text
 from matrix.coverage import add_table, check_table_options, cover
@@ -69,8 +67,9 @@ def execute(context: Context) -> int:
         tasks = _tasks_of_locks(context, index)
     plan = make_plan(tasks, index)
     if args.format == "json":
-        text = msgspec.json.format(msgspec.json.encode(plan), indent=2).decode()
-    elif args.format == "text":
+        console.document(plan, args.output)
+        return 0
+    if args.format == "text":
         text = _text(plan, PLAIN if args.output else console.out)
     else:
         text = FORMATS[args.format](plan).rstrip("\n")
