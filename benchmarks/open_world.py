@@ -241,7 +241,7 @@ def resolve_in_turn(place: Workplace, runs: int) -> dict[str, list[Run]]:
 
 
 def closed_in_turn(place: Workplace, before: str, runs: int) -> dict[str, list[Run]]:
-    """Resolve the platform and the catalog without an index, in turn with an older and this commit."""
+    """Resolve the platform and the catalog without an index: an older commit and this one, in turn."""
     old = place.folder / "before"
     command = [shutil.which("git") or "git", "archive", before]
     archive = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout

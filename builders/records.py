@@ -311,7 +311,7 @@ def _built_record(index: Index, project: str, wheel: Path, statement: Statement)
 
 
 def _attempts(index: Index) -> Iterator[_Build]:
-    """Yield the builds that failed, run or were interrupted."""
+    """Yield the builds that failed, are running or were interrupted."""
     logs = index.state / "logs"
     for path in _files(logs, _STARTED):
         start = _read(path, _Start)
