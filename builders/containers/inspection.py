@@ -256,6 +256,8 @@ def as_row(facts: ImageFacts, catalog: Catalog) -> schema.Image:
     """
     documented = catalog.image.get(facts.name)
     with_torch = [python for python in facts.pythons if "torch" in python.holds]
+    with_headers = [python for python in facts.pythons if python.headers]  # extensions can be built for them
+    pythons = with_torch or with_headers or facts.pythons
     return schema.Image(
         name=facts.name,
         rocm=facts.rocm if is_version(facts.rocm) else "",
@@ -265,7 +267,7 @@ def as_row(facts: ImageFacts, catalog: Catalog) -> schema.Image:
         path=facts.path,
         digest=facts.digest,
         dockerhash=documented.dockerhash if documented else "",
-        python=tuple(newest_first({minor(python.version) for python in with_torch or facts.pythons})),
+        python=tuple(newest_first({minor(python.version) for python in pythons})),
         mpi=facts.mpi or (documented.mpi if documented else ""),
         holds=_catalogued(facts, catalog),
         status="observed",

@@ -183,8 +183,8 @@ class Image(Row, frozen=True, kw_only=True):
     dockerhash: str = ""
     """First digits of the digest of the image it was built from, if published."""
     python: tuple[str, ...] = ()
-    """CPython minor versions in the image: those with torch, or all if none has torch. Empty if Python comes
-    from elsewhere (conda)."""
+    """CPython minor versions in the image: those with torch, else those with headers, else all. Empty if
+    Python comes from elsewhere (conda)."""
     mpi: str = ""
     """Its MPI library; empty if it has none, or if that is undocumented."""
     holds: dict[str, str] = {}

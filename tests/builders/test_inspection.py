@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 import pytest
@@ -150,13 +150,25 @@ class TestRow:
         assert row.python == ("3.12",)
         assert row.holds == {"torch": "2.9.1+rocm6.4"}
 
-    def test_python_without_torch_is_listed_only_if_none_has_torch(self) -> None:
-        system = {**PYTHON, "version": "3.14.0", "path": "/usr/bin/python3", "prefix": "/usr", "holds": {}}
-        lines = [*LINES[:-1], ("python", "/usr/bin/python3", json.dumps(system)), ("end",)]
+    def test_pythons_with_torch_come_before_those_with_headers(self) -> None:
+        system = {
+            **PYTHON,
+            "version": "3.14.0",
+            "path": "/usr/bin/python3",
+            "prefix": "/usr",
+            "headers": False,
+        }
+        lines = [*LINES[:-1], ("python", "/usr/bin/python3", json.dumps({**system, "holds": {}})), ("end",)]
         facts = parse_output(answer(lines), IMAGE)
-        assert as_row(facts, load()).python == ("3.12",)
-        bare = [msgspec.structs.replace(python, holds={}) for python in facts.pythons]
-        assert as_row(msgspec.structs.replace(facts, pythons=tuple(bare)), load()).python == ("3.14", "3.12")
+
+        def listed(**changes: Any) -> tuple[str, ...]:
+            pythons = tuple(msgspec.structs.replace(python, **changes) for python in facts.pythons)
+            return as_row(msgspec.structs.replace(facts, pythons=pythons), load()).python
+
+        assert listed() == ("3.12",)
+        assert listed(headers=False) == ("3.12",)
+        assert listed(holds={}) == ("3.12",)
+        assert listed(holds={}, headers=False) == ("3.14", "3.12")
 
     def test_documented_values_stay(self) -> None:
         catalog = load()
