@@ -122,7 +122,7 @@ class WheelReader:
         return next(iter(own + self.dist_infos), "")
 
     def metadata_member(self, name: str) -> zipfile.ZipInfo | None:
-        """Return the member that is METADATA, WHEEL or RECORD; None if there is none."""
+        """Return a member of `dist_info`, such as METADATA; None if it does not exist."""
         path = f"{self.dist_info}/{name}"
         return next((info for info in reversed(self.members) if info.filename == path), None)
 

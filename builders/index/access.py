@@ -120,7 +120,7 @@ def read_regular(path: Path, *, largest: int) -> bytes:
 
 
 def sha256_of_regular(path: Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal; empty if the file does not exist."""
+    """Return the SHA-256 of a file in hexadecimal; empty if it is missing or not a regular file."""
     try:
         file = open_regular(path)
     except NOT_A_FILE:

@@ -77,12 +77,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _earlier(context: Context) -> Resolution | None:
-    """Return the lock that the answer will replace, if there is one that can be read.
+    """Return the lock that the answer will replace; None if it is missing, unreadable or not used.
 
     Raises
     ------
     LockError
-        There is no lock in which to upgrade the named distributions.
+        The lock in which to upgrade distributions is missing or cannot be read.
     """
     from resolver.lock import read_lock
 

@@ -149,7 +149,7 @@ def _provenance(statement: Statement) -> dict[str, Any]:
 
 
 def _components(path: Path) -> list[dict[str, str]] | None:
-    """Return the components in the bill of materials of a wheel; None if the wheel has none."""
+    """Return the components in the bill of materials of a wheel; None if it is missing or damaged."""
     try:
         with WheelReader(path) as wheel:
             member = wheel.metadata_member(f"sboms/{SBOM_NAME}")

@@ -100,7 +100,7 @@ def test_independent_reader_finds_hash(http_url: str, built: Built) -> None:
 def test_op_from_index_trains_like_torch(
     built: Built, file_url: str, fresh_environment: Callable[..., Path]
 ) -> None:
-    """Install exactly the lines of the conda file's pip section, as conda does, and train."""
+    """Install the lines of the conda file's pip section, except PyTorch's index, and train."""
     done = built.matrix("env", "--for", "cotainr", "--index-url", file_url)
     assert done.returncode == 0, done.stderr
     assert "is not in" not in done.stderr  # nothing is missing from the index
