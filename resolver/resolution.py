@@ -76,7 +76,7 @@ def resolution_of(
             "Check that the image has mpicc."
             for candidate in builds
         ]
-    picks = [_python_pick(pick, request, image) if pick.name == "python" else pick for pick in picks]
+    picks = [_with_origin(pick, request, image) for pick in picks]
     advice = advice_for(catalog, request)
     picks = [_advised_pick(pick, advice[pick.name]) if pick.name in advice else pick for pick in picks]
     if image and image.python and versions.get("python", image.python[0]) not in image.python:
@@ -104,6 +104,14 @@ def resolution_of(
         notes=tuple(notes),
         warnings=tuple(warnings),
     )
+
+
+def _with_origin(pick: Distribution, request: Request, image: Image | None) -> Distribution:
+    if pick.name == "python":
+        return _python_pick(pick, request, image)
+    if pick.name == "kernel-driver" and request.target.driver and request.target.site != "local":
+        return replace(pick, origin="request")  # at "local", the driver may be the one that was detected
+    return pick
 
 
 def _python_pick(pick: Distribution, request: Request, image: Image | None) -> Distribution:

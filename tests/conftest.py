@@ -70,8 +70,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(autouse=True)
 def _unlimited_width(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove a variable of pytest-xdist's workers, so that only tests that set a width wrap text."""
+    """Remove COLUMNS, so that only tests that set a width wrap text.
+
+    readline, which pytest imports, sets it for child processes without a trace in `os.environ`.
+    """
     monkeypatch.delenv("COLUMNS", raising=False)
+    os.unsetenv("COLUMNS")
 
 
 @pytest.fixture(autouse=True)

@@ -56,6 +56,13 @@ def test_python_without_image_is_a_default_and_not_requested(catalog: Catalog) -
     assert python.origin == "default"
 
 
+@pytest.mark.parametrize(("driver", "origin"), [("6.4", "request"), (None, "site")])
+def test_driver_of_request_is_not_of_site(catalog: Catalog, driver: str | None, origin: str) -> None:
+    pick = resolved(catalog, ask(catalog, "torch", day=DAY, driver=driver)).pick("kernel-driver")
+    assert pick is not None
+    assert pick.origin == origin
+
+
 def test_python_of_machine_gives_way_to_that_of_base_image(catalog: Catalog) -> None:
     def python_of(requirements: str) -> tuple[Resolution, Distribution]:
         request = ask(
