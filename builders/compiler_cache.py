@@ -84,7 +84,7 @@ done
 def cache_counts(work: Path) -> dict[str, int]:
     """Return the hits and misses of the build in a directory; empty if it does not use a compiler cache.
 
-    The build may have changed the file.
+    ccache writes the counts to a file, which the build can replace.
     """
     with suppress(OSError), os.fdopen(open_regular(work / _STATISTICS), "rb") as source:
         lines = source.read(_LONGEST).split(b"\n")

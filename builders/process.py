@@ -83,11 +83,9 @@ def run(
     Raises
     ------
     CommandError
-        The program failed; the error names the log and shows its most important lines.
+        The program failed or cannot be started; the error names the log and shows its most important lines.
     TooSlowError
         The program was stopped after `timeout`.
-    BlockingIOError
-        No more processes can be started.
     """
     _log.debug("%s: %s (output: %s)", what, shlex.join(command), log)
     make_directories(log.parent)

@@ -10,7 +10,7 @@ import msgspec
 
 from resolver.compiling import compile_problem
 from resolver.compiling.clauses import OTHER_ARCHITECTURES
-from resolver.model import PLATFORM, Conflict, CoreItem
+from resolver.model import Conflict, CoreItem
 from resolver.problem import ABSENT, Demand, Relation, Row
 from resolver.session import Session
 from resolver.suggest import suggest
@@ -343,7 +343,7 @@ def _summary(relation: Relation, subjects: int, rows: Sequence[Row]) -> str:
         ]
         return f"{subject} {verb} GPU architectures other than {' and '.join(requested).replace(',', ', ')}"
     if objects & ~ABSENT == relation.object.present:
-        return f"{subject} {verb} {f'a {name}' if name in PLATFORM else name}"
+        return f"{subject} {verb} {name}"
     if name == "base-image" and len(allowed) > 1:  # their names are long
         return f"{subject} {verb} one of {len(allowed)} base images"
     return f"{subject} {verb} {name} {join_words(allowed)}"

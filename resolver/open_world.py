@@ -499,7 +499,7 @@ class OpenWorld:
             self._add_row(row, choices.name, {choices.number: releases}, row.releases.removeprefix("=="))
 
     def _with_wheel(self, choices: Choices, releases: int) -> int:
-        """Return the releases whose wheel on an index is the wheel that was read; other files may differ."""
+        """Return the releases with a file that has the hash of a wheel that was read, or has no hash."""
         read = {row.sha256 for row in self._catalog.wheel.values() if row.package == choices.name}
         bits = [bit for bit in range(1, len(choices.releases) + 1) if releases >> bit & 1]
         return sum(

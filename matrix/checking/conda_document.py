@@ -280,7 +280,8 @@ class _CondaReader:
             for position in range(len(section)):
                 document.entries += self._read_item(document, section, position)
         elif section is not None:
-            message = "conda expects a list here and would read each character as a line."
+            part = "key" if isinstance(section, CommentedMap) else "character"
+            message = f"conda expects a list here and would read each {part} as a line."
             self._add("pip-not-list", _line_of(item, "pip"), message, fix="Start each line with a hyphen.")
 
     def _read_item(self, document: CondaDocument, section: CommentedSeq, position: int) -> Iterator[Entry]:

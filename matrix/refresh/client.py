@@ -53,7 +53,7 @@ class Client:
     def __init__(self, cache: Path, mirrors: Mapping[str, str] | None = None) -> None:
         self._mirrors = dict(mirrors or {})
         self._session = new_session("catalog update", partial(CacheControlAdapter, FileCache(cache)))
-        self._unreachable: dict[str, str] = {}  # host to reason, so that each host is tried only once
+        self._unreachable: dict[str, str] = {}  # host to what happened, so that each host is tried only once
         self.answered = False
         self.fetched = 0
         self.unchanged = 0
@@ -75,15 +75,15 @@ class Client:
             try:
                 response = self._session.get(url, headers={"Accept": accept}, timeout=TIMEOUT)
             except requests.RequestException as error:
-                self._unreachable[host] = failure_reason(error)
+                self._unreachable[host] = f"could not be reached: {failure_reason(error)}"
             else:
                 self.unchanged += getattr(response, "from_cache", False)
                 response.encoding = "utf-8"
                 if response.ok or response.status_code in MISSING_CODES:
                     self.answered = True
                     return response if response.ok else None
-                self._unreachable[host] = f"status {response.status_code} {response.reason}"
-        raise EnvironmentLacksError(f"{host} could not be reached: {self._unreachable[host]}.")
+                self._unreachable[host] = f"replied {response.status_code} {response.reason}"
+        raise EnvironmentLacksError(f"{host} {self._unreachable[host]}.")
 
     def document(self, url: str, update: CatalogUpdate) -> str | None:
         """Return the text of a page; None if it is gone or cannot be fetched, which the update records."""

@@ -122,7 +122,7 @@ def test_solution_has_only_required_components() -> None:
 
 
 def test_requested_component_is_newest_at_any_cost() -> None:
-    """The newest apex requires a rocm, the previous apex does not."""
+    """The newest apex requires rocm, the previous apex does not."""
     universe = Universe(
         {"apex": 2, "rocm": 2}, (_must("apex", _set(0, 1)),), (_needs("apex", "rocm", (0, 1)),)
     )
