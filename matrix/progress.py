@@ -126,7 +126,10 @@ class Tasks:
         return max(running, key=lambda row: row.started or 0.0, default=None)
 
     def change(self, name: str, change: Change) -> tuple[Row, bool] | None:
-        """Apply a change; return the task and whether its state has changed, or None without such a task."""
+        """Apply a change; a change with a state adds a task of a new name.
+
+        Return the task and whether its state has changed, or None if there is no such task.
+        """
         row = self.row(name)
         if row is None and not (name and "state" in change):
             return None

@@ -345,7 +345,7 @@ def _update(context: Context) -> int:
     else:
         if changes:
             console.data(f"\nConsequences: {summary(changes)}\n\n{consequences_text(changes)}")
-        reached = "The sources that were reached have no new facts."
+        reached = "The sources that were read have no new facts."
         nothing = reached if update.unreachable else "The catalog is up to date."
         _report_end(args, len(update.rows), nothing, console, written=written)
     return EnvironmentLacksError.exit_code if update.unreachable else 0

@@ -70,7 +70,7 @@ def fetch_update(
     UsageError
         The catalog does not have one of the packages.
     EnvironmentLacksError
-        No source could be reached.
+        No source could be read.
     """
     from builders.index_client.transport import Transport
     from builders.learning.wheel import learn_published
@@ -111,9 +111,9 @@ def fetch_update(
     reporter.info(f"Pages: {client.fetched}, unchanged since the last run: {client.unchanged}.")
     if update.unreachable and not (update.rows or update.remarks or client.answered):
         reasons = "; ".join(by_reason(update.unreachable))
-        msg = f"No source could be reached, and nothing was changed: {reasons}."
+        msg = f"No source could be read, and nothing was changed: {reasons}."
         raise EnvironmentLacksError(
-            msg, hint="Check the network connection. [mirrors] in matrix.toml maps URLs to a mirror."
+            msg, hint="Check the network, or try again later. [mirrors] in matrix.toml maps URLs to a mirror."
         )
     return update
 

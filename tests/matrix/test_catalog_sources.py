@@ -342,7 +342,7 @@ def test_unreachable_sites_are_named(pages: Sources, capsys: Capture) -> None:
     put(pages, prebuilt.RELEASES, "[]", "application/json")
     assert main_of("--source", "sites", "--source", "github") == 3
     message = capsys.readouterr().err
-    assert "The sources that were reached have no new facts." in message
+    assert "The sources that were read have no new facts." in message
     assert "frontier_user_guide.rst" in message
 
 
