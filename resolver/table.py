@@ -525,7 +525,7 @@ def _excluded_by(relation: Relation, variable: Variable, left: int, around: int)
 
 
 def _is_requirement(demand: Demand) -> bool:
-    """Return whether a demand requires its component to be present."""
+    """Return whether a demand is of the request, and requires its component to be present."""
     return demand.kind == "request" and not demand.mask & ABSENT
 
 
