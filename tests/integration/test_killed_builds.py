@@ -1,4 +1,4 @@
-"""Fifty random ``kill -9`` of any process while ten real C++ extensions of torch are built."""
+"""Kill a random process with SIGKILL, fifty times, while ten real C++ extensions of torch are built."""
 
 from __future__ import annotations
 
