@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def cache_root() -> Path:
-    """Return ``$XDG_CACHE_HOME/matrix`` (``~/.cache/matrix`` if that is not set).
+    """Return ``$XDG_CACHE_HOME/matrix`` (``~/.cache/matrix`` if that is not an absolute path).
 
     Source: XDG Base Directory Specification 0.8.
     """

@@ -70,7 +70,13 @@ def make_request(settings: Settings, catalog: Catalog, today: datetime.date, inp
 
 
 def site_named(site: str | None, catalog: Catalog) -> str | None:
-    """Return the name of the site that ``--site`` gives, by name or by a file that defines it."""
+    """Return the name of the site that ``--site`` gives, by name or by a file that defines it.
+
+    Raises
+    ------
+    UsageError
+        The file does not define exactly one site.
+    """
     path = site_file(site)
     return _site_of_file(path, catalog) if path else site
 

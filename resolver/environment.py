@@ -245,5 +245,5 @@ def platform_tags(glibc: str, machine: str) -> list[str]:
 
 
 def names_python(marker: str) -> bool:
-    """Return whether a marker depends on the version of Python."""
+    """Return whether a marker may depend on the Python."""
     return "python_" in marker or "implementation_version" in marker

@@ -46,8 +46,8 @@ def choose_runtime(kind: str | None, image: Image | None) -> Runtime:
     Parameters
     ----------
     kind
-        One of `KINDS`. None selects the host if there is no image; Podman for an archive, or for a directory if
-        only Podman is installed; Apptainer or SingularityCE otherwise.
+        One of `KINDS`. None selects the host if there is no image; Podman for an archive, or if only
+        Podman is installed and the image is a directory; Apptainer or SingularityCE otherwise.
 
     Raises
     ------

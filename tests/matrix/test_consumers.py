@@ -33,7 +33,7 @@ LAIF = "lumi-multitorch-torch-u24r64f21m43t29-20260319_153422.sif"
 
 @pytest.fixture(scope="module")
 def resolved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Resolve the golden set for LUMI twice: on a bare image, and on one with torch."""
+    """Write two locks for LUMI: six packages on a bare image, and two packages on an image with torch."""
     folder = tmp_path_factory.mktemp("locks")
     arguments = [*GOLDEN, "--date", "2026-03-01", "--python", "3.12"]
     assert main(["resolve", *arguments, "-o", str(folder / "bare.lock"), "-q"]) == 0
