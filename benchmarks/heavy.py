@@ -1,4 +1,4 @@
-"""Build real extensions that take minutes, with the real command in the test image; prints JSON.
+"""Build real extensions that take minutes, with the real command in the test image; print JSON.
 
 The benchmark compares nothing. It shows which real sources become sound wheels for gfx90a, and how much time
 and memory the builds take. torch is the rig's stand-in, and there is no GPU: the code objects are real, but

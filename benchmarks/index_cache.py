@@ -1,4 +1,4 @@
-"""Time reading projects and metadata from the cache, against parsing their pages again; prints JSON.
+"""Time reading projects and metadata from the cache, against parsing their pages again; print JSON.
 
 The projects are real ones on the configured package index; the arguments are their names.
 """

@@ -1,4 +1,4 @@
-"""Time publishing to an index and serving it, compared with other programs; prints JSON.
+"""Time publishing to an index and serving it, compared with other programs; print JSON.
 
 The wheels are tiny, so that the times are those of the index and not of the disk. Times are in seconds, the
 smallest of several runs.

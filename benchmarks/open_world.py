@@ -1,4 +1,4 @@
-"""Resolve a real environment against the configured index, and compare with uv and pip; prints JSON.
+"""Resolve a real environment against the configured index, and compare with uv and pip; print JSON.
 
 Run it from the clone: ``python -m benchmarks.open_world`` (or ``nox -s bench``). It needs the network.
 

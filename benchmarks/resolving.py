@@ -1,4 +1,4 @@
-"""Compare the search and the whole command with other resolvers on generated catalogs; prints JSON.
+"""Compare the search and the whole command with other resolvers on generated catalogs; print JSON.
 
 Run it from the clone: ``python -m benchmarks.resolving`` (or ``nox -s bench``). All resolvers run in turn on
 the same universes (see `benchmarks.universes`): the same components, versions and requirements, each in the

@@ -18,7 +18,7 @@ HOST = ("host-x86_64-unknown-linux-gnu-", b"")
 def code_object(
     target: str = "gfx90a", *, xnack: str = "", noted: str | None = None, size: int = 600
 ) -> bytes:
-    """Write an ELF header with the target in its flags, and a metadata note."""
+    """Return an ELF header with the target in its flags, and a metadata note."""
     message = f"amdgcn-amd-amdhsa--{noted if noted is not None else ':'.join(filter(None, [target, xnack]))}"
     text = message.encode()
     metadata = b"\x81" + b"\xad" + b"amdhsa.target" + b"\xd9" + bytes([len(text)]) + text
@@ -31,7 +31,7 @@ def code_object(
 
 
 def plain(entries: Sequence[tuple[str, bytes]], *, align: int = 4096) -> bytes:
-    """Write an uncompressed bundle: magic, count, table, and each entry at a multiple of `align`."""
+    """Return an uncompressed bundle: magic, count, table, and each entry at a multiple of `align`."""
     front = 32 + sum(24 + len(name) for name, _ in entries)
     offset = -(-front // align) * align
     table, body = b"", b""
@@ -43,7 +43,7 @@ def plain(entries: Sequence[tuple[str, bytes]], *, align: int = 4096) -> bytes:
 
 
 def packed(bundle: bytes, version: int, *, method: int = 0, payload: bytes | None = None) -> bytes:
-    """Write a compressed bundle of a version, by default with zlib."""
+    """Return a compressed bundle of a version, by default with zlib."""
     payload = zlib.compress(bundle) if payload is None else payload
     layout = {1: "<HHI", 2: "<HHII", 3: "<HHQQ"}[version]
     total = 4 + struct.calcsize(layout) + 8 + len(payload)

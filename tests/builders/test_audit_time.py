@@ -69,7 +69,7 @@ def fatbin(data: bytes) -> dict[str, bytes]:
 
 
 def shared_note() -> bytes:
-    """Write a bundle whose entries all contain the same object, with a note of 4 MB."""
+    """Return a bundle whose entries all contain the same object, with a note of 4 MB."""
     note = b"\x81\xa1x\xdd" + struct.pack(">I", 4 * MB) + b"\xc0" * (4 * MB)
     head = bytearray(code_object()[:120])
     struct.pack_into("<QQQQ", head, 64 + 8, 120, 120, 120, 12 + 8 + len(note))
@@ -86,7 +86,7 @@ def long_names() -> bytes:
 
 
 def bombs(count: int, size: int) -> bytes:
-    """Write compressed bundles; each contains a small table and unpacks to zeros."""
+    """Return compressed bundles; each contains a small table and unpacks to zeros."""
     return packed(plain([HOST], align=1) + bytes(size), 2) * count
 
 

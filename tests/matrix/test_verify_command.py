@@ -26,7 +26,7 @@ def _here(tmp_path: Path, monkeypatch: Patch) -> None:
 
 @pytest.fixture
 def python(tmp_path: Path) -> str:
-    """Create an empty environment."""
+    """Create an empty environment, and return the path of its Python."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "env")], check=True)
     return str(tmp_path / "env" / "bin" / "python")
 

@@ -27,7 +27,7 @@ class Section(NamedTuple):
 
 
 def elf_file(sections: Sequence[Section], *, dynamic: str = "") -> bytes:
-    """Write a shared object for x86_64; its addresses are the offsets in the file.
+    """Return a shared object for x86_64; its addresses are the offsets in the file.
 
     Parameters
     ----------
