@@ -297,7 +297,7 @@ def _gpus(reply: EnvironmentReply, lock: Resolution | None, *, need_gpu: bool) -
         return
     if not reply.torch.gpus:
         if need_gpu:
-            message = "torch finds no GPU, although this is a GPU job."
+            message = "torch finds no GPU, and --need-gpu is set."
             fix = "Check /dev/kfd, the driver, and the GPUs that the job requests."
             yield Finding("verify-no-gpu", "error", message, fix)
         else:
