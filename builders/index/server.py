@@ -414,7 +414,7 @@ class _Parser(HTTPRequestParser):  # type: ignore[misc]
     """
 
     def received(self, data: bytes) -> int:
-        """Parse more of a request; return how many bytes belong to it."""
+        """Parse more of a request; return how many bytes were used. What follows a request is dropped."""
         consumed = int(super().received(data))
         if self.completed and not self.empty and consumed < len(data):
             self.headers["CONNECTION"] = "close"
