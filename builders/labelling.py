@@ -366,7 +366,7 @@ class _Relabelling:
             msg = f"its METADATA has version {version}"
             raise DamagedError(msg)
         if own.public != self._version.public:
-            self._notes.append(f"The source has version {version}; the label is {self._version}.")
+            self._notes.append(f"The source has version {version}; the wheel gets version {self._version}.")
         old = headers.get("requires-dist", [])
         pinned = pin_requirements(old, self._labels.pins, self._labels.pin_style)
         self._changes = pinned.changes

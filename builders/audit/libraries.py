@@ -157,7 +157,7 @@ def _missing_of_rocm(item: SharedObject, libraries: list[str], expected: Expecte
     elif libraries and (torch or image):
         known, other = ("torch", "the base image") if torch else ("the base image", "torch")
         text = f"{item.path} needs {listed}, which {known} does not provide."
-        yield Finding("need-elsewhere", "warning", text, f"Check that {other} provides it.", evidence)
+        yield Finding("need-elsewhere", "warning", text, f"Check that {other} provides {listed}.", evidence)
 
 
 def _missing_others(item: SharedObject, libraries: list[str], expected: Expected) -> Iterator[Finding]:
@@ -165,12 +165,13 @@ def _missing_others(item: SharedObject, libraries: list[str], expected: Expected
     if libraries and _knows_image(expected):
         listed = ", ".join(libraries)
         text = f"{item.path} needs {listed}, which neither the wheel, torch nor the base image provides."
-        fix = "Install the library in the base image, or build without the part that needs it."
+        fix = "Install the missing libraries in the base image, or build without the part that needs them."
         yield Finding("need-not-provided", "error", text, fix, evidence)
     elif unusual := [name for name in libraries if name not in _base_libraries()]:
         listed = ", ".join(unusual)
         text = f"{item.path} needs {listed}, which the wheel does not contain and not every system provides."
-        yield Finding("need-elsewhere", "warning", text, "Check that the base image provides it.", evidence)
+        fix = f"Check that the base image provides {listed}."
+        yield Finding("need-elsewhere", "warning", text, fix, evidence)
 
 
 def check_bundled(contents: Contents, expected: Expected) -> Iterator[Finding]:

@@ -313,7 +313,7 @@ class Index:
                 return True
 
     def _is_current(self, project: str, state: _State, data: bytes, without: Collection[str] = ()) -> bool:
-        """Return whether neither the inputs of a project's pages nor its JSON page have changed."""
+        """Return whether the inputs of a project's pages and its JSON page are unchanged."""
         page = self.simple / project / JSON_PAGE
         return self._state(project, without) == state and self.has_content(page, data)
 

@@ -312,7 +312,7 @@ class IndexClient:
                 self._warn(path.stem, page.age)
             return page
         if self._offline:
-            what = f"project {name}" if name else "links"
+            what = f"project {name}" if name else "page"
             msg = f"The {what} on {index} is not in the cache, and --offline is set."
             raise EnvironmentLacksError(msg, hint=OFFLINE_HINT)
         handed_over = self._hand_over((index, name), partial(stored.read, path, url)) if name else None

@@ -296,7 +296,9 @@ class Repository(msgspec.Struct, frozen=True):
         self._run(["update-ref", _ref(commit), commit])
 
     def commit_of(self, ref: str, mirrors: Mapping[str, str]) -> str:
-        """Return a commit, that of a branch or tag on the server, or of the default branch if `ref` is empty.
+        """Return the commit of a branch or tag on the server; `ref` itself if it is a commit.
+
+        An empty `ref` means the default branch.
 
         Raises
         ------

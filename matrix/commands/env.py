@@ -196,8 +196,8 @@ def _hashes(
         raise UsageError(msg, hint="Resolve without --keep-installed, or omit --hashes.")
     missing = [pin(pick) for pick in installation.built if not wheels[pick.name]]
     if missing:
-        msg = f"The index {index.root} does not contain {shortened(missing)}, so their hashes are unknown."
-        raise MatrixError(msg, hint="Build them with `matrix build-wheels`.")
+        msg = f"The index {index.root} does not contain {shortened(missing)}, so not all hashes are known."
+        raise MatrixError(msg, hint="Build the missing wheels with `matrix build-wheels`.")
     if not installation.is_complete:
         message, hint = left_to_pip(installation)
         raise UsageError(f"--hashes lists everything that is installed. {message}", hint=hint)

@@ -343,7 +343,7 @@ def _allowed_by(row: schema.Requires, on: str, gfx: Sequence[str]) -> Test:
 
 def _partial_fact(name: str, row: schema.Requires) -> Fact:
     fact = _requirement_fact(name, row, "")
-    return replace(fact, text=f"{fact.text}, and maybe others", status="inferred")
+    return replace(fact, text=f"{fact.text}; others may work, too", status="inferred")
 
 
 def _requirement_fact(name: str, row: schema.Requires, neighbour: str) -> Fact:

@@ -134,7 +134,7 @@ def test_local_version_of_source_is_replaced_and_reported(make_wheel: MakeWheel,
 def test_other_version_of_source_is_noted(make_wheel: MakeWheel, tmp_path: Path) -> None:
     """The version of Apex was 0.1 for years, whatever the tag of the commit."""
     made = label(make_wheel(version="0.1"), tmp_path / "out")
-    assert made.notes == (f"The source has version 0.1; the label is {LABELLED}.",)
+    assert made.notes == (f"The source has version 0.1; the wheel gets version {LABELLED}.",)
 
 
 def test_names_are_normalized(make_wheel: MakeWheel, tmp_path: Path) -> None:

@@ -263,7 +263,7 @@ def test_missing_library_names_its_provider(make_wheel: MakeWheel, compile_objec
     ):
         assert ids(audit_wheel(rocm, expected), severity) == finding_ids
     message = audit_wheel(rocm, Expected(torch=torch)).findings
-    assert "Check that the base image provides it." in [finding.fix for finding in message]
+    assert "Check that the base image provides libamdhip64.so.7." in [finding.fix for finding in message]
     assert ids(audit_wheel(c10), "warning") == []
     assert audit_wheel(c10, Expected(providers=(image,))).verdict == "sound"
     (error,) = audit_wheel(c10, Expected(torch=torch)).errors

@@ -74,7 +74,7 @@ def locked_pick(name: str, version: str, *files: File, **more: Any) -> Distribut
 
 
 def local_file(path: Path, *, index: str = "https://index.example/simple", **more: Any) -> File:
-    """Return a file of an index whose URL is a local file."""
+    """Return a file of an index, with the URL of a local file."""
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     known = {"url": path.as_uri(), "sha256": digest, "size": path.stat().st_size, "index": index}
     return File(path.name, **{**known, **more})
