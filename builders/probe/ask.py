@@ -76,7 +76,7 @@ class TorchReply(Outcome, frozen=True):
     hip: str = ""
     cuda: str = ""
     gpus: list[Gpu] = []
-    """GPUs that multiplied two matrices; empty if that was not requested."""
+    """The GPUs that torch finds, each tested with two matrices; empty if no test was requested."""
     borrowed: list[str] = []
     """Lent distributions that torch, or Python at its start, used."""
 
