@@ -64,9 +64,7 @@ def choose_compilers(compilers: Sequence[Compiler], cxx_standard: str) -> HostCo
         listed = ", ".join(f"{compiler.name} {compiler.version}" for compiler in compilers) or "none"
         standard = f" that supports C++{cxx_standard}" if cxx_standard else ""
         msg = f"There is no C++ compiler{standard}. Host compilers: {listed}."
-        raise EnvironmentLacksError(
-            msg, hint="Use a base image with a newer compiler, or set CXX to its path."
-        )
+        raise EnvironmentLacksError(msg, hint="Use a base image with a newer compiler.")
     cxx = min(suitable, key=_rank)
     match = _CXX.match(cxx.name)
     cc_name = _C[match["family"]] + (match["suffix"] or "") if match else ""
