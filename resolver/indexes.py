@@ -125,8 +125,10 @@ class PackageIndexes(Protocol):
             The metadata is not static, or belongs to another distribution.
         SourceError
             There is no such file or commit, or it is damaged or has another hash.
+        CommandError
+            git failed.
         EnvironmentLacksError
-            The server cannot be reached, and its reply is not cached.
+            git is not installed, or the server cannot be reached and its reply is not cached.
         """
 
     def metadata(self, files: Sequence[File], *, allow_dynamic: bool = False) -> Metadata | None:

@@ -191,8 +191,10 @@ class IndexClient:
             The metadata is not static, or is that of another distribution.
         SourceError
             The file or commit does not exist, is damaged, or has another hash.
+        CommandError
+            git failed.
         EnvironmentLacksError
-            The server cannot be reached, and the cache has no usable copy.
+            git is not installed, or the server cannot be reached and the cache has no usable copy.
         """
         return self._references.get(f"{name} {url}", lambda: self._load_direct(name, url))
 

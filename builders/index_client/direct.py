@@ -110,8 +110,10 @@ class DirectReader:
             Its metadata cannot be read without running code, or is that of another distribution.
         SourceError
             The file or commit does not exist, is damaged, or has another hash.
+        CommandError
+            git failed.
         EnvironmentLacksError
-            The server cannot be reached.
+            The server cannot be reached, or git is not installed.
         """
         name = canonicalize_name(name)
         location, _, fragment = url.partition("#")

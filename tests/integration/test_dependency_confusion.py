@@ -163,7 +163,7 @@ def test_extended_image_gets_what_the_lock_has(lock: Resolution, consumer: str, 
 
 @pytest.mark.usefixtures("lock")
 def test_uv_installs_what_the_lock_has(tmp_path: Path, evil: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Uv queries UV_INDEX first, and no other index for a name that UV_INDEX has, so it must fail."""
+    """With UV_INDEX, uv queries no other index for a name that UV_INDEX has, so uv must fail."""
     (tmp_path / "out").mkdir()
     assert main(["env", "--for", "uv", "-o", "out"]) == 0
     command = [uv.find_uv_bin(), "sync", "--no-cache", "--project", "out", "--python", sys.executable]
