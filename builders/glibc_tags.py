@@ -36,7 +36,7 @@ def machine_of_tag(platform_tag: str) -> str:
 
 
 def required_glibc(filename: str) -> str:
-    """Return the oldest glibc with which pip accepts a wheel; empty if any glibc will do.
+    """Return the oldest glibc with which pip accepts a wheel; empty if any will do, or the name is invalid.
 
     Examples
     --------

@@ -579,7 +579,7 @@ def pack(index: Index, target: Path, *, log: Path) -> None:
     EnvironmentLacksError
         mksquashfs is missing.
     DamagedIndexError
-        The index has a symbolic link, which would break in the packed copy.
+        The index has a link or a special file, which would break in the packed copy.
     CommandError
         mksquashfs failed; the error names the log.
     """

@@ -182,7 +182,13 @@ def _with_label(torch: str, companion: str) -> str:
 
 
 def requirements_of(wheel: DistributionPackage, client: Client) -> list[Requirement]:
-    """Return the requirements in a wheel's metadata file; empty if the index does not serve it."""
+    """Return the requirements in a wheel's metadata file; empty if the file is missing or invalid.
+
+    Raises
+    ------
+    EnvironmentLacksError
+        The index cannot be reached, or replied with an error.
+    """
     if not wheel.has_metadata:
         return []
     response = client.get(wheel.metadata_url)

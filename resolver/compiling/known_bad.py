@@ -31,7 +31,7 @@ _TITLES = {"rocm": "ROCm", "python": "Python", "kernel-driver": "kernel driver",
 
 
 def compile_known_bad(builder: ProblemBuilder) -> None:
-    """Add constraints that exclude every known-bad combination that concerns the target."""
+    """Exclude the known-bad combinations that concern the target, except those with a warning only."""
     for number, row in enumerate(concerning(builder.catalog, builder.target)):
         if row.effect == "refuse" and row.combination.keys() <= builder.variables.keys():
             _exclude(builder, row, f"{AVOIDED}{number}")
