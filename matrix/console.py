@@ -44,7 +44,7 @@ class Console(Reporter):
     Parameters
     ----------
     verbosity
-        -1 prints only results and errors, 0 is normal, 1 prints more, 2 shows tracebacks.
+        -1 prints only results, warnings and errors, 0 is normal, 1 prints more, 2 shows tracebacks.
     color
         When to use colours; ``auto`` depends on `NO_COLOR`, `FORCE_COLOR` and the terminal.
     progress

@@ -227,7 +227,11 @@ GLOBAL_WITH_VALUE = {"--color", "--progress"}
 def add_global_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that are accepted before and after the command, with no default."""
     parser.add_argument(
-        "-q", "--quiet", action="store_true", default=argparse.SUPPRESS, help="print only results and errors"
+        "-q",
+        "--quiet",
+        action="store_true",
+        default=argparse.SUPPRESS,
+        help="print only results, warnings and errors",
     )
     parser.add_argument(
         "-v",

@@ -121,7 +121,7 @@ def pip_environment() -> dict[str, str]:
 
 
 def is_reachable(url: str) -> bool:
-    """Return whether a web server responds within five seconds.
+    """Return whether a web server responds within five seconds; true for URLs of files.
 
     pip would retry an unreachable index for every project.
     """

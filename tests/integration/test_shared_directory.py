@@ -114,7 +114,7 @@ def interpreter(root: Path, user: str) -> str:
 
 @pytest.fixture(scope="module")
 def group() -> Iterator[Path]:
-    """Create a group with two users, and a directory that belongs to it; return its parent."""
+    """Create a group with two users; return a directory of the same name, in which they find the program."""
     if os.geteuid() != 0:
         pytest.skip("only root can create users")
     if not shutil.which("useradd"):
