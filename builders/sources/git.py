@@ -364,6 +364,8 @@ class Repository(msgspec.Struct, frozen=True):
         ------
         SourceError
             The commit has submodules, which an archive does not contain.
+        CommandError
+            git failed.
         """
         if self.submodule_commits(commit):
             msg = f"{without_password(self.url)} at {commit} has submodules, which an archive would lack."
