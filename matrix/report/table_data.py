@@ -186,7 +186,7 @@ def subtitle_of(table: Table) -> str:
 
 
 def options_of(request: Request) -> list[str]:
-    """Return the options of a command that gives the same answer as a request."""
+    """Return the options of a request for its commands, which also name a cell's versions and base image."""
     target = request.target
     options = ["--site", request.site_file or target.site, "--date", str(target.date)]
     options += ["--backend", target.backend]
@@ -194,6 +194,7 @@ def options_of(request: Request) -> list[str]:
     options += ["--driver", target.driver] if target.driver else []
     options += ["--support", request.support] if request.support != "any" else []
     options += ["--prefer", request.prefer] if request.prefer != "advised" else []
+    options += ["--no-prebuilt"] if request.no_prebuilt else []
     for catalog in request.catalogs:
         options += ["--catalog", catalog]
     return options

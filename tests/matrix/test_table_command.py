@@ -171,6 +171,12 @@ source = "here"
 """
 
 
+@pytest.mark.parametrize("option", [[], ["--no-prebuilt"]])
+def test_commands_of_page_have_options_of_request(capsys: Capture, option: list[str]) -> None:
+    page = run(capsys, "table", "aiter", "torch==2.9.1", *ON_LUMI, *option, "--format", "html")
+    assert page_data(page)["options"][-1:] == (option or ["gfx90a"])
+
+
 def test_catalog_text_is_escaped(capsys: Capture) -> None:
     Path("evil.toml").write_text(EVIL)
     line = [

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import date
 
+from msgspec.structs import replace
+
 from resolver.facts.catalog import Catalog
 from resolver.facts.schema import Backend
 from resolver.model import Prefer, Request, Requirement, Support, Target
@@ -53,8 +55,11 @@ def again(catalog: Catalog, request: Request, arguments: Iterable[str]) -> Reque
     """Parse arguments of ``matrix resolve`` as a request on the same machine."""
     texts, options = [], {}
     words = iter(arguments)
+    no_prebuilt = False
     for word in words:
-        if word.startswith("--"):
+        if word == "--no-prebuilt":
+            no_prebuilt = True
+        elif word.startswith("--"):
             options[word] = next(words)
         else:
             texts.append(word)
@@ -67,7 +72,7 @@ def again(catalog: Catalog, request: Request, arguments: Iterable[str]) -> Reque
         "proven": "proven",
         "oldest": "oldest",
     }
-    return ask(
+    asked = ask(
         catalog,
         " ".join(texts),
         site=options["--site"],
@@ -81,3 +86,4 @@ def again(catalog: Catalog, request: Request, arguments: Iterable[str]) -> Reque
         support=support[options.get("--support", "any")],
         prefer=prefer[options.get("--prefer", "advised")],
     )
+    return replace(asked, no_prebuilt=no_prebuilt)

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from hypothesis import event, example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from resolver.compiling import compile_problem
 from resolver.explain import MAX_CORE_ITEMS, core_items
@@ -323,8 +324,9 @@ def test_weaker_support_is_suggested(catalog: Catalog) -> None:
 
 
 def test_request_arguments_round_trip(clash: tuple[Request, Conflict], catalog: Catalog) -> None:
-    request, _ = clash
-    assert again(catalog, request, request_arguments(request)) == request
+    for no_prebuilt in (False, True):
+        request = replace(clash[0], no_prebuilt=no_prebuilt)
+        assert again(catalog, request, request_arguments(request)) == request
 
 
 def test_conflict_cites_overlay(overlay: Callable[[str], Path]) -> None:
