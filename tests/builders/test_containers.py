@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -158,6 +159,29 @@ class TestPrivateTmp:
     def test_bind_of_tmp_replaces_the_private_one(self, tmp_path: Path) -> None:
         inside = [inside for _, inside in private_mounts(tmp_path, [Bind(Path("/tmp"))])]
         assert inside == [Path("/var/tmp")]
+
+    def test_programs_at_the_same_time_share_no_directory(self, tmp_path: Path) -> None:
+        roots: list[Path] = []
+
+        class Nested(HostRuntime, frozen=True):
+            """Stand in for a container engine; while the first program runs, a second is started."""
+
+            kind = "stand-in"
+
+            def command(
+                self, command: Sequence[str], view: View, scratch: Path
+            ) -> tuple[list[str], dict[str, str]]:
+                assert list(scratch.iterdir()) == []
+                roots.append(scratch)
+                if len(roots) == 1:
+                    output_in(self, ["true"], view)
+                    assert [root.exists() for root in roots] == [True, False]
+                return list(command), {}
+
+        image = Image("base", tmp_path / "base.sif", "0" * 64)
+        run_in(Nested(image), ["true"], View(), what="Trying", log=tmp_path / "log")
+        assert len(set(roots)) == 2
+        assert not any(root.exists() for root in roots)
 
     def test_directory_is_removed_with_its_owner(self) -> None:
         temporary = TemporaryDirectory()
