@@ -263,7 +263,7 @@ def build(
     EnvironmentLacksError
         The machine lacks a tool, network access or disk space.
     DamagedIndexError, NameTakenError
-        A link is in the place of a directory of the index, or another wheel has the name of a new wheel.
+        A link is in place of a directory of the index, or another wheel has the name of a new wheel.
     MatrixError
         The inspection of the base image failed; the error names the log.
     OSError

@@ -184,7 +184,7 @@ def _fetch(tasks: Iterable[Task], context: Context) -> dict[str, MatrixError]:
 
 
 def _check_torch(task: Task, context: Context) -> None:
-    """Check that everything which the torch of a task requires is known, so that it can be fetched.
+    """Check that the requirements of the torch of a task are known, so that they can be fetched.
 
     Raises
     ------

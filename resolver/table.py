@@ -181,7 +181,7 @@ class Table:
             yield from self._refused_rows(placed)
 
     def rows_or_conflict(self, *, refused_too: bool = False) -> Iterator[Row] | Conflict:
-        """Return the rows, or the conflict because of which there are none."""
+        """Return the rows, or the conflict if there are none."""
         rows = self.rows(refused_too=refused_too)
         first = next(rows, None)
         if first is None and isinstance(answer := resolve(self.catalog, self.request_of_rows()), Conflict):
@@ -480,9 +480,8 @@ class _Part:
             return COMBINATION
         related = self._related[name]
         key: tuple[str | int, ...] = (name, mask, *(around[number] for _, number in related))
-        if (
-            key not in self._reasons
-        ):  # most rows differ only in components that the package has no facts about
+        # Most rows differ only in components that the package has no facts about.
+        if key not in self._reasons:
             for relation, number in related:
                 other, out = _excluded_by(relation, variable, left, around[number])
                 reason = "known-bad" if relation.forbids or other.startswith(AVOIDED) else other

@@ -113,9 +113,14 @@ class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Sonames that the loader finds, including ROCm's libraries."""
 
     @property
+    def with_torch(self) -> list[ImagePython]:
+        """The Pythons that can import torch."""
+        return [python for python in self.pythons if "torch" in python.holds]
+
+    @property
     def installed(self) -> dict[str, str]:
         """Every distribution of the first Python that can import torch; empty if the image has no torch."""
-        return next((python.holds for python in self.pythons if "torch" in python.holds), {})
+        return next((python.holds for python in self.with_torch), {})
 
     def missing_tools(self, *, rocm: bool = True) -> list[str]:
         """Return the requirements of a build that the image does not meet.
@@ -255,9 +260,8 @@ def as_row(facts: ImageFacts, catalog: Catalog) -> schema.Image:
     Facts that an inspection cannot find are copied from a row of the same name.
     """
     documented = catalog.image.get(facts.name)
-    with_torch = [python for python in facts.pythons if "torch" in python.holds]
     with_headers = [python for python in facts.pythons if python.headers]  # extensions can be built for them
-    pythons = with_torch or with_headers or facts.pythons
+    pythons = facts.with_torch or with_headers or facts.pythons
     return schema.Image(
         name=facts.name,
         rocm=facts.rocm if is_version(facts.rocm) else "",

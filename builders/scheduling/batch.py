@@ -84,7 +84,7 @@ class Result(msgspec.Struct, frozen=True):
     state: Literal["built", "failed", "skipped"]
     why: str = ""
     exit_code: int = 1
-    """That of the command if nothing is worse; ignored if the wheel was built."""
+    """The exit code of the command, unless another wheel has a higher one; ignored if the wheel was built."""
 
 
 class Run(msgspec.Struct, kw_only=True):

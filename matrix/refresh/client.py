@@ -53,7 +53,7 @@ class Client:
     def __init__(self, cache: Path, mirrors: Mapping[str, str] | None = None) -> None:
         self._mirrors = dict(mirrors or {})
         self._session = new_session("catalog update", partial(CacheControlAdapter, FileCache(cache)))
-        self._unreachable: dict[str, str] = {}  # host to what happened, so that each host is tried only once
+        self._unreachable: dict[str, str] = {}  # the error by host; each host is tried only once
         self.answered = False
         self.fetched = 0
         self.unchanged = 0

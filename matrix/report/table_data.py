@@ -186,7 +186,7 @@ def subtitle_of(table: Table) -> str:
 
 
 def options_of(request: Request) -> list[str]:
-    """Return the options of a request for its commands, which also name a cell's versions and base image."""
+    """Return the options of all commands of the page; each cell adds its versions and its base image."""
     target = request.target
     options = ["--site", request.site_file or target.site, "--date", str(target.date)]
     options += ["--backend", target.backend]

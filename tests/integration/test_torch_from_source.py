@@ -19,6 +19,7 @@ from uv import find_uv_bin
 from builders.index_client.metadata import from_wheel
 from tests.builders.gitrepos import commit
 from tests.support.built import matrix
+from tests.support.projects import GIT_ROWS
 from tests.support.tiny import tiny_wheel
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -57,21 +58,6 @@ setup(
     ext_modules=[Extension("{package}.{module}", ["module.c"])],
 )
 """
-CATALOG = """
-[[release]]
-package = "{name}"
-version = "{version}"
-git = {{ url = "{url}", commit = "{commit}" }}
-backend = ["cpu"]
-status = "observed"
-source = "tests"
-[[recipe]]
-package = "{name}"
-backend = "cpu"
-{fields}
-status = "observed"
-source = "tests"
-"""
 HEAD = """
 schema = 1
 [[package]]
@@ -95,7 +81,7 @@ source = "tests"
 def row(folder: Path, name: str, version: str, fields: str, files: dict[str, str]) -> str:
     """Commit a source, and return the rows of the catalog for it."""
     made = commit(folder / name, files)
-    return CATALOG.format(
+    return GIT_ROWS.format(
         name=name, version=version, url=(folder / name).as_uri(), commit=made, fields=fields
     )
 

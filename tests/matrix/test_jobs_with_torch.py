@@ -13,30 +13,24 @@ from builders.scheduling.batch import Run
 from builders.scheduling.hyperqueue import HyperQueue
 from matrix.batch import EXECUTORS
 from matrix.cli import main
+from tests.support.projects import GIT_ROWS
 from tests.support.records import record_of
 from tests.support.tiny import tiny_wheel
 
 Capture = pytest.CaptureFixture[str]
-ROW = """
-[[release]]
-package = "{name}"
-version = "{version}"
-git = {{ url = "https://example.invalid/{name}", commit = "{commit}" }}
-backend = ["cpu"]
-status = "observed"
-source = "tests"
-[[recipe]]
-package = "{name}"
-backend = "cpu"
-{fields}
-status = "observed"
-source = "tests"
-"""
-TORCH = ROW.format(
-    name="torch", version="2.13.0a0+git0123abc", commit="1" * 40, fields='declared = ["setuptools"]'
+TORCH = GIT_ROWS.format(
+    name="torch",
+    version="2.13.0a0+git0123abc",
+    url="https://example.invalid/torch",
+    commit="1" * 40,
+    fields='declared = ["setuptools"]',
 )
-SCATTER = ROW.format(
-    name="torch-scatter", version="9.0", commit="2" * 40, fields='undeclared = ["torch", "setuptools"]'
+SCATTER = GIT_ROWS.format(
+    name="torch-scatter",
+    version="9.0",
+    url="https://example.invalid/torch-scatter",
+    commit="2" * 40,
+    fields='undeclared = ["torch", "setuptools"]',
 )
 KNOWN = """
 [[requires]]

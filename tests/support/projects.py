@@ -1,4 +1,4 @@
-"""Sdists that tests write into a cache, and the catalog rows with which `matrix` builds them."""
+"""Sdists that tests write into a cache, and catalog rows with which `matrix` builds sdists and commits."""
 
 from __future__ import annotations
 
@@ -12,6 +12,22 @@ from pathlib import Path
 import tomli_w
 
 SOURCE = {"status": "observed", "source": "tests"}
+GIT_ROWS = """
+[[release]]
+package = "{name}"
+version = "{version}"
+git = {{ url = "{url}", commit = "{commit}" }}
+backend = ["cpu"]
+status = "observed"
+source = "tests"
+[[recipe]]
+package = "{name}"
+backend = "cpu"
+{fields}
+status = "observed"
+source = "tests"
+"""
+"""A release from git and its recipe for the CPU, as text to be formatted."""
 
 
 def write_sdist(cache: Path, name: str, files: Mapping[str, str]) -> str:
