@@ -51,14 +51,14 @@ class Choices:
         Number of the variable in the search.
     everything
         The mask of all releases and of absence.
-    avoids_prereleases
-        Whether a pre-release is chosen only if no other release can be (PEP 440).
+    allows_prereleases
+        Whether a pre-release may be chosen; None if this is not known yet.
     """
 
     __slots__ = (
         "_by_specifier",
         "_size",
-        "avoids_prereleases",
+        "allows_prereleases",
         "everything",
         "extra",
         "name",
@@ -74,22 +74,12 @@ class Choices:
         self.number = -1
         self._size = len(releases)
         self.everything = (1 << (self._size + 1)) - 1
-        self.avoids_prereleases = False
+        self.allows_prereleases: bool | None = None
         self._by_specifier: dict[str, int] = {}
 
     def preferred(self, mask: int, *, oldest: bool) -> int:
         """Return the mask of the release to try first."""
-
-        def first(left: int) -> int:
-            return 1 << (left.bit_length() - 1) if oldest else left & -left
-
-        left = mask
-        while left and self.avoids_prereleases and self._is_prerelease(first(left)):
-            left &= ~first(left)
-        return first(left or mask)
-
-    def _is_prerelease(self, mask: int) -> bool:
-        return is_prerelease(self.release(mask.bit_length() - 1).version)
+        return 1 << (mask.bit_length() - 1) if oldest else mask & -mask
 
     @property
     def key(self) -> str:

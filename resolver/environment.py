@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from resolver.requirements import normalize_name
 from resolver.specifiers import specifier_or_none
+from resolver.versions import minor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -45,7 +46,7 @@ class Environment:
     Parameters
     ----------
     python
-        CPython minor version, such as ``3.12``.
+        CPython version: a minor version such as ``3.12``, or a patch release such as ``3.12.4``.
     glibc
         Its glibc, such as ``2.31``. If empty, glibc is unknown and every manylinux wheel counts.
     machine
@@ -58,13 +59,15 @@ class Environment:
         self, python: str, glibc: str = "", machine: str = "x86_64", *, any_patch: bool = False
     ) -> None:
         self._enough = any if any_patch else all
-        self.python = python
+        self._release = python
+        self.python = minor(python)
         self.glibc = glibc
         self.machine = machine
         self._markers: dict[tuple[str, str], bool] = {}
         self._parsed: dict[str, Marker] = {}
         self._pythons: dict[str, bool] = {}
         self._ranks: dict[str, int | None] = {}
+        self._glibcs: dict[str, int | None] = {}
 
     def applies(self, marker: str, extra: str = "") -> bool:
         """Return whether a marker (PEP 508) is true, with one extra or without any.
@@ -141,7 +144,9 @@ class Environment:
 
     @property
     def _patches(self) -> tuple[str, str]:
-        """The oldest and the newest patch release."""
+        """The oldest and the newest patch release that it may be."""
+        if self._release != self.python:
+            return self._release, self._release
         return f"{self.python}.0", f"{self.python}.{NEWEST_PATCH}"
 
     @cached_property
@@ -203,6 +208,27 @@ class Environment:
             ranks.setdefault(str(tag), len(ranks))
         return ranks
 
+    def oldest_glibc(self, wheel: str) -> int | None:
+        """Return the minor version of the oldest glibc 2 that a wheel runs on; 0 if any, None if none.
+
+        None means that pip cannot install the wheel, whatever the glibc.
+        """
+        tags = wheel.removesuffix(".whl").rsplit("-", _WHEEL_TAGS)[1:]
+        key = "-".join(tags)
+        if key not in self._glibcs:
+            stem = f"a-1-{tags[0]}-{tags[1]}"
+            parts = [
+                part
+                for part in tags[2].lower().split(".")
+                if self._any_glibc.rank(f"{stem}-{part}.whl") is not None
+            ]
+            self._glibcs[key] = min(map(_glibc_of, parts), default=None)
+        return self._glibcs[key]
+
+    @cached_property
+    def _any_glibc(self) -> Environment:
+        return Environment(self.python, "", self.machine) if self.glibc else self
+
     def installable(self, files: Iterable[File]) -> list[File]:
         """Return the files that pip may install: wheels, the best first, or else an sdist."""
         wheels: list[tuple[int, File]] = []
@@ -242,6 +268,14 @@ def platform_tags(glibc: str, machine: str) -> list[str]:
         if minor in _NAMED_MANYLINUX:
             tags.append(f"{_NAMED_MANYLINUX[minor]}_{machine}")
     return [*tags, f"linux_{machine}"]
+
+
+def _glibc_of(platform: str) -> int:
+    """Return the minor version of the oldest glibc 2 for a platform tag; 0 if any."""
+    if platform.startswith("manylinux_2_"):
+        return int(platform.split("_")[2])
+    name = platform.partition("_")[0]
+    return next((minor for minor, named in _NAMED_MANYLINUX.items() if named == name), 0)
 
 
 def names_python(marker: str) -> bool:

@@ -294,14 +294,20 @@ def subjects_left(
     session: Session, demands: Sequence[Demand], relations: Sequence[Relation], relation: Relation
 ) -> int:
     """Return the mask of the subjects of a relation that the rest of the core leaves."""
-    others = [
-        link
-        for link, other in enumerate(session.problem.relations)
-        if other is not relation and any(other is member for member in relations)
-    ]
-    domains = session.narrow(demands, others)
-    left = -1 if domains is None else domains[session.network.number[relation.subject.name]]
-    return relation.subject.present & left
+    domains = {name: variable.everything for name, variable in session.problem.variables.items()}
+    for demand in demands:
+        domains[demand.variable.name] &= demand.mask
+    others = [other for other in relations if other is not relation]
+    changed = True
+    while changed:
+        changed = False
+        for other in others:
+            subject, target = other.subject.name, other.object.name
+            kept, reachable = other.revised(domains[subject], domains[target])
+            changed |= (kept, reachable) != (domains[subject], domains[target])
+            domains[subject], domains[target] = kept, reachable
+    left = domains[relation.subject.name]
+    return relation.subject.present & (left if all(domains.values()) else -1)
 
 
 def describe(

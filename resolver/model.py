@@ -29,17 +29,25 @@ SCHEMA = 1
 PLATFORM = ("backend", "gfx", "kernel-driver", "rocm", "base-image", "glibc", "libstdcxx", "python")
 """Names of the platform components."""
 
-_ORDER = (*(name for name in PLATFORM if name != "python"), "torch", "python")
-"""A newer torch is worth more than a newer Python: every torch is published for several Python versions."""
-_LAYERS = {name: position for position, name in enumerate(_ORDER)}
+_FIRST = (*(name for name in PLATFORM if name != "python"), "torch")
+_LAYERS = {name: position for position, name in enumerate(_FIRST)}
+EARLY_PYTHON = (len(_FIRST), "python")
+"""The layer in which Python is limited to that of the base image or the site, if there is one."""
+_REQUESTED, _PYTHON, _OTHERS = (len(_FIRST) + number for number in (1, 2, 3))
 
 STATUS_RANK = {"documented": 2, "observed": 1, "inferred": 0}
 SUPPORT_FLOOR = {"documented": 2, "observed": 1, "any": 0}
 
 
-def layer(name: str) -> tuple[int, str]:
-    """Return the sort key of a component: the platform is decided first, then torch, Python, the rest."""
-    return _LAYERS.get(name, len(_LAYERS)), name
+def layer(name: str, requested: Collection[str] = ()) -> tuple[int, str]:
+    """Return the sort key of a component in the order of decisions.
+
+    The platform comes first, then torch, the requested distributions, Python, and the rest. A newer torch and
+    newer requested distributions are worth more than a newer Python: most are published for several Pythons.
+    """
+    if name == "python":
+        return _PYTHON, name
+    return _LAYERS.get(name, _REQUESTED if name in requested else _OTHERS), name
 
 
 class Fact(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):

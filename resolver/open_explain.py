@@ -11,7 +11,6 @@ from resolver.changes import changes_of
 from resolver.choices import ALWAYS, Link, is_prerelease
 from resolver.compiling import compile_problem
 from resolver.compiling.request import NEEDS_PYTHON
-from resolver.errors import TooLargeError
 from resolver.explain import (
     MAX_REJECTED,
     LinkGroup,
@@ -20,12 +19,12 @@ from resolver.explain import (
     explain_conflict,
     sentences,
 )
-from resolver.incompatibilities import Search
 from resolver.model import Conflict, CoreItem, Resolution, Suggestion, layer
-from resolver.open_resolve import solve
-from resolver.problem import ABSENT, Demand, Relation
+from resolver.problem import Demand, Relation
 from resolver.requirements import parse_requirement
-from resolver.session import Session
+from resolver.resolve import solve
+from resolver.search import Search
+from resolver.session import Session, conflicting, minimal, state
 from resolver.suggest import MAX_SUGGESTIONS, request_arguments
 
 if TYPE_CHECKING:
@@ -33,8 +32,7 @@ if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
     from resolver.indexes import PackageIndexes
     from resolver.model import Request, Requirement
-    from resolver.open_resolve import Refuted
-    from resolver.problem import Problem
+    from resolver.solver import Refuted
     from resolver.specifiers import Specifier
 
 _MOST_TRIALS = 12
@@ -62,7 +60,7 @@ def explain_open_conflict(
         Resolves a relaxed request; None if it has no solution either.
     """
     if not refuted.links:
-        return explain_conflict(catalog, request, Session(refuted.problem))
+        return explain_conflict(catalog, request, Session(refuted.session.problem))
     core = _minimal(refuted)
     blamed = {item.variable.name for item in core if isinstance(item, Demand)}
     blamed |= {item.object.partition("[")[0] for item in core if isinstance(item, LinkGroup)}
@@ -109,7 +107,11 @@ def rejected_in_open_world(
         if isinstance(answer, Resolution):
             rejected.append(RejectedVersion(key, instead=_first_change(chosen, answer, name)))
             continue
-        items = _sentences(answer, _minimal(answer)) if answer.links else core_items(Session(answer.problem))
+        items = (
+            _sentences(answer, _minimal(answer))
+            if answer.links
+            else core_items(Session(answer.session.problem))
+        )
         own = f"you asked for {text}"
         rejected.append(RejectedVersion(key, core=tuple(item for item in items if item.text != own)))
     return rejected, len(preferred) - len(rejected)
@@ -136,7 +138,7 @@ def _sentences(refuted: Refuted, core: Sequence[_Item]) -> list[CoreItem]:
     demands = [item for item in core if isinstance(item, Demand)]
     relations = [item for item in core if isinstance(item, Relation)]
     groups = [item for item in core if isinstance(item, LinkGroup)]
-    return sentences(Session(refuted.problem), demands, relations, groups)
+    return sentences(refuted.session, demands, relations, groups)
 
 
 def _suggestions(
@@ -168,119 +170,62 @@ def _minimal(refuted: Refuted) -> list[_Item]:
     """Return demands, relations and links that conflict, none of which can be left out.
 
     The facts about the platform are left out first, then metadata, the request last.
-
-    Raises
-    ------
-    TooLargeError
-        The search exceeded its limit.
     """
-    terms = _terms_of_items(refuted)
-    always = [stated.terms for stated in refuted.world.stated() if stated.reason is ALWAYS]
-    everything = refuted.world.everything()
+    session = refuted.session
+    links = _grouped(refuted)
+    always = [stated.terms for stated in session.search.stated if stated.reason is ALWAYS]
 
     def used(items: Sequence[_Item]) -> list[_Item] | None:
-        return _used(items, {id(item): terms[id(item)][1] for item in items}, always, everything)
+        search = Search()
+        for everything in session.search.everything:
+            search.add_variable(everything)
+        for terms in always:
+            search.add(terms, ALWAYS)
+        for item in items:
+            if isinstance(item, LinkGroup):
+                for terms in links[id(item)][1]:
+                    search.add(terms, item)
+            else:
+                state(search, session.number, item)
+        return conflicting(search, items)
 
-    left = used([item for item, _ in terms.values()])
-    needed: list[_Item] = []
-    while left:
-        item, *rest = left
-        try:
-            smaller = used([*needed, *rest])
-        except TooLargeError:  # so it is not known whether the item can be left out
-            smaller = None
-        if smaller is None:
-            needed.append(item)
-            left = rest
-        else:
-            left = [other for other in smaller if other not in needed]
-    return [item for item in needed if not (isinstance(item, Demand) and item.text == NEEDS_PYTHON)]
-
-
-def _used(
-    items: Sequence[_Item],
-    terms: dict[int, _Terms],
-    always: Iterable[dict[int, int]],
-    everything: Iterable[int],
-) -> list[_Item] | None:
-    """Return the items used in a proof that they conflict; None if they do not conflict."""
-    search = Search()
-    for mask in everything:
-        search.add_variable(mask)
-    for stated in always:
-        search.add(stated, ALWAYS)
-    for item in items:
-        for stated in terms[id(item)]:
-            search.add(stated, item)
-
-    def choose() -> tuple[int, int] | None:
-        for number, domain in enumerate(search.domains):
-            if not domain & ABSENT and domain & (domain - 1):
-                return number, domain & -domain
-        return None
-
-    failed = search.solve([], choose)
-    if failed is None:
-        return None
-    reasons = {id(reason) for reason in failed.reasons()}
-    return [item for item in items if id(item) in reasons]
-
-
-def _terms_of_items(refuted: Refuted) -> dict[int, tuple[_Item, _Terms]]:
-    """Return everything that can be left out, with its incompatibilities; the least informative first."""
-    problem = refuted.problem
-    numbers = {name: number for number, name in enumerate(problem.variables)}
-    terms: dict[int, tuple[_Item, _Terms]] = {}
-    for relation in problem.relations:
-        subject, other = numbers[relation.subject.name], numbers[relation.object.name]
-        by_allowed: dict[int, int] = {}
-        for bit in range(1, len(relation.table)):
-            by_allowed[relation.table[bit]] = by_allowed.get(relation.table[bit], 0) | 1 << bit
-        excluded = relation.object.everything
-        terms[id(relation)] = (
-            relation,
-            [_pair(subject, mask, other, excluded & ~allowed) for allowed, mask in by_allowed.items()],
-        )
-    used = {id(link) for link in refuted.links}
-    groups: dict[tuple[str, str, str], tuple[list[Link], _Terms]] = {}
-    for stated in refuted.world.stated():
-        link = stated.reason
-        if isinstance(link, Link) and id(link) in used and link is not ALWAYS:
-            key = (link.subject, link.object, "" if link.subject and link.object else link.predicate)
-            links, incompatibilities = groups.setdefault(key, ([], []))
-            links.append(link)
-            incompatibilities.append(stated.terms)
-    made = [
-        (
-            LinkGroup(
-                tuple(links),
-                refuted.world.number_of_releases(links[0].subject),
-                _allowed(problem, links[0].object, numbers, incompatibilities),
-            ),
-            incompatibilities,
-        )
-        for links, incompatibilities in groups.values()
+    groups = [group for group, _ in links.values()]
+    items: list[_Item] = [
+        *session.problem.relations,
+        *(group for group in groups if group.subject),
+        *(group for group in groups if not group.subject),
+        *sorted(session.problem.demands, key=lambda demand: demand.kind == "request"),
     ]
-    stated_by_user = [pair for pair in made if not pair[0].subject]
-    for group, incompatibilities in [*(pair for pair in made if pair[0].subject), *stated_by_user]:
-        terms[id(group)] = group, incompatibilities
-    for demand in sorted(problem.demands, key=lambda demand: demand.kind == "request"):
-        number = numbers[demand.variable.name]
-        terms[id(demand)] = demand, [{number: demand.variable.everything & ~demand.mask}]
-    return terms
+    core = minimal(items, used)
+    return [item for item in core if not (isinstance(item, Demand) and item.text == NEEDS_PYTHON)]
 
 
-def _allowed(problem: Problem, name: str, numbers: dict[str, int], incompatibilities: _Terms) -> int:
+def _grouped(refuted: Refuted) -> dict[int, tuple[LinkGroup, _Terms]]:
+    """Return the statements of the proof about projects, each group with its incompatibilities."""
+    session = refuted.session
+    used = {id(link) for link in refuted.links}
+    grouped: dict[tuple[str, str, str], tuple[list[Link], _Terms]] = {}
+    for stated in session.search.stated:
+        link = stated.reason
+        if isinstance(link, Link) and id(link) in used:
+            key = (link.subject, link.object, "" if link.subject and link.object else link.predicate)
+            links, terms = grouped.setdefault(key, ([], []))
+            links.append(link)
+            terms.append(stated.terms)
+    groups = {}
+    for links, terms in grouped.values():
+        size = refuted.releases.get(links[0].subject, 0)
+        group = LinkGroup(tuple(links), size, _allowed(session, links[0].object, terms))
+        groups[id(group)] = group, terms
+    return groups
+
+
+def _allowed(session: Session, name: str, terms: _Terms) -> int:
     """Return the values of a component that at least one of the incompatibilities allows."""
-    if name not in numbers:
+    if name not in session.number:
         return 0
-    everything = problem.variables[name].everything
+    everything = session.problem.variables[name].everything
     allowed = 0
-    for stated in incompatibilities:  # without the component, all its values are excluded
-        allowed |= everything & ~stated.get(numbers[name], everything)
+    for stated in terms:  # without the component, all its values are excluded
+        allowed |= everything & ~stated.get(session.number[name], everything)
     return allowed
-
-
-def _pair(one: int, mask: int, other: int, excluded: int) -> dict[int, int]:
-    """Return the terms of two variables, which may be the same."""
-    return {one: mask & excluded} if one == other else {one: mask, other: excluded}

@@ -7,7 +7,7 @@ constraints exist:
 - a `Demand` limits one variable: a request, or a fact about the target;
 - a `Relation` maps candidates of one variable to the candidates of another that they allow.
 
-Arc consistency and search are in `network`, the operations on a problem in `session`.
+The search is in `search`, the operations on a problem in `session`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from resolver.model import layer
 from resolver.specifiers import Versions
 from resolver.versions import minor, parse_specifier
 
@@ -161,6 +162,14 @@ class Relation(msgspec.Struct, eq=False):
         self.table = [allowed.get(bit, everything) for bit in range(len(self.subject.candidates) + 1)]
         self.table[0] = everything
 
+    def revised(self, subjects: int, objects: int) -> tuple[int, int]:
+        """Return the subjects that have an allowed object, and the objects that they allow."""
+        kept = sum(1 << bit for bit in bits(subjects) if self.table[bit] & objects)
+        reachable = 0
+        for bit in bits(kept):
+            reachable |= self.table[bit] & objects
+        return kept, reachable
+
     def rows_between(self, subject: int, target: int) -> list[Row]:
         """Return the rows that allow this pair of bit numbers."""
         return [row for row in self.rows if row.subjects >> subject & 1 and row.objects >> target & 1]
@@ -198,6 +207,12 @@ class Problem(msgspec.Struct, eq=False):
     relations: list[Relation]
     preferences: dict[str, Preference] = {}
     """By component."""
+    requested: frozenset[str] = frozenset()
+    """Names of the components that the request names."""
+
+    def layer(self, name: str) -> tuple[int, str]:
+        """Return the sort key of a component in the order of decisions; see `resolver.model.layer`."""
+        return layer(name, self.requested)
 
     def version(self, solution: Mapping[str, int], name: str) -> str:
         """Return the version of a component in a solution; empty if it has none."""

@@ -7,19 +7,23 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from resolver.compiling import compile_problem
+from resolver.compiling import compile_problem, start_problem
+from resolver.compiling.clauses import PAIRED_WITH_TORCH
+from resolver.compiling.problem_builder import closed_names
 from resolver.errors import EnvironmentLacksError, MatrixError
 from resolver.inferred import widened
 from resolver.labelled import with_labelled_wheels
 from resolver.model import Resolution
+from resolver.providers.index import IndexProvider
 from resolver.resolution import preferred_solution, resolution_of
 from resolver.session import Session
 
 if TYPE_CHECKING:
+    from resolver.compiling.problem_builder import ProblemBuilder
     from resolver.facts.catalog import Catalog
     from resolver.indexes import PackageIndexes
     from resolver.model import Conflict, Request
-    from resolver.open_resolve import Refuted
+    from resolver.solver import Refuted
 
 
 def resolve(
@@ -78,22 +82,7 @@ def _resolve_closed(
 def _resolve_open(
     catalog: Catalog, request: Request, indexes: PackageIndexes, keep: Mapping[str, str] | None
 ) -> Resolution | Conflict:
-    from resolver.open_resolve import Refuted, solve
-
     answer = solve(catalog, request, indexes, keep)
-    if isinstance(answer, Refuted) and answer.links:
-        answer = solve(catalog, request, indexes, keep, any_patch=True)
-    warnings = []
-    while isinstance(answer, Refuted):
-        try:
-            wider = _widened_by_conflict(catalog, request, indexes, answer)
-        except EnvironmentLacksError as error:
-            warnings.append(f"Releases that the catalog does not list were not considered: {error.message}")
-            break
-        if wider is catalog:
-            break
-        catalog = wider
-        answer = solve(catalog, request, indexes, keep)
     if isinstance(answer, Resolution):
         return answer
     from resolver.open_explain import explain_open_conflict
@@ -106,18 +95,52 @@ def _resolve_open(
         return outcome if isinstance(outcome, Resolution) else None
 
     conflict = explain_open_conflict(catalog, request, answer, resolves)
-    warnings += answer.world.refused_for_cuda(item.text for item in conflict.core)
-    return replace(conflict, warnings=tuple(warnings))
+    return replace(conflict, warnings=answer.hints)
 
 
-def _widened_by_conflict(
-    catalog: Catalog, request: Request, indexes: PackageIndexes, refuted: Refuted
-) -> Catalog:
-    """Return a catalog with more releases of the components in a conflict, if there are any."""
-    if request.support != "any":  # the requested support excludes the facts of such releases
-        return catalog
-    demands, relations = Session(refuted.narrowed).explain()
-    names = {demand.variable.name for demand in demands}
-    names |= {end.name for relation in relations for end in (relation.subject, relation.object)}
-    names |= {name.partition("[")[0] for link in refuted.links for name in (link.subject, link.object)}
-    return widened(catalog, request, indexes, names)
+def solve(
+    catalog: Catalog, request: Request, indexes: PackageIndexes, keep: Mapping[str, str] | None = None
+) -> Resolution | Refuted:
+    """Return the resolution of a request, or the proof that it has none; see `resolve` for the arguments."""
+    from resolver.assembling import completed
+    from resolver.solver import Refuted, Solver
+
+    builder = start_problem(catalog, request, also=PAIRED_WITH_TORCH, keep=keep, open_world=True)
+    index = IndexProvider(indexes, builder.catalog, request)
+    bound = closed_names(builder.catalog, request.target.backend)
+    solver = Solver(builder, index, bound, dict(keep or {}))
+    notes: list[str] = []
+
+    def prefer_proven() -> list[tuple[int, int]] | None:
+        solution, notes[:] = preferred_solution(builder.catalog, request, solver.session)
+        number = solver.session.number
+        return None if solution is None else [(number[name], 1 << bit) for name, bit in solution.items()]
+
+    try:
+        solution = solver.solve(prefer_proven if request.prefer == "proven" else None)
+    except EnvironmentLacksError as error:
+        if index.has_answer:
+            raise
+        return _left_open(builder, error)
+    if isinstance(solution, Refuted):
+        return solution
+    return completed(resolution_of(builder.catalog, request, solver.problem, solution, notes), solver)
+
+
+def _left_open(builder: ProblemBuilder, error: EnvironmentLacksError) -> Resolution | Refuted:
+    """Resolve the platform and the catalog alone, because no index can be reached."""
+    request, problem = builder.request, builder.problem()
+    session = Session(problem)
+    solution, notes = preferred_solution(builder.catalog, request, session)
+    if solution is None:
+        from resolver.search import Incompatibility
+        from resolver.solver import Refuted
+
+        return Refuted(session, session.failed or Incompatibility({}))
+    resolution = resolution_of(builder.catalog, request, problem, solution, notes)
+    requirements = request.requirements
+    left = [requirement.text for requirement in requirements if requirement.name not in problem.variables]
+    left += [f"the requirements of {pick}" for pick in resolution.distributions]
+    note = f"Not everything is locked: {error.message}"
+    note += " To lock the rest, run `matrix resolve` with network access."
+    return replace(resolution, left_open=tuple(left), warnings=(*resolution.warnings, note))

@@ -1,98 +1,102 @@
-"""Operations on one problem: find the remaining candidates, the preferred solution, or a conflict.
+"""Operations on one problem: find the remaining candidates, the preferred solution, or a minimal conflict.
 
-resolvelib searches for the first solution. It finds most solutions in a few rounds, because few choices must
-be taken back after arc consistency. If it finds no solution, there may still be one: when it jumps back over
-several choices, it can miss solutions. So another search, which maintains arc consistency at every step,
-decides in three cases: resolvelib finds no solution, it needs more rounds than there are variables, or
-components require each other in a cycle (then resolvelib keeps the requirements of a dropped choice). All
-later searches in the same network use this second search.
+All of them use the one search (`resolver.search`): the relations of the problem are its tables, and demands are
+assumptions. So what a call has learned helps all later calls on the same session.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import cached_property
-from graphlib import CycleError, TopologicalSorter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from resolver.model import layer
-from resolver.network import MOST_STEPS, Domains, Network, Proof
-from resolver.problem import ABSENT, Demand, Problem, Relation
-from resolver.provider import ask_resolvelib
+from resolver.errors import TooLargeError
+from resolver.model import EARLY_PYTHON
+from resolver.problem import ABSENT, Demand, Problem, Relation, bits
+from resolver.search import MOST_CONFLICTS, Search, is_required
 
-_ROUNDS_PER_VARIABLE = 1
-"""Maximum number of rounds of resolvelib for each variable, before the other search starts."""
+if TYPE_CHECKING:
+    from resolver.search import Assumption, Incompatibility
 
 Solution = dict[str, int]
 """For each variable that is part of the set, the bit number of its candidate."""
 
-_Item = Demand | int
-"""A demand, or the number of a relation."""
+_Item = TypeVar("_Item")
+
+
+class Narrowed(NamedTuple):
+    """The candidates that are left under assumptions."""
+
+    assumptions: tuple[Assumption, ...]
+    domains: tuple[int, ...]
+    """For each variable, by `Session.number`, the mask of the candidates that are left."""
 
 
 class Session:
-    """One problem and its network, which is built once.
+    """One problem and its search, to which the relations are added once.
 
     Every method takes the demands to meet; by default those of the problem. Every method that searches
-    raises `TooLargeError` if the search reaches its limit of steps.
+    raises `TooLargeError` if a search reaches its limit of contradictions.
 
     Parameters
     ----------
     problem
-        The problem.
-    max_steps
-        Limit of steps for one search.
+        The problem. Variables and relations that it gains later are added by `extend`.
+    max_conflicts
+        Limit of contradictions for one search.
 
     Attributes
     ----------
     problem
         The problem.
-    network
-        Its relations, indexed by number.
+    search
+        The search.
+    number
+        The number of each variable in the search, by name.
     """
 
-    def __init__(self, problem: Problem, *, max_steps: int = MOST_STEPS) -> None:
+    def __init__(self, problem: Problem, *, max_conflicts: int = MOST_CONFLICTS) -> None:
         self.problem = problem
-        self.network = Network(problem, max_steps=max_steps)
-        self._max_steps = max_steps
-        self._proofs: list[tuple[dict[str, int], Proof]] = []
-        """Proofs so far, each with the domains of the variables that it uses."""
+        self.search = Search(max_conflicts=max_conflicts)
+        self.number: dict[str, int] = {}
+        self._relations = 0
+        self._rank: dict[int, tuple[int, str]] = {}
+        """The position of each variable in the order of decisions."""
+        self._undecided: set[int] = set()
+        """Variables of the problem that must be present, and have several values."""
+        self.failed: Incompatibility | None = None
+        """Why there is no solution, if there is none under any assumptions."""
+        self._hint: Sequence[int] = ()
+        """A solution whose values are tried first."""
+        self.extend()
 
-    def narrow(
-        self, demands: Iterable[Demand] | None = None, links: Sequence[int] | None = None
-    ) -> Domains | None:
-        """Return the candidates that arc consistency leaves; None proves that there is no solution.
+    def extend(self) -> None:
+        """Add the variables and relations that the problem has gained."""
+        problem = self.problem
+        for name, variable in problem.variables.items():
+            if name not in self.number:
+                self.number[name] = self.search.add_variable(variable.everything)
+                self._rank[self.number[name]] = problem.layer(name)
+        for relation in problem.relations[self._relations :]:
+            subject, target = self.number[relation.subject.name], self.number[relation.object.name]
+            self.search.add_table(subject, target, relation.table, relation)
+        self._relations = len(problem.relations)
 
-        Parameters
-        ----------
-        demands
-            The demands to meet.
-        links
-            Numbers of the relations to consider; all if None.
-        """
-        return self.network.start(self.problem.demands if demands is None else demands, links)
+    def narrow(self, demands: Iterable[Demand] | None = None) -> Narrowed | None:
+        """Return the candidates that propagation leaves; None proves that there is no solution."""
+        return self._narrowed(self._assumptions(self.problem.demands if demands is None else demands))
 
-    def narrow_to(self, domains: Domains | None, name: str, mask: int) -> Domains | None:
+    def narrow_to(self, narrowed: Narrowed | None, name: str, mask: int) -> Narrowed | None:
         """Return the candidates that are left if a variable keeps only some of its own."""
-        return None if domains is None else self.network.narrow(domains, self.network.number[name], mask)
-
-    def first_solution(self, domains: Domains) -> Domains | None:
-        """Find any solution within arc consistent domains, with resolvelib if it needs few rounds."""
-        if not self._has_cycle:
-            max_rounds = min(self._max_steps, _ROUNDS_PER_VARIABLE * len(self.network.names))
-            solution = ask_resolvelib(self.problem, self.network, domains, max_rounds)
-            if solution is not None:
-                return solution
-        return self.network.search(domains)
+        return narrowed and self._narrowed((*narrowed.assumptions, (self.number[name], mask)))
 
     def solve(self, demands: Iterable[Demand] | None = None) -> Solution | None:
         """Find the solution that is best component by component.
 
-        resolvelib gives up an earlier choice as soon as a later choice requires that, so the newest Apex
-        would take precedence over the newest torch. Here each component in turn gets its most preferred
-        candidate with which the rest, given the choices so far, still has a solution:
+        Each component in turn gets its most preferred candidate with which the rest, given the choices so
+        far, still has a solution:
 
         1. take any solution as a witness;
-        2. take the first undecided component, in the order of `model.layer`, that every solution
+        2. take the first undecided component, in the order of `Problem.layer`, that every solution
            contains; if there is none, take the first undecided component and leave it out;
         3. give it the best candidate that leaves a solution; that solution is the new witness;
         4. continue with 2 until all components are decided.
@@ -105,69 +109,40 @@ class Session:
         dict or None
             None only if there is no solution.
         """
-        domains = self.narrow(demands)
-        witness = None if domains is None else self.first_solution(domains)
-        if domains is None or witness is None:
-            return None
-        return self._solution(self._preferred(domains, witness))
+        assumptions = self._assumptions(self.problem.demands if demands is None else demands)
+        decided = self.decide(assumptions, list(self.number.values()))
+        return None if decided is None else self._solution(decided.domains)
 
-    def solve_within(self, domains: Domains | None) -> Solution | None:
-        """Find the solution that `solve` prefers, within arc consistent domains."""
-        witness = None if domains is None else self.network.search(domains)
-        if domains is None or witness is None:
-            return None
-        return self._solution(self._preferred(domains, witness))
+    def solve_within(self, narrowed: Narrowed | None) -> Solution | None:
+        """Find the solution that `solve` prefers among the remaining candidates."""
+        decided = narrowed and self.decide(narrowed.assumptions, list(self.number.values()))
+        return None if decided is None else self._solution(decided.domains)
 
-    def refute(self, demands: Sequence[Demand]) -> Proof | None:
-        """Return a proof that no solution meets the demands, or None if there is a solution.
-
-        Proofs are stored: a proof is valid for all demands that allow no more values of the variables that it
-        uses.
-        """
-        masks: dict[str, int] = {}
-        for demand in demands:
-            name = demand.variable.name
-            masks[name] = masks.get(name, demand.variable.everything) & demand.mask
-        for limits, known in self._proofs:
-            if all(masks.get(name, ~0) & ~mask == 0 for name, mask in limits.items()):
-                return known
-        proof = self.network.refute(demands)
-        if proof is not None:
-            names = [self.network.names[number] for number in proof.variables]
-            self._proofs.append(({name: masks[name] for name in names if name in masks}, proof))
-        return proof
+    def is_solvable(self, demands: Sequence[Demand]) -> bool:
+        """Return whether any solution meets the demands."""
+        return self._witness(self._assumptions(demands)) is not None
 
     def explain(self, demands: Sequence[Demand] | None = None) -> tuple[list[Demand], list[Relation]]:
         """Return a minimal core: demands and relations that conflict, none of which can be left out.
 
-        If any one of them is left out, the others have a solution. The core is found by deletion: items are
-        left out one after another, and an item stays left out if there is still no solution. Items that are
-        tried late tend to stay in the core. So the backend, the least surprising reason, is tried last.
-        Relations to base images are tried first: a catalog without an image is a weaker reason than a driver
-        or a wheel.
-
-        Two shortcuts save most of the searches and do not change the result. An item that the current proof
-        does not use can be left out without a search, because the proof is still valid. While no item has to
-        stay, each search leaves out twice as many items as the search before; if the rest then has a
-        solution, half as many. So the first item that has to stay is found by bisection, as in QuickXplain
-        [1]_.
-
-        References
-        ----------
-        .. [1] U. Junker, "QuickXplain: preferred explanations and relaxations for over-constrained
-           problems", AAAI (2004).
+        Items that are tried late tend to stay in the core. So the backend, the least surprising reason, is
+        tried last. Relations to base images are tried first: a catalog without an image is a weaker reason
+        than a driver or a wheel.
         """
         demands = self.problem.demands if demands is None else demands
         ordered = sorted(demands, key=lambda demand: demand.kind != "request")
         relations = self.problem.relations
-        images = [number for number, relation in enumerate(relations) if relation.object.name == "base-image"]
-        items: list[_Item] = [*images, *(demand for demand in ordered if demand.variable.name != "backend")]
-        items += [number for number in range(len(relations)) if number not in images]
-        items += [demand for demand in ordered if demand.variable.name == "backend"]
-        core = self._minimal(items, ())
+        images = [relation for relation in relations if relation.object.name == "base-image"]
+        items: list[Demand | Relation] = [
+            *images,
+            *(demand for demand in ordered if demand.variable.name != "backend"),
+            *(relation for relation in relations if relation.object.name != "base-image"),
+            *(demand for demand in ordered if demand.variable.name == "backend"),
+        ]
+        core = {id(item) for item in minimal(items, self._used)}
         return (
-            [demand for demand in demands if demand in core],
-            [relation for number, relation in enumerate(relations) if number in core],
+            [demand for demand in demands if id(demand) in core],
+            [relation for relation in relations if id(relation) in core],
         )
 
     def minimal_demands(self, demands: Sequence[Demand]) -> list[Demand]:
@@ -176,81 +151,223 @@ class Session:
         Unlike `explain`, this leaves out no relations: the request cannot change facts.
         """
         ordered = sorted(demands, key=lambda demand: demand.kind != "request")
-        core = self._minimal(ordered, range(len(self.problem.relations)))
-        return [demand for demand in demands if demand in core]
+        core = {id(item) for item in minimal(ordered, self._used_demands)}
+        return [demand for demand in demands if id(demand) in core]
 
-    @cached_property
-    def _has_cycle(self) -> bool:
-        """Whether components require each other in a cycle."""
-        graph = TopologicalSorter[str]()
-        for relation in self.problem.relations:
-            graph.add(relation.subject.name, relation.object.name)
-        try:
-            graph.prepare()
-        except CycleError:
-            return True
-        return False
+    def decide(self, assumptions: Sequence[Assumption], numbers: Iterable[int]) -> Narrowed | None:
+        """Return the preferred values of some variables as assumptions; see `solve`.
 
-    def _preferred(self, domains: Domains, witness: Domains) -> Domains:
-        """Decide component by component; any solution within the domains can be the witness."""
-        network = self.network
-        undecided = [network.number[name] for name in sorted(network.names, key=layer)]
-        while any(witness[variable] != ABSENT for variable in undecided):
-            required = (number for number in undecided if not self._can_be_absent(domains, witness, number))
-            variable = next(required, undecided[0])
-            undecided.remove(variable)
-            for bit in network.by_preference(domains, variable):
-                narrowed = network.narrow(domains, variable, 1 << bit)
-                if narrowed is None:
-                    continue
-                if witness[variable] != 1 << bit:
-                    other = network.search(narrowed)
-                    if other is None:
-                        continue
-                    witness = other
-                domains = narrowed
-                break
-        return witness
+        Candidates that come first because of another component (`Problem.preferences`) are tried together, as
+        early as `resolver.model.EARLY_PYTHON`, before the component itself is decided.
 
-    def _can_be_absent(self, domains: Domains, witness: Domains, variable: int) -> bool:
-        if witness[variable] == ABSENT:
-            return True
-        if not domains[variable] & ABSENT:
+        Parameters
+        ----------
+        assumptions
+            Variables with the masks that they are limited to.
+        numbers
+            The variables to decide, by number.
+
+        Returns
+        -------
+        Narrowed or None
+            The assumptions with those for the preferred values, and a solution under them. None if there is
+            no solution.
+        """
+        fixed = list(assumptions)
+        witness = self._witness(fixed)
+        if witness is None:
+            return None
+        names = list(self.number)
+        early = [(EARLY_PYTHON, self.number[name], True) for name in self.problem.preferences]
+        steps = sorted([*early, *((self._rank[number], number, False) for number in numbers)])
+        while any(witness[number] != ABSENT for _, number, _ in steps):
+            self.search.narrow(fixed)
+            domains = tuple(self.search.domains)
+            step = next(
+                (step for step in steps if self._is_needed(step[1], domains, witness, fixed)), steps[0]
+            )
+            steps.remove(step)
+            _, number, is_early = step
+            first = self.preferred_early(names[number], domains)
+            masks = [first] if is_early else self._by_preference(domains[number], first)
+            for mask in masks:
+                found = witness if witness[number] & mask else self._witness([*fixed, (number, mask)])
+                if mask and found is not None:
+                    witness = found
+                    fixed.append((number, mask))
+                    break
+        return Narrowed(tuple(fixed), tuple(witness))
+
+    def _by_preference(self, domain: int, first: int) -> list[int]:
+        """Return the mask of each remaining value: absence, then by preference."""
+        masks = (domain & ABSENT, domain & first & ~ABSENT, domain & ~first & ~ABSENT)
+        return [1 << bit for mask in masks for bit in bits(mask)]
+
+    def preferred_early(self, name: str, domains: Sequence[int]) -> int:
+        """Return the remaining candidates that come first because of another component, if that is decided."""
+        preference = self.problem.preferences.get(name)
+        if preference is None:
+            return 0
+        other = domains[self.number[preference.other]]
+        bit = 0 if other & ABSENT else other.bit_length() - 1
+        is_decided = other & ABSENT or other.bit_count() == 1
+        return preference.first.get(bit, 0) & domains[self.number[name]] if is_decided else 0
+
+    def _is_needed(
+        self, number: int, domains: Sequence[int], witness: Sequence[int], fixed: Sequence[Assumption]
+    ) -> bool:
+        """Return whether every solution contains a variable."""
+        if witness[number] == ABSENT:
             return False
-        without = self.network.narrow(domains, variable, ABSENT)
-        return without is not None and self.network.search(without) is not None
+        return not domains[number] & ABSENT or self._witness([*fixed, (number, ABSENT)]) is None
 
-    def _solution(self, domains: Domains) -> Solution:
-        pairs = zip(self.network.names, domains, strict=True)
-        return {name: mask.bit_length() - 1 for name, mask in pairs if mask != ABSENT}
+    def _witness(self, assumptions: Sequence[Assumption]) -> list[int] | None:
+        """Return any solution under assumptions; None if there is none."""
+        search = self.search
+        self._undecided.clear()
+        search.touched.update(self.number.values())
+        failed = search.solve(assumptions, self._choose)
+        if failed is not None:
+            self.failed = search.why(failed) if not assumptions else None
+            return None
+        self._hint = [ABSENT if domain & ABSENT else domain for domain in search.domains]
+        return list(self._hint)
 
-    def _minimal(self, items: Sequence[_Item], always: Sequence[int]) -> Sequence[_Item]:
-        """Return items that conflict, none of which can be left out; the relations in `always` stay."""
-        needed: list[_Item] = []
-        proof = self._refute_items(items, always)
-        step = len(items)
-        while proof:
-            used = [position for position, item in enumerate(items) if self._is_used(proof, item)]
-            if not used:
-                break
-            tried = min(step, len(used))
-            rest = items[used[tried - 1] + 1 :]
-            smaller = self._refute_items([*needed, *rest], always)
-            if smaller:
-                proof, items, step = smaller, rest, 2 * step
-            elif tried > 1:
-                step = tried // 2
+    def _choose(self) -> Assumption | None:
+        """Return the first undecided variable of the problem, with its most preferred value."""
+        number = self.first_undecided()
+        if number is None:
+            return None
+        domain = self.search.domains[number]
+        hinted = self._hint[number] & domain if number < len(self._hint) else 0
+        return number, hinted or domain & -domain
+
+    def first_undecided(self) -> int | None:
+        """Return the first variable of the problem that must be present and is not decided."""
+        domains, touched, undecided = self.search.domains, self.search.touched, self._undecided
+        for number in touched:
+            domain = domains[number]
+            if number in self._rank and is_required(domain) and domain & (domain - 1):
+                undecided.add(number)
             else:
-                needed.append(items[used[0]])
-                items, step = rest, 1
-        return needed if proof else items
+                undecided.discard(number)
+        touched.clear()
+        return min(undecided, key=self._rank.__getitem__, default=None)
 
-    def _refute_items(self, items: Sequence[_Item], always: Sequence[int]) -> Proof | None:
-        demands = [item for item in items if isinstance(item, Demand)]
-        links = always or [item for item in items if not isinstance(item, Demand)]
-        return self.network.refute(demands, links)
+    def _narrowed(self, assumptions: tuple[Assumption, ...]) -> Narrowed | None:
+        if not self.search.narrow(assumptions):
+            return None
+        return Narrowed(assumptions, tuple(self.search.domains))
 
-    def _is_used(self, proof: Proof, item: _Item) -> bool:
-        if isinstance(item, Demand):
-            return self.network.number[item.variable.name] in proof.variables
-        return item in proof.links
+    def _assumptions(self, demands: Iterable[Demand]) -> tuple[Assumption, ...]:
+        masks: dict[int, int] = {}
+        for demand in demands:
+            number = self.number[demand.variable.name]
+            masks[number] = masks.get(number, demand.variable.everything) & demand.mask
+        return tuple(masks.items())
+
+    def _solution(self, domains: Sequence[int]) -> Solution:
+        pairs = ((name, domains[number]) for name, number in self.number.items())
+        return {name: mask.bit_length() - 1 for name, mask in pairs if not mask & ABSENT}
+
+    def _used(self, items: Sequence[Demand | Relation]) -> list[Demand | Relation] | None:
+        """Return the items of a proof that items conflict; None if they do not."""
+        search = Search()
+        for variable in self.problem.variables.values():
+            search.add_variable(variable.everything)
+        for item in items:
+            state(search, self.number, item)
+        return conflicting(search, items)
+
+    def _used_demands(self, demands: Sequence[Demand]) -> list[Demand] | None:
+        assumptions = self._assumptions(demands)
+        self._undecided.clear()
+        self.search.touched.update(self.number.values())
+        failed = self.search.solve(assumptions, self._choose)
+        if failed is None:
+            return None
+        used = self.search.why(failed).terms
+        return [demand for demand in demands if self.number[demand.variable.name] in used]
+
+
+def state(search: Search, number: Mapping[str, int], item: Demand | Relation) -> None:
+    """Add a demand or a relation to a search."""
+    if isinstance(item, Demand):
+        search.add({number[item.variable.name]: item.variable.everything & ~item.mask}, item)
+    else:
+        search.add_table(number[item.subject.name], number[item.object.name], item.table, item)
+
+
+def conflicting(search: Search, items: Sequence[_Item]) -> list[_Item] | None:
+    """Return the items of a proof that a search has no solution; None if it has one.
+
+    Parameters
+    ----------
+    search
+        A search to which the items were added, each with itself as the reason.
+    items
+        What can be left out.
+    """
+
+    def choose() -> Assumption | None:
+        best = None
+        for number, domain in enumerate(search.domains):
+            if is_required(domain) and domain & (domain - 1):
+                size = domain.bit_count()
+                if best is None or size < best[0]:
+                    best = size, number, domain & -domain
+        return best and best[1:]
+
+    failed = search.solve([], choose)
+    if failed is None:
+        return None
+    reasons = {id(reason) for reason in search.why(failed).reasons()}
+    return [item for item in items if id(item) in reasons]
+
+
+def minimal(items: Sequence[_Item], used: Callable[[Sequence[_Item]], list[_Item] | None]) -> list[_Item]:
+    """Return items that conflict, none of which can be left out; empty if the items do not conflict.
+
+    Items are left out one after another, and an item stays left out if the rest still conflicts. So items
+    that are tried late tend to stay.
+
+    Two shortcuts save most of the searches and do not change the result. An item that the current proof
+    does not use can be left out without a search, because the proof is still valid. While no item has to
+    stay, each search leaves out twice as many items as the search before; if the rest then has a solution,
+    half as many. So the first item that has to stay is found by bisection, as in QuickXplain [1]_.
+
+    Parameters
+    ----------
+    items
+        The items, in the order in which they are tried.
+    used
+        Returns the items of a proof that items conflict, None if they do not. If it raises `TooLargeError`,
+        the items that were left out are kept.
+
+    References
+    ----------
+    .. [1] U. Junker, "QuickXplain: preferred explanations and relaxations for over-constrained problems",
+       AAAI (2004).
+    """
+
+    def proof_of(rest: Sequence[_Item]) -> set[int]:
+        try:
+            return {id(item) for item in used(rest) or ()}
+        except TooLargeError:
+            return set()
+
+    needed: list[_Item] = []
+    proof = proof_of(items)
+    step = len(items)
+    while positions := [position for position, item in enumerate(items) if id(item) in proof]:
+        tried = min(step, len(positions))
+        rest = items[positions[tried - 1] + 1 :]
+        smaller = proof_of([*needed, *rest])
+        if smaller:
+            proof, items, step = smaller, rest, 2 * step
+        elif tried > 1:
+            step = tried // 2
+        else:
+            needed.append(items[positions[0]])
+            items, step = rest, 1
+    return needed

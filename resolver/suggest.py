@@ -181,7 +181,7 @@ class _Trials:
             return None
         variables = session.problem.variables
         demands = self._demands(session.problem, relaxed)
-        solution = None if session.refute(demands) else session.solve_within(session.narrow(demands))
+        solution = session.solve(demands)
         if solution is None:
             return None
         picks = [variables[name].candidate(solution[name]) for name in ("torch", "rocm") if name in solution]

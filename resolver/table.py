@@ -34,12 +34,11 @@ from resolver.model import (
     Requirement,
     Verdict,
 )
-from resolver.network import Domains
 from resolver.problem import ABSENT, Demand, Problem, Relation, Variable, bits
 from resolver.proven import first_proven, is_at_risk, ranked_sets
 from resolver.resolution import pick_of
 from resolver.resolve import resolve
-from resolver.session import Session, Solution
+from resolver.session import Narrowed, Session, Solution
 from resolver.versions import minor, parse_specifier
 
 if TYPE_CHECKING:
@@ -257,11 +256,11 @@ class Table:
         if start is None or self.request.target.backend == "cpu":
             return [()]
         groups: dict[tuple[object, ...], list[int]] = {}
-        number = self._row_part.session.network.number
-        for bit in bits(start[number["base-image"]]):
+        number = self._row_part.session.number
+        for bit in bits(start.domains[number["base-image"]]):
             narrowed = self._row_part.session.narrow_to(start, "base-image", 1 << bit)
             if bit and narrowed is not None:
-                rocm = narrowed[number["rocm"]]
+                rocm = narrowed.domains[number["rocm"]]
                 groups.setdefault((rocm & -rocm, *self._signature(variable, bit)), []).append(bit)
         ordered = sorted(groups.items(), key=lambda pair: (pair[0][0], pair[1]))
         images = [tuple(variable.candidate(bit).version for bit in group) for _, group in ordered]
@@ -308,17 +307,17 @@ class Table:
                 verdict: Verdict = "at-own-risk" if at_risk else "supported"
                 yield Row(images, rocm if images or not rocm else minor(rocm), torch, python, verdict, cells)
 
-    def _torches(self, domains: Domains | None) -> list[str]:
+    def _torches(self, narrowed: Narrowed | None) -> list[str]:
         """Return the torch versions that are left, versions for the preferred ROCm first."""
         part = self._row_part
 
         def rank(version: str) -> int:
             mask = self._problem.variables["torch"].of_versions([version])
-            narrowed = part.session.narrow_to(domains, "torch", mask)
-            rocm = narrowed[part.session.network.number["rocm"]] if narrowed else 0
+            at_torch = part.session.narrow_to(narrowed, "torch", mask)
+            rocm = at_torch.domains[part.session.number["rocm"]] if at_torch else 0
             return rocm & -rocm
 
-        return sorted(part.versions(domains, "torch"), key=rank)
+        return sorted(part.versions(narrowed, "torch"), key=rank)
 
     def _refused_rows(self, placed: set[tuple[str, str]]) -> Iterator[Row]:
         """Yield every requested combination of torch and Python that does not work, with the reason."""
@@ -361,8 +360,8 @@ def _pin(name: str, version: str) -> Requirement:
 
 
 def _narrow_each(
-    parts: Sequence[_Part], each: Sequence[Domains | None], name: str, mask: int
-) -> list[Domains | None]:
+    parts: Sequence[_Part], each: Sequence[Narrowed | None], name: str, mask: int
+) -> list[Narrowed | None]:
     return [part.session.narrow_to(domains, name, mask) for part, domains in zip(parts, each, strict=True)]
 
 
@@ -383,12 +382,12 @@ class _Part:
         self.start = self.session.narrow(self.demands)
         self._proven_sets = proven_sets
         self._requested = requested
-        self._open: dict[str, Domains | None] = {}
-        self._paths: dict[str, list[tuple[tuple[str, int], Domains | None]]] = {}
+        self._open: dict[str, Narrowed | None] = {}
+        self._paths: dict[str, list[tuple[tuple[str, int], Narrowed | None]]] = {}
         self._ranked_sets: dict[bool, list[tuple[ProvenSet, list[Demand]]]] = {}
         self._related: dict[str, list[tuple[Relation, int]]] = {name: [] for name in problem.variables}
         """For each component its relations, with the number of the other component."""
-        number = self.session.network.number
+        number = self.session.number
         for relation in problem.relations:
             self._related[relation.subject.name].append((relation, number[relation.object.name]))
             self._related[relation.object.name].append((relation, number[relation.subject.name]))
@@ -398,13 +397,13 @@ class _Part:
     def _counts(self, demand: Demand) -> bool:
         return demand.variable.name in {*ROW_COMPONENTS, *self.packages} or bool(demand.mask & ABSENT)
 
-    def versions(self, domains: Domains | None, name: str) -> list[str]:
+    def versions(self, narrowed: Narrowed | None, name: str) -> list[str]:
         """Return the versions of a component that are left, preferred first."""
-        return list(dict.fromkeys(candidate.version for candidate in self.candidates(domains, name)))
+        return list(dict.fromkeys(candidate.version for candidate in self.candidates(narrowed, name)))
 
-    def candidates(self, domains: Domains | None, name: str) -> list[Candidate]:
+    def candidates(self, narrowed: Narrowed | None, name: str) -> list[Candidate]:
         """Return the candidates of a component that are left, preferred first."""
-        left = 0 if domains is None else domains[self.session.network.number[name]]
+        left = 0 if narrowed is None else narrowed.domains[self.session.number[name]]
         return self.problem.variables[name].chosen(left)
 
     def requested_versions(self, name: str) -> list[str]:
@@ -414,27 +413,27 @@ class _Part:
         candidates = variable.chosen(_intersection(variable.present, demands))
         return list(dict.fromkeys(candidate.version for candidate in candidates))
 
-    def cell(self, domains: Domains | None, pins: Mapping[str, int], *, reasons: bool) -> Cell:
-        """Return the cell of a row with these domains, which follow from these pins."""
+    def cell(self, narrowed: Narrowed | None, pins: Mapping[str, int], *, reasons: bool) -> Cell:
+        """Return the cell of a row with these candidates, which the pins leave."""
         try:
-            solution = self.solve(domains)
+            solution = self.solve(narrowed)
             if solution is not None:
                 return Cell(tuple(pick_of(self.problem, solution, name) for name in self.packages))
             return Cell(refused=self.why_refused(pins) if reasons else "")
         except TooLargeError:
             return Cell(refused=UNDECIDED)
 
-    def solve(self, domains: Domains | None) -> Solution | None:
+    def solve(self, narrowed: Narrowed | None) -> Solution | None:
         """Find the solution that `resolver.resolve.resolve` would return."""
-        solution = self.session.solve_within(domains)
+        solution = self.session.solve_within(narrowed)
         if solution is None or not self._requested:
             return solution
 
         def solve_with(demands: Sequence[Demand]) -> Solution | None:
-            narrowed = domains
+            left = narrowed
             for demand in demands:
-                narrowed = self.session.narrow_to(narrowed, demand.variable.name, demand.mask)
-            return self.session.solve_within(narrowed)
+                left = self.session.narrow_to(left, demand.variable.name, demand.mask)
+            return self.session.solve_within(left)
 
         has_image = "base-image" in solution
         if has_image not in self._ranked_sets:
@@ -479,11 +478,11 @@ class _Part:
         if around is None:
             return COMBINATION
         related = self._related[name]
-        key: tuple[str | int, ...] = (name, mask, *(around[number] for _, number in related))
+        key: tuple[str | int, ...] = (name, mask, *(around.domains[number] for _, number in related))
         # Most rows differ only in components that the package has no facts about.
         if key not in self._reasons:
             for relation, number in related:
-                other, out = _excluded_by(relation, variable, left, around[number])
+                other, out = _excluded_by(relation, variable, left, around.domains[number])
                 reason = "known-bad" if relation.forbids or other.startswith(AVOIDED) else other
                 excluded[reason] = excluded.get(reason, 0) | out
             self._reasons[key] = _fewest(excluded, left)
@@ -492,7 +491,7 @@ class _Part:
     def _demands_of(self, name: str) -> list[Demand]:
         return [demand for demand in self.problem.demands if demand.variable.name == name]
 
-    def _around(self, name: str, pins: Mapping[str, int]) -> Domains | None:
+    def _around(self, name: str, pins: Mapping[str, int]) -> Narrowed | None:
         """Return the domains that the row leaves for all other components if the package may be absent."""
         if name not in self._open:
             columns = {name, *self.packages}

@@ -15,7 +15,7 @@ from resolver.compiling.known_bad import AVOIDED, compile_known_bad
 from resolver.compiling.platform import compile_platform
 from resolver.compiling.preinstalled import compile_preinstalled
 from resolver.compiling.problem_builder import ProblemBuilder, reachable
-from resolver.compiling.request import compile_request
+from resolver.compiling.request import compile_request, demand_limits
 from resolver.facts.catalog import without_prebuilt
 from resolver.problem import Problem, Relation
 
@@ -52,6 +52,18 @@ def compile_problem(
         The request names a component, version or image that is not in the catalog, or a day on which the
         site's kernel driver is not known.
     """
+    return start_problem(catalog, request, also=also, keep=keep, open_world=open_world).problem()
+
+
+def start_problem(
+    catalog: Catalog,
+    request: Request,
+    *,
+    also: Collection[str] = (),
+    keep: Mapping[str, str] | None = None,
+    open_world: bool = False,
+) -> ProblemBuilder:
+    """Compile like `compile_problem`, and return the builder, whose problem `add_distributions` extends."""
     if request.no_prebuilt:
         catalog = without_prebuilt(catalog, request.target.backend)
     builder = ProblemBuilder(catalog, request, also=also, keep=keep, open_world=open_world)
@@ -61,7 +73,18 @@ def compile_problem(
     compile_known_bad(builder)
     compile_request(builder)
     compile_preinstalled(builder)
-    return builder.problem()
+    return builder
+
+
+def add_distributions(builder: ProblemBuilder, names: Collection[str]) -> None:
+    """Add distributions of the catalog to a problem, with everything that they require.
+
+    What the problem has already stays as it is, so a search on it can go on.
+    """
+    builder.reach(names)
+    compile_packages(builder)
+    compile_known_bad(builder)
+    demand_limits(builder)
 
 
 def subproblem(problem: Problem, catalog: Catalog, backend: Backend, names: Collection[str]) -> Problem:
@@ -103,4 +126,5 @@ def subproblem(problem: Problem, catalog: Catalog, backend: Backend, names: Coll
         [demand for demand in problem.demands if demand.variable.name not in absent],
         [relation for relation in problem.relations if is_kept(relation)],
         problem.preferences,
+        frozenset(names),
     )

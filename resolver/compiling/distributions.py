@@ -208,9 +208,10 @@ def compile_packages(builder: ProblemBuilder) -> None:
             builder.add_variable(name, package_candidates(builder, name), last=_lateness(builder, name))
     for name in names:
         masks = _ReleaseMasks(builder.variables[name])
-        _relate_to_backend(builder, name, masks)
+        if builder.is_new(name):
+            _relate_to_backend(builder, name, masks)
+            _relate_to_build_requirements(builder, name, masks)
         _relate_to_requirements(builder, name, masks)
-        _relate_to_build_requirements(builder, name, masks)
 
 
 def _lateness(builder: ProblemBuilder, name: str) -> Callable[[Candidate], int]:
@@ -301,6 +302,8 @@ def _relate_to_requirements(builder: ProblemBuilder, name: str, masks: _ReleaseM
     for (on, when_present), rows in grouped.items():
         if on not in builder.variables:
             continue  # the rows limit a component that is not part of the problem
+        if not builder.is_new(name, on, when_present):
+            continue
         if on in {"rocm", "gfx", "kernel-driver"} and builder.target.backend != "rocm":
             continue
         clauses = [

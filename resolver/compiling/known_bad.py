@@ -33,7 +33,8 @@ _TITLES = {"rocm": "ROCm", "python": "Python", "kernel-driver": "kernel driver",
 def compile_known_bad(builder: ProblemBuilder) -> None:
     """Exclude the known-bad combinations that concern the target, except those with a warning only."""
     for number, row in enumerate(concerning(builder.catalog, builder.target)):
-        if row.effect == "refuse" and row.combination.keys() <= builder.variables.keys():
+        is_complete = row.effect == "refuse" and row.combination.keys() <= builder.variables.keys()
+        if is_complete and builder.is_new(AVOIDED, number):
             _exclude(builder, row, f"{AVOIDED}{number}")
 
 

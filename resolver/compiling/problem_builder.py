@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -73,15 +73,31 @@ class ProblemBuilder:
             catalog, self.target.backend, [*requested, *installed_names(catalog, request), *also]
         )
         self.requires: dict[str, list[schema.Requires]] = {}
-        for row in catalog.requires:
-            if row.package in self.reachable:
-                self.requires.setdefault(row.package, []).append(row)
+        self._add_requires(self.reachable)
+        self._compiled: set[object] = set()
         self.variables: dict[str, Variable] = {}
         self._demands: list[Demand] = []
         self._relations: list[Relation] = []
         self.preferences: dict[str, Preference] = {}
         self._installed: dict[str, list[InstalledVersion]] = {}
         self._floor = SUPPORT_FLOOR[request.support]
+
+    def reach(self, names: Iterable[str]) -> None:
+        """Make more distributions reachable, with their requirements."""
+        reached = reachable(self.catalog, self.target.backend, [*self.reachable, *names])
+        self._add_requires(reached - self.reachable)
+        self.reachable = reached
+
+    def _add_requires(self, names: Collection[str]) -> None:
+        for row in self.catalog.requires:
+            if row.package in names:
+                self.requires.setdefault(row.package, []).append(row)
+
+    def is_new(self, *key: object) -> bool:
+        """Return whether a part of the problem is compiled for the first time."""
+        is_new = key not in self._compiled
+        self._compiled.add(key)
+        return is_new
 
     @cached_property
     def _closed(self) -> frozenset[str]:
@@ -101,7 +117,8 @@ class ProblemBuilder:
 
     def problem(self) -> Problem:
         """Return the finished problem."""
-        return Problem(self.variables, self._demands, self._relations, self.preferences)
+        requested = frozenset(requirement.name for requirement in self.request.requirements)
+        return Problem(self.variables, self._demands, self._relations, self.preferences, requested)
 
     def add_variable(
         self,
@@ -219,6 +236,7 @@ def closed_names(catalog: Catalog, backend: Backend) -> frozenset[str]:
     NVIDIA's. Distributions whose releases in the catalog are from PyPI, such as numpy, are not included.
     """
     packages = {row.package for row in catalog.release.values() if not row.pypi}
+    packages |= {row.name for row in catalog.package.values() if row.pypi == "none"}
     tritons = (exact_requirement(row.triton) for row in catalog.torch.values() if row.backend == backend)
     names = {exact[0] for exact in tritons if exact}
     return frozenset({*PLATFORM, "torch", *PAIRED_WITH_TORCH, *packages, *names})

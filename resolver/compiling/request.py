@@ -58,7 +58,7 @@ def compile_request(builder: ProblemBuilder) -> None:
     for requirement in builder.request.requirements:
         if builder.is_closed(requirement.name) and not _means_triton_of_torch(builder, requirement.name):
             _demand_requirement(builder, _without_overridden(builder, requirement))
-    _demand_limits(builder)
+    demand_limits(builder)
     if builder.open_world:
         builder.demand_requested("python", any_candidate, NEEDS_PYTHON)
 
@@ -79,11 +79,13 @@ def _demand_python_of_machine(builder: ProblemBuilder, python: str) -> None:
         builder.demand_stated("python", version_in([python]), text, THIS_MACHINE)
 
 
-def _demand_limits(builder: ProblemBuilder) -> None:
-    for limit in (*builder.request.constraints, *builder.request.overrides):
+def demand_limits(builder: ProblemBuilder) -> None:
+    """Add the demands of constraints and overrides on the distributions that are compiled."""
+    for number, limit in enumerate((*builder.request.constraints, *builder.request.overrides)):
         if builder.open_world and builder.is_closed(limit.name):
             _reject_url(limit)
-        if limit.name in builder.variables and limit.specifier is not None:
+        is_known = limit.name in builder.variables and limit.specifier is not None
+        if is_known and builder.is_new("limit", number):
             text = f"you limited {limit.name} to {limit.specifier}"
             _demand_under_marker(builder, limit, allowed_by([str(limit.specifier)]), text, optional=True)
 

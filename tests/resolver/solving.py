@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from resolver.network import MOST_STEPS
 from resolver.problem import Demand, Problem, Relation
+from resolver.search import MOST_CONFLICTS
 from resolver.session import Session, Solution
 
 
-def solve(problem: Problem, *, max_steps: int = MOST_STEPS) -> Solution | None:
+def solve(problem: Problem, *, max_conflicts: int = MOST_CONFLICTS) -> Solution | None:
     """Find any solution, which is the first step of `Session.solve`."""
-    session = Session(problem, max_steps=max_steps)
-    domains = session.narrow()
-    solution = None if domains is None else session.first_solution(domains)
-    return None if solution is None else session._solution(solution)
+    session = Session(problem, max_conflicts=max_conflicts)
+    witness = session._witness(session._assumptions(problem.demands))
+    return None if witness is None else session._solution(witness)
 
 
 def solve_preferred(problem: Problem) -> Solution | None:
@@ -30,10 +29,10 @@ def minimal_core(problem: Problem) -> tuple[list[Demand], list[Relation]]:
 def propagate(problem: Problem) -> dict[str, int] | None:
     """Return the candidates that arc consistency leaves, by name of the variable."""
     session = Session(problem)
-    domains = session.narrow()
-    return None if domains is None else dict(zip(session.network.names, domains, strict=True))
+    narrowed = session.narrow()
+    return None if narrowed is None else dict(zip(session.number, narrowed.domains, strict=True))
 
 
 def restricted(problem: Problem, demands: Sequence[Demand], relations: Sequence[Relation]) -> Problem:
     """Return the same problem with only some of its demands and relations."""
-    return Problem(problem.variables, list(demands), list(relations), problem.preferences)
+    return Problem(problem.variables, list(demands), list(relations), problem.preferences, problem.requested)

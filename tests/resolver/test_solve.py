@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from datetime import date
+from itertools import combinations
 
 import pytest
 from hypothesis import event, example, given
@@ -140,11 +141,14 @@ def test_empty_request_has_empty_solution() -> None:
 
 
 def test_step_limit_raises_too_large() -> None:
-    names = [f"package{number}" for number in range(10)]
-    universe = Universe(dict.fromkeys(names, 3), tuple(_must(name) for name in names), ())
-    assert solve(universe.problem(), max_steps=100) == dict.fromkeys(names, 1)
-    with pytest.raises(TooLargeError, match="stopped after 2 steps") as failure:
-        solve(universe.problem(), max_steps=2)
+    """Four components have different versions among three: no propagation finds the contradiction."""
+    names = [f"package{number}" for number in range(4)]
+    different = tuple((_set(own), _set(*({0, 1, 2} - {own}))) for own in range(3))
+    links = tuple(Link(one, other, different, when_present=False) for one, other in combinations(names, 2))
+    universe = Universe(dict.fromkeys(names, 3), tuple(_must(name) for name in names), links)
+    assert solve(universe.problem()) is None
+    with pytest.raises(TooLargeError, match="stopped after 1 contradictions") as failure:
+        solve(universe.problem(), max_conflicts=1)
     assert failure.value.hint
 
 

@@ -7,10 +7,12 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from resolver.incompatibilities import Incompatibility, Search
+from resolver.search import Incompatibility, Search
 from resolver.problem import ABSENT, bits
 
 Terms = dict[int, int]
+TABLE = 2
+"""The number of terms of an incompatibility that a table can state."""
 SIZES = st.lists(st.integers(1, 4), min_size=1, max_size=5)
 
 
@@ -49,13 +51,28 @@ def is_met(values: tuple[int, ...], terms: Terms) -> bool:
     return not all(mask >> values[variable] & 1 for variable, mask in terms.items())
 
 
+def state(search: Search, terms: Terms) -> None:
+    """Add an incompatibility; if its second variable must be present in it, as a table."""
+    reason = tuple(terms.items())
+    subject, target = list(terms)[1:] + list(terms)[:1] if len(terms) == TABLE else (0, 0)
+    if subject == target or terms[subject] & ABSENT:
+        search.add(terms, reason)
+        return
+    subjects, objects = search.everything[subject], search.everything[target]
+    allowed = [
+        objects & ~(terms[target] if terms[subject] >> bit & 1 else 0)
+        for bit in range(subjects.bit_length())
+    ]
+    search.add_table(subject, target, allowed, reason)
+
+
 def solve(search: Search, left: list[Terms], assumptions: list[tuple[int, int]]) -> Incompatibility | None:
     """Search, and state one more incompatibility before each choice."""
 
     def choose() -> tuple[int, int] | None:
         if left:
             terms = left.pop()
-            search.add(terms, tuple(terms.items()))
+            state(search, terms)
             return 0, search.domains[0]
         open_variables = (
             v for v, domain in enumerate(search.domains) if not domain & ABSENT and domain & (domain - 1)
@@ -63,7 +80,8 @@ def solve(search: Search, left: list[Terms], assumptions: list[tuple[int, int]])
         variable = next(open_variables, None)
         return None if variable is None else (variable, search.domains[variable] & -search.domains[variable])
 
-    return search.solve(assumptions, choose)
+    failed = search.solve(assumptions, choose)
+    return failed and search.why(failed)
 
 
 @settings(max_examples=300, deadline=None)
@@ -76,7 +94,7 @@ def test_search_finds_solution_iff_one_exists(
     for size in sizes:
         search.add_variable((1 << (size + 1)) - 1)
     for terms in stated[:known]:
-        search.add(terms, tuple(terms.items()))
+        state(search, terms)
     left = stated[known:]
     combinations = list(product(*(range(size + 1) for size in sizes)))
     solutions = [values for values in combinations if all(is_met(values, terms) for terms in stated)]

@@ -1,0 +1,174 @@
+"""The provider of package indexes: the projects, files and metadata of anything that pip could install."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from resolver.choices import Installed
+from resolver.errors import EnvironmentLacksError, SourceError, UsageError
+from resolver.facts.catalog import is_elsewhere
+from resolver.indexes import files_of
+from resolver.requirements import is_rocm_package
+from resolver.specifiers import version_key, version_or_none
+from resolver.versions import shorten
+
+if TYPE_CHECKING:
+    from resolver.facts.catalog import Catalog
+    from resolver.indexes import File, Metadata, PackageIndexes, Release
+    from resolver.model import Candidate, Request, Requirement
+
+
+class IndexProvider:
+    """Releases of indexes as candidates, and their metadata as requirements.
+
+    Parameters
+    ----------
+    indexes
+        The package indexes.
+    catalog, request
+        The facts and the request.
+    is_of_torch
+        Returns whether a name means the triton of torch.
+
+    Attributes
+    ----------
+    has_answer
+        Whether an index has replied.
+    """
+
+    def __init__(self, indexes: PackageIndexes, catalog: Catalog, request: Request) -> None:
+        self.indexes = indexes
+        self.has_answer = False
+        self._catalog = catalog
+        self._allow_dynamic = request.support == "any"
+        self._installed = request.preinstalled.installed if request.preinstalled else {}
+        self._stated = by_name((*request.requirements, *request.constraints, *request.overrides))
+
+    def candidates(self, name: str, torches: Iterable[Candidate] = ()) -> Sequence[Release] | None:
+        """Return the releases of a project, newest first; None if no index has it.
+
+        Parameters
+        ----------
+        name
+            The project.
+        torches
+            The candidates of torch, the most preferred first: ROCm as packages is on their indexes only.
+        """
+        installed, url = self._installed.get(name), self.url(name)
+        if url and not installed:
+            return self.indexes.direct(name, url).releases
+        if is_rocm_package(name) and not installed:
+            return self._beside_torch(name, torches)
+        project = self.indexes.project(name)
+        self.has_answer = True
+        if installed:
+            same = (
+                [release for release in project.releases if release.version == installed] if project else []
+            )
+            return same or [Installed(installed)]
+        return project.releases if project else None
+
+    def requirements(self, files: Sequence[File], *, is_built: bool = False) -> Metadata | None:
+        """Return the metadata of a release; None if it cannot be read without running code.
+
+        Parameters
+        ----------
+        files
+            The files of the release that may be installed, the best first.
+        is_built
+            Whether the release is built by a recipe, so that metadata which a build may change is enough.
+        """
+        return self.indexes.metadata(files, allow_dynamic=is_built or self._allow_dynamic)
+
+    def offered(self, candidate: Candidate, torch: Candidate | None) -> tuple[Sequence[File], PackageIndexes]:
+        """Return all files of a candidate of the catalog, and the indexes that have them.
+
+        Raises
+        ------
+        EnvironmentLacksError, SourceError
+            The index cannot be reached, or its page is broken.
+        """
+        release, index = candidate.release, index_of(candidate, torch)
+        indexes = self.indexes.at(index) if index else self.indexes
+        if release is not None and release.git is not None:
+            return [], indexes
+        if release is not None and release.wheels:
+            return files_of(release), indexes
+        project = indexes.project(candidate.name)
+        self.has_answer = True
+        parsed = version_or_none(candidate.version)
+        releases = project.releases if project else ()
+        files = next((row.files for row in releases if version_or_none(row.version) == parsed), ())
+        pinned = release and (release.sdist or release.wheel)
+        return [file for file in files if file.name == pinned.file] if pinned else files, indexes
+
+    def url(self, name: str) -> str:
+        """Return the URL of the direct reference that the request has for a name, if any.
+
+        Raises
+        ------
+        UsageError
+            The request has several URLs for the name.
+        """
+        direct = [requirement for requirement in self._stated.get(name, ()) if requirement.url]
+        for other in direct[1:]:
+            if other.url != direct[0].url and other.marker == direct[0].marker:
+                msg = f"{shorten(other.text)!r} and {shorten(direct[0].text)!r} have different URLs."
+                raise UsageError(msg, hint=f"Keep one URL of {name}.")
+        return direct[0].url if direct else ""
+
+    def earlier(self, name: str, index: str) -> str:
+        """Return the first index that has a project, if it comes before the given index."""
+        urls = self.indexes.urls
+        before = urls[: urls.index(index)] if index in urls else ()
+        return next((url for url in before if self.indexes.at(url).project(name) is not None), "")
+
+    def _beside_torch(self, name: str, torches: Iterable[Candidate]) -> Sequence[Release] | None:
+        """Return the releases of a project on the indexes of torch wheels."""
+        rows = (self._catalog.torch.get(torch.version) for torch in torches)
+        urls = dict.fromkeys(row.index for row in rows if row and row.device_extra)
+        releases: dict[str, Release] = {}
+        failure = None
+        for url in urls:
+            try:
+                project = self.indexes.at(url).project(name)
+            except (EnvironmentLacksError, SourceError) as error:
+                failure = error
+                continue
+            self.has_answer = True
+            for release in project.releases if project else ():
+                releases.setdefault(release.version, release)
+        if failure and not releases:
+            raise failure
+        return (
+            sorted(releases.values(), key=lambda release: version_key(release.version), reverse=True) or None
+        )
+
+
+def index_of(candidate: Candidate, torch: Candidate | None) -> str:
+    """Return the URL of the index that serves a candidate of the catalog; empty for all indexes.
+
+    Companions of torch are published beside it.
+    """
+    is_companion = candidate.release is None and candidate.origin == "published"
+    return candidate.index or (torch.index if torch and is_companion else "")
+
+
+def by_name(requirements: Iterable[Requirement]) -> dict[str, list[Requirement]]:
+    """Return requirements by name."""
+    named: dict[str, list[Requirement]] = {}
+    for requirement in requirements:
+        named.setdefault(requirement.name, []).append(requirement)
+    return named
+
+
+def replaced(
+    requirement: Requirement, marker: str, overrides: dict[str, list[Requirement]]
+) -> Iterator[tuple[Requirement, str]]:
+    """Yield a requirement or its overrides, each with the further marker under which it applies."""
+    for stated in overrides.get(requirement.name, (requirement,)):
+        yield stated, "" if stated is requirement else stated.marker
+
+
+__all__ = ["IndexProvider", "by_name", "index_of", "is_elsewhere", "replaced"]

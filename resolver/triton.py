@@ -1,0 +1,155 @@
+"""The triton of torch, which has several names.
+
+torch for ROCm requires its own build of triton, as ``pytorch-triton-rocm``, ``triton-rocm`` or ``triton``. All of
+them install the same files, so only one of them may be chosen: that of the chosen torch. A requirement on any of
+the names means that triton. PyPI has no triton for ROCm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from resolver.choices import Link, is_prerelease
+from resolver.errors import EnvironmentLacksError, SourceError
+from resolver.indexes import uploaded_by
+from resolver.model import Candidate, Fact
+from resolver.problem import ABSENT
+from resolver.requirements import TRITON_NAMES, exact_requirement, parse_requirement, split_marker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from resolver.facts.catalog import Catalog
+    from resolver.facts.schema import Torch
+    from resolver.indexes import PackageIndexes
+    from resolver.model import Request, Requirement
+    from resolver.problem import Problem
+    from resolver.targets import Targets
+
+Terms = dict[int, int]
+State = "Callable[[Terms, Link], None]"
+
+
+def is_exact(row: Torch) -> bool:
+    """Return whether the catalog has the exact triton of a torch, for all its Pythons."""
+    head, marker = split_marker(row.triton)
+    return not marker and exact_requirement(head) is not None
+
+
+def unlisted(rows: Iterable[Torch], indexes: PackageIndexes, request: Request) -> Iterator[Candidate]:
+    """Yield the tritons on the index of each torch whose exact triton the catalog does not have."""
+    for row in rows:
+        if not row.index or exact_requirement(split_marker(row.triton)[0]):
+            continue
+        names = [parse_requirement(split_marker(row.triton)[0]).name] if row.triton else TRITON_NAMES
+        for name in names:
+            try:
+                project = indexes.at(row.index).project(name)
+            except (EnvironmentLacksError, SourceError):
+                continue  # reported when torch is chosen and its triton is missing
+            for release in project.releases if project else ():
+                if not is_prerelease(release.version) and uploaded_by(release.files, request.target.date):
+                    text = f"{name} {release.version} is published at {row.index}, the index of torch"
+                    fact = Fact(text, "documented", f"{row.index}/{name}/")
+                    yield Candidate(name, release.version, "distribution", "published", fact, index=row.index)
+
+
+class Triton:
+    """The constraints on triton, as incompatibilities of a search.
+
+    Parameters
+    ----------
+    catalog, request, problem
+        The facts, the request, and both compiled.
+    number
+        The numbers of the problem's variables.
+    targets
+        The Pythons of the problem.
+
+    Attributes
+    ----------
+    names
+        The distributions of the problem that install ``triton``.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        request: Request,
+        problem: Problem,
+        number: Mapping[str, int],
+        targets: Targets,
+    ) -> None:
+        self._catalog = catalog
+        self._request = request
+        self._problem = problem
+        self._number = number
+        self._targets = targets
+        self._installed = request.preinstalled.installed if request.preinstalled else {}
+        self.names = [name for name in TRITON_NAMES if name in problem.variables]
+
+    def is_of_torch(self, name: str) -> bool:
+        """Return whether a name means the triton of torch."""
+        is_rocm = self._request.target.backend == "rocm"
+        return name in TRITON_NAMES and is_rocm and name not in self._installed
+
+    def limits_to_torch(self) -> Iterator[tuple[Terms, Link]]:
+        """Yield, for each torch of the catalog, the exclusion of every triton except its own."""
+        if self._installed.keys() & {*TRITON_NAMES}:
+            return
+        for name in self.names:
+            variable = self._problem.variables[name]
+            for bit, candidate in enumerate(self._problem.variables["torch"].candidates, start=1):
+                row = self._catalog.torch.get(candidate.version)
+                if not row or not row.triton or candidate.origin == "preinstalled":
+                    continue
+                head, marker = split_marker(row.triton)
+                own = parse_requirement(head)
+                if own.name == name and is_exact(row):
+                    continue  # the problem has a relation for it
+                allowed = variable.allowed_by(str(own.specifier or "")) if own.name == name else 0
+                link = Link("torch", name, row.version, f"requires {row.triton}", row.source)
+                torch = {self._number["torch"]: 1 << bit}
+                yield {**torch, self._number[name]: variable.present & ~allowed}, link
+                without = self._targets.allowed & ~self._targets.applying(marker)
+                if allowed and without:
+                    pythons = {self._number["python"]: without}
+                    yield {**torch, **pythons, self._number[name]: variable.present}, link
+
+    def required(
+        self, requirement: Requirement, limits: Sequence[Requirement], link: Link
+    ) -> Iterator[tuple[Terms, Link]]:
+        """Yield what a requirement means: a torch whose triton has a version that it allows.
+
+        Parameters
+        ----------
+        requirement
+            The requirement, on any of the names.
+        limits
+            The constraints on this name.
+        link
+            The statement behind it.
+        """
+        excluded_of: Terms = {}
+        for name in self.names:
+            triton = self._problem.variables[name]
+            excluded = ABSENT
+            for limit in (requirement, *limits):
+                allowed = triton.allowed_by(str(limit.specifier)) if limit.specifier else triton.present
+                excluded |= triton.everything & ~allowed
+            excluded_of[self._number[name]] = excluded
+        link = link._replace(object=next(iter(self.names), ""))
+        yield {self._number["torch"]: self._without_triton}, link
+        yield excluded_of, link
+
+    @cached_property
+    def _without_triton(self) -> int:
+        """The mask of absence and of the torch versions that are not known to require triton."""
+        mask = ABSENT
+        for bit, candidate in enumerate(self._problem.variables["torch"].candidates, start=1):
+            row = self._catalog.torch.get(candidate.version)
+            if candidate.origin != "preinstalled" and not (row and row.triton):
+                mask |= 1 << bit
+        return mask
