@@ -273,7 +273,7 @@ def build(
     from builders.plan import plan
     from builders.scheduling.local import Builds
     from builders.task import Limits
-    from resolver.inferred import with_releases_of
+    from resolver.providers.inferred import with_releases_of
 
     names = list(names)
     if not resolution.built(names):

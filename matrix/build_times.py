@@ -38,7 +38,7 @@ def build_times(resolution: Resolution, catalog: Catalog, index: Path) -> dict[s
     if not built:
         return {}
     from resolver.facts.catalog import recipe_for
-    from resolver.inferred import with_releases_of
+    from resolver.providers.inferred import with_releases_of
 
     catalog = with_releases_of(catalog, resolution)
     times = {}

@@ -11,7 +11,7 @@ from builders.containers.image import image_name
 from matrix.request import driver_line, site_named
 from matrix.settings import load_catalog, site_file
 from resolver.errors import UsageError, did_you_mean
-from resolver.inferred import with_releases_of
+from resolver.providers.inferred import with_releases_of
 from resolver.versions import allows, parse_specifier, shorten
 
 if TYPE_CHECKING:

@@ -179,5 +179,6 @@ def _warnings(solver: Solver) -> Iterator[str]:
         yield f"{what} To lock them, run `matrix resolve` with network access."
     yield from solver.lacking()
     yield from solver.replaced_for_cuda()
+    yield from solver.passed_for_wheels()
     for release, problem in solver.skipped.items():
         yield f"{release} was skipped: it {problem}."

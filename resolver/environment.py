@@ -263,10 +263,10 @@ def platform_tags(glibc: str, machine: str) -> list[str]:
     ['manylinux_2_18_x86_64', 'manylinux_2_17_x86_64', 'manylinux2014_x86_64']
     """
     tags = []
-    for minor in range(int(glibc.split(".")[1]), _OLDEST_GLIBC - 1, -1):
-        tags.append(f"manylinux_2_{minor}_{machine}")
-        if minor in _NAMED_MANYLINUX:
-            tags.append(f"{_NAMED_MANYLINUX[minor]}_{machine}")
+    for number in range(int(glibc.split(".")[1]), _OLDEST_GLIBC - 1, -1):
+        tags.append(f"manylinux_2_{number}_{machine}")
+        if number in _NAMED_MANYLINUX:
+            tags.append(f"{_NAMED_MANYLINUX[number]}_{machine}")
     return [*tags, f"linux_{machine}"]
 
 

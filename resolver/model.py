@@ -31,6 +31,8 @@ PLATFORM = ("backend", "gfx", "kernel-driver", "rocm", "base-image", "glibc", "l
 
 _FIRST = (*(name for name in PLATFORM if name != "python"), "torch")
 _LAYERS = {name: position for position, name in enumerate(_FIRST)}
+UNLISTED = "unlisted-"
+"""Prefix of the components that decide whether releases are used that the catalog does not list."""
 EARLY_PYTHON = (len(_FIRST), "python")
 """The layer in which Python is limited to that of the base image or the site, if there is one."""
 _REQUESTED, _PYTHON, _OTHERS = (len(_FIRST) + number for number in (1, 2, 3))
@@ -47,6 +49,8 @@ def layer(name: str, requested: Collection[str] = ()) -> tuple[int, str]:
     """
     if name == "python":
         return _PYTHON, name
+    if name.startswith(UNLISTED):
+        return -1, name
     return _LAYERS.get(name, _REQUESTED if name in requested else _OTHERS), name
 
 
@@ -83,6 +87,8 @@ class Candidate(msgspec.Struct, frozen=True):
     recipe: Recipe | None = None
     remark: str = ""
     """A warning to print if it is chosen."""
+    inferred_from: str = ""
+    """The version whose facts it has, if the catalog does not list it."""
 
     @property
     def key(self) -> str:

@@ -12,7 +12,6 @@ from resolver.compiling.preinstalled import preinstalled_warnings
 from resolver.compiling.problem_builder import advice_for, is_advised, window_of
 from resolver.environment import Environment
 from resolver.indexes import files_of
-from resolver.inferred import inferred_warning
 from resolver.label import labelled, wheel_label
 from resolver.model import PLATFORM, STATUS_RANK, BaseImage, Distribution, DriverWindow, Fact, Resolution
 from resolver.order import edges_of, generations
@@ -67,7 +66,11 @@ def resolution_of(
             warnings.append(f"{pick.name} {pick.version} is at your own risk: {risk}.")
     warnings += preinstalled_warnings(request, problem, solution)
     warnings += known_bad_warnings(catalog, request.target, versions)
-    warnings += filter(None, (inferred_warning(catalog, pick) for pick in picks))
+    warnings += [
+        f"{candidate} is not in the catalog, so it has the facts of {candidate.inferred_from} (inferred)."
+        for name in shown
+        if (candidate := candidates[name]).inferred_from
+    ]
     image = catalog.image.get(versions.get("base-image", ""))
     if image and not image.mpi:
         builds = [candidate for candidate in candidates.values() if candidate.recipe and candidate.recipe.mpi]

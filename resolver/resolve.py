@@ -9,12 +9,11 @@ from msgspec.structs import replace
 
 from resolver.compiling import compile_problem, start_problem
 from resolver.compiling.clauses import PAIRED_WITH_TORCH
-from resolver.compiling.problem_builder import closed_names
+from resolver.compiling.problem_builder import reachable
 from resolver.errors import EnvironmentLacksError, MatrixError
-from resolver.inferred import widened
-from resolver.labelled import with_labelled_wheels
 from resolver.model import Resolution
-from resolver.providers.index import IndexProvider
+from resolver.providers.inferred import InferredProvider
+from resolver.providers.labelled import LabelledProvider
 from resolver.resolution import preferred_solution, resolution_of
 from resolver.session import Session
 
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
     from resolver.indexes import PackageIndexes
     from resolver.model import Conflict, Request
+    from resolver.providers import Provider
     from resolver.solver import Refuted
 
 
@@ -61,9 +61,6 @@ def resolve(
     """
     if indexes is None:
         return _resolve_closed(catalog, request, keep)
-    catalog = widened(catalog, request, indexes)
-    if not request.no_prebuilt:
-        catalog = with_labelled_wheels(catalog, request, indexes)
     return _resolve_open(catalog, request, indexes, keep)
 
 
@@ -95,7 +92,7 @@ def _resolve_open(
         return outcome if isinstance(outcome, Resolution) else None
 
     conflict = explain_open_conflict(catalog, request, answer, resolves)
-    return replace(conflict, warnings=answer.hints)
+    return replace(conflict, warnings=answer.warnings)
 
 
 def solve(
@@ -103,12 +100,21 @@ def solve(
 ) -> Resolution | Refuted:
     """Return the resolution of a request, or the proof that it has none; see `resolve` for the arguments."""
     from resolver.assembling import completed
+    from resolver.confirmation import confirm
     from resolver.solver import Refuted, Solver
+    from resolver.triton import TritonProvider
 
-    builder = start_problem(catalog, request, also=PAIRED_WITH_TORCH, keep=keep, open_world=True)
-    index = IndexProvider(indexes, builder.catalog, request)
-    bound = closed_names(builder.catalog, request.target.backend)
-    solver = Solver(builder, index, bound, dict(keep or {}))
+    inferred = InferredProvider(catalog, request, indexes)
+    providers: list[Provider] = [inferred, TritonProvider(catalog, request, indexes)]
+    if not request.no_prebuilt:
+        providers.append(LabelledProvider(catalog, request, indexes))
+    names = (requirement.name for requirement in request.requirements)
+    inferred.start(reachable(catalog, request.target.backend, names))
+    inferred.check()
+    builder = start_problem(
+        catalog, request, also=PAIRED_WITH_TORCH, keep=keep, open_world=True, providers=providers
+    )
+    solver = Solver(builder, indexes, keep or {})
     notes: list[str] = []
 
     def prefer_proven() -> list[tuple[int, int]] | None:
@@ -119,11 +125,12 @@ def solve(
     try:
         solution = solver.solve(prefer_proven if request.prefer == "proven" else None)
     except EnvironmentLacksError as error:
-        if index.has_answer:
+        if solver.index.has_answer:
             raise
         return _left_open(builder, error)
     if isinstance(solution, Refuted):
-        return solution
+        return solution._replace(warnings=(*inferred.warnings, *solution.warnings))
+    confirm(solver)
     return completed(resolution_of(builder.catalog, request, solver.problem, solution, notes), solver)
 
 

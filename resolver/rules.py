@@ -86,7 +86,7 @@ def is_unrequested_prerelease(
 ) -> Iterator[Exclusion]:
     """Exclude a pre-release, unless the request names one or the project has no other releases."""
     if not context.allows_prereleases and is_prerelease(release.version):
-        yield Exclusion("is a pre-release")
+        yield Exclusion("is a pre-release, and the request does not name one")
 
 
 def fits_no_target(release: Release, files: Sequence[File], context: Context) -> Iterator[Exclusion]:

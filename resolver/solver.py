@@ -25,13 +25,14 @@ from msgspec.structs import replace
 from resolver.choices import ALWAYS, Choices, Installed, Link, Pick, is_prerelease, names_prerelease
 from resolver.compiling import add_distributions
 from resolver.compiling.clauses import LIMITS, REQUEST
+from resolver.compiling.problem_builder import closed_names
 from resolver.compiling.request import closest_versions
 from resolver.errors import EnvironmentLacksError, SourceError, UsageError, did_you_mean
 from resolver.facts.catalog import applies, is_elsewhere
 from resolver.look_ahead import LookAhead
 from resolver.model import EARLY_PYTHON, PLATFORM, layer
 from resolver.problem import ABSENT, bits
-from resolver.providers.index import by_name
+from resolver.providers.index import IndexProvider, by_name
 from resolver.requirements import (
     is_for_cuda,
     is_rocm_package,
@@ -51,10 +52,9 @@ if TYPE_CHECKING:
     from resolver.compiling.problem_builder import ProblemBuilder
     from resolver.environment import Environment
     from resolver.facts.schema import Requires
-    from resolver.indexes import File, Metadata
+    from resolver.indexes import File, Metadata, PackageIndexes
     from resolver.model import Candidate, Request, Requirement
     from resolver.problem import Variable
-    from resolver.providers.index import IndexProvider
     from resolver.rules import Judged
     from resolver.search import Assumption
     from resolver.session import Solution
@@ -84,8 +84,8 @@ class Refuted(NamedTuple):
     """What follows from the statements alone; its reasons are demands, relations and `Link`s."""
     releases: Mapping[str, int] = {}
     """The number of releases of each project in the search."""
-    hints: tuple[str, ...] = ()
-    """How to resolve without distributions for CUDA."""
+    warnings: tuple[str, ...] = ()
+    """What was not considered, and how to resolve without distributions for CUDA."""
 
     @property
     def links(self) -> list[Link]:
@@ -100,31 +100,28 @@ class Solver:
     ----------
     builder
         The problem of the platform and the catalog, which grows with late distributions.
-    index
+    indexes
         The package indexes.
-    bound
-        Names that are resolved from the catalog only, whether or not the problem has them.
     keep
         Versions to prefer, by name.
 
     Attributes
     ----------
+    index
+        The provider of the indexes.
     skipped
         Releases that could not be considered, with the reason.
     """
 
-    def __init__(
-        self, builder: ProblemBuilder, index: IndexProvider, bound: frozenset[str], keep: dict[str, str]
-    ) -> None:
+    def __init__(self, builder: ProblemBuilder, indexes: PackageIndexes, keep: Mapping[str, str]) -> None:
         self.builder = builder
         self.problem = builder.problem()
-        self.index = index
         self.request: Request = builder.request
         self.catalog = builder.catalog
         self.session = Session(self.problem)
         self.search = self.session.search
         self.skipped: dict[str, str] = {}
-        self._bound = bound
+        self._bound = closed_names(self.catalog, self.request.target.backend)
         self._keep = keep
         self._demands = 0
         self._rank: dict[int, _Rank] = {}
@@ -138,6 +135,7 @@ class Solver:
         for demand in self.problem.demands:
             allowed &= demand.mask if demand.variable is python else -1
         self.targets = Targets(python, glibc, allowed, _patch_release(self.request))
+        self.index = IndexProvider(indexes, self.catalog, self.request, self.targets.applying)
         self.triton = Triton(self.catalog, self.request, self.problem, self.session.number, self.targets)
         self._installed = self.request.preinstalled.installed if self.request.preinstalled else {}
         self._limits = by_name(self.request.constraints)
@@ -153,13 +151,15 @@ class Solver:
         self._tried: dict[int, int] = {}
         self._losses: dict[int, int] = {}
         self._unreadable: dict[str, int] = {}
+        self._passed: dict[str, str] = {}
+        """By project, a release that was not chosen because it has no wheel."""
         self._needing_cuda: dict[str, tuple[str, str]] = {}
         """By project, the first release that was rejected, and the CUDA distribution that it requires."""
         self._unread: dict[Assumption, str] = {}
         self._dynamic: set[tuple[str, str]] = set()
         self._lacking: dict[Assumption, list[str]] = {}
         self._look_ahead = LookAhead(
-            index.indexes,
+            indexes,
             self.request.target.date,
             self._is_decided,
             allow_dynamic=self.request.support == "any",
@@ -308,7 +308,7 @@ class Solver:
         for choices in self._open.values():
             if choices.extra and is_required(self.search.domains[choices.number]):
                 extras.setdefault(choices.name, []).append(choices.extra)
-        environment = self._environment
+        environment = self.environment
         for choices in self._open.values():
             domain = self.search.domains[choices.number]
             if is_required(domain) and not choices.extra:
@@ -330,7 +330,8 @@ class Solver:
                 )
 
     @property
-    def _environment(self) -> Environment:
+    def environment(self) -> Environment:
+        """The chosen Python with its glibc."""
         return self._environment_of(any_patch=False)
 
     @property
@@ -352,6 +353,16 @@ class Solver:
                     f"{required}, which is for CUDA. {_override_hint(pick.name, required)}"
                 )
 
+    def passed_for_wheels(self) -> Iterator[str]:
+        """Yield a sentence for each pick that was chosen because a newer release has no wheel."""
+        for pick in self.picks():
+            newer = self._passed.get(pick.name, pick.version)
+            if version_key(newer) > version_key(pick.version):
+                yield (
+                    f"{pick.name} {pick.version} was chosen because {newer} has no wheel for "
+                    f"{self.environment}. To build it, require {pick.name}=={newer}."
+                )
+
     def _refused_for_cuda(self, texts: Iterable[str]) -> Iterator[str]:
         """Yield, for each CUDA distribution in the texts, a hint to resolve without it."""
         words = {word.strip(",") for text in texts for word in text.split()}
@@ -369,11 +380,11 @@ class Solver:
         except (EnvironmentLacksError, SourceError):
             return ()
         is_pinned = candidate.release is not None and (candidate.release.sdist or candidate.release.wheel)
-        return tuple(files if is_pinned else self._environment.installable(files))
+        return tuple(files if is_pinned else self.environment.installable(files))
 
     def needs_newer_patch(self, pick: Pick) -> bool:
         """Return whether only some patch releases of the Python may install a pick."""
-        environment = self._environment
+        environment = self.environment
         files = pick.files
         return bool(files) and not any(environment.allows_python(file.requires_python) for file in files)
 
@@ -466,9 +477,7 @@ class Solver:
 
     def _when(self, pythons: int) -> _Terms:
         """Return the term for Pythons; none if these are all."""
-        if pythons & self.targets.allowed == self.targets.allowed:
-            return {}
-        return {self.session.number["python"]: pythons & self.targets.allowed}
+        return {} if pythons == self.targets.all else {self.session.number["python"]: pythons}
 
     def _add_request(self, requirement: Requirement, pythons: int) -> None:
         """Add the demand of a requirement in the request, for some Pythons."""
@@ -577,7 +586,7 @@ class Solver:
 
     def _add_facts(self, choices: Choices) -> None:
         """Add the catalog's facts about the releases of a project."""
-        for row in self._rows.get(choices.name, ()):
+        for row in self.rows_of(choices.name):
             releases = choices.allowed_by(parse_specifier(row.releases) if row.releases else None)
             if row.is_of_wheel:
                 releases = self._with_wheel(choices, releases)
@@ -610,6 +619,15 @@ class Solver:
             rows.setdefault(normalize_name(row.package), []).append(row)
         return rows
 
+    def rows_of(self, name: str) -> Sequence[Requires]:
+        """Return the catalog's run requirements of a distribution for this backend."""
+        return self._rows.get(name, ())
+
+    @staticmethod
+    def is_limit(row: Requires) -> bool:
+        """Return whether a row only limits its object, without requiring it."""
+        return row.when_present or row.on in LIMITS
+
     def _add_row(self, row: Requires, name: str, terms: _Terms, version: str) -> None:
         """Add a requirement of the catalog if one of its ends is outside the catalog."""
         versions = [text.removeprefix("==") for text in row.versions]
@@ -625,7 +643,7 @@ class Solver:
             return
         if row.on == "python" and row.is_of_wheel and name in self._open:
             return  # the index knows the files for every Python
-        when_present = row.when_present or row.on in LIMITS
+        when_present = self.is_limit(row)
         variable: Variable | Choices | None = self.problem.variables.get(row.on)
         number = self.session.number.get(row.on, -1)
         if variable is None and row.on not in self._bound:
@@ -758,6 +776,7 @@ class Solver:
             if not self._is_excluded_now(self._exclusions(choices, bit)) and not self._is_source(
                 choices, bit, python
             ):
+                self._passed[choices.name] = choices.release(mask.bit_length() - 1).version
                 return other
         return mask
 
@@ -802,11 +821,10 @@ class Solver:
             project = self._open[choices.name]
             self.search.add({number: mask, project.number: project.everything & ~mask}, ALWAYS)
         else:
-            if exclusions := self._exclusions(choices, bit):
-                for exclusion, is_strict in exclusions:
-                    self._exclude(choices, [bit], exclusion, is_strict=is_strict)
-                if any(one.python == EVERYWHERE and one.glibc == EVERYWHERE for one, _ in exclusions):
-                    return
+            for exclusion, is_strict in self._exclusions(choices, bit):
+                self._exclude(choices, [bit], exclusion, is_strict=is_strict)
+            if not isinstance(release, Installed) and not self._files_of(choices, bit):
+                return
             if not isinstance(release, Installed) and self._judge(choices, bit).source_only:
                 self._prefer_wheels(choices)
             for extra in self._open.values():
@@ -823,12 +841,16 @@ class Solver:
         except (UsageError, ValueError) as error:
             self._skip(choices, mask, f"has an invalid requirement: {error}")
 
+    def _files_of(self, choices: Choices, bit: int) -> Sequence[File]:
+        """Return the files of a release that any Python may install; none if it is excluded."""
+        judged = self._judge(choices, bit)
+        return () if judged.is_excluded else self.targets.files(judged.files)
+
     def _metadata_of(self, choices: Choices, mask: int) -> Metadata | None:
         """Return the metadata of a release; exclude the release if its metadata cannot be used."""
         bit = mask.bit_length() - 1
-        files = self.targets.files(self._judge(choices, bit).files)
         try:
-            metadata = self.index.requirements(files)
+            metadata = self.index.requirements(self._files_of(choices, bit))
         except SourceError as error:
             self._skip(choices, mask, f"has broken metadata: {error.message}")
             return None
@@ -995,7 +1017,7 @@ class Solver:
             return
         if candidate.release is not None:
             known = {*self.session.number, *self._bound}
-            for row in self._rows.get(name, ()):
+            for row in self.rows_of(name):
                 if row.on not in known and applies(row, candidate.release):
                     self._add_row(row, name, {number: mask}, candidate.version)
         files = self._files(candidate, number, mask)

@@ -56,14 +56,15 @@ class Targets:
 
     Attributes
     ----------
-    allowed
-        The mask of these Pythons.
+    all, allowed
+        The masks of all Pythons and of those that the request allows.
     """
 
     def __init__(self, python: Variable, glibc: Variable, allowed: int, release: str = "") -> None:
         self._python = python
         self._glibc = glibc
         self._release = release
+        self.all = python.present
         self.allowed = allowed & python.present
         self._fits: dict[tuple[str, str, bool], list[tuple[int, int]]] = {}
         self._markers: dict[tuple[str, str], int] = {}
@@ -95,13 +96,15 @@ class Targets:
     def applying(self, marker: str, extra: str = "") -> int:
         """Return the Pythons to which a marker applies, with one extra or without any.
 
+        These are all Pythons if the marker does not depend on Python, else some of those that are allowed.
+
         Raises
         ------
         ValueError
             The marker is not valid.
         """
         if not marker:
-            return self.allowed
+            return self.all
         key = marker, extra
         mask = self._markers.get(key)
         if mask is None:
@@ -109,7 +112,7 @@ class Targets:
                 mask = sum(1 << bit for bit, one in self.environments.items() if one.applies(marker, extra))
             else:
                 applies = next(iter(self.environments.values())).applies(marker, extra)
-                mask = self.allowed if applies else 0
+                mask = self.all if applies else 0
             self._markers[key] = mask
         return mask
 
@@ -153,13 +156,14 @@ class Targets:
         return known
 
     def files(self, files: Sequence[File]) -> list[File]:
-        """Return the files that the most preferred Python with any file may install, the best first."""
+        """Return the files that any Python may install: those of the most preferred Python first."""
+        found: dict[str, File] = {}
         for environments in (self.environments, self._lenient):
             for environment in environments.values():
-                installable = environment.installable(files)
-                if installable:
-                    return installable
-        return []
+                found |= {
+                    file.name: file for file in environment.installable(files) if file.name not in found
+                }
+        return list(found.values())
 
     def names(self, pythons: int) -> str:
         """Return Pythons as text, such as ``Python 3.9 and 3.10``."""

@@ -13,23 +13,24 @@ from typing import TYPE_CHECKING
 
 from resolver.choices import Link, is_prerelease
 from resolver.errors import EnvironmentLacksError, SourceError
+from resolver.facts.schema import FOLDER
 from resolver.indexes import uploaded_by
 from resolver.model import Candidate, Fact
 from resolver.problem import ABSENT
 from resolver.requirements import TRITON_NAMES, exact_requirement, parse_requirement, split_marker
+from resolver.versions import allows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from resolver.facts.catalog import Catalog
-    from resolver.facts.schema import Torch
+    from resolver.facts.schema import Requires, Torch
     from resolver.indexes import PackageIndexes
     from resolver.model import Request, Requirement
     from resolver.problem import Problem
     from resolver.targets import Targets
 
 Terms = dict[int, int]
-State = "Callable[[Terms, Link], None]"
 
 
 def is_exact(row: Torch) -> bool:
@@ -38,19 +39,51 @@ def is_exact(row: Torch) -> bool:
     return not marker and exact_requirement(head) is not None
 
 
-def unlisted(rows: Iterable[Torch], indexes: PackageIndexes, request: Request) -> Iterator[Candidate]:
-    """Yield the tritons on the index of each torch whose exact triton the catalog does not have."""
-    for row in rows:
-        if not row.index or exact_requirement(split_marker(row.triton)[0]):
-            continue
-        names = [parse_requirement(split_marker(row.triton)[0]).name] if row.triton else TRITON_NAMES
-        for name in names:
+class TritonProvider:
+    """The tritons on the index of torch whose exact version the catalog does not have.
+
+    They are looked up for torch wheels of the user's own catalogs, and if the request leaves only torch wheels
+    without an exact triton.
+    """
+
+    def __init__(self, catalog: Catalog, request: Request, indexes: PackageIndexes) -> None:
+        self._request = request
+        self._indexes = indexes
+        torches = [one.specifier for one in request.requirements if one.name == "torch" and one.specifier]
+        rows = [
+            row
+            for row in catalog.torch.values()
+            if row.backend == request.target.backend == "rocm" and allows(torches, row.version)
+        ]
+        without = [row for row in rows if row.index and not exact_requirement(split_marker(row.triton)[0])]
+        own = [row for row in without if not row.from_file.startswith(FOLDER)]
+        self._rows = without if len(without) == len(rows) else own
+        self._found: dict[str, list[Candidate]] = {}
+
+    def candidates(self, name: str) -> Sequence[Candidate]:
+        """Return the tritons of a name."""
+        if name not in TRITON_NAMES:
+            return []
+        if name not in self._found:
+            self._found[name] = list(self._candidates(name))
+        return self._found[name]
+
+    def requirements(self, candidate: Candidate) -> Sequence[Requires]:  # noqa: ARG002  part of the protocol
+        """Return nothing: torch requires triton, not the other way round."""
+        return ()
+
+    def _candidates(self, name: str) -> Iterator[Candidate]:
+        for row in self._rows:
+            if row.triton and parse_requirement(split_marker(row.triton)[0]).name != name:
+                continue
             try:
-                project = indexes.at(row.index).project(name)
+                project = self._indexes.at(row.index).project(name)
             except (EnvironmentLacksError, SourceError):
                 continue  # reported when torch is chosen and its triton is missing
             for release in project.releases if project else ():
-                if not is_prerelease(release.version) and uploaded_by(release.files, request.target.date):
+                if not is_prerelease(release.version) and uploaded_by(
+                    release.files, self._request.target.date
+                ):
                     text = f"{name} {release.version} is published at {row.index}, the index of torch"
                     fact = Fact(text, "documented", f"{row.index}/{name}/")
                     yield Candidate(name, release.version, "distribution", "published", fact, index=row.index)

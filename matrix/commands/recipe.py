@@ -23,7 +23,7 @@ from matrix.settings import Settings, load_catalog, merge, overlays
 from resolver.errors import MatrixError, UsageError
 from resolver.facts.loading import load_uncached, overlay_files, shipped_files
 from resolver.facts.schema import Recipe
-from resolver.inferred import with_releases_of
+from resolver.providers.inferred import with_releases_of
 from resolver.model import Conflict
 
 if TYPE_CHECKING:

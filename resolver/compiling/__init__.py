@@ -6,7 +6,7 @@ does not distinguish between drivers, wheels and images.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from resolver.compiling.clauses import PAIRED_WITH_TORCH
@@ -16,13 +16,13 @@ from resolver.compiling.platform import compile_platform
 from resolver.compiling.preinstalled import compile_preinstalled
 from resolver.compiling.problem_builder import ProblemBuilder, reachable
 from resolver.compiling.request import compile_request, demand_limits
-from resolver.facts.catalog import without_prebuilt
 from resolver.problem import Problem, Relation
 
 if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Backend
     from resolver.model import Request
+    from resolver.providers import Provider
 
 
 def compile_problem(
@@ -62,11 +62,15 @@ def start_problem(
     also: Collection[str] = (),
     keep: Mapping[str, str] | None = None,
     open_world: bool = False,
+    providers: Sequence[Provider] = (),
 ) -> ProblemBuilder:
-    """Compile like `compile_problem`, and return the builder, whose problem `add_distributions` extends."""
-    if request.no_prebuilt:
-        catalog = without_prebuilt(catalog, request.target.backend)
-    builder = ProblemBuilder(catalog, request, also=also, keep=keep, open_world=open_world)
+    """Compile like `compile_problem`, and return the builder, whose problem `add_distributions` extends.
+
+    The candidates of the providers come besides those of the catalog.
+    """
+    builder = ProblemBuilder(
+        catalog, request, also=also, keep=keep, open_world=open_world, providers=providers
+    )
     compile_platform(builder)
     compile_torch(builder)
     compile_packages(builder)

@@ -25,9 +25,9 @@ from resolver.compiling.clauses import (
 )
 from resolver.compiling.problem_builder import built_for_builds
 from resolver.facts.catalog import is_elsewhere, recipe_for
-from resolver.model import Candidate, Fact
+from resolver.model import UNLISTED, Candidate, Fact
 from resolver.problem import LazyText, Variable
-from resolver.requirements import exact_requirement, normalize_name, split_marker
+from resolver.requirements import TRITON_NAMES, exact_requirement, normalize_name, split_marker
 from resolver.versions import allows, join_words, minor, newest_first, satisfies
 
 if TYPE_CHECKING:
@@ -47,6 +47,9 @@ def compile_torch(builder: ProblemBuilder) -> None:
         for name, version in {**_companions(row), **_triton_of_some_pythons(row)}.items():
             if name in builder.reachable or name not in PAIRED_WITH_TORCH:
                 companions.setdefault(name, {}).setdefault(version, []).append(row)
+    for name in TRITON_NAMES:
+        if builder.candidates(name):
+            companions.setdefault(name, {})
     for name, versions in companions.items():
         candidates = [_companion_candidate(name, version, torches) for version, torches in versions.items()]
         _add_torch_variable(builder, name, candidates)
@@ -81,7 +84,7 @@ def _torch_rows(builder: ProblemBuilder) -> list[schema.Torch]:
 
 
 def _add_torch_variable(builder: ProblemBuilder, name: str, published: Sequence[Candidate]) -> None:
-    candidates = [*published, *package_candidates(builder, name)]
+    candidates = [*published, *builder.candidates(name)]
     builder.add_variable(name, candidates, last=lambda candidate: candidate.origin == "build")
 
 
@@ -201,11 +204,12 @@ def compile_packages(builder: ProblemBuilder) -> None:
     names = [
         name
         for name in builder.catalog.package
-        if name in builder.reachable and builder.is_closed(name) and builder.catalog.releases_of(name)
+        if name in builder.reachable and builder.is_closed(name) and builder.candidates(name)
     ]
     for name in names:
         if name not in builder.variables:
-            builder.add_variable(name, package_candidates(builder, name), last=_lateness(builder, name))
+            builder.add_variable(name, builder.candidates(name), last=_lateness(builder, name))
+            _avoid_unlisted(builder, name)
     for name in names:
         masks = _ReleaseMasks(builder.variables[name])
         if builder.is_new(name):
@@ -219,59 +223,57 @@ def _lateness(builder: ProblemBuilder, name: str) -> Callable[[Candidate], int]:
 
     The releases that the catalog does not list come last, because they are untested.
     """
-    has_prebuilt = any(map(is_elsewhere, builder.catalog.releases_of(name)))
-    inferred = builder.catalog.inferred
+    releases = (candidate.release for candidate in builder.candidates(name))
+    has_prebuilt = any(release is not None and is_elsewhere(release) for release in releases)
 
     def lateness(candidate: Candidate) -> int:
-        if (candidate.name, candidate.version, candidate.variant) in inferred:
+        if candidate.inferred_from:
             return 2
         return int(has_prebuilt and candidate.origin == "build")
 
     return lateness
 
 
-def package_candidates(builder: ProblemBuilder, name: str) -> list[Candidate]:
-    """Return a candidate for every release of a package."""
-    return [_release_candidate(builder, release) for release in builder.catalog.releases_of(name)]
+def _avoid_unlisted(builder: ProblemBuilder, name: str) -> None:
+    """Let the search decide first whether releases that the catalog does not list may be used.
 
-
-def _release_candidate(builder: ProblemBuilder, release: schema.Release) -> Candidate:
-    return Candidate(
-        release.package,
-        release.version,
-        "distribution",
-        "published" if release.is_published else "build",
-        Fact.of(release, _origin_text(release)),
-        variant=release.variant,
-        index=release.index,
-        release=release,
-        recipe=recipe_for(builder.catalog, release, builder.target.backend),
-    )
-
-
-def _origin_text(release: schema.Release) -> str:
-    name = f"{release.package} {release.version}"
-    if release.git:
-        return f"{name} is {release.git.url} at {release.git.commit[:12]}"
-    if release.sdist:
-        return f"{name} is the sdist {release.sdist.file}"
-    if release.wheel:
-        return f"{name} is published as {release.wheel.file}"
-    place = release.wheels[0].url.rpartition("/")[0] if release.wheels else release.index
-    return f"{name} is published {f'at {place}' if place else 'on PyPI'}"
+    Such a release never beats one that is known to fit. So a component of its own is decided before all
+    others: whether the listed releases are enough.
+    """
+    unlisted = [
+        candidate.version for candidate in builder.variables[name].candidates if candidate.inferred_from
+    ]
+    if not unlisted:
+        return
+    component = f"{UNLISTED}{name}"
+    fact = Fact(f"the catalog lists releases of {name}", "documented", "the catalog")
+    ways = [Candidate(component, way, "platform", "request", fact) for way in ("listed", "any")]
+    builder.add_variable(component, ways, rank=lambda way: way.version)
+    builder.relate(name, component, [Clause(version_in(unlisted), version_in(["any"]), fact)], forbids=True)
+    builder.demand_stated(component, any_candidate, fact.text, fact.source)
 
 
 def _relate_to_backend(builder: ProblemBuilder, name: str, masks: _ReleaseMasks) -> None:
     clauses = []
-    for release in builder.catalog.releases_of(name):
+    for candidate in builder.candidates(name):
+        release = candidate.release
+        if release is None:
+            continue
         is_published = release.is_published
         backends = release.backend
         if not is_published:
-            backends = tuple(backend for backend in backends if recipe_for(builder.catalog, release, backend))
-        neighbour = builder.catalog.inferred.get(release.key(), "")
-        text = LazyText(release.status, _backend_fact, (release, backends, neighbour))
+            backends = tuple(backend for backend in backends if _recipe(builder, candidate, release, backend))
+        text = LazyText(release.status, _backend_fact, (release, backends, candidate.inferred_from))
         clauses.append(Clause(masks.of(release), version_in(backends), text, build_only=not is_published))
     builder.relate(name, "backend", clauses)
+
+
+def _recipe(
+    builder: ProblemBuilder, candidate: Candidate, release: schema.Release, backend: schema.Backend
+) -> schema.Recipe | None:
+    if backend == builder.target.backend:
+        return candidate.recipe
+    return recipe_for(builder.catalog, release, backend)
 
 
 def _backend_fact(release: schema.Release, backends: Sequence[str], neighbour: str) -> Fact:
@@ -295,9 +297,9 @@ def _relate_to_requirements(builder: ProblemBuilder, name: str, masks: _ReleaseM
             on = normalize_name(row.on)
             grouped.setdefault((on, row.when_present or on in LIMITS), []).append(row)
     inferred = {
-        f"=={version}": neighbour
-        for (package, version, _), neighbour in builder.catalog.inferred.items()
-        if package == name
+        f"=={candidate.version}": candidate.inferred_from
+        for candidate in builder.candidates(name)
+        if candidate.inferred_from
     }
     for (on, when_present), rows in grouped.items():
         if on not in builder.variables:

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cached_property
+from itertools import product
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from resolver.compiling.clauses import PAIRED_WITH_TORCH, REQUEST, Clause, mask_of
-from resolver.compiling.installed_versions import InstalledVersion, extend, installed_names, with_installed
 from resolver.errors import UsageError, did_you_mean
 from resolver.facts.catalog import recipe_for, within
 from resolver.model import PLATFORM, STATUS_RANK, SUPPORT_FLOOR
 from resolver.problem import ABSENT, Demand, LazyText, Preference, Problem, Relation, Row, Variable
+from resolver.providers.catalog import CatalogProvider
+from resolver.providers.installed import InstalledVersion, extend, installed_names, with_installed
 from resolver.requirements import exact_requirement, normalize_name, parse_requirement, required_name
 from resolver.versions import satisfies, shorten, sort_key
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Backend
     from resolver.model import Candidate, Fact, Request, Requirement, Target
+    from resolver.providers import Provider
 
 
 class ProblemBuilder:
@@ -48,6 +51,11 @@ class ProblemBuilder:
         The site's advice, by component; empty if the request does not follow its advice.
     open_world
         Whether distributions outside the catalog are resolved against indexes.
+
+    Parameters
+    ----------
+    providers
+        Providers besides the catalog.
     """
 
     def __init__(
@@ -58,7 +66,10 @@ class ProblemBuilder:
         also: Iterable[str] = (),
         keep: Mapping[str, str] | None = None,
         open_world: bool = False,
+        providers: Sequence[Provider] = (),
     ) -> None:
+        self._providers = (CatalogProvider(catalog, request), *providers)
+        self._candidates: dict[str, list[Candidate]] = {}
         self.catalog = catalog
         self.request = request
         self.target = request.target
@@ -92,6 +103,17 @@ class ProblemBuilder:
         for row in self.catalog.requires:
             if row.package in names:
                 self.requires.setdefault(row.package, []).append(row)
+        for name, provider in product(sorted(names), self._providers[1:]):
+            for candidate in provider.candidates(name):
+                self.requires.setdefault(name, []).extend(provider.requirements(candidate))
+
+    def candidates(self, name: str) -> list[Candidate]:
+        """Return the candidates that the providers have for a distribution."""
+        known = self._candidates.get(name)
+        if known is None:
+            found = (candidate for provider in self._providers for candidate in provider.candidates(name))
+            known = self._candidates[name] = list(found)
+        return known
 
     def is_new(self, *key: object) -> bool:
         """Return whether a part of the problem is compiled for the first time."""

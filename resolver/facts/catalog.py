@@ -148,19 +148,6 @@ def is_elsewhere(release: schema.Release) -> bool:
     return bool(release.wheels or release.index)
 
 
-def without_prebuilt(catalog: Catalog, backend: str) -> Catalog:
-    """Return a catalog without the published releases of the packages that it can build for a backend."""
-    built = {
-        row.package
-        for row in catalog.release.values()
-        if not row.is_published and backend in row.backend and recipe_for(catalog, row, backend)
-    }
-    kept = {
-        key: row for key, row in catalog.release.items() if not (row.is_published and row.package in built)
-    }
-    return msgspec.structs.replace(catalog, release=kept)
-
-
 def recipe_for(catalog: Catalog, release: schema.Release, backend: str) -> schema.Recipe | None:
     """Return the recipe that builds a release for a backend; the last recipe if several match."""
     recipes = catalog.recipes_of(release.package)

@@ -2,21 +2,34 @@
 
 | provider | module | knows |
 | --- | --- | --- |
-| catalog | `catalog` | releases, recipes and platform rows of the catalog |
+| catalog | `catalog` | the releases and recipes of the catalog |
 | index | `index` | projects, files and metadata of any index |
 | inferred | `inferred` | releases that only an index lists, with the facts of the nearest older release |
 | labelled | `labelled` | wheels that were built with this program, on the user's indexes |
-| preinstalled, image | `installed` | what is in the environment or the base image, and must stay |
+| preinstalled | `installed` | what is in the environment and must stay |
+| image | `installed` | what is in the base image and must stay |
 
-Each has `candidates` and `requirements`, and none changes the catalog. The search asks them as it goes on; the
-confirmation asks them again, for the chosen candidates only.
+Each has `candidates` and `requirements`, and none changes the catalog. The problem is compiled from their
+candidates; the search asks the index provider as it goes on; the confirmation asks all of them again, for the
+chosen candidates only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
-Candidate_contra = TypeVar("Candidate_contra", contravariant=True)
-Candidate_co = TypeVar("Candidate_co", covariant=True)
-Requirements_co = TypeVar("Requirements_co", covariant=True)
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from resolver.facts.schema import Requires
+    from resolver.model import Candidate
+
+
+class Provider(Protocol):
+    """Who knows candidates of distributions, and the facts about what they require."""
+
+    def candidates(self, name: str) -> Sequence[Candidate]:
+        """Return the candidates of a distribution, in no particular order."""
+
+    def requirements(self, candidate: Candidate) -> Sequence[Requires]:
+        """Return the facts that apply to a candidate of this provider only."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from resolver.choices import Installed
 from resolver.errors import EnvironmentLacksError, SourceError, UsageError
-from resolver.facts.catalog import is_elsewhere
 from resolver.indexes import files_of
 from resolver.requirements import is_rocm_package
 from resolver.specifiers import version_key, version_or_none
@@ -28,8 +27,8 @@ class IndexProvider:
         The package indexes.
     catalog, request
         The facts and the request.
-    is_of_torch
-        Returns whether a name means the triton of torch.
+    applies
+        Returns whether a marker applies to any Python of the request.
 
     Attributes
     ----------
@@ -37,7 +36,14 @@ class IndexProvider:
         Whether an index has replied.
     """
 
-    def __init__(self, indexes: PackageIndexes, catalog: Catalog, request: Request) -> None:
+    def __init__(
+        self,
+        indexes: PackageIndexes,
+        catalog: Catalog,
+        request: Request,
+        applies: Callable[[str], object] = bool,
+    ) -> None:
+        self._applies = applies
         self.indexes = indexes
         self.has_answer = False
         self._catalog = catalog
@@ -111,7 +117,11 @@ class IndexProvider:
         UsageError
             The request has several URLs for the name.
         """
-        direct = [requirement for requirement in self._stated.get(name, ()) if requirement.url]
+        direct = [
+            requirement
+            for requirement in self._stated.get(name, ())
+            if requirement.url and (not requirement.marker or self._applies(requirement.marker))
+        ]
         for other in direct[1:]:
             if other.url != direct[0].url and other.marker == direct[0].marker:
                 msg = f"{shorten(other.text)!r} and {shorten(direct[0].text)!r} have different URLs."
@@ -161,14 +171,3 @@ def by_name(requirements: Iterable[Requirement]) -> dict[str, list[Requirement]]
     for requirement in requirements:
         named.setdefault(requirement.name, []).append(requirement)
     return named
-
-
-def replaced(
-    requirement: Requirement, marker: str, overrides: dict[str, list[Requirement]]
-) -> Iterator[tuple[Requirement, str]]:
-    """Yield a requirement or its overrides, each with the further marker under which it applies."""
-    for stated in overrides.get(requirement.name, (requirement,)):
-        yield stated, "" if stated is requirement else stated.marker
-
-
-__all__ = ["IndexProvider", "by_name", "index_of", "is_elsewhere", "replaced"]

@@ -16,7 +16,7 @@ from matrix.api import write_lock
 from matrix.cli import main
 from resolver.errors import LockError
 from resolver.facts.loading import load
-from resolver.inferred import with_releases_of
+from resolver.providers.inferred import with_releases_of
 from resolver.model import Request, Resolution, Target
 from resolver.requirements import parse_requirement
 from resolver.resolve import resolve

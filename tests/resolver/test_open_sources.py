@@ -15,6 +15,7 @@ from resolver.resolve import resolve
 from tests.resolver.solve_helpers import ask
 from tests.support.indexes import FakeIndexes, FakeRelease
 
+STATIC = FakeRelease(wheels=(), sdist=True)
 LEGACY = FakeRelease(wheels=(), sdist=True, static=False, requires=["six>=1"])
 
 
@@ -29,7 +30,7 @@ def _resolved(catalog: Catalog, indexes: FakeIndexes, text: str, support: Suppor
 
 
 def test_sdist_with_dynamic_metadata_is_inferred(catalog: Catalog) -> None:
-    indexes = FakeIndexes({"old": {"2.0": LEGACY, "1.0": []}, "six": {"1.17": []}})
+    indexes = FakeIndexes({"old": {"2.0": LEGACY, "1.0": STATIC}, "six": {"1.17": []}})
     lock = _resolved(catalog, indexes, "old")
     pick = lock.pick("old")
     assert pick is not None
@@ -68,7 +69,7 @@ def test_dynamic_metadata_counts_for_the_catalog(catalog: Catalog) -> None:
 
 @pytest.mark.parametrize("support", ["documented", "observed"])
 def test_support_excludes_dynamic_metadata(catalog: Catalog, support: Support) -> None:
-    indexes = FakeIndexes({"old": {"2.0": LEGACY, "1.0": []}})
+    indexes = FakeIndexes({"old": {"2.0": LEGACY, "1.0": STATIC}})
     lock = _resolved(catalog, indexes, "old", support)
     pick = lock.pick("old")
     assert pick is not None

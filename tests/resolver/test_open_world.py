@@ -73,27 +73,38 @@ def test_release_may_require_itself() -> None:
         (["1a1", "1.dev1"], "a", "1a1"),
         (["1", "2a1"], "a>=2a1", "2a1"),
         (["1", "2a1"], "a>=1a1", "2a1"),
-        (["1", "2a1"], "a>1", "2a1"),
         (["1", "2+git.1b5"], "a", "2+git.1b5"),
         (["1", "2.post1"], "a", "2.post1"),
         (["1", "2.dev"], "a", "1"),
         (["1", "2RC"], "a", "1"),
     ],
 )
-def test_prerelease_is_chosen_if_named_or_nothing_else_fits(
+def test_prerelease_is_chosen_if_named_or_project_has_nothing_else(
     offered: list[str], requirement: str, version: str
 ) -> None:
     assert chosen({"a": versions(*offered)}, requirement) == {"a": version}
 
 
-def test_prerelease_that_dependency_names_is_chosen() -> None:
-    projects: Projects = {"a": {"1": ["b>=2a1"]}, "b": versions("1", "2a1")}
-    assert chosen(projects, "a", "b") == {"a": "1", "b": "2a1"}
-
-
-def test_prerelease_is_chosen_if_requirements_exclude_all_others() -> None:
-    projects: Projects = {"a": {"1a1": [], "1": ["missing"]}}
-    assert chosen(projects, "a") == {"a": "1a1"}
+@pytest.mark.parametrize(
+    ("projects", "requirements", "named"),
+    [
+        ({"a": versions("1", "2a1")}, ["a>1"], {"a": "2a1"}),
+        ({"a": {"1": ["b>=2a1"]}, "b": versions("1", "2a1")}, ["a", "b"], {"a": "1", "b": "2a1"}),
+        ({"a": {"1a1": [], "1": ["missing"]}}, ["a"], {"a": "1a1"}),
+        (
+            {"a": {"2rc1": [], "1": FakeRelease(requires_python="<3.12")}},
+            ["a"],
+            {"a": "2rc1"},
+        ),
+    ],
+    ids=["range", "dependency", "requirements", "python"],
+)
+def test_prerelease_that_request_does_not_name_is_refused(
+    projects: Projects, requirements: list[str], named: dict[str, str]
+) -> None:
+    assert chosen(projects, *requirements) == {}
+    name, version = next((name, version) for name, version in named.items() if not version.isdecimal())
+    assert chosen(projects, *requirements, f"{name}>={version}") == named
 
 
 def test_override_replaces_requirements_of_request_and_releases() -> None:
@@ -310,7 +321,12 @@ def test_sdist_with_static_metadata_can_be_chosen() -> None:
 
 
 def test_sdist_without_static_metadata_is_skipped_and_reported() -> None:
-    projects: Projects = {"a": {"2": FakeRelease(wheels=(), sdist=True, static=False), "1": []}}
+    projects: Projects = {
+        "a": {
+            "2": FakeRelease(wheels=(), sdist=True, static=False),
+            "1": FakeRelease(wheels=(), sdist=True),
+        }
+    }
     resolution = answer(projects, "a", support="documented", glibc=None)
     assert isinstance(resolution, Resolution)
     assert versions_of(resolution) == {"a": "1"}

@@ -60,8 +60,7 @@ def state(search: Search, terms: Terms) -> None:
         return
     subjects, objects = search.everything[subject], search.everything[target]
     allowed = [
-        objects & ~(terms[target] if terms[subject] >> bit & 1 else 0)
-        for bit in range(subjects.bit_length())
+        objects & ~(terms[target] if terms[subject] >> bit & 1 else 0) for bit in range(subjects.bit_length())
     ]
     search.add_table(subject, target, allowed, reason)
 

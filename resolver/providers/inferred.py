@@ -1,8 +1,7 @@
 """Releases that the catalog does not list, with the facts of the nearest older release.
 
 Facts over ranges apply to every release in them. If no row has a fact for a release, the fact is copied from
-the nearest older release, with status ``inferred``. So a package index can widen the catalog, and every later
-step reads the wider catalog like any other: no other module depends on the origin of the rows.
+the nearest older release, with status ``inferred``.
 """
 
 from __future__ import annotations
@@ -13,73 +12,129 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from resolver.compiling.installed_versions import installed_names
 from resolver.compiling.problem_builder import closed_names
 from resolver.compiling.request import closest_versions
 from resolver.errors import EnvironmentLacksError, UsageError
 from resolver.facts.catalog import is_elsewhere, recipe_for
 from resolver.facts.schema import Sdist
 from resolver.indexes import uploaded_by
+from resolver.providers.catalog import candidate_of
+from resolver.providers.installed import installed_names
 from resolver.requirements import normalize_name
 from resolver.specifiers import Versions, version_key, version_or_none
 from resolver.versions import bounds_cross, newest_first, parse_specifier, shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
     from datetime import date
 
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Backend, Recipe, Release, Requires
     from resolver.indexes import File, PackageIndexes, Project
     from resolver.indexes import Release as Published
-    from resolver.model import Distribution, Request, Requirement, Resolution
+    from resolver.model import Candidate, Distribution, Request, Requirement, Resolution
 
 
-def widened(
-    catalog: Catalog, request: Request, indexes: PackageIndexes, conflicting: Collection[str] = ()
-) -> Catalog:
-    """Return a catalog with the releases of package indexes that a request needs, if there are any.
+class InferredProvider:
+    """Releases that only an index lists, each with the facts of the nearest older release of the catalog.
+
+    The pages of the projects are fetched when candidates are asked for. An index that cannot be reached has no
+    candidates; `check` reports it if a requirement depends on them.
 
     Parameters
     ----------
     catalog, request
         The facts and the request.
     indexes
-        The package indexes with the releases.
-    conflicting
-        Components of the conflict: only other releases of these can resolve it. If empty, every package for
-        which a requirement matches no release of the catalog is widened.
-
-    Raises
-    ------
-    UsageError
-        No release that can be used matches a requirement; the message contains the reason.
-    EnvironmentLacksError
-        An index cannot be reached for a component of a conflict.
-    SourceError
-        A page of an index is broken.
+        The package indexes.
     """
-    backend = request.target.backend
-    unmatched = [] if conflicting else [r for r in request.requirements if _is_unmatched(catalog, request, r)]
-    names = {requirement.name for requirement in unmatched} | {*conflicting}
-    names &= closed_names(catalog, backend)
-    names = {name for name in names if _is_on_index(catalog, name, backend)}
-    for name in sorted(names):
-        indexes.submit(partial(indexes.project, name))
-    for name in sorted(names):
-        requirements = [requirement for requirement in unmatched if requirement.name == name]
-        try:
-            project = indexes.project(name)
-        except EnvironmentLacksError as lack:
-            if requirements:
-                raise _unknown(catalog, requirements[0], lack) from None
-            raise
-        if project is not None:
-            catalog = infer_releases(catalog, name, project, backend, until=request.target.date)
-        for requirement in requirements:
-            if not requirement.marker and _is_unmatched(catalog, request, requirement):
-                raise _no_release(catalog, requirement, request, project, indexes.urls)
-    return catalog
+
+    def __init__(self, catalog: Catalog, request: Request, indexes: PackageIndexes) -> None:
+        self._catalog = catalog
+        self._request = request
+        self._indexes = indexes
+        self._backend = request.target.backend
+        self._closed = closed_names(catalog, self._backend)
+        self._wider: dict[str, Catalog] = {}
+        self._lacks: dict[str, EnvironmentLacksError] = {}
+
+    def start(self, names: Iterable[str]) -> None:
+        """Start to fetch the pages of projects."""
+        for name in names:
+            if self._counts(name):
+                self._indexes.submit(partial(self._indexes.project, name))
+
+    def candidates(self, name: str) -> Sequence[Candidate]:
+        """Return the releases of a package that the catalog does not list."""
+        if not self._counts(name):
+            return []
+        wider = self._with_releases(name)
+        rows = (wider.release[key] for key in wider.inferred if key not in self._catalog.inferred)
+        return [
+            candidate_of(row, recipe_for(wider, row, self._backend), inferred_from=wider.inferred[row.key()])
+            for row in rows
+        ]
+
+    def requirements(self, candidate: Candidate) -> Sequence[Requires]:
+        """Return the facts that are copied from the nearest older release."""
+        copied = self._with_releases(candidate.name).requires[len(self._catalog.requires) :]
+        return [row for row in copied if row.releases == f"=={candidate.version}"]
+
+    def check(self) -> None:
+        """Check that some release matches each requirement of the request on a package of the catalog.
+
+        Raises
+        ------
+        UsageError
+            No release that can be used matches a requirement; the message contains the reason.
+        """
+        for requirement in self._request.requirements:
+            name = requirement.name
+            if not self._is_unmatched(self._catalog, requirement) or not self._is_on_index(name):
+                continue
+            wider = self._with_releases(name)
+            if name in self._lacks:
+                raise _unknown(self._catalog, requirement, self._lacks[name]) from None
+            if not requirement.marker and self._is_unmatched(wider, requirement):
+                project = self._indexes.project(name)
+                raise _no_release(self._catalog, requirement, self._request, project, self._indexes.urls)
+
+    @property
+    def warnings(self) -> list[str]:
+        """A warning for each project whose index could not be reached."""
+        return [
+            f"Releases of {name} that the catalog does not list were not considered: {error.message}"
+            for name, error in self._lacks.items()
+        ]
+
+    def _counts(self, name: str) -> bool:
+        """Return whether releases of a package may be inferred for the request."""
+        if name not in self._closed or not self._is_on_index(name):
+            return False
+        requirements = (requirement for requirement in self._request.requirements if requirement.name == name)
+        unmatched = any(self._is_unmatched(self._catalog, requirement) for requirement in requirements)
+        return self._request.support == "any" or unmatched
+
+    def _with_releases(self, name: str) -> Catalog:
+        """Return a private catalog that has the releases of a project, too."""
+        wider = self._wider.get(name)
+        if wider is None:
+            wider, project = self._catalog, None
+            try:
+                project = self._indexes.project(name)
+            except EnvironmentLacksError as lack:
+                self._lacks[name] = lack
+            if project is not None:
+                until = self._request.target.date
+                wider = infer_releases(self._catalog, name, project, self._backend, until=until)
+            self._wider[name] = wider
+        return wider
+
+    def _is_on_index(self, name: str) -> bool:
+        return _is_on_index(self._catalog, name, self._backend)
+
+    def _is_unmatched(self, catalog: Catalog, requirement: Requirement) -> bool:
+        return _is_unmatched(catalog, self._request, requirement)
 
 
 def infer_releases(
@@ -126,14 +181,6 @@ def with_releases_of(catalog: Catalog, lock: Resolution) -> Catalog:
             row = _like(neighbour, pick.version, backend, pick.sdist, pick.facts[0].source)
             catalog = _with_facts(catalog, pick.name, [(row, neighbour)], backend)
     return catalog
-
-
-def inferred_warning(catalog: Catalog, pick: Distribution) -> str:
-    """Return the warning about a release that the catalog does not list; empty for any other."""
-    neighbour = catalog.inferred.get((pick.name, pick.version, pick.variant), "")
-    if not neighbour:
-        return ""
-    return f"{pick} is not in the catalog, so it has the facts of {neighbour} (inferred)."
 
 
 def _is_inferred(catalog: Catalog, pick: Distribution) -> bool:

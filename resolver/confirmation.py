@@ -1,0 +1,256 @@
+"""Confirm an answer: resolvelib resolves the same request over the same providers, limited to the answer.
+
+resolvelib is a second, independent resolver. It knows only the chosen candidates, asks the providers for their
+requirements again, and must accept every one of them: none may violate a requirement, and none may be
+superfluous. Masks and learned incompatibilities have no part in this: versions are compared with specifiers, and
+markers are evaluated for the chosen Python. A difference is a fault of the program, not an answer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import resolvelib
+
+from resolver.errors import EnvironmentLacksError, InternalError, SourceError, UsageError
+from resolver.facts.catalog import applies
+from resolver.problem import ABSENT
+from resolver.requirements import TRITON_NAMES, is_rocm_package, parse_requirement, split_marker
+from resolver.versions import parse_specifier
+
+if TYPE_CHECKING:
+    from resolvelib.providers import Preference
+    from resolvelib.resolvers import RequirementInformation
+
+    from resolver.indexes import Metadata
+    from resolver.model import Requirement
+    from resolver.solver import Solver
+
+_LOG = logging.getLogger(__name__)
+
+
+class _Need(NamedTuple):
+    """resolvelib's requirement: a chosen version must pass a test."""
+
+    key: str
+    """Name of a component or distribution, with an extra in brackets."""
+    text: str
+    allows: Callable[[str], bool]
+
+
+class _Chosen(NamedTuple):
+    """resolvelib's candidate."""
+
+    key: str
+    version: str
+
+
+def confirm(solver: Solver) -> None:
+    """Check with resolvelib that the answer of a solver meets the request, and that nothing is superfluous.
+
+    Raises
+    ------
+    InternalError
+        It does not.
+    """
+    provider = _Provider(solver)
+    chosen = provider.chosen
+    resolver = resolvelib.Resolver(provider, resolvelib.BaseReporter())
+    try:
+        accepted = resolver.resolve(provider.roots(), max_rounds=10 * len(chosen) + 10).mapping.keys()
+    except resolvelib.ResolutionImpossible as error:
+        causes = sorted(
+            {f"{cause.parent or 'the request'}: {cause.requirement.text}" for cause in error.causes}
+        )
+        problem = f"it violates {'; '.join(causes)}"
+    else:
+        superfluous = sorted(chosen.keys() - accepted)
+        if not superfluous:
+            return
+        problem = f"nothing requires {', '.join(superfluous)}"
+    _LOG.debug("answer: %s", chosen)
+    _LOG.debug("resolvelib: %s", problem)
+    msg = f"The answer was not confirmed by resolvelib: {problem}."
+    raise InternalError(msg, hint="Please report this request. --debug writes both answers into a log.")
+
+
+class _Provider(resolvelib.AbstractProvider["_Need", "_Chosen", str]):
+    """The chosen candidates, and their requirements as the providers state them."""
+
+    def __init__(self, solver: Solver) -> None:
+        self._solver = solver
+        self._problem = solver.problem
+        self._solution = solver.solution
+        self._environment = solver.environment
+        self._picks = {pick.name: pick for pick in solver.picks()}
+        self.chosen = {
+            name: _Chosen(name, self._problem.variables[name].candidate(bit).version)
+            for name, bit in self._solution.items()
+        }
+        for name, pick in self._picks.items():
+            for key in (name, *(f"{name}[{extra}]" for extra in pick.extras)):
+                self.chosen[key] = _Chosen(key, pick.version)
+        self._overrides: dict[str, list[Requirement]] = {}
+        for override in solver.request.overrides:
+            self._overrides.setdefault(override.name, []).append(override)
+
+    def roots(self) -> list[_Need]:
+        """Return the demands of the target and the requirements of the request."""
+        needs = [
+            self._of_candidates(demand.variable.name, demand.mask, demand.text)
+            for demand in self._problem.demands
+            if not demand.mask & ABSENT or demand.variable.name in self._solution
+            if not demand.mask & ABSENT or not self._allows(demand.variable.name, demand.mask)
+        ]
+        for requirement in self._solver.request.requirements:
+            needs += self._stated(requirement, requirement.marker, "the request")
+        for limit in self._solver.request.constraints:
+            is_chosen = limit.name in self.chosen and self._environment.applies(limit.marker)
+            version = self.chosen[limit.name].version if is_chosen else ""
+            if is_chosen and limit.specifier is not None and not limit.specifier.allows(version):
+                needs.append(_Need(limit.name, limit.text, limit.specifier.allows))
+        return needs
+
+    def identify(self, requirement_or_candidate: _Need | _Chosen) -> str:
+        return requirement_or_candidate.key
+
+    def get_preference(
+        self,
+        identifier: str,
+        resolutions: Mapping[str, _Chosen],  # noqa: ARG002  part of resolvelib's contract
+        candidates: Mapping[str, Iterator[_Chosen]],  # noqa: ARG002
+        information: Mapping[str, Iterator[RequirementInformation[_Need, _Chosen]]],  # noqa: ARG002
+        backtrack_causes: Sequence[RequirementInformation[_Need, _Chosen]],  # noqa: ARG002
+    ) -> Preference:
+        return identifier
+
+    def find_matches(
+        self,
+        identifier: str,
+        requirements: Mapping[str, Iterator[_Need]],
+        incompatibilities: Mapping[str, Iterator[_Chosen]],
+    ) -> Iterable[_Chosen]:
+        chosen = self.chosen.get(identifier)
+        if chosen is None or chosen in incompatibilities[identifier]:
+            return []
+        return [chosen] if all(need.allows(chosen.version) for need in requirements[identifier]) else []
+
+    def is_satisfied_by(self, requirement: _Need, candidate: _Chosen) -> bool:
+        return requirement.allows(candidate.version)
+
+    def get_dependencies(self, candidate: _Chosen) -> Iterable[_Need]:
+        name, _, extra = candidate.key.rstrip("]").partition("[")
+        needs = list(self._facts(name, candidate.version))
+        if name in self._solution:
+            needs += self._relations(name)
+        if extra:
+            needs.append(_Need(name, f"{candidate.key} {candidate.version}", candidate.version.__eq__))
+        extras = self._solver.extras_of(name) if name in self._solution else (extra,)
+        metadata = self._metadata(name)
+        if metadata is not None:
+            for text in metadata.requires:
+                needs += self._required(name, text, metadata, extras)
+        return needs
+
+    def _relations(self, name: str) -> Iterator[_Need]:
+        """Yield what the relations of the catalog require of a component."""
+        for relation in self._problem.relations:
+            if relation.subject.name == name:
+                mask, other = relation.table[self._solution[name]], relation.object.name
+                if mask & ABSENT and (other not in self._solution or self._allows(other, mask)):
+                    continue  # it neither requires nor excludes the other component
+                yield self._of_candidates(other, mask, f"{name} is related to {other}")
+
+    def _of_candidates(self, name: str, mask: int, text: str) -> _Need:
+        is_allowed = self._allows(name, mask)
+        return _Need(name, text, lambda _: is_allowed)
+
+    def _allows(self, name: str, mask: int) -> bool:
+        return bool(mask >> self._solution.get(name, 0) & 1)
+
+    def _facts(self, name: str, version: str) -> Iterator[_Need]:
+        """Yield what the catalog says about a distribution if one of both ends is a project of an index."""
+        candidate = self._solver.candidate(name)
+        for row in self._solver.rows_of(name):
+            is_project = name in self._picks
+            if not is_project and (row.on in self._solver.problem.variables or row.on not in self._picks):
+                continue
+            if is_project and row.on not in self.chosen:
+                continue
+            release = candidate.release if candidate else None
+            if release is not None and not applies(row, release):
+                continue
+            if is_project and row.releases and not parse_specifier(row.releases).allows(version):
+                continue
+            if not self._solver.is_limit(row) and row.on in self._picks:
+                specifiers = [parse_specifier(text) for text in row.versions]
+                yield _Need(
+                    row.on,
+                    f"{name} requires {row.on}",
+                    lambda version, specifiers=specifiers: any(one.allows(version) for one in specifiers),
+                )
+
+    def _metadata(self, name: str) -> Metadata | None:
+        pick = self._picks.get(name)
+        if name in self._solver.unread() or (pick is None and name not in self._solution):
+            return None
+        candidate = self._solver.candidate(name)
+        if candidate is not None and (candidate.kind != "distribution" or candidate.origin == "preinstalled"):
+            return None
+        files = pick.files if pick else self._solver.files_of(name)
+        if not files:
+            return None
+        is_built = candidate is not None and candidate.origin == "build"
+        try:
+            return self._solver.index.requirements(files, is_built=is_built)
+        except (EnvironmentLacksError, SourceError):
+            return None
+
+    def _required(self, name: str, text: str, metadata: Metadata, extras: Sequence[str]) -> Iterator[_Need]:
+        """Yield what a line of metadata requires."""
+        head, marker = split_marker(text)
+        is_plain = self._environment.applies(marker)
+        wanted = {"", *extras}
+        if not any(self._environment.applies(marker, extra) for extra in wanted):
+            return
+        if is_plain and name in self._picks and "" not in extras:
+            return  # it belongs to the project itself
+        try:
+            requirement = parse_requirement(head)
+        except UsageError:
+            return  # the search reported it
+        is_built = name in self._solution and metadata.dynamic
+        for need in self._stated(requirement, "", f"{name} {metadata.version}"):
+            of_catalog = need.key in self._solution or need.key in TRITON_NAMES
+            if not (is_built and of_catalog):
+                yield need
+
+    def _stated(self, requirement: Requirement, marker: str, source: str) -> Iterator[_Need]:
+        """Yield what a requirement, or the overrides that replace it, require."""
+        if not self._environment.applies(marker):
+            return
+        for stated in self._overrides.get(requirement.name, (requirement,)):
+            if stated is not requirement and not self._environment.applies(stated.marker):
+                continue
+            yield from self._need(stated, source)
+
+    def _need(self, requirement: Requirement, source: str) -> Iterator[_Need]:
+        name, specifier = requirement.name, requirement.specifier
+        if self._solver.triton.is_of_torch(name) and not source.startswith("torch "):
+            name = next((own for own in TRITON_NAMES if own in self._solution), name)
+        text = f"{source} requires {requirement.text}"
+
+        def allows(version: str) -> bool:
+            return specifier is None or specifier.allows(version)
+
+        if name in self._solution:
+            if not (is_rocm_package(name) and name in self._picks):
+                yield _Need(name, text, allows)
+                return
+        elif is_rocm_package(name) and name not in self._picks:
+            return  # reported as not listed
+        yield _Need(name, text, allows)
+        for extra in requirement.extras:
+            yield _Need(f"{name}[{extra}]", text, allows)
