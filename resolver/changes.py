@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from msgspec.structs import replace
 
-from resolver.model import PLATFORM, Request, Requirement
+from resolver.model import Request, Requirement
 from resolver.versions import sort_key
 
 if TYPE_CHECKING:
@@ -67,11 +67,8 @@ def changes_of(catalog: Catalog, request: Request, *, sited: bool) -> list[Chang
     changes += _target_of_site(catalog, request)
     if len(target.gfx) > 1:
         changes += [Change(f"without {gfx}", partial(_without_gfx, gfx=gfx)) for gfx in target.gfx]
-    if len(requirements) > 1:
-        changes += [
-            _leave_out(requirement) for requirement in requirements if requirement.name not in PLATFORM
-        ]
-    changes += _other_sites(catalog, request)
+    if target.backend != "cpu":
+        changes += _other_sites(catalog, request)
     return changes
 
 
@@ -142,14 +139,6 @@ def _free(requirement: Requirement) -> Change:
 
     text = f"any version of {requirement.name} instead of {requirement.text}"
     return Change(text, apply, requirement.name, frees_a_pin=True)
-
-
-def _leave_out(requirement: Requirement) -> Change:
-    def apply(request: Request) -> Request:
-        others = (other for other in request.requirements if other.name != requirement.name)
-        return replace(request, requirements=tuple(others))
-
-    return Change(f"without {requirement.text}", apply, requirement.name)
 
 
 def _retarget(request: Request, **changes: object) -> Request:

@@ -147,9 +147,9 @@ class _Provider(resolvelib.AbstractProvider["_Need", "_Chosen", str]):
             needs += self._relations(name)
         if extra:
             needs.append(_Need(name, f"{candidate.key} {candidate.version}", candidate.version.__eq__))
-        extras = self._solver.extras_of(name) if name in self._solution else (extra,)
         metadata = self._metadata(name)
         if metadata is not None:
+            extras = (extra,) if name in self._picks else self._solver.extras_of(name)
             for text in metadata.requires:
                 needs += self._required(name, text, metadata, extras)
         return needs
@@ -193,18 +193,19 @@ class _Provider(resolvelib.AbstractProvider["_Need", "_Chosen", str]):
                 )
 
     def _metadata(self, name: str) -> Metadata | None:
-        pick = self._picks.get(name)
-        if name in self._solver.unread() or (pick is None and name not in self._solution):
+        if name in self._solver.unread():
             return None
-        candidate = self._solver.candidate(name)
-        if candidate is not None and (candidate.kind != "distribution" or candidate.origin == "preinstalled"):
-            return None
-        files = pick.files if pick else self._solver.files_of(name)
-        if not files:
-            return None
-        is_built = candidate is not None and candidate.origin == "build"
+        is_built = False
+        if name in self._picks:
+            files = self._solver.files_read(name)
+        else:
+            candidate = self._solver.candidate(name)
+            if candidate is None or candidate.kind != "distribution":
+                return None
+            files = self._solver.files_of(name)
+            is_built = candidate.origin == "build"
         try:
-            return self._solver.index.requirements(files, is_built=is_built)
+            return self._solver.index.requirements(files, is_built=is_built) if files else None
         except (EnvironmentLacksError, SourceError):
             return None
 
@@ -239,6 +240,7 @@ class _Provider(resolvelib.AbstractProvider["_Need", "_Chosen", str]):
     def _need(self, requirement: Requirement, source: str) -> Iterator[_Need]:
         name, specifier = requirement.name, requirement.specifier
         if self._solver.triton.is_of_torch(name) and not source.startswith("torch "):
+            yield _Need("torch", f"{source} requires the triton of torch", lambda _: True)
             name = next((own for own in TRITON_NAMES if own in self._solution), name)
         text = f"{source} requires {requirement.text}"
 

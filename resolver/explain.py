@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from resolver.compiling import compile_problem
+from resolver.choices import ALWAYS, Link
 from resolver.compiling.clauses import OTHER_ARCHITECTURES
+from resolver.compiling.request import NEEDS_PYTHON
 from resolver.model import Conflict, CoreItem
 from resolver.problem import ABSENT, Demand, Relation, Row
-from resolver.session import Session
-from resolver.suggest import suggest
+from resolver.search import Search
+from resolver.session import Session, conflicting, minimal, state
 from resolver.versions import join_words, newest_first, sort_key
 
 if TYPE_CHECKING:
-    from resolver.choices import Link
-    from resolver.facts.catalog import Catalog
     from resolver.model import Request
-    from resolver.specifiers import Specifier
+    from resolver.session import Refuted
 
 MAX_CORE_ITEMS = 10
 """A larger core is written in fewer sentences."""
-MAX_REJECTED = 5
 _MOST_PREDICATES = 3
 """Maximum number of different requirements to list for the releases of one distribution."""
 
@@ -79,134 +77,106 @@ def _plural(predicate: str) -> str:
 
 
 _Constraint = Demand | Relation | LinkGroup
+_Terms = list[dict[int, int]]
 _Sentence = tuple[_Constraint, CoreItem]
 
 
-def explain_conflict(catalog: Catalog, request: Request, session: Session) -> Conflict:
-    """Return the conflict of a request that has no solution, with the changes that would resolve it."""
-    demands, relations = session.explain()
-    items = sentences(session, demands, relations)
-    return Conflict(
-        request=request,
-        target=request.target,
-        core=tuple(items),
-        suggestions=suggest(catalog, request, session, demands),
-    )
+def explain_conflict(request: Request, refuted: Refuted) -> tuple[Conflict, set[str]]:
+    """Return the conflict of a request, without suggestions, and the components that are part of it."""
+    core = _core(refuted)
+    blamed = {item.variable.name for item in core if isinstance(item, Demand) and item.kind == "request"}
+    blamed |= {item.object.partition("[")[0] for item in core if isinstance(item, LinkGroup)}
+    items = tuple(sentences(refuted.session, core))
+    return Conflict(request=request, target=request.target, core=items, suggestions=()), blamed
+
+
+def _core(refuted: Refuted) -> list[_Constraint]:
+    """Return demands, relations and links that conflict, none of which can be left out."""
+    if not refuted.links:
+        demands, relations = refuted.session.explain()
+        return [*demands, *relations]
+    return _core_with_links(refuted)
+
+
+def _core_with_links(refuted: Refuted) -> list[_Constraint]:
+    """Return demands, relations and links that conflict, none of which can be left out.
+
+    The facts about the platform are left out first, then metadata, the request last.
+    """
+    session = refuted.session
+    links = _grouped(refuted)
+    always = [stated.terms for stated in session.search.stated if stated.reason is ALWAYS]
+
+    def used(items: Sequence[_Constraint]) -> list[_Constraint] | None:
+        search = Search()
+        for everything in session.search.everything:
+            search.add_variable(everything)
+        for terms in always:
+            search.add(terms, ALWAYS)
+        for item in items:
+            if isinstance(item, LinkGroup):
+                for terms in links[id(item)][1]:
+                    search.add(terms, item)
+            else:
+                state(search, session.number, item)
+        return conflicting(search, items)
+
+    groups = [group for group, _ in links.values()]
+    items: list[_Constraint] = [
+        *session.problem.relations,
+        *(group for group in groups if group.subject),
+        *(group for group in groups if not group.subject),
+        *sorted(session.problem.demands, key=lambda demand: demand.kind == "request"),
+    ]
+    core = minimal(items, used)
+    return [item for item in core if not (isinstance(item, Demand) and item.text == NEEDS_PYTHON)]
+
+
+def _grouped(refuted: Refuted) -> dict[int, tuple[LinkGroup, _Terms]]:
+    """Return the statements of the proof about projects, each group with its incompatibilities."""
+    session = refuted.session
+    used = {id(link) for link in refuted.links}
+    grouped: dict[tuple[str, str, str], tuple[list[Link], _Terms]] = {}
+    for stated in session.search.stated:
+        link = stated.reason
+        if isinstance(link, Link) and id(link) in used:
+            key = (link.subject, link.object, "" if link.subject and link.object else link.predicate)
+            links, terms = grouped.setdefault(key, ([], []))
+            links.append(link)
+            terms.append(stated.terms)
+    groups = {}
+    for links, terms in grouped.values():
+        size = refuted.releases.get(links[0].subject, 0)
+        group = LinkGroup(tuple(links), size, _allowed(session, links[0].object, terms))
+        groups[id(group)] = group, terms
+    return groups
+
+
+def _allowed(session: Session, name: str, terms: _Terms) -> int:
+    """Return the values of a component that at least one of the incompatibilities allows."""
+    if name not in session.number:
+        return 0
+    everything = session.problem.variables[name].everything
+    allowed = 0
+    for stated in terms:  # without the component, all its values are excluded
+        allowed |= everything & ~stated.get(session.number[name], everything)
+    return allowed
 
 
 def core_items(session: Session, demands: Sequence[Demand] | None = None) -> list[CoreItem]:
     """Return the sentences of a minimal conflict of demands, by default of the problem's demands."""
-    return sentences(session, *session.explain(demands))
+    core, relations = session.explain(demands)
+    return sentences(session, [*core, *relations])
 
 
-class RejectedVersion(msgspec.Struct, frozen=True):
-    """A preferred candidate that was not chosen.
-
-    Attributes
-    ----------
-    key
-        Its version and variant.
-    core
-        The facts that exclude it together with the request; empty if none does.
-    instead
-        If no fact excludes it: the component that is decided earlier and would change, its chosen
-        version, and the version it would have.
-    preferred
-        If nothing else would change: why the chosen version is preferred.
-    """
-
-    key: str
-    core: tuple[CoreItem, ...] = ()
-    instead: tuple[str, str, str] | None = None
-    preferred: str = ""
-
-
-def rejected_versions(
-    catalog: Catalog,
-    request: Request,
-    chosen: Mapping[str, str],
-    name: str,
-    *,
-    specifier: Specifier | None = None,
-    limit: int = MAX_REJECTED,
-) -> tuple[list[RejectedVersion], int]:
-    """Return the preferred candidates of a component that were not chosen, each with the reason.
-
-    Parameters
-    ----------
-    catalog, request
-        The facts and the request.
-    chosen
-        Version and variant (`Candidate.key`) of each component of the resolution.
-    name
-        The component.
-    specifier
-        Limits the versions to explain.
-    limit
-        How many candidates to explain, starting with the candidate ranked just above the chosen candidate.
-
-    Returns
-    -------
-    list of RejectedVersion, int
-        The explained candidates, and the number of others.
-    """
-    session = Session(compile_problem(catalog, request))
-    variable = session.problem.variables.get(name)
-    if variable is None or name not in chosen:
-        return [], 0
-    keys = [candidate.key for candidate in variable.candidates]
-    end = keys.index(chosen[name]) if chosen[name] in keys else 0
-    positions = [
-        position
-        for position in reversed(range(end))
-        if specifier is None or specifier.allows(variable.candidates[position].version)
-    ]
-    rejected = [_rejected(session, chosen, name, position) for position in positions[:limit]]
-    return rejected, len(positions) - len(rejected)
-
-
-def _rejected(session: Session, chosen: Mapping[str, str], name: str, position: int) -> RejectedVersion:
-    variables = session.problem.variables
-    key = variables[name].candidates[position].key
-    pin = Demand(
-        variables[name], variables[name].mask([position]), f"{name} {key}", "request", "the question"
-    )
-    demands = [*session.problem.demands, pin]
-    solution = session.solve(demands)
-    if solution is None:
-        core = (item for item in core_items(session, demands) if item.source != pin.source)
-        return RejectedVersion(key, core=tuple(core))
-    for other, bit in solution.items():
-        candidate = variables[other].candidate(bit)
-        if other != name and other in chosen and chosen[other] != candidate.key:
-            return RejectedVersion(key, instead=(other, chosen[other], candidate.key))
-    preference = session.problem.preferences.get(name)
-    if preference is None or preference.other not in chosen:
-        return RejectedVersion(key)
-    other = preference.other
-    text = f"{name} {chosen[name]} is preferred because it is in {other} {chosen[other]}"
-    return RejectedVersion(key, preferred=text)
-
-
-def working_version(catalog: Catalog, request: Request, name: str, specifier: Specifier) -> str:
-    """Return the preferred version that a specifier allows and that works with a request; empty if none."""
-    session = Session(compile_problem(catalog, request))
-    variable = session.problem.variables.get(name)
-    if variable is None:
-        return ""
-    mask = variable.allowed_by(str(specifier))
-    pin = Demand(variable, mask, f"{name}{specifier}", "request", "the question")
-    solution = session.solve([*session.problem.demands, pin])
-    return session.problem.version(solution or {}, name)
-
-
-def sentences(
-    session: Session, demands: list[Demand], relations: list[Relation], groups: Sequence[LinkGroup] = ()
-) -> list[CoreItem]:
+def sentences(session: Session, core: Sequence[_Constraint]) -> list[CoreItem]:
     """Return a core as a chain of sentences: the request, then each fact after a fact that leads to it.
 
     Requirements come before the target: most of the target comes from the site, not from the user.
     """
+    demands = [item for item in core if isinstance(item, Demand)]
+    relations = [item for item in core if isinstance(item, Relation)]
+    groups = [item for item in core if isinstance(item, LinkGroup)]
     requested = sorted(
         (demand for demand in demands if demand.kind == "request"), key=lambda demand: demand.of_target
     )

@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
     from typing import Unpack
 
+    from resolver.model import Conflict
+
 TaskState = Literal["waiting", "running", "done", "failed", "skipped"]
 """`waiting`: for another task, for free cores, or in the queue of a batch system."""
 
@@ -50,6 +52,9 @@ class Reporter:
 
     def warning(self, message: str) -> None:
         """Receive a warning, which is shown even in quiet mode."""
+
+    def conflict(self, conflict: Conflict) -> None:
+        """Receive a conflict as soon as it is known, before changes are tried with which the request resolves."""
 
     def progress(self, task: str = "", **change: Unpack[Change]) -> None:
         """Receive the changes of a task; may be called by several threads, and often."""

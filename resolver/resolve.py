@@ -15,7 +15,8 @@ from resolver.model import Resolution
 from resolver.providers.inferred import InferredProvider
 from resolver.providers.labelled import LabelledProvider
 from resolver.resolution import preferred_solution, resolution_of
-from resolver.session import Session
+from resolver.reporter import SILENT
+from resolver.session import Refuted, Session
 
 if TYPE_CHECKING:
     from resolver.compiling.problem_builder import ProblemBuilder
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from resolver.indexes import PackageIndexes
     from resolver.model import Conflict, Request
     from resolver.providers import Provider
-    from resolver.solver import Refuted
+    from resolver.reporter import Reporter
 
 
 def resolve(
@@ -32,6 +33,7 @@ def resolve(
     indexes: PackageIndexes | None = None,
     *,
     keep: Mapping[str, str] | None = None,
+    reporter: Reporter = SILENT,
 ) -> Resolution | Conflict:
     """Return a resolution with a version of every component that the request needs, or the conflict.
 
@@ -47,6 +49,8 @@ def resolve(
         and the catalog are resolved, and all other distributions are left open.
     keep
         Version and variant (`Distribution.key`) to prefer, by name, such as from an earlier resolution.
+    reporter
+        Receives a conflict as soon as it is known; the search for suggestions then takes up to two seconds.
 
     Raises
     ------
@@ -59,30 +63,15 @@ def resolve(
     TooLargeError
         The search exceeded its limit.
     """
-    if indexes is None:
-        return _resolve_closed(catalog, request, keep)
-    return _resolve_open(catalog, request, indexes, keep)
-
-
-def _resolve_closed(
-    catalog: Catalog, request: Request, keep: Mapping[str, str] | None
-) -> Resolution | Conflict:
-    session = Session(compile_problem(catalog, request, keep=keep))
-    solution, notes = preferred_solution(catalog, request, session)
-    if solution is None:
-        from resolver.explain import explain_conflict
-
-        return explain_conflict(catalog, request, session)
-    return resolution_of(catalog, request, session.problem, solution, notes)
-
-
-def _resolve_open(
-    catalog: Catalog, request: Request, indexes: PackageIndexes, keep: Mapping[str, str] | None
-) -> Resolution | Conflict:
     answer = solve(catalog, request, indexes, keep)
     if isinstance(answer, Resolution):
         return answer
-    from resolver.open_explain import explain_open_conflict
+    from resolver.explain import explain_conflict
+    from resolver.suggest import suggest
+
+    conflict, blamed = explain_conflict(request, answer)
+    conflict = replace(conflict, warnings=answer.warnings)
+    reporter.conflict(conflict)
 
     def resolves(relaxed: Request) -> Resolution | None:
         try:
@@ -91,17 +80,32 @@ def _resolve_open(
             return None
         return outcome if isinstance(outcome, Resolution) else None
 
-    conflict = explain_open_conflict(catalog, request, answer, resolves)
-    return replace(conflict, warnings=answer.warnings)
+    suggestions = suggest(catalog, request, answer, blamed, resolves if indexes else None)
+    return replace(conflict, suggestions=suggestions)
+
+
+def _resolve_closed(
+    catalog: Catalog, request: Request, keep: Mapping[str, str] | None
+) -> Resolution | Refuted:
+    session = Session(compile_problem(catalog, request, keep=keep))
+    solution, notes = preferred_solution(catalog, request, session)
+    if solution is None:
+        return Refuted(session, session.refutation())
+    return resolution_of(catalog, request, session.problem, solution, notes)
 
 
 def solve(
-    catalog: Catalog, request: Request, indexes: PackageIndexes, keep: Mapping[str, str] | None = None
+    catalog: Catalog,
+    request: Request,
+    indexes: PackageIndexes | None,
+    keep: Mapping[str, str] | None = None,
 ) -> Resolution | Refuted:
     """Return the resolution of a request, or the proof that it has none; see `resolve` for the arguments."""
+    if indexes is None:
+        return _resolve_closed(catalog, request, keep)
     from resolver.assembling import completed
     from resolver.confirmation import confirm
-    from resolver.solver import Refuted, Solver
+    from resolver.solver import Solver
     from resolver.triton import TritonProvider
 
     inferred = InferredProvider(catalog, request, indexes)
@@ -140,10 +144,7 @@ def _left_open(builder: ProblemBuilder, error: EnvironmentLacksError) -> Resolut
     session = Session(problem)
     solution, notes = preferred_solution(builder.catalog, request, session)
     if solution is None:
-        from resolver.search import Incompatibility
-        from resolver.solver import Refuted
-
-        return Refuted(session, session.failed or Incompatibility({}))
+        return Refuted(session, session.refutation())
     resolution = resolution_of(builder.catalog, request, problem, solution, notes)
     requirements = request.requirements
     left = [requirement.text for requirement in requirements if requirement.name not in problem.variables]

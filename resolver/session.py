@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from resolver.choices import ALWAYS, Link
 from resolver.errors import TooLargeError
 from resolver.model import EARLY_PYTHON
 from resolver.problem import ABSENT, Demand, Problem, Relation, bits
-from resolver.search import MOST_CONFLICTS, Search, is_required
+from resolver.search import MOST_CONFLICTS, Incompatibility, Search, is_required
 
 if TYPE_CHECKING:
-    from resolver.search import Assumption, Incompatibility
+    from resolver.search import Assumption
 
 Solution = dict[str, int]
 """For each variable that is part of the set, the bit number of its candidate."""
@@ -121,6 +122,12 @@ class Session:
     def is_solvable(self, demands: Sequence[Demand]) -> bool:
         """Return whether any solution meets the demands."""
         return self._witness(self._assumptions(demands)) is not None
+
+    def refutation(self) -> Incompatibility:
+        """Return why the problem has no solution, which must have none: the reasons are its statements."""
+        items = [*self.problem.demands, *self.problem.relations]
+        used = self._used(items) or []
+        return Incompatibility({}, None, tuple(Incompatibility({}, item) for item in used))
 
     def explain(self, demands: Sequence[Demand] | None = None) -> tuple[list[Demand], list[Relation]]:
         """Return a minimal core: demands and relations that conflict, none of which can be left out.
@@ -288,6 +295,24 @@ class Session:
             return None
         used = self.search.why(failed).terms
         return [demand for demand in demands if self.number[demand.variable.name] in used]
+
+
+class Refuted(NamedTuple):
+    """The proof that a request has no solution."""
+
+    session: Session
+    """The problem and its search, with everything that was stated."""
+    failed: Incompatibility
+    """What follows from the statements alone; its reasons are demands, relations and `Link`s."""
+    releases: Mapping[str, int] = {}
+    """The number of releases of each project in the search."""
+    warnings: tuple[str, ...] = ()
+    """What was not considered, and how to resolve without distributions for CUDA."""
+
+    @property
+    def links(self) -> list[Link]:
+        """The statements about projects of indexes; empty if the catalog's problem has no solution itself."""
+        return [link for link in self.failed.reasons() if isinstance(link, Link) and link is not ALWAYS]
 
 
 def state(search: Search, number: Mapping[str, int], item: Demand | Relation) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -42,7 +42,7 @@ from resolver.requirements import (
 )
 from resolver.rules import EVERYWHERE, Context, Exclusion, judge
 from resolver.search import Incompatibility, is_required
-from resolver.session import Session
+from resolver.session import Refuted, Session
 from resolver.specifiers import version_key
 from resolver.targets import Targets
 from resolver.triton import TRITON_NAMES, Triton
@@ -73,24 +73,6 @@ _STRICT, _LENIENT = 0b010, 0b100
 
 _Rank = tuple[float, int, int, str]
 _Terms = dict[int, int]
-
-
-class Refuted(NamedTuple):
-    """The proof that a request has no solution."""
-
-    session: Session
-    """The problem and its search, with everything that was stated."""
-    failed: Incompatibility
-    """What follows from the statements alone; its reasons are demands, relations and `Link`s."""
-    releases: Mapping[str, int] = {}
-    """The number of releases of each project in the search."""
-    warnings: tuple[str, ...] = ()
-    """What was not considered, and how to resolve without distributions for CUDA."""
-
-    @property
-    def links(self) -> list[Link]:
-        """The statements about projects of indexes; empty if the catalog's problem has no solution itself."""
-        return [link for link in self.failed.reasons() if isinstance(link, Link) and link is not ALWAYS]
 
 
 class Solver:
@@ -381,6 +363,12 @@ class Solver:
             return ()
         is_pinned = candidate.release is not None and (candidate.release.sdist or candidate.release.wheel)
         return tuple(files if is_pinned else self.environment.installable(files))
+
+    def files_read(self, name: str) -> Sequence[File]:
+        """Return the files of a pick from which its metadata was read; none if it is only installed."""
+        choices = self._open[name]
+        bit = self.search.domains[choices.number].bit_length() - 1
+        return () if isinstance(choices.release(bit), Installed) else self._files_of(choices, bit)
 
     def needs_newer_patch(self, pick: Pick) -> bool:
         """Return whether only some patch releases of the Python may install a pick."""

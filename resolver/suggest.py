@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import chain, islice
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -18,36 +19,49 @@ from resolver.session import Session
 
 if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
-    from resolver.model import Request
+    from resolver.model import Request, Resolution
+    from resolver.session import Refuted
 
 MAX_SUGGESTIONS = 3
+SECONDS = 2.0
+"""No further change is tried after this time."""
 _MAX_PAIRS = 60
 """Maximum number of pairs of changes to try before all pins are removed."""
+_MOST_GIVEN = 2
 _SET_BY_SITE = {"kernel-driver", "base-image"}
 
 
 def suggest(
-    catalog: Catalog, request: Request, session: Session, core: Sequence[Demand]
+    catalog: Catalog,
+    request: Request,
+    refuted: Refuted,
+    blamed: set[str],
+    resolves: Callable[[Request], Resolution | None] | None = None,
 ) -> tuple[Suggestion, ...]:
-    """Return changes with which a request resolves, smallest first; at least one change if any exists.
+    """Return changes with which a request resolves, smallest first.
 
-    Single changes to the core are tried first: remove a pin, change the base image or the date, leave out a
-    requirement. If none is enough, the first of these that resolves is returned: two changes together, all
-    pins removed, the conflicts relaxed one after another, another site, and finally a maximal subset of the
-    requirements, here or with a change of the target.
+    Single changes to the conflict are tried first: remove a pin, change the base image or the date. If none is
+    enough, the first of these that resolves is returned: two changes together, all pins removed, the conflicts
+    relaxed one after another, and another site. Nothing that was asked for is left out. The search ends after
+    `SECONDS`.
 
     Parameters
     ----------
-    catalog, request, session
-        The facts, the request, and both compiled.
-    core
-        The demands that are part of the conflict.
+    catalog, request
+        The facts and the request.
+    refuted
+        The proof that the request has no solution.
+    blamed
+        The components whose requirements are part of the conflict.
+    resolves
+        Resolves a request as a command would; None if it has no solution either. By default, the problem of the
+        catalog is solved, because there are no indexes.
     """
-    blamed = {demand.variable.name for demand in core if demand.kind == "request"}
-    site_blamed = any(demand.kind == "fact" and demand.variable.name in _SET_BY_SITE for demand in core)
-    changes = changes_of(catalog, request, sited=site_blamed)
+    demands = [reason for reason in refuted.failed.reasons() if isinstance(reason, Demand)]
+    sited = any(demand.kind == "fact" and demand.variable.name in _SET_BY_SITE for demand in demands)
+    changes = changes_of(catalog, request, sited=sited or not demands)
     near = [change for change in changes if not change.last and (change.name in blamed or not change.name)]
-    trials = _Trials(catalog, request, session)
+    trials = _Trials(catalog, request, refuted.session, resolves)
     suggestions: list[Suggestion] = []
     kinds: set[str] = set()
     for change in near:
@@ -61,7 +75,6 @@ def suggest(
         (trials.relax_core_by_core(changes, blamed), 1),
         (([change] for change in far), MAX_SUGGESTIONS),
         (_without_pins(changes, far), 1),
-        (trials.maximal_subset(changes), 1),
     ]
     for combinations, limit in stages:
         suggestions = suggestions or list(islice(trials.resolving(combinations), limit))
@@ -83,33 +96,38 @@ def _without_pins(changes: Sequence[Change], far: Iterable[Change]) -> Iterator[
     yield from ([*pins, change] for change in far)
 
 
-def _drop_redundant(changes: Sequence[Change]) -> Sequence[Change]:
-    """Drop the removal of a pin if the component is left out anyway."""
-    left_out = [change for change in changes if not change.frees_a_pin]
-    return left_out[:1] or changes
-
-
 class _Trials:
     """Relaxed requests, solved in one session for each target among them.
 
     Removing a pin or leaving out a requirement only removes demands, so it needs no new problem.
     """
 
-    def __init__(self, catalog: Catalog, request: Request, session: Session) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        request: Request,
+        session: Session,
+        resolves: Callable[[Request], Resolution | None] | None,
+    ) -> None:
         self._catalog = catalog
         self._request = request
+        self._resolves = resolves
+        self._end = monotonic() + SECONDS
         self._sessions: dict[Request, Session | None] = {request: session}
 
     def resolving(self, combinations: Iterable[Sequence[Change]]) -> Iterator[Suggestion]:
         """Yield a suggestion for each combination of changes with which the request resolves."""
         for changes in combinations:
+            if monotonic() > self._end:
+                return
             relaxed = self._changed(changes)
             if not self._is_useful(relaxed) or relaxed == self._request:
                 continue
-            outcome = self._outcome(relaxed)
-            if outcome is not None:
+            picks = self._outcome(relaxed)
+            if picks is not None:
                 text = ", and ".join(change.text for change in changes)
-                yield Suggestion(text + outcome, request_arguments(relaxed))
+                gives = _gives(picks, [change.name for change in changes])
+                yield Suggestion(text + gives, request_arguments(relaxed))
 
     def relax_core_by_core(
         self, changes: Sequence[Change], blamed: Collection[str]
@@ -144,24 +162,6 @@ class _Trials:
                 made = fewer
         yield made
 
-    def maximal_subset(self, changes: Sequence[Change]) -> Iterator[list[Change]]:
-        """Yield the changes that keep a maximal part of the request, for this target and each other target.
-
-        Each component in turn is kept as requested, or in any version, or left out. So this
-        yields a solvable request whenever any part of the request is solvable for any of the targets.
-        """
-        names = dict.fromkeys(requirement.name for requirement in self._request.requirements)
-        for target in [[], *([change] for change in changes if not change.name)]:
-            made = {name: [change for change in changes if change.name == name] for name in names}
-            for name, own in sorted(made.items(), key=lambda pair: pair[0] not in PLATFORM):
-                pins = [change for change in own if change.frees_a_pin]
-                for attempt in ([], pins):
-                    tried = made | {name: attempt}
-                    if self._outcome(self._changed(chain(target, *tried.values()))) is not None:
-                        made = tried
-                        break
-            yield [*target, *chain.from_iterable(_drop_redundant(own) for own in made.values())]
-
     def _is_useful(self, relaxed: Request) -> bool:
         """Return whether a relaxed request still contains a distribution, if the original did."""
         names = {requirement.name for requirement in relaxed.requirements}
@@ -174,18 +174,17 @@ class _Trials:
             request = change.apply(request)
         return request
 
-    def _outcome(self, relaxed: Request) -> str | None:
-        """Return the torch and ROCm of a relaxed request as text; None if it has no solution."""
+    def _outcome(self, relaxed: Request) -> dict[str, str] | None:
+        """Return the versions that a relaxed request gives, by component; None if it has no solution."""
+        if self._resolves:
+            resolution = self._resolves(relaxed)
+            return resolution and {pick.name: pick.key for pick in resolution.picks}
         session = self._session(replace(relaxed, requirements=self._request.requirements))
         if session is None:
             return None
+        solution = session.solve(self._demands(session.problem, relaxed))
         variables = session.problem.variables
-        demands = self._demands(session.problem, relaxed)
-        solution = session.solve(demands)
-        if solution is None:
-            return None
-        picks = [variables[name].candidate(solution[name]) for name in ("torch", "rocm") if name in solution]
-        return f" (gives {' and '.join(map(str, picks))})" if picks else ""
+        return solution and {name: variables[name].candidate(bit).key for name, bit in solution.items()}
 
     def _session(self, request: Request) -> Session | None:
         if request not in self._sessions:
@@ -207,6 +206,13 @@ class _Trials:
             elif demand.variable.name in names:
                 demands.append(replace(demand, mask=demand.variable.present))
         return demands
+
+
+def _gives(picks: Mapping[str, str], changed: Sequence[str]) -> str:
+    """Return the versions of what a change concerns: its components, then torch and ROCm."""
+    names = [name for name in dict.fromkeys((*changed, "torch", "rocm")) if name in picks]
+    shown = sorted(names[:_MOST_GIVEN], key=lambda name: (name != "torch", name == "rocm"))
+    return f" (gives {' and '.join(f'{name} {picks[name]}' for name in shown)})" if shown else ""
 
 
 def request_arguments(request: Request) -> tuple[str, ...]:

@@ -17,17 +17,24 @@ from matrix.options import add_format, add_lock
 from matrix.resolution_text import facts_text, first_source, last_conflict, names_of_others, others_text
 from matrix.settings import Settings
 from resolver.errors import MatrixError, UsageError, did_you_mean
-from resolver.explain import RejectedVersion, rejected_versions, working_version
 from resolver.model import CoreItem, Distribution
-from resolver.open_explain import rejected_in_open_world, working_in_open_world
+from resolver.rejected import (
+    RejectedVersion,
+    rejected_in_open_world,
+    rejected_versions,
+    working_in_open_world,
+    working_version,
+)
 from resolver.requirements import parse_requirement
-from resolver.versions import shorten, sort_key
+from resolver.versions import parse_specifier, shorten, sort_key
 
 if TYPE_CHECKING:
     import argparse
 
+    from builders.index_client import IndexClient
     from matrix.context import Context
-    from resolver.model import Conflict, Requirement
+    from resolver.facts.catalog import Catalog
+    from resolver.model import Conflict, Request, Requirement
 
 SUMMARY = "show why a version was chosen, with the facts and their sources"
 EXAMPLE = "matrix explain torch"
@@ -133,7 +140,6 @@ def _rejected(context: Context, requirement: Requirement) -> tuple[list[Rejected
     name, specifier, chosen = requirement.name, requirement.specifier, lock.version_of(requirement.name)
     try:
         request = lock.request
-        keys = {pick.name: pick.key for pick in lock.picks}
         catalog = catalog_with_image_of(lock, path, Settings())
         is_open = any(pick.files for pick in lock.picks)
         indexes = package_indexes(context.settings, context.inputs, console) if is_open else None
@@ -142,19 +148,17 @@ def _rejected(context: Context, requirement: Requirement) -> tuple[list[Rejected
                 catalog, request, indexes, lock, name, specifier=specifier
             )
         else:
+            keys = {pick.name: pick.key for pick in lock.picks}
             rejected, more = rejected_versions(catalog, request, keys, name, specifier=specifier)
-        if specifier is not None and (rejected or specifier.allows(chosen)):
-            return rejected, more
-        older = requirement if specifier is not None else _older(name, chosen)
-        if older is None or older.specifier is None:
-            return rejected, more
-        if indexes is not None:
-            version = working_in_open_world(catalog, request, indexes, older)
-        else:
-            version = working_version(catalog, request, name, older.specifier)
     except MatrixError as error:
         console.warning(f"Cannot explain why other versions were not chosen: {error.message}")
         return [], 0
+    if specifier is not None and (rejected or specifier.allows(chosen)):
+        return rejected, more
+    older = requirement if specifier is not None else _older(name, chosen)
+    if older is None or older.specifier is None:
+        return rejected, more
+    version = _working(catalog, request, indexes, older)
     if version:
         order = "older" if sort_key(chosen) < sort_key(version) else "newer"
         return [RejectedVersion(version, preferred=f"{chosen} is {order}"), *rejected], more
@@ -163,6 +167,18 @@ def _rejected(context: Context, requirement: Requirement) -> tuple[list[Rejected
     text = shorten(requirement.text)
     msg = f"No version that matches {text!r} works with this request. {name} {chosen} was chosen."
     raise UsageError(msg, hint=f"To see the conflict, run `matrix resolve --no-lock '{text}'`.")
+
+
+def _working(
+    catalog: Catalog, request: Request, indexes: IndexClient | None, requirement: Requirement
+) -> str:
+    """Return the preferred version that a requirement allows; empty if none works, or none is known."""
+    try:
+        if indexes is not None:
+            return working_in_open_world(catalog, request, indexes, requirement)
+        return working_version(catalog, request, requirement.name, parse_specifier(str(requirement.specifier)))
+    except MatrixError:
+        return ""
 
 
 def _older(name: str, chosen: str) -> Requirement | None:

@@ -144,7 +144,7 @@ class Reasons:
             if pins.items() <= refused.pins.items():
                 return reason
         demands, relations = refused.session.explain(refused.demands)
-        core = tuple(sentences(refused.session, demands, relations))
+        core = tuple(sentences(refused.session, [*demands, *relations]))
         changed = [
             *_changed_demands(demands, possible.problem),
             *_changed_relations(refused.session, demands, relations, possible),

@@ -46,6 +46,8 @@ class IndexProvider:
         self._applies = applies
         self.indexes = indexes
         self.has_answer = False
+        self._metadata: dict[str, Metadata] = {}
+        """By the URL of a file, so that the confirmation reads nothing again."""
         self._catalog = catalog
         self._allow_dynamic = request.support == "any"
         self._installed = request.preinstalled.installed if request.preinstalled else {}
@@ -85,7 +87,12 @@ class IndexProvider:
         is_built
             Whether the release is built by a recipe, so that metadata which a build may change is enough.
         """
-        return self.indexes.metadata(files, allow_dynamic=is_built or self._allow_dynamic)
+        known = next((self._metadata[file.url] for file in files if file.url in self._metadata), None)
+        if known is None:
+            known = self.indexes.metadata(files, allow_dynamic=is_built or self._allow_dynamic)
+            if known is not None:
+                self._metadata |= dict.fromkeys((file.url for file in files), known)
+        return known
 
     def offered(self, candidate: Candidate, torch: Candidate | None) -> tuple[Sequence[File], PackageIndexes]:
         """Return all files of a candidate of the catalog, and the indexes that have them.

@@ -13,7 +13,7 @@ from resolver.errors import UsageError
 from resolver.explain import LinkGroup
 from resolver.facts.catalog import Catalog
 from resolver.model import Conflict, Resolution
-from resolver.open_explain import rejected_in_open_world, working_in_open_world
+from resolver.rejected import rejected_in_open_world, working_in_open_world
 from resolver.requirements import parse_requirement
 from resolver.resolve import resolve
 from tests.resolver.solve_helpers import ask, requirement

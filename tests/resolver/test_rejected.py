@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from resolver.explain import rejected_versions
+from resolver.rejected import rejected_versions
 from resolver.facts.catalog import Catalog
 from resolver.model import Conflict, Request, Resolution
 from resolver.resolve import resolve

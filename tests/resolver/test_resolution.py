@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from resolver.explain import rejected_versions
+from resolver.rejected import rejected_versions
 from resolver.facts.catalog import Catalog
 from resolver.model import IMAGE, Distribution, Preinstalled, Request, Resolution
 from resolver.resolve import resolve
