@@ -80,7 +80,9 @@ def resolve(
             return None
         return outcome if isinstance(outcome, Resolution) else None
 
-    suggestions = suggest(catalog, request, answer, blamed, resolves if indexes else None)
+    suggestions = suggest(
+        catalog, request, answer, blamed, resolves if indexes or request.prefer == "proven" else None
+    )
     return replace(conflict, suggestions=suggestions)
 
 

@@ -126,6 +126,8 @@ class Solver:
         self._loaded: set[Assumption] = set()
         self._undecided: set[int] = set()
         self._judged: dict[tuple[str, int], Judged] = {}
+        self._excluded: set[tuple[str, int]] = set()
+        """The releases whose exclusions were added."""
         self._requires: dict[Assumption, list[tuple[str, str, int]]] = {}
         self._wheels_only: dict[str, int] = {}
         self._lenient = -1
@@ -700,9 +702,10 @@ class Solver:
         for _ in range(_MOST_CHECKED):
             mask = self._preferred(choices, left)
             exclusions = self._exclusions(choices, mask.bit_length() - 1)
-            for exclusion, is_strict in exclusions:
-                key = (exclusion.text, exclusion.python, exclusion.glibc, is_strict)
-                unusable.setdefault(key, []).append(mask.bit_length() - 1)
+            if self._is_first(choices, mask.bit_length() - 1):
+                for exclusion, is_strict in exclusions:
+                    key = (exclusion.text, exclusion.python, exclusion.glibc, is_strict)
+                    unusable.setdefault(key, []).append(mask.bit_length() - 1)
             if not self._is_excluded_now(exclusions):
                 mask = self._with_wheel_nearby(choices, left, mask)
                 break
@@ -712,6 +715,13 @@ class Solver:
         for (text, python, glibc, is_strict), excluded in unusable.items():
             self._exclude(choices, excluded, Exclusion(text, python, glibc), is_strict=is_strict)
         return mask
+
+    def _is_first(self, choices: Choices, bit: int) -> bool:
+        """Return whether the exclusions of a release were not added yet, and remember that they are now."""
+        key = choices.name, bit
+        is_first = key not in self._excluded
+        self._excluded.add(key)
+        return is_first
 
     def _exclusions(self, choices: Choices, bit: int) -> list[tuple[Exclusion, bool]]:
         """Return the exclusions of a release, and whether each may be lifted for some patch releases."""
@@ -809,8 +819,9 @@ class Solver:
             project = self._open[choices.name]
             self.search.add({number: mask, project.number: project.everything & ~mask}, ALWAYS)
         else:
-            for exclusion, is_strict in self._exclusions(choices, bit):
-                self._exclude(choices, [bit], exclusion, is_strict=is_strict)
+            if self._is_first(choices, bit):
+                for exclusion, is_strict in self._exclusions(choices, bit):
+                    self._exclude(choices, [bit], exclusion, is_strict=is_strict)
             if not isinstance(release, Installed) and not self._files_of(choices, bit):
                 return
             if not isinstance(release, Installed) and self._judge(choices, bit).source_only:

@@ -55,7 +55,7 @@ def suggest(
         The components whose requirements are part of the conflict.
     resolves
         Resolves a request as a command would; None if it has no solution either. By default, the problem of the
-        catalog is solved, because there are no indexes.
+        catalog is solved: without indexes and proven sets, the command gives the same.
     """
     demands = [reason for reason in refuted.failed.reasons() if isinstance(reason, Demand)]
     sited = any(demand.kind == "fact" and demand.variable.name in _SET_BY_SITE for demand in demands)

@@ -104,14 +104,23 @@ class OpenUniverse:
         return min(ranks, default=None)
 
     def rank(self, chosen: Chosen, python: str) -> tuple[int, ...]:
-        """Return the rank of Python and of each requested project among its releases, in this order."""
-        names = dict.fromkeys(
+        """Return the ranks of a solution in the order of decisions.
+
+        First the projects that are requested for every Python, by name, then Python, then the projects that are
+        requested for this Python only.
+        """
+        requested = {one: self._requested(one) for one in self.pythons}
+        always = set.intersection(*requested.values())
+        first = [self.preferred(name).index(chosen[name]) for name in sorted(always)]
+        then = [self.preferred(name).index(chosen[name]) for name in sorted(requested[python] - always)]
+        return *first, self.pythons.index(python), *then
+
+    def _requested(self, python: str) -> set[str]:
+        return {
             requirement.name
             for text in self.requirements
             for requirement in self._replaced(parsed(text), python)
-        )
-        positions = (self.preferred(name).index(chosen[name]) for name in names)
-        return self.pythons.index(python), *positions
+        }
 
     def is_solution(self, chosen: Chosen, python: str) -> bool:
         """Return whether pip would install exactly these releases together."""
@@ -120,16 +129,15 @@ class OpenUniverse:
         return self._reached(chosen, python) == chosen
 
     def preferred(self, name: str) -> list[str]:
-        """Return the versions of a project, newest first, pre-releases last unless they are requested."""
+        """Return the versions of a project, newest first, without pre-releases unless they are requested."""
         versions = sorted(self.projects[name], key=Version, reverse=True)
-        if not any(map(_names_prerelease, self._stated(name))):
-            versions.sort(key=lambda version: Version(version).is_prerelease)
-        return versions
+        final = [version for version in versions if not Version(version).is_prerelease]
+        return versions if any(map(_names_prerelease, self._stated(name))) else final or versions
 
     def may_use(self, name: str, version: str, python: str) -> bool:
         """Return whether a release can be installed, and is not yanked."""
         release = self.projects.get(name, {}).get(version)
-        if release is None or not any(python in TAGS[tag] for tag in release.wheels):
+        if release is None or version not in self.preferred(name) or not any(python in TAGS[tag] for tag in release.wheels):
             return False
         if release.requires_python and not SpecifierSet(release.requires_python).contains(f"{python}.5"):
             return False

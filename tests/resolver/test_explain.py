@@ -84,7 +84,7 @@ def test_remembered_proofs_change_no_answer(universe: Universe, trials: list[set
     session = Session(problem)
     for left_out in [set[int](), *trials]:
         demands = [demand for number, demand in enumerate(problem.demands) if number not in left_out]
-        solution = None if session.refute(demands) else session.solve_within(session.narrow(demands))
+        solution = session.solve(demands) if session.is_solvable(demands) else None
         event(f"solved: {solution is not None}")
         assert solution == solve_preferred(restricted(problem, demands, problem.relations))
 
@@ -361,8 +361,6 @@ def test_several_conflicts_still_have_suggestions(requirements: str, catalog: Ca
         ("megablocks", {"site": "archer2"}, "for dardel"),
         ("xformers", {"gfx": ["gfx906"]}, "for gfx90a, which lumi-g has"),
         ("apex", {"backend": "cpu"}, "for gfx90a, which lumi-g has"),
-        ("aiter mamba-ssm bitsandbytes", {"site": "archer2-cpu"}, "for adastra"),
-        ("xformers aiter apex==1.10.0", {"site": "archer2", "support": "documented"}, "also accept"),
         ("apex", {"support": "documented"}, "lumi-g on 2024-08-31 (driver 5.2)"),
         (
             "torch",

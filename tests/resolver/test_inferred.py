@@ -18,7 +18,8 @@ from resolver.facts.schema import Backend, Requires
 from resolver.providers.inferred import infer_releases, with_releases_of
 from resolver.lock import dumps, read_lock
 from resolver.model import Conflict, Resolution, Support
-from resolver.resolve import resolve
+from resolver.resolve import resolve, solve
+from resolver.session import Refuted
 from tests.resolver.solve_helpers import ask
 from tests.support.indexes import URL, FakeIndexes, FakeRelease
 
@@ -277,7 +278,8 @@ def test_conflict_that_no_release_resolves_is_explained(ext: Catalog) -> None:
 
 def test_support_without_inferred_facts_queries_no_index(ext: Catalog) -> None:
     indexes = FakeIndexes({"bridge": {"1.7": WHEEL}})
-    _conflict(ext, indexes, "bridge python==3.11", "observed")
+    request = ask(ext, "bridge python==3.11", site="local", backend="cpu", support="observed")
+    assert isinstance(solve(ext, request, indexes), Refuted)
     assert indexes.asked == []
 
 
