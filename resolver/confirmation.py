@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 import resolvelib
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from resolver.solver import Solver
 
 _LOG = logging.getLogger(__name__)
+_BATCH = 25
+"""Number of requirements of the request to resolve at a time."""
 
 
 class _Need(NamedTuple):
@@ -50,36 +53,61 @@ class _Chosen(NamedTuple):
 def confirm(solver: Solver) -> None:
     """Check with resolvelib that the answer of a solver meets the request, and that nothing is superfluous.
 
+    resolvelib takes quadratic time in the number of distributions, so it resolves level by level: the request,
+    then the requirements of each accepted candidate. There is one candidate for each name, so this accepts the
+    same answers as one resolution of everything.
+
     Raises
     ------
     InternalError
         It does not.
     """
     provider = _Provider(solver)
-    chosen = provider.chosen
-    resolver = resolvelib.Resolver(provider, resolvelib.BaseReporter())
+    problem = ""
     try:
-        accepted = resolver.resolve(provider.roots(), max_rounds=10 * len(chosen) + 10).mapping.keys()
+        accepted = _accepted(provider)
     except resolvelib.ResolutionImpossible as error:
-        causes = sorted(
-            {f"{cause.parent or 'the request'}: {cause.requirement.text}" for cause in error.causes}
-        )
-        problem = f"it violates {'; '.join(causes)}"
+        problem = f"it violates {'; '.join(sorted({cause.requirement.text for cause in error.causes}))}"
     else:
-        superfluous = sorted(chosen.keys() - accepted)
-        if not superfluous:
-            return
-        problem = f"nothing requires {', '.join(superfluous)}"
-    _LOG.debug("answer: %s", chosen)
-    _LOG.debug("resolvelib: %s", problem)
-    msg = f"The answer was not confirmed by resolvelib: {problem}."
-    raise InternalError(msg, hint="Please report this request. --debug writes both answers into a log.")
+        superfluous = sorted(provider.chosen.keys() - accepted)
+        if superfluous:
+            problem = f"nothing requires {', '.join(superfluous)}"
+    if problem:
+        _LOG.debug("answer: %s", provider.chosen)
+        _LOG.debug("resolvelib: %s", problem)
+        msg = f"The answer was not confirmed by resolvelib: {problem}."
+        raise InternalError(msg, hint="Please report this request. --debug writes both answers into a log.")
+
+
+def _accepted(provider: _Provider) -> set[str]:
+    """Return everything that the request requires directly or indirectly."""
+    roots = provider.roots()
+    accepted: set[str] = set()
+    left: list[str] = []
+    batches: Iterator[Sequence[_Need]] = (
+        roots[start : start + _BATCH] for start in range(0, len(roots), _BATCH)
+    )
+    for needs in chain(batches, _needs_of(left, provider)):
+        resolver = resolvelib.Resolver(provider, resolvelib.BaseReporter())
+        mapping = resolver.resolve(needs, max_rounds=len(provider.chosen) + 1).mapping
+        left += mapping.keys() - accepted
+        accepted |= mapping.keys()
+    return accepted
+
+
+def _needs_of(left: list[str], provider: _Provider) -> Iterator[list[_Need]]:
+    """Yield the requirement on each name in a list, which grows; only its requirements are then resolved."""
+    while left:
+        provider.expanded = left.pop()
+        yield [_Need(provider.expanded, provider.expanded, lambda _: True)]
 
 
 class _Provider(resolvelib.AbstractProvider["_Need", "_Chosen", str]):
     """The chosen candidates, and their requirements as the providers state them."""
 
     def __init__(self, solver: Solver) -> None:
+        self.expanded = ""
+        """The only candidate whose requirements are stated."""
         self._solver = solver
         self._problem = solver.problem
         self._solution = solver.solution
@@ -141,6 +169,8 @@ class _Provider(resolvelib.AbstractProvider["_Need", "_Chosen", str]):
         return requirement.allows(candidate.version)
 
     def get_dependencies(self, candidate: _Chosen) -> Iterable[_Need]:
+        if candidate.key != self.expanded:
+            return []
         name, _, extra = candidate.key.rstrip("]").partition("[")
         needs = list(self._facts(name, candidate.version))
         if name in self._solution:

@@ -108,6 +108,8 @@ class Solver:
         self._demands = 0
         self._rank: dict[int, _Rank] = {}
         self._open: dict[str, Choices] = {}
+        self._nodes_of: dict[str, list[Choices]] = {}
+        """The variables of each project and of its extras."""
         self._by_number: dict[int, Choices] = {}
         self._names: dict[int, str] = {}
         """Names of the problem's variables, by number."""
@@ -123,6 +125,7 @@ class Solver:
         self._limits = by_name(self.request.constraints)
         self._overrides = by_name(self.request.overrides)
         self._asked = by_name(self.request.requirements)
+        self._picks: list[Pick] | None = None
         self._loaded: set[Assumption] = set()
         self._undecided: set[int] = set()
         self._judged: dict[tuple[str, int], Judged] = {}
@@ -199,6 +202,7 @@ class Solver:
     def _extends(self, assumptions: Sequence[Assumption]) -> Incompatibility | None:
         self.search.touched.update(range(len(self.search.domains)))
         self._undecided.clear()
+        self._picks = None
         return self.search.solve(assumptions, self._choose)
 
     def _choose(self) -> Assumption | None:
@@ -286,8 +290,13 @@ class Solver:
             return None
         return self.problem.variables[name].candidate(domain.bit_length() - 1)
 
-    def picks(self) -> Iterator[Pick]:
-        """Yield the releases that the search added; a preinstalled distribution has no files."""
+    def picks(self) -> list[Pick]:
+        """Return the releases that the search added; a preinstalled distribution has no files."""
+        if self._picks is None:
+            self._picks = list(self._added())
+        return self._picks
+
+    def _added(self) -> Iterator[Pick]:
         extras: dict[str, list[str]] = {}
         for choices in self._open.values():
             if choices.extra and is_required(self.search.domains[choices.number]):
@@ -418,8 +427,8 @@ class Solver:
     def requirements_of(self, name: str) -> list[tuple[str, str]]:
         """Return the names that a distribution requires in the result, with the requirements as written."""
         python = self.search.domains[self.session.number["python"]]
-        numbers = [choices.number for choices in self._open.values() if choices.name == name]
-        if name in self.session.number and name not in self._open:
+        numbers = [choices.number for choices in self._nodes_of.get(name, ())]
+        if name in self.session.number and not numbers:
             numbers = [self.session.number[name]]
         return [
             (required, text)
@@ -521,6 +530,7 @@ class Solver:
         if releases is None:
             return None
         choices = self._open[key] = Choices(name, extra, releases)
+        self._nodes_of.setdefault(name, []).append(choices)
         choices.number = self.search.add_variable(choices.everything)
         self._by_number[choices.number] = choices
         self._rank[choices.number] = self.problem.layer(name)[0], 0, choices.number, key
@@ -826,8 +836,8 @@ class Solver:
                 return
             if not isinstance(release, Installed) and self._judge(choices, bit).source_only:
                 self._prefer_wheels(choices)
-            for extra in self._open.values():
-                if extra.extra and extra.name == choices.name:
+            for extra in self._nodes_of[choices.name]:
+                if extra.extra:
                     others = extra.everything & ~mask & ~ABSENT
                     self.search.add({number: mask, extra.number: others}, ALWAYS)
         if isinstance(release, Installed):
