@@ -169,8 +169,8 @@ def _warnings(solver: Solver) -> Iterator[str]:
             yield f"{needed}, so some patch releases of the Python in the lock cannot install it."
         if pick.support == "inferred":
             yield (
-                f"{pick.name} {pick.version} has only an sdist whose metadata a build may change. The "
-                "requirements in its PKG-INFO were used."
+                f"{pick.name} {pick.version} has no wheel for {solver.environment}, and a build may change the "
+                "metadata of its sdist. The requirements in its PKG-INFO were used."
             )
     unread = solver.unread()
     if unread:

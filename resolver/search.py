@@ -372,8 +372,6 @@ class Search:
             for table in tables[variable]:
                 subject, target = table.subject, table.object
                 subjects, objects = domains[subject], domains[target]
-                if subjects & ABSENT:
-                    continue
                 kept, reachable = table.revised(subjects, objects)
                 if not kept:
                     return table.why(subject, subjects)
@@ -458,9 +456,9 @@ class Search:
 
     def _return_to(self, level: int) -> None:
         """Take back all choices after a level, and everything that follows from them."""
-        self._changed.clear()
         if len(self._starts) <= level:
             return
+        self._changed.clear()
         start = self._starts[level]
         del self._starts[level:]
         while len(self._trail) > start:

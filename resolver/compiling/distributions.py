@@ -24,6 +24,7 @@ from resolver.compiling.clauses import (
     version_in,
 )
 from resolver.compiling.problem_builder import built_for_builds
+from resolver.choices import is_prerelease
 from resolver.facts.catalog import is_elsewhere, recipe_for
 from resolver.model import UNLISTED, Candidate, Fact
 from resolver.problem import LazyText, Variable
@@ -221,15 +222,17 @@ def compile_packages(builder: ProblemBuilder) -> None:
 def _lateness(builder: ProblemBuilder, name: str) -> Callable[[Candidate], int]:
     """Return a sort key that puts releases to build after published wheels, whatever their versions.
 
-    The releases that the catalog does not list come last, because they are untested.
+    Among each, pre-releases come after the others. The releases that the catalog does not list come last,
+    because they are untested.
     """
     releases = (candidate.release for candidate in builder.candidates(name))
     has_prebuilt = any(release is not None and is_elsewhere(release) for release in releases)
 
     def lateness(candidate: Candidate) -> int:
         if candidate.inferred_from:
-            return 2
-        return int(has_prebuilt and candidate.origin == "build")
+            return 4
+        is_built = has_prebuilt and candidate.origin == "build"
+        return 2 * int(is_built) + int(is_prerelease(candidate.version))
 
     return lateness
 

@@ -208,7 +208,7 @@ def test_damaged_record_of_the_conflict_is_ignored(
 
 
 def test_explain_gives_reasons_for_rejected_versions(capsys: Capture) -> None:
-    assert main(["resolve", "apex", "--date", "2025-06-01", "-q"]) == 0
+    assert main(["resolve", "apex", "--date", "2026-06-01", "-q"]) == 0
     capsys.readouterr()
     assert main(["explain", "torch", "--format", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -220,7 +220,7 @@ def test_explain_gives_reasons_for_rejected_versions(capsys: Capture) -> None:
     assert main(["explain", "apex"]) == 0
     output = capsys.readouterr().out
     assert "Not chosen" in output
-    assert "1.9.0a0 (4b03581) would also fit, but python would be 3.12 instead of" in output
+    assert "1.10.0 would also fit, but rocm would be 7.0.2 instead of" in output
 
 
 def test_explain_counts_rejected_versions_it_omits(capsys: Capture) -> None:

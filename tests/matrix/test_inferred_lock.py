@@ -16,8 +16,8 @@ from matrix.api import write_lock
 from matrix.cli import main
 from resolver.errors import LockError
 from resolver.facts.loading import load
-from resolver.providers.inferred import with_releases_of
 from resolver.model import Request, Resolution, Target
+from resolver.providers.inferred import with_releases_of
 from resolver.requirements import parse_requirement
 from resolver.resolve import resolve
 from tests.support.indexes import URL, FakeIndexes, FakeRelease

@@ -299,7 +299,7 @@ def test_offline_warns_that_pages_may_be_old(
     capsys.readouterr()
     assert main(["resolve", "web", "-o", "other.lock"]) == 0
     assert "--offline uses cached pages of package indexes" in capsys.readouterr().err
-    assert main(["explain", "web<1"]) == 0
+    assert main(["explain", "web"]) == 0
     assert "--offline uses cached pages of package indexes" in capsys.readouterr().err
 
 

@@ -15,9 +15,9 @@ from resolver.errors import UsageError
 from resolver.facts.catalog import Catalog, recipe_for
 from resolver.facts.loading import load
 from resolver.facts.schema import Backend, Requires
-from resolver.providers.inferred import infer_releases, with_releases_of
 from resolver.lock import dumps, read_lock
 from resolver.model import Conflict, Resolution, Support
+from resolver.providers.inferred import infer_releases, with_releases_of
 from resolver.resolve import resolve, solve
 from resolver.session import Refuted
 from tests.resolver.solve_helpers import ask

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from resolver.rejected import rejected_versions
 from resolver.facts.catalog import Catalog
 from resolver.model import IMAGE, Distribution, Preinstalled, Request, Resolution
+from resolver.rejected import rejected_versions
 from resolver.resolve import resolve
 from tests.resolver.solve_helpers import ask
 
