@@ -60,9 +60,7 @@ def _context(bundle: str) -> SSLContext:
     return context
 
 
-def new_session(
-    purpose: str, adapter: Callable[..., HTTPAdapter] = Adapter, *, connections: int = CONNECTIONS
-) -> requests.Session:
+def new_session(purpose: str, adapter: Callable[..., HTTPAdapter] = Adapter) -> requests.Session:
     """Return a session that retries, with back-off.
 
     Parameters
@@ -71,8 +69,6 @@ def new_session(
         The purpose of the session, which becomes part of the user agent.
     adapter
         Returns the adapter; called with the keyword arguments of `HTTPAdapter`.
-    connections
-        Maximum number of simultaneous connections to one host.
     """
     session = _Session()
     session.headers["User-Agent"] = f"{_program()} ({purpose})"
@@ -85,7 +81,7 @@ def new_session(
         respect_retry_after_header=True,
         raise_on_status=False,
     )
-    options: dict[str, Any] = {"max_retries": retry, "pool_maxsize": connections, "pool_block": True}
+    options: dict[str, Any] = {"max_retries": retry, "pool_maxsize": CONNECTIONS, "pool_block": True}
     for scheme in ("https://", "http://"):
         session.mount(scheme, adapter(**options))
     return session

@@ -27,7 +27,7 @@ import msgspec
 from packaging.version import Version
 
 from builders.cache import cache_root
-from builders.constants import CONNECTIONS, MISSING_CODES
+from builders.constants import MISSING_CODES
 from builders.index_client import pages, stored
 from builders.index_client.pages import ACTIVE, PageError
 from builders.index_client.stored import Page, StoredPage
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
     import requests
 
-    from builders.index_client.fetcher import Fetcher
     from builders.index_client.transport import Transport
     from resolver.indexes import Project, Release
     from resolver.reporter import Reporter
@@ -50,8 +49,6 @@ if TYPE_CHECKING:
 FRESH_FOR = 600.0  # seconds
 _FORMAT = "v3"
 _THREADS = 16
-_WITH_SECOND = 24
-"""Threads if there is a second process, for which most of them wait."""
 _HIDES_MISSING = "download.pytorch.org"
 """Replies 403 for projects that it does not have. uv makes the same exception."""
 _HTML, _JSON = "text/html", "application/json"
@@ -88,8 +85,6 @@ class IndexClient:
         Number of seconds for which a page is used without a request.
     reporter
         Receives the number of replies, and a warning when old pages are used.
-    is_second
-        Whether this is the client of the second process (`builders.index_client.fetcher_process`).
     """
 
     def __init__(
@@ -102,7 +97,6 @@ class IndexClient:
         offline: bool = False,
         fresh_for: float = FRESH_FOR,
         reporter: Reporter = SILENT,
-        is_second: bool = False,
     ) -> None:
         self._mirrors = dict(mirrors or {})
         self._login_urls = (*indexes, *find_links)
@@ -122,10 +116,7 @@ class IndexClient:
         self._metadata: _Once[Metadata | None] = _Once()
         self._pages: _Once[StoredPage] = _Once()
         self._transports: _Once[Transport] = _Once()
-        self._fetchers: _Once[Fetcher | None] = _Once()
-        self._is_second = is_second
-        self._has_second = not is_second and len(os.sched_getaffinity(0)) > 1
-        self._pool = _Pool(_WITH_SECOND if self._has_second else _THREADS)
+        self._pool = _Pool(_THREADS)
         self._parsing = threading.Lock()
         """Threads that parse at the same time are slower than a single thread, and need more memory."""
 
@@ -235,16 +226,6 @@ class IndexClient:
         present = [part for part in parts if part.exists]
         return _Project(name, present) if present else None
 
-    def fetch_page(self, index: str, name: str) -> None:
-        """Fetch the page of a project into the cache, unless the cached copy is still usable.
-
-        Raises
-        ------
-        EnvironmentLacksError, SourceError
-            The index cannot be reached, or its page is broken.
-        """
-        self._page(index, name)
-
     def _page(self, index: str, name: str) -> StoredPage:
         """Return the page of a project on an index."""
         url = f"{index}/{name}/"
@@ -317,11 +298,9 @@ class IndexClient:
             what = f"project {name}" if name else "page"
             msg = f"The {what} on {index} is not in the cache, and --offline is set."
             raise EnvironmentLacksError(msg, hint=OFFLINE_HINT)
-        handed_over = self._hand_over((index, name), partial(stored.read, path, url)) if name else None
-        if handed_over is None or not self._may_use(handed_over.age):
-            handed_over = self._requested_page(path, url, index, name, page)
+        page = self._requested_page(path, url, index, name, page)
         self._count_reply()
-        return handed_over
+        return page
 
     def _requested_page(
         self, path: Path, url: str, index: str, name: str, page: StoredPage | None
@@ -384,11 +363,6 @@ class IndexClient:
         if local is None and self._offline:
             msg = f"The metadata of {file.name} on {file.index} is not in the cache, and --offline is set."
             raise EnvironmentLacksError(msg, hint=OFFLINE_HINT)
-        if local is None and file.name.endswith(".whl"):
-            handed_over = self._hand_over(file, partial(_cached_metadata, path, file))
-            if handed_over is not None:
-                self._count_reply()
-                return handed_over
         from builders.index_client.metadata import read
 
         metadata = read(file, local, self.transport)
@@ -405,37 +379,9 @@ class IndexClient:
         def connect() -> Transport:
             from builders.index_client.transport import Transport
 
-            processes = 1 + (self._has_second or self._is_second)
-            return Transport(self._login_urls, self._mirrors, CONNECTIONS // processes)
+            return Transport(self._login_urls, self._mirrors)
 
         return self._transports.get("", connect)
-
-    def _hand_over(self, what: File | tuple[str, str], read: Callable[[], T | None]) -> T | None:
-        """Fetch a page or metadata with the second process; return the cached result, or None."""
-        if self._fetcher is None or not self._fetcher.fetch(what):
-            return None
-        result = read()
-        if result is None:  # the server has an error, or the cache cannot be written
-            self._fetcher.stop()
-        return result
-
-    @property
-    def _fetcher(self) -> Fetcher | None:
-        def make() -> Fetcher | None:
-            if not self._has_second:
-                return None
-            from builders.index_client.fetcher import Fetcher
-
-            return Fetcher(
-                {
-                    "indexes": self._login_urls,
-                    "cache": str(self._cache.parent),
-                    "mirrors": self._mirrors,
-                    "fresh_for": self._fresh_for,
-                }
-            )
-
-        return self._fetchers.get("", make)
 
     def _local(self, url: str) -> Path | None:
         return local_path(mirrored(url, self._mirrors))
@@ -604,7 +550,7 @@ class _Pool:
             work = self._queue.get()
             with suppress(Exception):  # raised again where the result is needed
                 work()
-            del work  # which keeps the client alive, and with it the second process
+            del work  # which keeps the client alive
 
 
 class _Once(Generic[T]):

@@ -12,7 +12,6 @@ import requests
 import requests.auth
 import urllib3
 
-from builders.constants import CONNECTIONS
 from builders.urls import mirrored, without_password
 from builders.web import TIMEOUT, failure_reason, new_session
 from builders.wheel import DamagedError
@@ -49,15 +48,11 @@ class Transport:
     ----------
     indexes
         URLs whose user and password are used for every file on their host.
-    connections
-        Maximum number of simultaneous connections to one host.
     """
 
-    def __init__(
-        self, indexes: Iterable[str], mirrors: Mapping[str, str], connections: int = CONNECTIONS
-    ) -> None:
+    def __init__(self, indexes: Iterable[str], mirrors: Mapping[str, str]) -> None:
         self._mirrors = mirrors
-        self._session = new_session("resolve", connections=connections)
+        self._session = new_session("resolve")
         self._session.auth = self._credentials = _Credentials([*indexes, *mirrors.values()])
         self._down: dict[str, str] = {}
 
