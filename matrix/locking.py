@@ -83,9 +83,9 @@ def _overlay(name: str, lock: Path) -> str:
 
 
 def is_same_request(one: Request, other: Request) -> bool:
-    """Return whether two requests differ at most in their date."""
+    """Return whether two requests differ at most in their date and in the content of files of facts."""
     return (
-        replace(one, target=other.target) == other
+        replace(one, target=other.target, facts_files=other.facts_files) == other
         and replace(one.target, date=other.target.date) == other.target
     )
 
@@ -109,7 +109,32 @@ def kept_versions(lock: Resolution, upgrade: Collection[str]) -> dict[str, str]:
 def is_unchanged(lock: Resolution, again: Resolution) -> bool:
     """Return whether a later resolution of the same request gave the same result as a lock."""
     same = replace(again, request=lock.request, target=replace(again.target, date=lock.target.date))
-    return is_same_request(lock.request, again.request) and same == lock
+    return (
+        is_same_request(lock.request, again.request)
+        and lock.request.facts_files == again.request.facts_files
+        and same == lock
+    )
+
+
+def changed_facts(lock: Resolution, again: Resolution, path: Path) -> list[str]:
+    """Return a sentence for each file of facts that changed between a lock and a later resolution.
+
+    If the request names other files, only the files that both requests name are compared.
+    """
+    before = {file.path: file.sha256 for file in lock.request.facts_files}
+    after = {file.path: file.sha256 for file in again.request.facts_files}
+    sentences = [
+        f"{file} has changed since {path} was written."
+        for file in after
+        if before.get(file, after[file]) != after[file]
+    ]
+    if is_same_request(lock.request, again.request):
+        sentences += [f"{path} was resolved without the facts in {file}." for file in after.keys() - before]
+        sentences += [
+            f"{path} was resolved with the facts in {file}, which was not read now."
+            for file in before.keys() - after
+        ]
+    return sorted(sentences)
 
 
 def names_target(args: argparse.Namespace) -> bool:

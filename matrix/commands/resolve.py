@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from builders.constants import INDEX_DIRECTORY, LOCK_FILE
 from matrix.api import write_lock
 from matrix.build_times import build_times
-from matrix.locking import is_unchanged
+from matrix.locking import changed_facts, is_unchanged
 from matrix.options import (
     add_format,
     add_index_access,
@@ -107,6 +107,8 @@ def execute(context: Context) -> int:
         return 1
     forget_conflict()
     is_valid = earlier is not None and is_unchanged(earlier, answer)
+    for change in changed_facts(earlier, answer, args.output) if earlier else ():
+        console.info(change)
     if not args.no_lock and not is_valid:  # before printing, because a closed pipe ends the program
         write_lock(answer, args.output)
     if args.format == "json":
