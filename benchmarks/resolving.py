@@ -318,8 +318,8 @@ def _answer_of(name: str, done: subprocess.CompletedProcess[str]) -> Answer | st
     """Parse the answer of a command: a choice, None for a conflict, or the failure."""
     if done.returncode:
         proved = _SAYS_CONFLICT[name] in done.stdout + done.stderr
-        last = done.stderr.strip().rpartition("\n")[2][:200]
-        return None if proved else f"exit code {done.returncode}: {last}"
+        said = " ".join((done.stderr or done.stdout).split())[:200]
+        return None if proved else f"exit code {done.returncode}: {said}"
     try:
         return {name: int(version) for name, version in _versions_in(name, done.stdout)}
     except (ValueError, KeyError, TypeError) as error:

@@ -29,7 +29,7 @@ from packaging.version import Version
 from builders.cache import cache_root
 from builders.constants import MISSING_CODES
 from builders.index_client import pages, stored
-from builders.index_client.pages import ACTIVE, PageError
+from builders.index_client.pages import ACTIVE
 from builders.index_client.stored import Page, StoredPage
 from builders.urls import OFFLINE_HINT, local_path, mirrored, without_password
 from resolver.errors import EnvironmentLacksError, MatrixError, SourceError
@@ -637,7 +637,7 @@ def _broken_page(index: str, name: str) -> Iterator[None]:
     """Raise `SourceError` if a page cannot be parsed or read."""
     try:
         yield
-    except (PageError, PermissionError, IsADirectoryError) as error:
+    except (ValueError, RecursionError, PermissionError, IsADirectoryError) as error:
         page = f"The page of {name} on {index}" if name else f"The page {index}"
         hint = "Check that this is the URL of a package index (PEP 503); it often ends with /simple."
         raise SourceError(f"{page} cannot be used: {error}.", hint=hint) from None
@@ -647,7 +647,7 @@ def _changed(path: Path) -> str:
     """Return a text that changes when a file does; empty if the file cannot be read."""
     try:
         status = path.stat()
-    except OSError:
+    except (OSError, ValueError):
         return ""
     return f"{status.st_size} {status.st_mtime_ns}"
 

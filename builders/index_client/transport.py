@@ -65,7 +65,10 @@ class Transport:
             There was no reply. If the host cannot be reached, later requests to it fail at once.
         """
         url = without_password(mirrored(url, self._mirrors))
-        host = urlsplit(url).netloc
+        try:
+            host = urlsplit(url).netloc
+        except ValueError as error:
+            raise RequestError(f"its URL is not valid ({error})") from None
         if host in self._down:
             raise RequestError(self._down[host])
         try:
