@@ -28,11 +28,11 @@ DEEP = 200_000
 
 ATOMS = [
     "<", "<a", "<a ", '<a "', '<a href="', "<a x='", "<a href=x ", "<a/", "<a<", "<a =", "<a\n=", "</",
-    "</a ", "</a>", "<!", "<![", "<!--", "<!-- -", "<![CDATA[", "<!DOCTYPE", "<!DOCTYPE ", "<![DOCTYPE", "<![if",
-    "<?", "<?xml", "<script>", "</script", "<style>", "<title>", "<textarea>", "&", "&#", "&#x", "&#9", "&lt", "\0",
-    "\x1b", "--", ">", "<base href=", '<base href="//[">', "<meta ", "<svg><a ", '<a href="file:///etc/passwd">',
-    '<meta name="pypi:repository-version" content="', '<a href="//[bad/tiny-2.0.zip">',
-    '<a href="tiny-&#' + "9" * 5000 + ';.zip">',
+    "</a ", "</a>", "<!", "<![", "<!--", "<!-- -", "<![CDATA[", "<!DOCTYPE", "<!DOCTYPE ", "<![DOCTYPE",
+    "<![if", "<?", "<?xml", "<script>", "</script", "<style>", "<title>", "<textarea>", "&", "&#", "&#x",
+    "&#9", "&lt", "\0", "\x1b", "--", ">", "<base href=", '<base href="//[">', "<meta ", "<svg><a ",
+    '<a href="file:///etc/passwd">', '<meta name="pypi:repository-version" content="',
+    '<a href="//[bad/tiny-2.0.zip">', '<a href="tiny-&#' + "9" * 5000 + ';.zip">',
 ]  # fmt: skip
 PLACES = {
     "before the link": "{}" + LINK,
