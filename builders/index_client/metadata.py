@@ -99,7 +99,7 @@ def _read_remote(file: File, transport: Transport) -> Metadata | None:
 
 
 def _metadata_file(file: File, transport: Transport) -> Metadata:
-    content = b"".join(transport.download(f"{file.url}.metadata", LARGEST_METADATA))
+    content = transport.small_file(f"{file.url}.metadata", LARGEST_METADATA)
     _check_hash("its metadata file", hashlib.sha256(content), file.metadata_sha256)
     return parse(content, file.name, "its metadata file")
 
