@@ -32,6 +32,7 @@ from resolver.model import Conflict
 if TYPE_CHECKING:
     import argparse
 
+    from matrix.console import Console
     from matrix.context import Context
     from resolver.model import Resolution
 
@@ -112,6 +113,7 @@ def execute(context: Context) -> int:
     if not args.no_lock and not is_valid:  # before printing, because a closed pipe ends the program
         write_lock(answer, args.output)
     if args.format == "json":
+        _warn(answer, console)
         console.document(resolution_document(answer))
         return 0
     _print(answer, context)
@@ -138,6 +140,10 @@ def _print(answer: Resolution, context: Context) -> None:
         console.data(f"\n{reasons_text(answer, console.out)}")
     for note in answer.notes:
         console.info(f"\n{note}")
+    _warn(answer, console)
+
+
+def _warn(answer: Resolution, console: Console) -> None:
     sdists = sdists_text([pick for pick in answer.distributions if pick.is_sdist])
     warnings = [*answer.warnings, *([sdists] if sdists else [])]
     if warnings:
