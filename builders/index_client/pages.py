@@ -83,6 +83,15 @@ class _NamedFiles(msgspec.Struct):
     files: list[_Named]
 
 
+class _Listed(msgspec.Struct):
+    name: str
+
+
+class _ProjectList(msgspec.Struct):
+    projects: list[_Listed]
+
+
+_projects_decoder = msgspec.json.Decoder(_ProjectList)
 _json_decoder = msgspec.json.Decoder(_JsonPage)
 _names_decoder = msgspec.json.Decoder(_NamedFiles)
 _file_decoder = msgspec.json.Decoder(_JsonFile)
@@ -129,7 +138,7 @@ def cut(content: bytes, content_type: str, url: str, project: str) -> Cut:
         The content is not a page of a package index.
     """
     kind = content_type.partition(";")[0].strip().lower()
-    if kind.endswith(("/json", "+json")):
+    if _is_json(content_type):
         form, status, parts = _cut_json(content)
     elif kind.endswith(("/html", "+html", "/xhtml+xml")):
         form, status, parts = _cut_html(content, url)
@@ -142,6 +151,30 @@ def cut(content: bytes, content_type: str, url: str, project: str) -> Cut:
     elif form == "json":
         return Cut(form, status, [(version, b"[%s]" % b",".join(rows)) for version, rows in versions])
     return Cut(form, status, [(version, _END.join(rows)) for version, rows in versions])
+
+
+def _is_json(content_type: str) -> bool:
+    return content_type.partition(";")[0].strip().lower().endswith(("/json", "+json"))
+
+
+def projects(content: bytes, content_type: str) -> list[str]:
+    """Return the names of the projects on the first page of an index.
+
+    Raises
+    ------
+    PageError
+        The content is not a page of a package index.
+    """
+    if _is_json(content_type):
+        try:
+            return [row.name for row in _projects_decoder.decode(content).projects]
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise PageError(str(error)) from None
+    names = (
+        _last_segment(unquote(link["href"]).rstrip("/"))
+        for link in read_html(content.decode("utf-8", "replace")).links
+    )
+    return [name for name in names if name.strip(".")]
 
 
 def files(part: bytes, form: Form, url: str, index: str) -> tuple[File, ...]:
