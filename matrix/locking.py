@@ -175,7 +175,9 @@ def changes(lock: Resolution, again: Resolution, indexes: PackageIndexes | None)
             continue
         because = _withdrawn(old, indexes) if old else ""
         if new and not because:
-            because = reason_of(new, again)
+            reason = reason_of(new, again)
+            is_new = old is None or reason != reason_of(old, lock)
+            because = reason if is_new and not reason.startswith("published at ") else ""
         found.append(LockChange(name, old.key if old else "", new.key if new else "", because))
     return found
 
