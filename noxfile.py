@@ -120,7 +120,7 @@ def bench(session: nox.Session) -> None:
     This takes two hours. Arguments after -- go to the search, such as ``--sizes 12x12 --timeout 10``.
     """
     session.install("-q", ".", "clingo>=5.7", "nab-resolver>=0.0.23", "pip>=24", "uv>=0.8", "wheel>=0.45")
-    session.run("python", "benchmarks/commands.py")
+    session.run("python", "-m", "benchmarks.commands")
     session.run("python", "-m", "benchmarks.indexing")
     session.run("python", "-m", "benchmarks.index_cache")
     session.run("python", "-m", "benchmarks.open_world")

@@ -16,7 +16,6 @@ import json
 import random
 import statistics
 import struct
-import subprocess
 import sys
 import tempfile
 import zipfile
@@ -27,6 +26,7 @@ from typing import TYPE_CHECKING
 from elftools.elf.elffile import ELFFile
 from wheel.wheelfile import WheelFile
 
+from benchmarks import programs
 from tests.builders.bundles import HOST, PREFIX, code_object, packed, padded, plain
 
 if sys.version_info >= (3, 14):
@@ -136,17 +136,15 @@ def write(directory: Path, bundles: list[bytes], megabytes: int) -> Path:
     return wheel
 
 
-def measured(command: list[str]) -> tuple[int, float, float, float, str]:
-    """Run a command; return its exit code, wall and CPU seconds, peak MiB and output.
+def measured(command: list[str]) -> tuple[float, float, float, str]:
+    """Run a command; return its wall and CPU seconds, peak MiB and output.
 
     A small separate process starts it, because the peak of a child includes the memory of its parent.
     """
-    done = subprocess.run(
-        [sys.executable, "-c", LAUNCH, *command], capture_output=True, text=True, check=True
-    )
-    out, _, measures = done.stdout.rpartition("\n")
+    out, _, measures = programs.run([sys.executable, "-c", LAUNCH, *command]).rpartition("\n")
     code, wall, cpu, memory = json.loads(measures)
-    return code, wall, cpu, memory, out
+    programs.check(command, code, out)
+    return wall, cpu, memory, out
 
 
 def main() -> None:
@@ -167,11 +165,9 @@ def main() -> None:
         runs: dict[str, list[tuple[float, float, float]]] = {"audit": [], "bare": []}
         output = ""
         for _ in range(RUNS):
-            code, wall, cpu, memory, output = measured(audit)
-            if code:
-                sys.exit(f"the audit ended with exit code {code}")
+            wall, cpu, memory, output = measured(audit)
             runs["audit"].append((wall, cpu, memory))
-            _, wall, cpu, memory, _ = measured([sys.executable, "-c", BARE, str(wheel)])
+            wall, cpu, memory, _ = measured([sys.executable, "-c", BARE, str(wheel)])
             runs["bare"].append((wall, cpu, memory))
         report: dict[str, object] = {
             "megabytes": round(wheel.stat().st_size / 1e6),

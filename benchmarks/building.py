@@ -17,10 +17,10 @@ import json
 import os
 import shutil
 import statistics
-import sys
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from benchmarks import programs
 from tests.rig.rig import the_rig
 from tests.support.site import Site
 
@@ -112,8 +112,9 @@ def run(site: Site, script: str, arguments: list[str]) -> tuple[float, str]:
     done = site.rig.run_python(*command, cwd=site.work, env=site.env)
     seconds = time.perf_counter() - started
     lines = [line[1:] for line in done.stderr.splitlines() if line.startswith("@")]
-    if done.returncode or len(lines) != 1:
-        sys.exit(f"The build failed with exit code {done.returncode}:\n{done.stderr}")
+    programs.check(command, done.returncode, done.stdout, done.stderr)
+    if len(lines) != 1:
+        programs.fail(command, f"printed {len(lines)} lines of times instead of one", done.stderr)
     return seconds, lines[0]
 
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+from benchmarks import programs
 
 RUNS = 7
 FOUR = ["apex", "deepspeed", "flash-attn", "bitsandbytes", "--site", "lumi-g", "--date", "2026-03-01"]
@@ -40,12 +41,26 @@ COMMANDS = {
     "diff": [*MATRIX, "diff", "--site", "lumi-g", "--date", "2026-06-01", "--driver", "30.10", "-q"],
     "dry-run": [*MATRIX, "build-wheels", "deepspeed", "--backend", "cpu", "--dry-run"],
 }
+ANSWERS: dict[str, tuple[int, tuple[str, ...]]] = {
+    "interpreter": (0, ()),
+    "version": (0, ("matrix ",)),
+    "help": (0, ("resolve", "build-wheels")),
+    "resolve-default": (0, ("torch",)),
+    "resolve-offline": (0, ("torch",)),
+    "resolve": (0, ("apex", "deepspeed", "flash-attn", "bitsandbytes")),
+    "conflict": (1, ("There is no resolution",)),
+    "table": (0, ("torch", "rocm")),
+    "diff": (0, ("30.10",)),
+    "dry-run": (0, ("deepspeed",)),
+}
+"""The exit code of the right answer of each command, and texts that it contains."""
 
 
-def seconds(command: list[str], directory: Path) -> float:
-    """Time one run of a command."""
+def seconds(name: str, directory: Path) -> float:
+    """Time one run of a command; a wrong answer ends the benchmark."""
+    code, contains = ANSWERS[name]
     started = time.perf_counter()
-    subprocess.run(command, cwd=directory, env=ENVIRONMENT, capture_output=True, check=False)
+    programs.run(COMMANDS[name], cwd=directory, env=ENVIRONMENT, expected=code, contains=contains)
     return time.perf_counter() - started
 
 
@@ -53,15 +68,8 @@ def loading(directory: Path) -> float:
     """Time importing and loading the catalog inside a fresh interpreter, compiled form warm."""
     runs = []
     for _ in range(RUNS + 1):
-        child = subprocess.run(
-            [sys.executable, "-c", LOADING],
-            cwd=directory,
-            env=ENVIRONMENT,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        runs.append(float(child.stdout))
+        command = [sys.executable, "-c", LOADING]
+        runs.append(float(programs.run(command, cwd=directory, env=ENVIRONMENT)))
     return statistics.median(runs[1:])
 
 
@@ -70,10 +78,10 @@ def main() -> None:
     times: dict[str, list[float]] = {name: [] for name in COMMANDS}
     with tempfile.TemporaryDirectory() as directory:
         for run in range(RUNS + 1):
-            for name, command in COMMANDS.items():
+            for name in COMMANDS:
                 folder = Path(directory) / name  # one each: a lock of another command must not be read
                 folder.mkdir(exist_ok=True)
-                elapsed = seconds(command, folder)
+                elapsed = seconds(name, folder)
                 if run:
                     times[name].append(elapsed)
         load = loading(Path(directory))

@@ -26,7 +26,6 @@ import os
 import re
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
@@ -41,6 +40,7 @@ from typing import Any, NamedTuple
 
 from packaging.utils import canonicalize_name, parse_sdist_filename, parse_wheel_filename
 
+from benchmarks import programs
 from builders.files import remove_tree
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -190,17 +190,7 @@ class Tool(ABC):
         kept |= {"HOME": str(self.folder / "home"), "PATH": f"{self.bin}:{os.environ['PATH']}"}
         kept |= {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": self.index, "UV_DEFAULT_INDEX": self.index}
         with (self.folder / "log").open("a+") as log:
-            done = subprocess.run(
-                command,
-                cwd=self.folder,
-                env=kept | variables,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                check=False,
-            )
-            if done.returncode:
-                log.seek(0)
-                sys.exit(f"{' '.join(command)} failed:\n{log.read()[-4000:]}")
+            log.write(programs.run(command, cwd=self.folder, env=kept | variables))
 
 
 class Matrix(Tool):
@@ -382,7 +372,7 @@ def write_index(root: Path) -> None:
     (root / "catalog" / "four.toml").write_text(write_catalog(changed=False))
     names = [*PACKAGES]
     variables = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(root / "cache")}
-    run = partial(subprocess.run, check=True, cwd=root, env=variables, stdout=sys.stderr)
+    run = partial(programs.run, cwd=root, env=variables)
     matrix = [sys.executable, "-m", "matrix"]
     target = ["--backend", "cpu", "--python", PYTHON, "--catalog", "catalog", "-q"]
     run([*matrix, "resolve", *requirements(names), *target])
@@ -426,9 +416,9 @@ class _Quiet(SimpleHTTPRequestHandler):
 
 def install_tools(venv: Path) -> dict[str, str]:
     """Create an environment with uv and fromager; return the versions of all tools."""
-    subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
+    programs.run([sys.executable, "-m", "venv", str(venv)])
     command = [str(venv / "bin" / "python"), "-m", "pip", "install", "-q", "pip", "-U", "uv", "fromager"]
-    subprocess.run(command, check=True, stdout=sys.stderr)
+    programs.run(command)
     installed = distributions(path=[str(venv / f"lib/python{PYTHON}/site-packages")])
     return {
         distribution.name: distribution.version

@@ -2,7 +2,7 @@
 
 The benchmark compares nothing. It shows which real sources become sound wheels for gfx90a, and how much time
 and memory the builds take. torch is the rig's stand-in, and there is no GPU: the code objects are real, but
-none of them runs. A failed build is a row like the others.
+none of them runs. A failed build is a row like the others, and the benchmark then ends with exit code 1.
 
 Start it manually with ``python -m benchmarks.heavy [--only NAME] [--jobs N] [--settings FILE]``; it takes
 half an hour or more. FILE is a ``matrix.toml``, with ``[mirrors]`` if GitHub, which has two of the sources,
@@ -125,6 +125,8 @@ def main() -> None:
             print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     print(json.dumps({"schema": 1, "largest process MiB": round(peak / 1024), "builds": rows}, indent=1))
+    if failed := [row["build"] for row in rows if row["exit code"]]:
+        sys.exit(f"Failed builds: {', '.join(failed)}.")
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ def read_all(client: IndexClient, names: list[str]) -> float:
     for name in names:
         project = client.project(name)
         assert project is not None
-        client.metadata(project.releases[0].files)
+        assert client.metadata(project.releases[0].files) is not None
     return time.process_time() - start
 
 
@@ -36,10 +36,14 @@ def fetch_all(client: IndexClient, names: list[str]) -> float:
     """Return the seconds to fetch all projects with the metadata of their newest release, in parallel."""
     start = time.perf_counter()
     done = threading.Semaphore(0)
+    failed: list[str] = []
 
     def fetch(name: str) -> None:
         try:
             read_all(client, [name])
+        except BaseException as error:
+            failed.append(f"{name}: {error!r}")
+            raise
         finally:
             done.release()
 
@@ -47,6 +51,8 @@ def fetch_all(client: IndexClient, names: list[str]) -> float:
         client.submit(lambda name=name: fetch(name))  # type: ignore[misc]
     for _ in names:
         done.acquire()
+    if failed:
+        raise SystemExit(f"Cannot read {'; '.join(failed)}")
     return time.perf_counter() - start
 
 
@@ -58,6 +64,8 @@ def main() -> None:
         cold = fetch_all(IndexClient([index], cache=Path(cache)), names)
         warm = min(read_all(IndexClient([index], cache=Path(cache)), names) for _ in range(_RUNS))
     replies = [requests.get(f"{index}/{name}/", headers={"Accept": ACCEPT}, timeout=60) for name in names]
+    for reply in replies:
+        reply.raise_for_status()
     parsing = []
     for _ in range(_RUNS):
         start = time.process_time()

@@ -9,21 +9,20 @@ from __future__ import annotations
 import http.client
 import json
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 import zipfile
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks import programs
 from builders.files import sha256_of
 from builders.index import Index
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 LABEL = "rocm6.4.torch2.9.1.gfx90a"
 _SERVE = "import sys; from matrix.cli import main; sys.exit(main())"
@@ -77,18 +76,9 @@ def publishing(work: Path) -> dict[str, float]:
     return times
 
 
-@contextmanager
-def started(command: list[str], directory: Path) -> Iterator[int]:
-    """Start a server that prints its port first; return the port."""
-    with subprocess.Popen(
-        command, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as server:
-        assert server.stdout is not None
-        line = server.stdout.readline()
-        try:
-            yield int(line.rpartition(":")[2].partition("/")[0].split()[0]) if "://" in line else int(line)
-        finally:
-            server.terminate()
+def port_in(line: str) -> int:
+    """Return the port in the line that a server prints first."""
+    return int(line.rpartition(":")[2].partition("/")[0].split()[0]) if "://" in line else int(line)
 
 
 def rate(port: int, path: str, *, keep: bool) -> float:
@@ -123,7 +113,8 @@ def serving(work: Path) -> dict[str, object]:
     own = [sys.executable, "-c", _SERVE, "index", "serve", "--port", "0", "--index", str(index.root)]
     results: dict[str, object] = {}
     for name, command in {"matrix index serve": own, "http.server": [sys.executable, "-c", stock]}.items():
-        with started(command, index.root) as port:
+        with programs.started(command, index.root) as line:
+            port = port_in(line)
             results[name] = {
                 "pages a second, one connection each": max(
                     rate(port, "/simple/tiny/", keep=False) for _ in range(_RUNS)

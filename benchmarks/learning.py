@@ -13,12 +13,12 @@ import argparse
 import datetime
 import json
 import os
-import subprocess
 import tempfile
 import time
 import zipfile
 from pathlib import Path
 
+from benchmarks import programs
 from builders.files import sha256_of
 from builders.index_client import IndexClient
 from builders.learning.wheel import learn_published
@@ -45,7 +45,7 @@ def compiled_object(folder: Path) -> bytes:
     )
     (folder / "op.c").write_text(source)
     command = ["gcc", "-shared", "-fPIC", "-o", "op.so", "op.c"]
-    subprocess.run(command, cwd=folder, check=True)
+    programs.run(command, cwd=folder)
     return (folder / "op.so").read_bytes()
 
 

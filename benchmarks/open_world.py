@@ -18,22 +18,20 @@ import os
 import re
 import shutil
 import statistics
-import subprocess
 import sys
 import tarfile
 import tempfile
 import threading
-import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from io import BytesIO
 from pathlib import Path
-from typing import NamedTuple
 
 from uv import find_uv_bin
 
+from benchmarks import programs
+from benchmarks.programs import Run
 from builders.index_client import IndexClient
 from builders.sources import index_url
 from builders.web import new_session
@@ -62,6 +60,9 @@ timm
 opencv-python-headless
 ray[default]
 """
+PROJECTS = [line.partition(">")[0].partition("[")[0] for line in REQUIREMENTS.split()]
+"""Every right answer contains their names."""
+UV_RESULT = "uv.txt"
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 TORCH = "2.13.0+cpu"
@@ -71,14 +72,6 @@ CLOSED = ["resolve", "apex", "deepspeed", "flash-attn", "bitsandbytes", "--site"
 CLOSED += ["--date", "2026-03-01", "--python", "3.12", "--no-lock", "-q"]
 TARGETS = {"warm cpu": 3.0, "warm wall": 1.0, "cold wall": 1.5, "requests": 1.0, "peak MiB": 250.0}
 _URL = re.compile(rb"https://([^/\"'<> ]+)/")
-
-
-class Run(NamedTuple):
-    """The measurements of one process."""
-
-    wall: float
-    cpu: float
-    mebibytes: float
 
 
 class Workplace:
@@ -117,7 +110,7 @@ class Workplace:
         """Return uv's command."""
         command = [find_uv_bin(), "pip", "compile", "-q", "requirements.in", "-c", "constraints.txt"]
         command += ["--python-version", PYTHON, "--find-links", str(self.links)]
-        return [*command, "-o", str(self.folder / "uv.txt"), *more]
+        return [*command, "-o", UV_RESULT, *more]
 
     def pip(self) -> list[str]:
         """Return pip's command."""
@@ -130,29 +123,25 @@ class Workplace:
         """Directory of the stand-ins for torch."""
         return self.folder / "torch" / "whl" / "cpu"
 
-    def run(self, command: Sequence[str], cache: Path, index: str = "", **variables: str) -> Run:
-        """Run a command with a separate cache."""
+    def run(
+        self,
+        command: Sequence[str],
+        cache: Path,
+        index: str = "",
+        *,
+        contains: Collection[str] = (),
+        **variables: str,
+    ) -> Run:
+        """Run a command with a separate cache; see `benchmarks.programs.run`."""
         kept = {name: text for name, text in os.environ.items() if not name.startswith(("PIP_", "UV_"))}
         kept.pop("PYTHONDONTWRITEBYTECODE", None)
         url = index or index_url()
         kept |= {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": url, "UV_DEFAULT_INDEX": url}
         kept |= {"XDG_CACHE_HOME": str(cache), "UV_CACHE_DIR": str(cache / "uv")}
         kept |= {name: os.environ[name] for name in ("PIP_CERT",) if name in os.environ}
-        return timed(command, self.folder, {**kept, "PYTHONPATH": str(ROOT), **variables})
-
-
-def timed(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Run:
-    """Run a process, and return its measurements."""
-    with (folder / "output.txt").open("w+") as output:
-        start = time.perf_counter()
-        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=output)
-        _, status, usage = os.wait4(process.pid, 0)
-        wall = time.perf_counter() - start
-        process.returncode = os.waitstatus_to_exitcode(status)
-        output.seek(0)
-        if process.returncode:
-            raise SystemExit(f"{' '.join(command)} failed:\n{output.read()[-2000:]}")
-    return Run(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
+        environment = {**kept, "PYTHONPATH": str(ROOT), **variables}
+        result = self.folder / UV_RESULT if UV_RESULT in command else None
+        return programs.timed(command, self.folder, environment, contains=contains, result=result)
 
 
 class Proxy(ThreadingHTTPServer):
@@ -231,12 +220,12 @@ def resolve_in_turn(place: Workplace, runs: int) -> dict[str, list[Run]]:
     results = defaultdict(list)
     for number in range(runs):
         cache = place.folder / f"cache{number}"
-        place.run([*MATRIX, *CLOSED], cache, PIP_NO_INDEX="1")  # compiles the catalog
-        results["matrix cold"].append(place.run(place.matrix(), cache))
-        results["uv cold"].append(place.run(place.uv(), cache))
+        place.run([*MATRIX, *CLOSED], cache, contains=CLOSED[1:5], PIP_NO_INDEX="1")  # compiles the catalog
+        results["matrix cold"].append(place.run(place.matrix(), cache, contains=PROJECTS))
+        results["uv cold"].append(place.run(place.uv(), cache, contains=PROJECTS))
         for _ in range(3):
-            results["matrix warm"].append(place.run(place.matrix(), cache))
-            results["uv warm"].append(place.run(place.uv("--offline"), cache))
+            results["matrix warm"].append(place.run(place.matrix(), cache, contains=PROJECTS))
+            results["uv warm"].append(place.run(place.uv("--offline"), cache, contains=PROJECTS))
     return results
 
 
@@ -244,15 +233,16 @@ def closed_in_turn(place: Workplace, before: str, runs: int) -> dict[str, list[R
     """Resolve the platform and the catalog without an index: an older commit and this one, in turn."""
     old = place.folder / "before"
     command = [shutil.which("git") or "git", "archive", before]
-    archive = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout
-    with tarfile.open(fileobj=BytesIO(archive)) as source:
+    archive = place.folder / "before.tar"
+    programs.run([*command, "-o", archive], cwd=ROOT)
+    with tarfile.open(archive) as source:
         source.extractall(old, filter="data")
     results = defaultdict(list)
     command = [*MATRIX, *CLOSED]
     for _ in range(runs):
         for name, path in (("before", old), ("now", ROOT)):
             cache = place.folder / f"cache-{name}"
-            run = place.run(command, cache, PIP_NO_INDEX="1", PYTHONPATH=str(path))
+            run = place.run(command, cache, contains=CLOSED[1:5], PIP_NO_INDEX="1", PYTHONPATH=str(path))
             results[name].append(run)
     return {name: several[1:] for name, several in results.items()}  # the first compiles
 

@@ -3,7 +3,8 @@
 Run it from the clone: ``python -m benchmarks.resolving`` (or ``nox -s bench``). All resolvers run in turn on
 the same universes (see `benchmarks.universes`): the same components, versions and requirements, each in the
 form that the resolver reads. Every answer is checked against the requirements. A wrong answer is reported as
-wrong, a late answer as a timeout, and a resolver that is not installed as missing. There are two groups:
+wrong, a late answer as a timeout, and a resolver that is not installed as missing. If a resolver failed or
+was wrong, the benchmark ends with exit code 1 after it has printed everything. There are two groups:
 
 in process
     the search alone, in a separate process, input already in memory: ``Session.solve`` with arc
@@ -101,6 +102,19 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         report = _measured(args.sizes.split(","), args.only.split(","), args.timeout, Path(directory))
     print(json.dumps(report, indent=2))
+    if failures := _failures(report["cases"]):
+        sys.exit("\n".join(["Programs that failed or gave a wrong answer:", *failures]))
+
+
+def _failures(cases: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a line for each program that failed or gave a wrong answer; late answers are results."""
+    return [
+        f"  {name}, {case['size']} {case['kind']}: {result.get('note', result['state'])}"
+        for case in cases
+        for results in case["groups"].values()
+        for name, result in results.items()
+        if result["state"] in {"failed", "wrong"}
+    ]
 
 
 def _measured(sizes: Sequence[str], only: Sequence[str], timeout: float, directory: Path) -> dict[str, Any]:
@@ -274,7 +288,9 @@ def _command(name: str, universe: Universe, place: Path, timeout: float) -> Resu
             return {"state": "timeout", "note": f"not done after {timeout:g} s"}
         times.append(time.perf_counter() - started)
         cpu.append(_cpu_of_children() - before)
-    result = _result(times, _answer_of(name, done), universe)
+        result = _result(times, _answer_of(name, done), universe)
+        if result["state"] != "right":
+            break
     return {**result, "cpu": round(1000 * min(cpu), 2)}
 
 
@@ -302,16 +318,23 @@ def _answer_of(name: str, done: subprocess.CompletedProcess[str]) -> Answer | st
     """Parse the answer of a command: a choice, None for a conflict, or the failure."""
     if done.returncode:
         proved = _SAYS_CONFLICT[name] in done.stdout + done.stderr
-        return None if proved else f"exit code {done.returncode}"
+        said = " ".join((done.stderr or done.stdout).split())[:200]
+        return None if proved else f"exit code {done.returncode}: {said}"
+    try:
+        return {name: int(version) for name, version in _versions_in(name, done.stdout)}
+    except (ValueError, KeyError, TypeError) as error:
+        return f"unreadable answer: {error!r}"
+
+
+def _versions_in(name: str, output: str) -> list[list[str]]:
+    """Return the names and versions in the output of a command."""
     if name == "uv pip compile":
-        pairs = [line.split("==") for line in done.stdout.splitlines() if "==" in line]
-    elif name == "pip install":
-        rows = [row["metadata"] for row in json.loads(done.stdout)["install"]]
-        pairs = [[row["name"], row["version"]] for row in rows]
+        return [line.split("==") for line in output.splitlines() if "==" in line]
+    if name == "pip install":
+        rows = [row["metadata"] for row in json.loads(output)["install"]]
     else:
-        picks = [pick for pick in json.loads(done.stdout)["picks"] if pick["kind"] == "distribution"]
-        pairs = [[pick["name"], pick["version"]] for pick in picks]
-    return {name: int(version) for name, version in pairs}
+        rows = [pick for pick in json.loads(output)["picks"] if pick["kind"] == "distribution"]
+    return [[row["name"], row["version"]] for row in rows]
 
 
 def _result(times: Sequence[float], answer: Answer | str, universe: Universe) -> Result:

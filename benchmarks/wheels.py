@@ -13,12 +13,13 @@ import base64
 import hashlib
 import json
 import random
-import subprocess
 import sys
 import tempfile
 import time
 import zipfile
 from pathlib import Path
+
+from benchmarks import programs
 
 MIB = 1 << 20
 OBJECT = 50 * MIB
@@ -106,10 +107,8 @@ def floor(wheel: Path) -> float:
 
 def by_the_library(wheel: Path) -> dict[str, float]:
     """Time ``wheel tags``, which rewrites the wheel under another platform tag."""
-    child = subprocess.run(
-        [sys.executable, "-c", LIBRARY, str(wheel)], check=True, capture_output=True, text=True
-    )
-    return dict(json.loads(child.stdout.splitlines()[-1]))
+    output = programs.run([sys.executable, "-c", LIBRARY, str(wheel)])
+    return dict(json.loads(output.splitlines()[-1]))
 
 
 def main() -> None:
@@ -125,13 +124,8 @@ def main() -> None:
             unpacked = sum(info.file_size for info in archive.infolist())
         runs = []
         for _ in range(args.runs):
-            child = subprocess.run(
-                [sys.executable, "-c", LABEL, str(wheel), str(Path(directory) / "out")],
-                check=True,
-                capture_output=True,
-                text=True,
-            )
-            runs.append(json.loads(child.stdout))
+            command = [sys.executable, "-c", LABEL, str(wheel), str(Path(directory) / "out")]
+            runs.append(json.loads(programs.run(command)))
         report: dict[str, object] = {
             "wheel MiB": round(wheel.stat().st_size / MIB),
             "unpacked MiB": round(unpacked / MIB),

@@ -8,11 +8,10 @@ take precedence over files).
 from __future__ import annotations
 
 import os
-import re
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import urljoin
 
 from resolver.errors import UsageError
 
@@ -26,7 +25,6 @@ _PASSED_ON = (
 )  # fmt: skip
 _SYSTEM_FILE = Path("/etc/pip.conf")
 _SECTIONS = ("global", "install", "download")  # later ones take precedence
-_CONSTANT = re.compile(r'^PYPI_SIMPLE_ENDPOINT\b[^=\n]*= *"([^"]+)"', re.MULTILINE)
 _NO = {"", "0", "false", "f", "no", "n", "off"}
 
 
@@ -72,18 +70,10 @@ def configured_index(settings: Mapping[str, str]) -> str:
 
 @cache
 def public_index() -> str:
-    """Return the index that pip uses if none is configured: a constant of pypi-simple.
+    """Return the index that pip uses if none is configured: that of package URLs of the type ``pypi``."""
+    from packageurl.contrib.purl2url import get_repo_url
 
-    The constant is read from the source file, because the import takes longer than resolving from the cache.
-    """
-    spec = find_spec("pypi_simple")
-    if spec is not None and spec.origin is not None:
-        constant = _CONSTANT.search(Path(spec.origin).read_text(encoding="utf-8"))
-        if constant:
-            return constant[1]
-    import pypi_simple
-
-    return str(pypi_simple.PYPI_SIMPLE_ENDPOINT)
+    return urljoin(str(get_repo_url("pkg:pypi/pip")), "/simple/")  # type: ignore[no-untyped-call]
 
 
 def pip_configuration() -> dict[str, str]:

@@ -14,10 +14,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
-from typing import IO, cast
+from typing import IO
 
 from builders import reaper
 from builders.modes import make_directories
@@ -251,28 +251,6 @@ def start_in_background(command: Sequence[str], log: Path) -> None:
     with log.open("ab") as sink:
         detached = ["setsid", "--fork", *command]
         subprocess.run(detached, check=True, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink)
-
-
-def start_python(code: str) -> subprocess.Popen[bytes]:
-    """Start a Python program with the module path of this process; it gets no interrupts from the terminal.
-
-    The program must end when its standard input ends.
-
-    Raises
-    ------
-    OSError
-        No more processes can be started.
-    """
-    command = [sys.executable, "-I", "-c", f"import sys; sys.path[:] = sys.argv[1:]; {code}", *sys.path]
-    pipe, null = subprocess.PIPE, subprocess.DEVNULL
-    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=null, start_new_session=True)
-
-
-def end_python(process: subprocess.Popen[bytes]) -> None:
-    """End a program that `start_python` started."""
-    with suppress(OSError):
-        cast("IO[bytes]", process.stdin).close()
-    process.wait()
 
 
 def output_of(command: Sequence[str], *, env: Mapping[str, str] | None = None) -> str:

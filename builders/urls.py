@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 OFFLINE_HINT = "Run `matrix fetch` on a machine with network access, or this command once without --offline."
 NETWORK_HINT = "Check the network. On a compute node, run `matrix fetch` on a login node first."
+_LOGIN = re.compile(r"//[^/]*@")
 _URL = re.compile(r"(https?|ssh|git|file)://[^\s-]\S*")
 
 
@@ -81,7 +82,10 @@ def without_password(url: str) -> str:
     >>> without_password("https://me:secret@host/simple/")
     'https://host/simple/'
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # a malformed host
+        return _LOGIN.sub("//", url)
     if parts.hostname and "@" in parts.netloc:
         return url.replace(parts.netloc, parts.netloc.rpartition("@")[2])
     return url
@@ -105,4 +109,7 @@ def local_path(url: str) -> Path | None:
     """Return the path of a ``file`` URL; None for other URLs."""
     if not url.startswith("file:"):
         return None
-    return Path(unquote(urlsplit(url).path))
+    try:
+        return Path(unquote(urlsplit(url).path))
+    except ValueError:  # a malformed host
+        return None

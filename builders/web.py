@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import http.client
+import io
 import threading
+import time
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -13,6 +16,7 @@ import requests
 import urllib3
 from requests.adapters import HTTPAdapter
 from requests.utils import DEFAULT_CA_BUNDLE_PATH
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.util import Retry
 from urllib3.util.ssl_ import create_urllib3_context
 
@@ -20,17 +24,101 @@ from builders.constants import CONNECTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from socket import socket
     from ssl import SSLContext
 
-    from urllib3 import BaseHTTPResponse, HTTPConnectionPool
+    from urllib3 import BaseHTTPResponse, ProxyManager
 
-TIMEOUT = (10, 60)  # seconds to connect, and between two packets
+TIMEOUT = (10, 30)  # seconds to connect, and between two packets
+_GRACE = 60.0  # seconds in which a reply may be as slow as it likes
+_SLOWEST = 10_000  # bytes per second that a server must send on average after that
+_BUFFER = 1 << 16  # bytes
 _LONGEST_WAIT = 30  # seconds
 _loading = threading.Lock()
 
 
+class _Watched(io.RawIOBase):
+    """The bytes of one reply, headers included; reading ends with `TimeoutError` if they come too slowly.
+
+    A server that sends a byte now and then would otherwise never time out.
+    """
+
+    def __init__(self, raw: io.RawIOBase) -> None:
+        self._raw = raw
+        self.has_ended = False
+        self._end = time.monotonic() + _GRACE
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int | None:  # type: ignore[override]
+        if time.monotonic() > self._end:
+            msg = f"fewer than {_SLOWEST} bytes per second"
+            raise TimeoutError(msg)
+        size: int | None = self._raw.readinto(buffer)
+        self._end += (size or 0) / _SLOWEST
+        self.has_ended = size == 0
+        return size
+
+    def fileno(self) -> int:
+        return self._raw.fileno()
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _Response(http.client.HTTPResponse):
+    def __init__(self, sock: socket, *args: Any, **options: Any) -> None:  # noqa: ANN401  as in http.client
+        super().__init__(sock, *args, **options)
+        self._watched = _Watched(self.fp.detach())
+        self.fp = io.BufferedReader(self._watched, _BUFFER)
+
+    def begin(self) -> None:
+        """Read the headers; `http.client` accepts headers that are cut off."""
+        super().begin()
+        if self._watched.has_ended:
+            self.close()
+            msg = "the headers were cut off"
+            raise http.client.RemoteDisconnected(msg)
+
+
+class _HttpConnection(urllib3.connection.HTTPConnection):
+    response_class = _Response
+
+
+class _HttpsConnection(urllib3.connection.HTTPSConnection):
+    response_class = _Response
+
+
+class _HttpPool(HTTPConnectionPool):
+    ConnectionCls = _HttpConnection
+
+
+class _HttpsPool(HTTPSConnectionPool):
+    ConnectionCls = _HttpsConnection
+
+
+_POOLS = {"http": _HttpPool, "https": _HttpsPool}
+
+
 class Adapter(HTTPAdapter):
-    """Load the certificates once: urllib3 does so for each connection, which takes longer than a request."""
+    """Limit how slow replies may be, and load the certificates once.
+
+    urllib3 loads the certificates for each connection, which takes longer than a request.
+    """
+
+    def init_poolmanager(self, *args: Any, **options: Any) -> None:  # noqa: ANN401  as in requests
+        """Create the pools of connections."""
+        super().init_poolmanager(*args, **options)
+        self.poolmanager.pool_classes_by_scheme = _POOLS
+
+    def proxy_manager_for(self, proxy: str, **options: Any) -> ProxyManager:  # noqa: ANN401
+        """Return the pools of connections through a proxy."""
+        manager: ProxyManager = super().proxy_manager_for(proxy, **options)
+        if not proxy.lower().startswith("socks"):
+            manager.pool_classes_by_scheme = _POOLS
+        return manager
 
     def build_connection_pool_key_attributes(  # type: ignore[override]
         self, request: requests.PreparedRequest, verify: bool | str, cert: object = None
@@ -60,9 +148,7 @@ def _context(bundle: str) -> SSLContext:
     return context
 
 
-def new_session(
-    purpose: str, adapter: Callable[..., HTTPAdapter] = Adapter, *, connections: int = CONNECTIONS
-) -> requests.Session:
+def new_session(purpose: str, adapter: Callable[..., HTTPAdapter] = Adapter) -> requests.Session:
     """Return a session that retries, with back-off.
 
     Parameters
@@ -71,8 +157,6 @@ def new_session(
         The purpose of the session, which becomes part of the user agent.
     adapter
         Returns the adapter; called with the keyword arguments of `HTTPAdapter`.
-    connections
-        Maximum number of simultaneous connections to one host.
     """
     session = _Session()
     session.headers["User-Agent"] = f"{_program()} ({purpose})"
@@ -85,7 +169,7 @@ def new_session(
         respect_retry_after_header=True,
         raise_on_status=False,
     )
-    options: dict[str, Any] = {"max_retries": retry, "pool_maxsize": connections, "pool_block": True}
+    options: dict[str, Any] = {"max_retries": retry, "pool_maxsize": CONNECTIONS, "pool_block": True}
     for scheme in ("https://", "http://"):
         session.mount(scheme, adapter(**options))
     return session
@@ -106,6 +190,14 @@ class _Session(requests.Session):
         if host not in self._settings:
             self._settings[host] = dict(super().merge_environment_settings(url, {}, None, None, None))
         return self._settings[host] | {"stream": bool(stream)}
+
+    def get_redirect_target(self, resp: requests.Response) -> str | None:
+        """Return the target of a redirect, whose body is not read: it may be endless."""
+        target = super().get_redirect_target(resp)
+        if target is not None:
+            resp.close()
+            resp._content, resp._content_consumed = b"", True  # type: ignore[attr-defined]  # noqa: SLF001
+        return target
 
 
 class _Retry(Retry):

@@ -129,10 +129,12 @@ def resolve_settings(
         A package index cannot be reached, or a base image cannot be inspected.
     SourceError
         An index, or the target of a direct reference, is broken or has another hash.
+    HashMismatchError
+        No file of a distribution has a hash that a requirements file states.
     TooLargeError
         The search reached its limit of steps.
     """
-    from matrix.inputs import read_inputs
+    from matrix.inputs import read_inputs, with_stated_hashes
     from matrix.locking import is_same_request, kept_versions
     from matrix.request import make_request
     from resolver.model import Conflict
@@ -145,6 +147,8 @@ def resolve_settings(
         keep = kept_versions(earlier, settings.upgrade)
     with reporter.task("resolve"):
         answer = solve(catalog, request, package_indexes(settings, inputs, reporter), keep=keep)
+    if inputs.hashes and not isinstance(answer, Conflict):
+        return with_stated_hashes(answer, inputs.hashes)
     if isinstance(answer, Conflict) and settings.base_image:
         # The name of an image that is a file is not enough to find it.
         suggestions = [_with_image(suggestion, settings.base_image) for suggestion in answer.suggestions]

@@ -58,6 +58,8 @@ class Console(Reporter):
         self._display: Display | None = None
         self._started = time.monotonic()
         self._log_file: Path | None = None
+        self.warnings: list[str] = []
+        """All warnings so far, which JSON documents contain."""
 
     @property
     def out(self) -> Screen:
@@ -113,12 +115,16 @@ class Console(Reporter):
         return not uses_ascii(sys.stdout, text)
 
     def document(self, document: msgspec.Struct, output: Path | None = None) -> None:
-        """Print a result as one JSON document, or write it to the file that the user named."""
+        """Print a result as one JSON document, or write it to the file that the user named.
+
+        The document also contains the warnings that were printed before.
+        """
         import msgspec
 
         from resolver.lock import encode
 
         value = msgspec.to_builtins(document, enc_hook=encode)
+        value["warnings"] = [*dict.fromkeys([*value.get("warnings", ()), *self.warnings])]
         text = json.dumps(value, indent=2, ensure_ascii=False)
         if output is not None:
             self.result(text, output)
@@ -171,6 +177,7 @@ class Console(Reporter):
     def warning(self, message: str) -> None:
         """Print a warning, even in quiet mode."""
         self._log("WARNING", message)
+        self.warnings.append(message)
         if not self.display.message("warning", message):
             self._print_message(f"{self.err.styled('bold yellow', 'warning:')} {message}")
 

@@ -15,14 +15,14 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec.structs import replace
 
-from resolver.errors import UsageError
-from resolver.model import Requirement
+from resolver.errors import HashMismatchError, UsageError
+from resolver.model import Requirement, Resolution
 from resolver.requirements import normalize_name, parse_requirement
 from resolver.textfile import read_text
 from resolver.versions import join_words, shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from builders.pip_configuration import PackageSources
     from matrix.checking.document import Document, Entry
@@ -42,6 +42,14 @@ _IGNORED = {
 """Options that `matrix` ignores, each with a hint on what to do instead."""
 
 
+class FileHashes(msgspec.Struct):
+    """The hashes of the files of a distribution that lines of requirements files allow."""
+
+    where: str
+    """File and line of the first of them."""
+    sha256: set[str] = set()
+
+
 class Inputs(msgspec.Struct, frozen=True, kw_only=True):
     """The user's requirements from all sources, in the given order."""
 
@@ -55,6 +63,8 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
     """URLs of directories and of pages with links."""
     no_index: bool = False
     """Whether a file disables package indexes (``--no-index``)."""
+    hashes: dict[str, FileHashes] = {}
+    """By distribution, the files that requirements files allow (``--hash``)."""
     warnings: tuple[str, ...] = ()
     """Warnings about content of the files that `matrix` does not use."""
 
@@ -65,6 +75,32 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
         sources = package_sources(self.index_url or "", self.extra_index_urls)
         indexes = () if self.no_index else sources.indexes
         return PackageSources(indexes, tuple(dict.fromkeys([*self.find_links, *sources.find_links])))
+
+
+def with_stated_hashes(resolution: Resolution, hashes: Mapping[str, FileHashes]) -> Resolution:
+    """Return a resolution with only those files of its distributions that requirements files allow.
+
+    Raises
+    ------
+    HashMismatchError
+        None of the files of a distribution has one of the hashes.
+    """
+    picks = []
+    for pick in resolution.picks:
+        stated = hashes.get(pick.name)
+        if stated is not None and pick.origin != "preinstalled":
+            sources = {pin.sha256 for pin in (pick.sdist, pick.wheel) if pin}
+            files = tuple(file for file in pick.files if file.sha256 in stated.sha256)
+            if not files and not sources & stated.sha256:
+                found = ", ".join(f"{file.name} {file.sha256 or 'without hash'}" for file in pick.files[:3])
+                msg = (
+                    f"{stated.where}: no file of {pick.name} {pick.version} that fits the target has one of "
+                    f"the stated hashes. Found: {found or 'no files'}."
+                )
+                raise HashMismatchError(msg, hint="Correct the version or the hashes in the file.")
+            pick = replace(pick, files=files or pick.files)  # noqa: PLW2901
+        picks.append(pick)
+    return replace(resolution, picks=tuple(picks))
 
 
 def read_inputs(settings: Settings) -> Inputs:
@@ -103,6 +139,7 @@ def read_inputs(settings: Settings) -> Inputs:
         extra_index_urls=tuple(dict.fromkeys([*extra_index_urls, *reader.extra_index_urls])),
         find_links=tuple(dict.fromkeys(reader.find_links)),
         no_index=reader.no_index,
+        hashes=reader.hashes,
         warnings=tuple(reader.warnings),
     )
 
@@ -139,6 +176,7 @@ class _Reader:
         self.extra_index_urls: list[str] = []
         self.find_links: list[str] = []
         self.no_index = False
+        self.hashes: dict[str, FileHashes] = {}
         self.warnings: list[str] = []
         self._done: set[tuple[str, Kind]] = set()
 
@@ -258,7 +296,6 @@ class _Reader:
                 self.warnings.append(source.text(f"matrix ignores {key} in [tool.uv]."))
 
     def _add_document(self, document: Document, kind: Kind, source: _Source) -> None:
-        hashed: list[_Source] = []
         for entry in document.entries:
             here = replace(source, line=entry.line) if source.file else source
             if len(entry.text) > _LONGEST_LINE:
@@ -271,11 +308,6 @@ class _Reader:
             if expanded is not None:
                 _check_form(expanded, here)
                 self._add_entry(expanded, kind, here)
-                hashed += [here] if expanded.pip.values("--hash") else []
-        if hashed:
-            lines = "this line" if len(hashed) == 1 else f"this line and {len(hashed) - 1} more"
-            text = f"matrix ignores the hashes of {lines}. The lock has the hashes that the index states."
-            self.warnings.append(hashed[0].text(text))
 
     def _expanded(self, entry: Entry, source: _Source) -> Entry | None:
         """Replace variables as pip does; return None for an index whose variable is not set."""
@@ -297,6 +329,7 @@ class _Reader:
         line = entry.pip
         if line.requirement_text:
             self._add_requirement(line.requirement_text, kind, source)
+            self._add_hashes(line.values("--hash"), kind, source)
             for flag in dict.fromkeys(flag for flag, _ in line.options if flag != "--hash"):
                 self.warnings.append(source.text(f"matrix ignores {flag}."))
             return
@@ -312,6 +345,18 @@ class _Reader:
                 self._add_index(flag, value, source)
             else:
                 self.warnings.append(source.text(f"matrix ignores {flag}. {_IGNORED.get(flag, '')}".rstrip()))
+
+    def _add_hashes(self, hashes: Sequence[str], kind: Kind, source: _Source) -> None:
+        """Add the hashes of the last requirement; the index states only SHA-256."""
+        if not hashes:
+            return
+        sha256 = {text.partition(":")[2].lower() for text in hashes if text.lower().startswith("sha256:")}
+        if not sha256:
+            msg = "the line has no SHA-256, the only hash that matrix can compare with the indexes."
+            raise source.error(msg, hint="Add --hash=sha256:...")
+        name = self.requirements[kind][-1].name
+        known = self.hashes.setdefault(name, FileHashes(source.text("").removesuffix(": ").rstrip(), set()))
+        known.sha256 |= sha256
 
     def _include(self, flag: str, value: str, kind: Kind, source: _Source) -> None:
         """Add a file that a line names, as pip does."""

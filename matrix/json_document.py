@@ -20,6 +20,8 @@ class JsonDocument(msgspec.Struct, kw_only=True):
     """Version of the document's format."""
     status: str
     """The answer in one word."""
+    warnings: list[str] = []
+    """All warnings of the command, which are printed on stderr, too."""
 
 
 class ErrorDocument(JsonDocument, kw_only=True):

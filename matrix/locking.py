@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+import msgspec
 from msgspec.structs import replace
 
 from builders.containers.image import image_name
 from matrix.request import driver_line, site_named
 from matrix.settings import load_catalog, site_file
-from resolver.errors import UsageError, did_you_mean
+from resolver.errors import MatrixError, UsageError, did_you_mean
 from resolver.providers.inferred import with_releases_of
+from resolver.specifiers import version_or_none
 from resolver.versions import allows, parse_specifier, shorten
 
 if TYPE_CHECKING:
@@ -20,8 +22,11 @@ if TYPE_CHECKING:
 
     from matrix.settings import Settings
     from resolver.facts.catalog import Catalog
-    from resolver.model import Request, Resolution
+    from resolver.indexes import PackageIndexes
+    from resolver.model import Distribution, Request, Resolution
 
+EVERYTHING = ""
+"""The name that ``--upgrade`` without a name gives."""
 _TARGET_OPTIONS = ("site", "date", "backend", "gfx", "driver", "rocm", "python", "base_image")
 
 
@@ -83,9 +88,9 @@ def _overlay(name: str, lock: Path) -> str:
 
 
 def is_same_request(one: Request, other: Request) -> bool:
-    """Return whether two requests differ at most in their date."""
+    """Return whether two requests differ at most in their date and in the content of files of facts."""
     return (
-        replace(one, target=other.target) == other
+        replace(one, target=other.target, facts_files=other.facts_files) == other
         and replace(one.target, date=other.target.date) == other.target
     )
 
@@ -98,6 +103,8 @@ def kept_versions(lock: Resolution, upgrade: Collection[str]) -> dict[str, str]:
     UsageError
         A distribution to upgrade is not in the lock.
     """
+    if EVERYTHING in upgrade:
+        return {}
     keys = {pick.name: pick.key for pick in lock.picks}
     for name in upgrade:
         if name not in keys:
@@ -109,7 +116,95 @@ def kept_versions(lock: Resolution, upgrade: Collection[str]) -> dict[str, str]:
 def is_unchanged(lock: Resolution, again: Resolution) -> bool:
     """Return whether a later resolution of the same request gave the same result as a lock."""
     same = replace(again, request=lock.request, target=replace(again.target, date=lock.target.date))
-    return is_same_request(lock.request, again.request) and same == lock
+    return (
+        is_same_request(lock.request, again.request)
+        and lock.request.facts_files == again.request.facts_files
+        and same == lock
+    )
+
+
+def changed_facts(lock: Resolution, again: Resolution, path: Path) -> list[str]:
+    """Return a sentence for each file of facts that changed between a lock and a later resolution.
+
+    If the request names other files, only the files that both requests name are compared.
+    """
+    before = {file.path: file.sha256 for file in lock.request.facts_files}
+    after = {file.path: file.sha256 for file in again.request.facts_files}
+    sentences = [
+        f"{file} has changed since {path} was written."
+        for file in after
+        if before.get(file, after[file]) != after[file]
+    ]
+    if is_same_request(lock.request, again.request):
+        sentences += [f"{path} was resolved without the facts in {file}." for file in after.keys() - before]
+        sentences += [
+            f"{path} was resolved with the facts in {file}, which was not read now."
+            for file in before.keys() - after
+        ]
+    return sorted(sentences)
+
+
+class LockChange(msgspec.Struct, frozen=True, omit_defaults=False):
+    """A pick that differs between a lock and the resolution that replaces it."""
+
+    name: str
+    before: str
+    """Its version in the lock; empty if the lock does not have it."""
+    after: str
+    """Its version now; empty if it is gone."""
+    because: str
+
+    def __str__(self) -> str:
+        text = f"{self.name} {self.before or '(new)'} -> {self.after or '(removed)'}"
+        return f"{text}: {self.because}" if self.because else text
+
+
+def changes(lock: Resolution, again: Resolution, indexes: PackageIndexes | None) -> list[LockChange]:
+    """Return the picks that differ between a lock and a later resolution, with the reason if one is known.
+
+    The indexes know whether a version of the lock was yanked or removed.
+    """
+    from matrix.resolution_text import reason_of
+
+    before = {pick.name: pick for pick in lock.picks}
+    after = {pick.name: pick for pick in again.picks}
+    found = []
+    for name in sorted(before.keys() | after):
+        old, new = before.get(name), after.get(name)
+        if old and new and old.key == new.key:
+            continue
+        because = _withdrawn(old, indexes) if old else ""
+        if new and not because:
+            reason = reason_of(new, again)
+            is_new = old is None or reason != reason_of(old, lock)
+            because = reason if is_new and not reason.startswith("published at ") else ""
+        found.append(LockChange(name, old.key if old else "", new.key if new else "", because))
+    return found
+
+
+def _withdrawn(pick: Distribution, indexes: PackageIndexes | None) -> str:
+    """Return that a version of a lock was yanked or is gone from its index; empty if it was not."""
+    index = next((file.index for file in pick.files if file.index), "")
+    if indexes is None or not index:
+        return ""
+    try:
+        project = indexes.at(index).project(pick.name)
+    except MatrixError:
+        return ""
+    offered = {
+        file.name: file.yanked
+        for release in (project.releases if project else ())
+        if version_or_none(release.version) == version_or_none(pick.version)
+        for file in release.files
+    }
+    locked = [file.name for file in pick.files]
+    if not any(name in offered for name in locked):
+        return f"{index} no longer has {pick.version}"
+    reasons = [offered.get(name) for name in locked]
+    if any(reason is None for reason in reasons):
+        return ""
+    reason = next(filter(None, reasons), "")
+    return f"{pick.version} was yanked{f' ({shorten(reason)})' if reason else ''}"
 
 
 def names_target(args: argparse.Namespace) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,10 +12,11 @@ from msgspec.structs import replace
 
 from builders.containers.image import image_name
 from matrix.inputs import Inputs
-from matrix.settings import Settings, site_file
+from matrix.settings import Settings, overlays, site_file
 from resolver.driver import identify_driver, lines_of_module, release_of_package
-from resolver.errors import UsageError, did_you_mean
-from resolver.model import Request, Requirement, Target
+from resolver.errors import CatalogError, UsageError, did_you_mean
+from resolver.facts.loading import overlay_files
+from resolver.model import FactsFile, Request, Requirement, Target
 from resolver.requirements import parse_requirement
 from resolver.versions import join_words, minor, parse_specifier, shorten
 
@@ -66,7 +68,44 @@ def make_request(settings: Settings, catalog: Catalog, today: datetime.date, inp
         catalogs=tuple(settings.catalog),
         preinstalled=preinstalled,
         no_prebuilt=settings.no_prebuilt,
+        facts_files=facts_files(overlays(settings)),
     )
+
+
+def facts_files(overlays: Sequence[Path]) -> tuple[FactsFile, ...]:
+    """Return the files of overlays, each with those that it includes above it, and their hashes.
+
+    Raises
+    ------
+    CatalogError
+        A file cannot be read.
+    """
+    found: dict[Path, FactsFile] = {}
+    if not overlays:
+        return ()
+    import hashlib
+
+    def read(path: Path, shown: str) -> None:
+        if path in found:
+            return
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            msg = f"Cannot read {shown}: {error.strerror}."
+            raise CatalogError(msg) from None
+        if b"include" in content:
+            import tomllib
+
+            for name in tomllib.loads(content.decode()).get("include", []):
+                read((path.parent / name).resolve(), os.path.normpath(Path(shown).parent / name))
+        found[path] = FactsFile(shown, hashlib.sha256(content).hexdigest())
+
+    for overlay in overlays:
+        top = overlay.resolve()
+        for file in map(Path, overlay_files(overlay)):
+            below = file.relative_to(top) if file.is_relative_to(top) else file
+            read(file, str(overlay / below if file != top else overlay))
+    return tuple(found.values())
 
 
 def site_named(site: str | None, catalog: Catalog) -> str | None:

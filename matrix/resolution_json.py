@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict
 
+from matrix.locking import LockChange
 from resolver.model import Conflict, Preinstalled, Resolution, Target
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from resolver.model import Request
 
 
@@ -32,6 +35,8 @@ class ResolutionDocument(Resolution, frozen=True, kw_only=True):
     """A resolution."""
 
     target: TargetDocument
+    changes: tuple[LockChange, ...] = ()
+    """What differs from the lock that it replaces."""
 
 
 class ConflictDocument(Conflict, frozen=True, kw_only=True):
@@ -40,7 +45,7 @@ class ConflictDocument(Conflict, frozen=True, kw_only=True):
     target: TargetDocument
 
 
-def resolution_document(resolution: Resolution) -> ResolutionDocument:
+def resolution_document(resolution: Resolution, changes: Sequence[LockChange] = ()) -> ResolutionDocument:
     """Return the JSON document of a resolution."""
     kept = _preinstalled(resolution.request)
     if kept:
@@ -48,7 +53,7 @@ def resolution_document(resolution: Resolution) -> ResolutionDocument:
         ignored = sorted(kept.installed.keys() - picks.keys() - {"python", "rocm"})
         kept = PreinstalledDocument(kept.source, kept.installed, picks, ignored)
     target = TargetDocument(**asdict(resolution.target), kept=kept or UNSET)
-    return ResolutionDocument(**{**asdict(resolution), "target": target})
+    return ResolutionDocument(**{**asdict(resolution), "target": target, "changes": tuple(changes)})
 
 
 def conflict_document(conflict: Conflict) -> ConflictDocument:

@@ -225,6 +225,8 @@ def show_conflict(conflict: Conflict, console: Console, *, as_json: bool) -> Non
     document = conflict_document(conflict)
     _save_conflict(document)
     if as_json:
+        for warning in conflict.warnings:
+            console.warning(warning)
         console.document(document)
     else:
         console.text(conflict_text(conflict))

@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import datetime
 import os
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from builders.cache import cache_root
-from resolver.errors import CatalogError, UsageError, did_you_mean
+from resolver.errors import UsageError, did_you_mean
 from resolver.facts import loading
 
 if TYPE_CHECKING:
@@ -150,13 +149,8 @@ def overlays(settings: Settings) -> list[Path]:
 
 
 def load_catalog(settings: Settings, shipped: Path | None = None) -> Catalog:
-    """Load the shipped catalog, the facts learned from audits and builds, and the overlays.
+    """Load the shipped catalog and the overlays.
 
     With `shipped`, the catalog that another version of matrix ships is loaded instead.
     """
-    own, cache = overlays(settings), cache_root() / "catalog"
-    learned = cache_root() / "learned.toml"
-    if learned.exists():
-        with suppress(CatalogError):  # an overlay is wrong, or the program is newer than the learned facts
-            return loading.load([learned, *own], shipped=shipped, cache=cache)
-    return loading.load(own, shipped=shipped, cache=cache)
+    return loading.load(overlays(settings), shipped=shipped, cache=cache_root() / "catalog")

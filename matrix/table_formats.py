@@ -222,7 +222,9 @@ def _csv_line(values: list[str]) -> str:
     return text.getvalue()
 
 
-def to_json(table: Table, rows: Iterable[Row], core: Core | None = None) -> Iterator[str]:
+def to_json(
+    table: Table, rows: Iterable[Row], core: Core | None = None, *, warnings: Sequence[str] = ()
+) -> Iterator[str]:
     """Yield the table as one JSON document, one row per line.
 
     Parameters
@@ -231,8 +233,11 @@ def to_json(table: Table, rows: Iterable[Row], core: Core | None = None) -> Iter
         The table and its rows.
     core
         Returns the whole reason for a refusal; without it, JSON only names the components.
+    warnings
+        The warnings of the command.
     """
     document = TableDocument(
+        warnings=list(warnings),
         target=table.request.target,
         limits=[requirement.text for requirement in table.limits],
         columns=[column.name for column in table.columns],

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from resolver.requirements import normalize_name
 from resolver.specifiers import specifier_or_none
-from resolver.versions import minor
+from resolver.versions import minor, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -131,16 +131,19 @@ class Environment:
     def _evaluated(self, marker: str, extra: str) -> bool:
         from packaging.markers import Marker, UndefinedComparison
 
-        parsed = self._parsed.get(marker)
-        if parsed is None:
-            parsed = self._parsed[marker] = Marker(marker)
         try:
+            parsed = self._parsed.get(marker)
+            if parsed is None:
+                parsed = self._parsed[marker] = Marker(marker)
             return any(
                 parsed.evaluate({**self._variables, "python_full_version": full, "extra": extra})
                 for full in self._patches
             )
         except UndefinedComparison as error:
             raise ValueError(str(error)) from None
+        except RecursionError:
+            msg = f"the marker {shorten(marker)!r} is nested too deeply"
+            raise ValueError(msg) from None
 
     @property
     def _patches(self) -> tuple[str, str]:

@@ -178,6 +178,14 @@ class Preinstalled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return hash((self.source, frozenset(self.installed.items())))
 
 
+class FactsFile(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
+    """A file of facts over the shipped ones, as it was when the request was resolved."""
+
+    path: str
+    """As the user named it; below the directory, if the user named a directory."""
+    sha256: str
+
+
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything that a resolution depends on besides the catalog."""
 
@@ -197,6 +205,8 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     preinstalled: Preinstalled | None = None
     no_prebuilt: bool = False
     """Whether to build every distribution that has a recipe, even if wheels are published."""
+    facts_files: tuple[FactsFile, ...] = ()
+    """All files of facts that were read over the shipped ones, weakest first."""
 
 
 class Distribution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -49,7 +49,7 @@ _ALONE = {
     "XDG_CACHE_HOME": _cache.name,
 }
 """Variables of tests that are not integration tests. These tests use only the shipped catalog, without an
-index and without facts that builds and audits of the user have learned."""
+index and without the user's cache."""
 _own_environment = {name: os.environ.get(name) for name in _ALONE}
 
 

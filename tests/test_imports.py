@@ -20,7 +20,7 @@ FILES = {
 }
 HEAVY = {
     "auditwheel", "cyclonedx", "elftools", "installer", "jinja2", "markupsafe", "networkx", "packageurl",
-    "pip_requirements_parser", "pypi_simple", "re2", "requests", "rich", "ruamel", "tomli_w", "waitress",
+    "pip_requirements_parser", "re2", "requests", "rich", "ruamel", "tomli_w", "waitress",
     "werkzeug",
 }  # fmt: skip
 START_UP = """

@@ -7,6 +7,7 @@ damaged file counts as missing, so several processes may share a cache.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import itertools
 import os
@@ -27,9 +28,9 @@ import msgspec
 from packaging.version import Version
 
 from builders.cache import cache_root
-from builders.constants import CONNECTIONS, MISSING_CODES
+from builders.constants import MISSING_CODES
 from builders.index_client import pages, stored
-from builders.index_client.pages import ACTIVE, PageError
+from builders.index_client.pages import ACTIVE
 from builders.index_client.stored import Page, StoredPage
 from builders.urls import OFFLINE_HINT, local_path, mirrored, without_password
 from resolver.errors import EnvironmentLacksError, MatrixError, SourceError
@@ -42,16 +43,15 @@ if TYPE_CHECKING:
 
     import requests
 
-    from builders.index_client.fetcher import Fetcher
     from builders.index_client.transport import Transport
     from resolver.indexes import Project, Release
     from resolver.reporter import Reporter
 
 FRESH_FOR = 600.0  # seconds
+_LONGEST_PROJECT = 600.0  # seconds for all pages and metadata of a project
+_LARGEST_PROJECT = 1_000_000_000  # bytes
 _FORMAT = "v3"
 _THREADS = 16
-_WITH_SECOND = 24
-"""Threads if there is a second process, for which most of them wait."""
 _HIDES_MISSING = "download.pytorch.org"
 """Replies 403 for projects that it does not have. uv makes the same exception."""
 _HTML, _JSON = "text/html", "application/json"
@@ -88,8 +88,6 @@ class IndexClient:
         Number of seconds for which a page is used without a request.
     reporter
         Receives the number of replies, and a warning when old pages are used.
-    is_second
-        Whether this is the client of the second process (`builders.index_client.fetcher_process`).
     """
 
     def __init__(
@@ -102,7 +100,6 @@ class IndexClient:
         offline: bool = False,
         fresh_for: float = FRESH_FOR,
         reporter: Reporter = SILENT,
-        is_second: bool = False,
     ) -> None:
         self._mirrors = dict(mirrors or {})
         self._login_urls = (*indexes, *find_links)
@@ -122,10 +119,10 @@ class IndexClient:
         self._metadata: _Once[Metadata | None] = _Once()
         self._pages: _Once[StoredPage] = _Once()
         self._transports: _Once[Transport] = _Once()
-        self._fetchers: _Once[Fetcher | None] = _Once()
-        self._is_second = is_second
-        self._has_second = not is_second and len(os.sched_getaffinity(0)) > 1
-        self._pool = _Pool(_WITH_SECOND if self._has_second else _THREADS)
+        self._roots: _Once[None] = _Once()
+        self._spent: dict[str, list[float]] = {}
+        """By project, seconds and bytes of its requests."""
+        self._pool = _Pool(_THREADS)
         self._parsing = threading.Lock()
         """Threads that parse at the same time are slower than a single thread, and need more memory."""
 
@@ -235,16 +232,6 @@ class IndexClient:
         present = [part for part in parts if part.exists]
         return _Project(name, present) if present else None
 
-    def fetch_page(self, index: str, name: str) -> None:
-        """Fetch the page of a project into the cache, unless the cached copy is still usable.
-
-        Raises
-        ------
-        EnvironmentLacksError, SourceError
-            The index cannot be reached, or its page is broken.
-        """
-        self._page(index, name)
-
     def _page(self, index: str, name: str) -> StoredPage:
         """Return the page of a project on an index."""
         url = f"{index}/{name}/"
@@ -264,6 +251,8 @@ class IndexClient:
         local = self._local(url)
         files: Iterable[File]
         if local is not None:
+            if not local.exists():
+                self._reporter.warning(f"The find-links location {url} does not exist, and is ignored.")
             files = _files_at(local, url)
         else:
             page = self._cached_page(url, url, "")
@@ -276,28 +265,36 @@ class IndexClient:
 
     def _local_page(self, folder: Path, index: str, name: str) -> StoredPage:
         """Read the page of a project in a directory; it is cached until its file changes."""
+        self._roots.get(index, lambda: self._check_root(index))
         for file, kind in _LOCAL_PAGES.items():
             path = folder / file
-            validator = _changed(path)
-            if not validator:
-                continue
-            target, url = self._page_path(index, name), path.as_uri()
-            page = stored.read(target, url)
-            if page is None or page.etag != validator:
-                with _broken_page(index, name):
+            with suppress(FileNotFoundError, NotADirectoryError), _broken_page(index, name):
+                validator = _validator(path.stat())
+                target, url = self._page_path(index, name), path.as_uri()
+                page = stored.read(target, url)
+                if page is None or page.etag != validator:
                     cut = pages.cut(path.read_bytes(), kind, url, name)
-                header = Page(
-                    url,
-                    etag=validator,
-                    exists=True,
-                    location=url,
-                    index=index,
-                    form=cut.form,
-                    status=cut.status,
-                )
-                page = stored.write(target, header, cut.releases)
-            return page
+                    header = Page(
+                        url,
+                        etag=validator,
+                        exists=True,
+                        location=url,
+                        index=index,
+                        form=cut.form,
+                        status=cut.status,
+                    )
+                    page = stored.write(target, header, cut.releases)
+                return page
         return stored.NOTHING
+
+    def _check_root(self, index: str) -> None:
+        """Check that the directory of an index exists: without its mount, it would have no projects."""
+        root = self._local(index)
+        if root is None or root.is_dir():
+            return
+        msg = f"The package index {index} is a directory that does not exist, or cannot be read."
+        hint = "Mount or create the directory, or remove the index from the command or from pip's settings."
+        raise EnvironmentLacksError(msg, hint=hint)
 
     def _cached_page(self, url: str, index: str, name: str) -> StoredPage:
         """Return a page from the cache if it is usable, else from its server.
@@ -317,11 +314,9 @@ class IndexClient:
             what = f"project {name}" if name else "page"
             msg = f"The {what} on {index} is not in the cache, and --offline is set."
             raise EnvironmentLacksError(msg, hint=OFFLINE_HINT)
-        handed_over = self._hand_over((index, name), partial(stored.read, path, url)) if name else None
-        if handed_over is None or not self._may_use(handed_over.age):
-            handed_over = self._requested_page(path, url, index, name, page)
+        page = self._requested_page(path, url, index, name, page)
         self._count_reply()
-        return handed_over
+        return page
 
     def _requested_page(
         self, path: Path, url: str, index: str, name: str, page: StoredPage | None
@@ -357,7 +352,8 @@ class IndexClient:
         if is_cached:
             hint += " The cache has an older copy of this page: --offline uses it."
         try:
-            reply, content = self.transport.page(url, headers)
+            with self._limited(name):
+                reply, content = self.transport.page(url, headers)
         except RequestError as error:
             raise EnvironmentLacksError(f"Cannot fetch {page}: {error}.", hint=hint) from None
         code = reply.status_code
@@ -368,6 +364,35 @@ class IndexClient:
             hint = "Put user and password into ~/.netrc, keyring or the URL, or do not use this index."
         msg = f"Cannot fetch {page}: the server replied {code} {reply.reason or ''}".rstrip()
         raise EnvironmentLacksError(f"{msg}.", hint=hint)
+
+    @contextmanager
+    def _limited(self, project: str) -> Iterator[None]:
+        """Count the time and the bytes of a request, and reject further requests of a project without end.
+
+        Raises
+        ------
+        SourceError
+            The earlier requests have reached a limit.
+        """
+        from builders.index_client.transport import received
+
+        spent = self._spent.setdefault(project, [0.0, 0])
+        if project and (spent[0] > _LONGEST_PROJECT or spent[1] > _LARGEST_PROJECT):
+            msg = (
+                f"No more of {project} is read from the package indexes: its pages and metadata took "
+                f"{spent[0]:.0f} s and {spent[1] / 1e6:.0f} MB."
+            )
+            hint = (
+                f"The limits are {_LONGEST_PROJECT:.0f} s and {_LARGEST_PROJECT / 1e6:.0f} MB. Request one "
+                "version (NAME==VERSION), or check the index."
+            )
+            raise SourceError(msg, hint=hint)
+        started, before = time.monotonic(), received.bytes
+        try:
+            yield
+        finally:
+            spent[0] += time.monotonic() - started
+            spent[1] += received.bytes - before
 
     def _load_metadata(self, file: File) -> Metadata | None:
         local = self._local(file.url)
@@ -384,16 +409,14 @@ class IndexClient:
         if local is None and self._offline:
             msg = f"The metadata of {file.name} on {file.index} is not in the cache, and --offline is set."
             raise EnvironmentLacksError(msg, hint=OFFLINE_HINT)
-        if local is None and file.name.endswith(".whl"):
-            handed_over = self._hand_over(file, partial(_cached_metadata, path, file))
-            if handed_over is not None:
-                self._count_reply()
-                return handed_over
         from builders.index_client.metadata import read
 
-        metadata = read(file, local, self.transport)
         if local is None:
+            with self._limited(pages.projects_in(file.name)[0] if file.index else ""):
+                metadata = read(file, None, self.transport)
             self._count_reply()
+        else:
+            metadata = read(file, local, self.transport)
         if metadata is not None:
             stored.replace(path, _metadata_encoder.encode(metadata))
         return metadata
@@ -405,37 +428,9 @@ class IndexClient:
         def connect() -> Transport:
             from builders.index_client.transport import Transport
 
-            processes = 1 + (self._has_second or self._is_second)
-            return Transport(self._login_urls, self._mirrors, CONNECTIONS // processes)
+            return Transport(self._login_urls, self._mirrors)
 
         return self._transports.get("", connect)
-
-    def _hand_over(self, what: File | tuple[str, str], read: Callable[[], T | None]) -> T | None:
-        """Fetch a page or metadata with the second process; return the cached result, or None."""
-        if self._fetcher is None or not self._fetcher.fetch(what):
-            return None
-        result = read()
-        if result is None:  # the server has an error, or the cache cannot be written
-            self._fetcher.stop()
-        return result
-
-    @property
-    def _fetcher(self) -> Fetcher | None:
-        def make() -> Fetcher | None:
-            if not self._has_second:
-                return None
-            from builders.index_client.fetcher import Fetcher
-
-            return Fetcher(
-                {
-                    "indexes": self._login_urls,
-                    "cache": str(self._cache.parent),
-                    "mirrors": self._mirrors,
-                    "fresh_for": self._fresh_for,
-                }
-            )
-
-        return self._fetchers.get("", make)
 
     def _local(self, url: str) -> Path | None:
         return local_path(mirrored(url, self._mirrors))
@@ -604,7 +599,7 @@ class _Pool:
             work = self._queue.get()
             with suppress(Exception):  # raised again where the result is needed
                 work()
-            del work  # which keeps the client alive, and with it the second process
+            del work  # which keeps the client alive
 
 
 class _Once(Generic[T]):
@@ -688,21 +683,34 @@ def _files_at(place: Path, url: str) -> list[File]:
 
 @contextmanager
 def _broken_page(index: str, name: str) -> Iterator[None]:
-    """Raise `SourceError` if a page cannot be parsed or read."""
+    """Raise `SourceError` if a page cannot be parsed, and `EnvironmentLacksError` for a failing disk.
+
+    That a file does not exist is not an error of the page.
+    """
+    page = f"The page of {name} on {index}" if name else f"The page {index}"
     try:
         yield
-    except (PageError, PermissionError, IsADirectoryError) as error:
-        page = f"The page of {name} on {index}" if name else f"The page {index}"
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except (ValueError, RecursionError, PermissionError, IsADirectoryError) as error:
         hint = "Check that this is the URL of a package index (PEP 503); it often ends with /simple."
         raise SourceError(f"{page} cannot be used: {error}.", hint=hint) from None
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise FileNotFoundError from None
+        msg = f"{page} cannot be read: {error.strerror}."
+        raise EnvironmentLacksError(msg, hint="Check the file system of the index.") from None
 
 
 def _changed(path: Path) -> str:
     """Return a text that changes when a file does; empty if the file cannot be read."""
     try:
-        status = path.stat()
-    except OSError:
+        return _validator(path.stat())
+    except (OSError, ValueError):
         return ""
+
+
+def _validator(status: os.stat_result) -> str:
     return f"{status.st_size} {status.st_mtime_ns}"
 
 

@@ -60,7 +60,7 @@ def read(file: File, local: Path | None, transport: Transport) -> Metadata | Non
     hint = "Exclude this version, or report the problem to the owners of the index."
     try:
         return _read_local(file, local) if local is not None else _read_remote(file, transport)
-    except DamagedError as error:
+    except (DamagedError, ValueError, LookupError, RecursionError) as error:
         raise SourceError(f"The metadata of {where} cannot be used: {error}.", hint=hint) from None
     except RequestError as error:
         msg = f"The metadata of {where} could not be fetched from {without_password(file.url)}: {error}."
@@ -99,7 +99,7 @@ def _read_remote(file: File, transport: Transport) -> Metadata | None:
 
 
 def _metadata_file(file: File, transport: Transport) -> Metadata:
-    content = b"".join(transport.download(f"{file.url}.metadata", LARGEST_METADATA))
+    content = transport.small_file(f"{file.url}.metadata", LARGEST_METADATA)
     _check_hash("its metadata file", hashlib.sha256(content), file.metadata_sha256)
     return parse(content, file.name, "its metadata file")
 

@@ -6,7 +6,6 @@ PEP 658 and PEP 714 (metadata files), PEP 792 (project status) and ``requires-py
 
 from __future__ import annotations
 
-import html
 import re
 from contextlib import suppress
 from functools import lru_cache, partial
@@ -16,6 +15,7 @@ from urllib.parse import unquote, urljoin
 import msgspec
 from packaging.version import Version
 
+from builders.index_client.html import read_html, unescape
 from resolver.indexes import File
 from resolver.requirements import normalize_name
 from resolver.specifiers import version_or_none
@@ -83,6 +83,15 @@ class _NamedFiles(msgspec.Struct):
     files: list[_Named]
 
 
+class _Listed(msgspec.Struct):
+    name: str
+
+
+class _ProjectList(msgspec.Struct):
+    projects: list[_Listed]
+
+
+_projects_decoder = msgspec.json.Decoder(_ProjectList)
 _json_decoder = msgspec.json.Decoder(_JsonPage)
 _names_decoder = msgspec.json.Decoder(_NamedFiles)
 _file_decoder = msgspec.json.Decoder(_JsonFile)
@@ -129,7 +138,7 @@ def cut(content: bytes, content_type: str, url: str, project: str) -> Cut:
         The content is not a page of a package index.
     """
     kind = content_type.partition(";")[0].strip().lower()
-    if kind.endswith(("/json", "+json")):
+    if _is_json(content_type):
         form, status, parts = _cut_json(content)
     elif kind.endswith(("/html", "+html", "/xhtml+xml")):
         form, status, parts = _cut_html(content, url)
@@ -144,6 +153,30 @@ def cut(content: bytes, content_type: str, url: str, project: str) -> Cut:
     return Cut(form, status, [(version, _END.join(rows)) for version, rows in versions])
 
 
+def _is_json(content_type: str) -> bool:
+    return content_type.partition(";")[0].strip().lower().endswith(("/json", "+json"))
+
+
+def projects(content: bytes, content_type: str) -> list[str]:
+    """Return the names of the projects on the first page of an index.
+
+    Raises
+    ------
+    PageError
+        The content is not a page of a package index.
+    """
+    if _is_json(content_type):
+        try:
+            return [row.name for row in _projects_decoder.decode(content).projects]
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise PageError(str(error)) from None
+    names = (
+        _last_segment(unquote(link["href"]).rstrip("/"))
+        for link in read_html(content.decode("utf-8", "replace")).links
+    )
+    return [name for name in names if name.strip(".")]
+
+
 def files(part: bytes, form: Form, url: str, index: str) -> tuple[File, ...]:
     """Return the files in a part of a page, wheels first.
 
@@ -155,9 +188,11 @@ def files(part: bytes, form: Form, url: str, index: str) -> tuple[File, ...]:
         The `File.index` of the files.
     """
     listed = _json_files(part, url, index) if form == "json" else _html_files(part, url, index)
+    is_local = url.startswith("file:")
     by_name: dict[str, File] = {}
     for file in listed:
-        by_name.setdefault(file.name, file)
+        if is_local or file.url[:5].lower() != "file:":  # a server must not name files of this machine
+            by_name.setdefault(file.name, file)
     return tuple(sorted(by_name.values(), key=wheels_first))
 
 
@@ -280,8 +315,9 @@ def _cut_json(content: bytes) -> tuple[Form, str, Sequence[tuple[str, bytes | ms
             parts = [(file.filename, row) for file, row in _undamaged(page.files)]
             if not parts:
                 raise
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        msg = f"it is not valid JSON of a package index ({error})"
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        msg = f"it is not valid JSON of a package index ({reason})"
         raise PageError(msg) from None
     _check_api(page.meta.api_version)
     return "json", page.project_status.status, parts
@@ -291,7 +327,7 @@ def _undamaged(rows: list[msgspec.Raw]) -> list[tuple[_JsonFile, msgspec.Raw]]:
     """Parse the files of a page, without damaged entries."""
     usable = []
     for row in rows:
-        with suppress(msgspec.DecodeError, UnicodeDecodeError):
+        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             usable.append((_file_decoder.decode(row), row))
     _log_skipped(len(rows) - len(usable), "is not described as PEP 691 requires", "a JSON page")
     return usable
@@ -301,7 +337,7 @@ def _json_files(part: bytes, url: str, index: str) -> Iterator[File]:
     resolve = _Resolver(url)
     try:
         rows = _files_decoder.decode(part)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         rows = [file for file, _ in _undamaged(_rows_decoder.decode(part))]
     for row in rows:
         metadata = row.core_metadata
@@ -351,7 +387,7 @@ def _linked_name(piece: bytes) -> str:
     if piece.find(b"/" + piece[start:], 0, start) >= 0:
         return piece[start:].decode("utf-8", "replace")
     link = piece.rpartition(_ANCHOR)[2].partition(b'"')[0].decode("utf-8", "replace")
-    return _last_segment(html.unescape(link).partition("#")[0])
+    return _last_segment(unescape(link).partition("#")[0])
 
 
 def _last_segment(location: str) -> str:
@@ -365,7 +401,7 @@ def _html_files(part: bytes, url: str, index: str) -> list[File]:
     This takes a tenth of the time that an HTML parser takes.
     """
     resolve = _Resolver(url)
-    unescape = lru_cache(html.unescape)
+    decoded = lru_cache(unescape)
     files: list[File] = []
     for piece in part.split(_END):
         link = piece.rpartition(_ANCHOR)[2].decode("utf-8", "replace")
@@ -376,7 +412,7 @@ def _html_files(part: bytes, url: str, index: str) -> list[File]:
             continue
         location, fragment, text = usual.groups()
         if "&" in location or "&" in fragment:
-            location, _, fragment = html.unescape(f"{location}#{fragment}").partition("#")
+            location, _, fragment = unescape(f"{location}#{fragment}").partition("#")
         name = _last_segment(location)
         if not name.endswith(_ENDINGS):
             continue
@@ -391,9 +427,9 @@ def _html_files(part: bytes, url: str, index: str) -> list[File]:
                 _sha256(fragment),
                 0,
                 index,
-                unescape(requires) if "&" in requires else requires,
+                decoded(requires) if "&" in requires else requires,
                 get("data-upload-time", ""),
-                None if yanked is None else html.unescape(yanked),
+                None if yanked is None else unescape(yanked),
                 metadata is not None and metadata != "false",
                 _sha256(metadata) if metadata else "",
             )
@@ -402,27 +438,32 @@ def _html_files(part: bytes, url: str, index: str) -> list[File]:
 
 
 def _parse_unusual_html(text: str, url: str) -> list[_JsonFile]:
-    """Parse HTML in an unusual form; this takes much longer."""
-    import pypi_simple
-
-    try:
-        page = pypi_simple.ProjectPage.from_html("", text, base_url=url)
-    except (ValueError, pypi_simple.UnsupportedRepoVersionError) as error:
-        raise PageError(str(error).rstrip(".")) from None
-    return [
-        _JsonFile(
-            package.filename,
-            package.url,
-            _Hashes(package.digests.get("sha256", "")),
-            requires_python=package.requires_python,
-            yanked=package.yanked_reason or package.is_yanked,
-            core_metadata=_Hashes(digests.get("sha256", ""))
-            if (digests := package.metadata_digests)
-            else bool(package.has_metadata),
-        )
-        for package in page.packages
-        if package.filename.endswith(_ENDINGS)
-    ]
+    """Parse HTML in an unusual form; this takes longer."""
+    page = read_html(text)
+    _check_api(page.meta.get("pypi:repository-version", "1.0"))
+    resolve = _Resolver(_Resolver(url)(page.base))
+    rows = []
+    for attributes in page.links:
+        location, _, fragment = attributes["href"].strip().partition("#")
+        name = _last_segment(location)
+        if name.endswith(_ENDINGS):
+            get = attributes.get
+            yanked = get("data-yanked")
+            metadata = get("data-core-metadata", get("data-dist-info-metadata"))
+            rows.append(
+                _JsonFile(
+                    name,
+                    resolve(location),
+                    _Hashes(_sha256(fragment)),
+                    upload_time=get("data-upload-time"),
+                    requires_python=get("data-requires-python"),
+                    yanked=yanked or yanked is not None,
+                    core_metadata=_Hashes(_sha256(metadata))
+                    if metadata and metadata != "false"
+                    else metadata == "",
+                )
+            )
+    return rows
 
 
 def _check_api(version: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import math
+import threading
+import time
 from importlib import import_module
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -12,7 +14,6 @@ import requests
 import requests.auth
 import urllib3
 
-from builders.constants import CONNECTIONS
 from builders.urls import mirrored, without_password
 from builders.web import TIMEOUT, failure_reason, new_session
 from builders.wheel import DamagedError
@@ -24,7 +25,8 @@ _TAIL = 1 << 19  # bytes; contains the directory and the metadata of almost all 
 _WINDOW = 1 << 16  # bytes of a later request, and additional bytes before a directory, for the metadata
 _LARGEST_RANGE = 1 << 24  # bytes; the directory of torch has 2 MB
 _LARGEST_WHOLE = 50_000_000  # bytes of a wheel that is downloaded to read its metadata
-_LARGEST_PAGE = 200_000_000  # bytes; that of a project with 10,000 files has 5 MB
+_LARGEST_PAGE = 100_000_000  # bytes; that of a project with 10,000 files has 5 MB
+_LONGEST_READ = 300.0  # seconds for a page, metadata, or a part of a file
 _CHUNK = 1 << 18
 
 
@@ -49,15 +51,11 @@ class Transport:
     ----------
     indexes
         URLs whose user and password are used for every file on their host.
-    connections
-        Maximum number of simultaneous connections to one host.
     """
 
-    def __init__(
-        self, indexes: Iterable[str], mirrors: Mapping[str, str], connections: int = CONNECTIONS
-    ) -> None:
+    def __init__(self, indexes: Iterable[str], mirrors: Mapping[str, str]) -> None:
         self._mirrors = mirrors
-        self._session = new_session("resolve", connections=connections)
+        self._session = new_session("resolve")
         self._session.auth = self._credentials = _Credentials([*indexes, *mirrors.values()])
         self._down: dict[str, str] = {}
 
@@ -70,7 +68,10 @@ class Transport:
             There was no reply. If the host cannot be reached, later requests to it fail at once.
         """
         url = without_password(mirrored(url, self._mirrors))
-        host = urlsplit(url).netloc
+        try:
+            host = urlsplit(url).netloc
+        except ValueError as error:
+            raise RequestError(f"its URL is not valid ({error})") from None
         if host in self._down:
             raise RequestError(self._down[host])
         try:
@@ -83,6 +84,8 @@ class Transport:
             if isinstance(error, requests.ConnectionError | requests.Timeout):
                 self._down[host] = reason
             raise RequestError(reason) from None
+        except ValueError as error:
+            raise RequestError(f"the server redirects to a URL that is not valid ({error})") from None
         return response
 
     def page(self, url: str, headers: Mapping[str, str]) -> tuple[requests.Response, bytes]:
@@ -94,7 +97,19 @@ class Transport:
             There was no reply, or it was incomplete or too large.
         """
         with self.get(url, headers, stream=True) as response:
-            return response, b"".join(chunks(response, _LARGEST_PAGE, decode=True))
+            return response, self._body(response, url, _LARGEST_PAGE, decode=True)
+
+    def small_file(self, url: str, limit: int) -> bytes:
+        """Return a small file.
+
+        Raises
+        ------
+        RequestError
+            The server does not have the file, sends more than `limit` bytes, or is too slow.
+        """
+        with self.get(url, {"Accept-Encoding": "identity"}, stream=True) as response:
+            check_status(response)
+            return self._body(response, url, limit)
 
     def download(self, url: str, limit: int) -> Iterator[bytes]:
         """Yield a file in chunks.
@@ -128,7 +143,7 @@ class Transport:
             if response.status_code == requests.codes.partial_content:
                 total = response.headers.get("Content-Range", "").rpartition("/")[2]
                 if total.isdigit():
-                    end = b"".join(chunks(response, tail))
+                    end = self._body(response, url, tail)
                     return io.BufferedReader(_RemoteFile(self, url, int(total), end), _WINDOW)
             if response.status_code in {requests.codes.requested_range_not_satisfiable, 501}:
                 return self._whole(url)
@@ -151,15 +166,35 @@ class Transport:
             if response.status_code != requests.codes.partial_content:
                 msg = "the server stopped sending ranges"
                 raise RequestError(msg)
-            data = b"".join(chunks(response, end - start))
+            data = self._body(response, url, end - start)
         if len(data) != end - start:
             msg = "the server sent a different range than requested"
             raise RequestError(msg)
         return data
 
+    def _body(self, response: requests.Response, url: str, limit: float, *, decode: bool = False) -> bytes:
+        """Return a body that must arrive soon; if it does not, later requests to its host fail at once."""
+        try:
+            return b"".join(chunks(response, limit, decode=decode, seconds=_LONGEST_READ))
+        except SlowReplyError as error:
+            self._down[urlsplit(mirrored(url, self._mirrors)).netloc] = str(error)
+            raise
+
 
 class TooLargeReplyError(RequestError):
     """A reply is larger than allowed."""
+
+
+class SlowReplyError(RequestError):
+    """A reply takes longer than allowed."""
+
+
+class _Received(threading.local):
+    bytes = 0
+
+
+received = _Received()
+"""The number of bytes that this thread received in the bodies of replies."""
 
 
 class _RemoteFile(io.RawIOBase):
@@ -260,20 +295,34 @@ def check_status(response: requests.Response) -> None:
         raise RequestError(reason, response.status_code)
 
 
-def chunks(response: requests.Response, limit: float = math.inf, *, decode: bool = False) -> Iterator[bytes]:
+def chunks(
+    response: requests.Response,
+    limit: float = math.inf,
+    *,
+    decode: bool = False,
+    seconds: float = math.inf,
+) -> Iterator[bytes]:
     """Yield the body, by default as it was sent: some servers declare .tar.gz as an encoding.
 
     Raises
     ------
     RequestError
-        The connection was interrupted, or the server sends more than `limit` bytes.
+        The connection was interrupted, or the server sends more than `limit` bytes, or takes longer than
+        `seconds`.
     """
     size = 0
+    end = time.monotonic() + seconds
     try:
         for chunk in response.raw.stream(_CHUNK, decode_content=decode):
             size += len(chunk)
+            received.bytes += len(chunk)
             if size > limit:
                 raise TooLargeReplyError(f"the server sent more than {limit} bytes")
+            if time.monotonic() > end:
+                raise SlowReplyError(f"the server took longer than {seconds:g} seconds")
             yield chunk
+    except urllib3.exceptions.ReadTimeoutError:
+        msg = "the server stopped sending, or is too slow"
+        raise SlowReplyError(msg) from None
     except (urllib3.exceptions.HTTPError, OSError) as error:
         raise RequestError(f"the download was interrupted ({type(error).__name__})") from None

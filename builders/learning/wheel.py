@@ -40,6 +40,7 @@ from builders.wheel import DamagedError, WheelReader
 from resolver.errors import SourceError, UsageError
 from resolver.facts import schema
 from resolver.indexes import File
+from resolver.label import built_for
 from resolver.model import PLATFORM
 from resolver.versions import minor
 
@@ -148,21 +149,6 @@ def learn_url(url: str, catalog: Catalog, transport: Transport, today: date) -> 
         return learn_wheel(path, catalog, today)
 
 
-def learn_built(path: Path, version: str, variant: str, catalog: Catalog, today: date) -> LearnedFacts:
-    """Learn the requirements of a release from the metadata of a wheel that was built.
-
-    Each distribution that the catalog lacks gets a package row; package indexes decide its version.
-    """
-    with WheelReader(path) as wheel:
-        metadata = f"{wheel.dist_info}/METADATA"
-        contents, _ = read_contents(path.name, wheel, lambda info: info.filename == metadata)
-    learned = LearnedFacts()
-    reading = _Reading(contents, sha256_of(path), catalog, today, learned.remarks)
-    rows = reading.requirements_of_release(version, variant)
-    learned.rows = merged(rows)
-    return learned
-
-
 def _read(file: str, wheel: WheelReader, selected: Callable[[zipfile.ZipInfo], bool]) -> Contents:
     """Read a wheel; raise `DamagedError` if a member that is read does not have its size and checksum."""
     contents, findings = read_contents(file, wheel, selected)
@@ -262,6 +248,7 @@ class _Reading:
             yield from self._rocm_and_gfx()
         yield from self._torch()
         yield from self._distributions()
+        yield from self._built_from_commit()
 
     def _remark(self, text: str) -> None:
         self._remarks.append(f"{self._contents.file}: {text}")
@@ -482,12 +469,25 @@ class _Reading:
                 continue
             yield self._requires(name, [_text(requirement.specifier)], "From the wheel's metadata.")
 
-    def requirements_of_release(self, version: str, variant: str) -> Iterator[schema.Row]:
-        """Yield the requirements in the metadata, as rows about the release that the wheel was built from."""
-        stated = ",".join(self._contents.header("METADATA", "Requires-Python"))
+    def _built_from_commit(self) -> Iterator[schema.Row]:
+        """Yield the requirements of the commit that a wheel of ours was built from, which no index has.
+
+        Each distribution that the catalog lacks gets a package row; package indexes decide its version.
+        """
+        contents = self._contents
+        version = contents.version.partition("+")[0]
+        releases = [
+            row for row in self._catalog.releases_of(contents.name) if row.git and row.version == version
+        ]
+        if built_for(contents.version) is None or not releases:
+            return
+        if len(releases) > 1:
+            self._remark(f"the catalog has {len(releases)} commits of {version}, and its name fits all.")
+            return
+        stated = ",".join(contents.header("METADATA", "Requires-Python"))
         required = {"python": stated} if stated else {}
-        for requirement in self._contents.requirements():
-            if requirement.name not in {"torch", self._contents.name} and requirement.marker is None:
+        for requirement in contents.requirements():
+            if requirement.name not in {"torch", contents.name} and requirement.marker is None:
                 required[requirement.name] = _text(requirement.specifier) or _ANY
         for name, specifier in required.items():
             if name not in self._catalog.package and name not in PLATFORM:
@@ -495,7 +495,7 @@ class _Reading:
                     name=name, title=name, status="observed", source=self._source, note=self._note
                 )
             row = self._requires(name, [specifier], "From the wheel's metadata.")
-            yield replace(row, releases=f"=={version}", variant=variant)
+            yield replace(row, releases=f"=={version}", variant=releases[0].variant)
 
 
 def _text(specifier: SpecifierSet) -> str:

@@ -11,7 +11,6 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from builders.audit import Expected, audit_wheel, image_provider, read_torch
 from builders.audit.runtime_libraries import read_conda, read_image_facts
 from builders.audit.wheel_audit import Report
-from builders.learning.stored import remember_audit
 from matrix.json_document import JsonDocument
 from matrix.options import add_format
 from matrix.render import findings_text, printable
@@ -91,7 +90,6 @@ def execute(context: Context) -> int:
         recipe = _recipe(args.package, path, context.catalog) if args.package else None
         with console.task(f"audit {path.name}"):
             audit = audit_wheel(path, Expected(architectures, recipe, torch, providers))
-        remember_audit(audit, context.catalog, context.today)
         reports.append(audit.report())
     defective = any(report.verdict == "defective" for report in reports)
     if args.format == "json":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -16,7 +15,6 @@ from builders.containers.image import with_cached_digest
 from builders.expected_time import TimeSource, expected_time
 from builders.findings import Finding
 from builders.index import Index
-from builders.learning.stored import remember_built
 from builders.prebuilt import check_prebuilt, prebuilt
 from builders.scheduling.estimates import recorded
 from builders.scheduling.local import Builds
@@ -59,7 +57,7 @@ from resolver.errors import MatrixError, StoppedError
 from resolver.model import Conflict
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from builders.plan import Task
     from builders.scheduling.batch import Executor, Run
@@ -254,10 +252,7 @@ def _build(builds: Builds, wheels: Sequence[WheelResult], context: Context) -> i
     if not builds.tasks:
         return 0
     check_build_hosts(builds.tasks.values())
-    try:
-        outcome = builds.run(keep_going=context.args.keep_going)
-    finally:
-        _remember(builds.wheels, builds.tasks, context)
+    outcome = builds.run(keep_going=context.args.keep_going)
     for wheel in wheels:
         key = wheel.build_key
         if path := builds.wheels.get(key):
@@ -385,14 +380,10 @@ def _build_in_jobs(
     context: Context,
 ) -> int:
     """Build in jobs the wheels that the index lacks, record the results, and return the exit code."""
-    missing = {task.build_key: task for _, tasks in tasks_of_locks for task in tasks}
-    if not missing:
+    if not any(tasks for _, tasks in tasks_of_locks):
         return 0
     finished = build_in_jobs(tasks_of_locks, catalog, executor, context)
-    exit_code = _record(finished, wheels, executor.index, context)
-    built = {row.build_key: Path(row.wheel) for row in wheels if row.wheel and row.build_key in missing}
-    _remember(built, missing, context)
-    return exit_code
+    return _record(finished, wheels, executor.index, context)
 
 
 def _record(finished: Run, wheels: Sequence[WheelResult], index: Index, context: Context) -> int:
@@ -410,13 +401,6 @@ def _record(finished: Run, wheels: Sequence[WheelResult], index: Index, context:
             wheel.wheel = str(published.path)
     codes = (result.exit_code for result in finished.results.values() if result.state != "built")
     return max(codes, default=0)
-
-
-def _remember(built: Mapping[str, Path], tasks: Mapping[str, Task], context: Context) -> None:
-    for key, path in built.items():
-        pick = tasks[key].pick
-        if pick.git:
-            remember_built(path, pick.version, pick.variant, context.catalog, context.today)
 
 
 def _report_failures(builds: Builds, context: Context) -> int:

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from builders.findings import Finding
-from builders.learning.stored import new_rows
+from builders.learning.new_rows import new_rows
 from builders.sources import index_url
 from matrix import learning
 from matrix.consequences_text import consequences_text, summary

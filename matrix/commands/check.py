@@ -117,6 +117,7 @@ def execute(context: Context) -> int:
     rejected = answer.outcome == "refused"
     failed = rejected or any(finding.severity == "error" for finding in findings)
     if args.format == "json":
+        _report_preflight(answer, console)
         console.document(
             CheckDocument(
                 status="errors" if failed else "ok",
@@ -164,6 +165,10 @@ def _show(findings: list[Finding], answer: Preflight, diff: str, console: Consol
     parts = [diff, findings_text(shown), f"Output of pip:\n{output}" if output else ""]
     if any(parts):
         console.data("\n" + "\n\n".join(filter(None, parts)))
+    _report_preflight(answer, console)
+
+
+def _report_preflight(answer: Preflight, console: Console) -> None:
     if answer is not SKIPPED:
         report = console.info if answer.outcome == "passed" else console.warning
         report(str(answer))

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builders.constants import INDEX_DIRECTORY, LOCK_FILE
-from matrix.api import write_lock
+from matrix.api import package_indexes, write_lock
 from matrix.build_times import build_times
-from matrix.locking import is_unchanged
+from matrix.locking import EVERYTHING, changed_facts, changes, is_unchanged
 from matrix.options import (
     add_format,
     add_index_access,
@@ -32,10 +32,13 @@ from resolver.model import Conflict
 if TYPE_CHECKING:
     import argparse
 
+    from matrix.console import Console
     from matrix.context import Context
+    from matrix.locking import LockChange
     from resolver.model import Resolution
 
 SUMMARY = "choose versions that work together and write matrix.lock"
+_MOST_CHANGES = 20
 EXAMPLE = "matrix resolve apex deepspeed --site lumi-g --python 3.12"
 
 
@@ -69,7 +72,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         type=normalized_name,
         action="append",
-        help="upgrade NAME in the existing lock, and change as little else as possible (repeatable)",
+        nargs="?",
+        const=EVERYTHING,
+        help="upgrade NAME in the existing lock, and change as little else as possible (repeatable); without "
+        "NAME, upgrade everything",
     )
     add_input_options(parser)
     add_index_access(parser)
@@ -87,12 +93,13 @@ def _earlier(context: Context) -> Resolution | None:
     from resolver.lock import read_lock
 
     path = context.args.output
-    if not context.settings.upgrade and (context.args.no_lock or not path.exists()):
+    names = {*context.settings.upgrade} - {EVERYTHING}
+    if not names and (context.args.no_lock or not path.exists()):
         return None
     try:
         return read_lock(path)
     except LockError:
-        if context.settings.upgrade:
+        if names:
             raise
         return None
 
@@ -107,15 +114,25 @@ def execute(context: Context) -> int:
         return 1
     forget_conflict()
     is_valid = earlier is not None and is_unchanged(earlier, answer)
+    for change in changed_facts(earlier, answer, args.output) if earlier else ():
+        console.info(change)
     if not args.no_lock and not is_valid:  # before printing, because a closed pipe ends the program
         write_lock(answer, args.output)
+    changed = _changes(earlier, answer, context) if earlier and not is_valid else []
     if args.format == "json":
-        console.document(resolution_document(answer))
+        _warn(answer, console)
+        console.document(resolution_document(answer, changed))
         return 0
     _print(answer, context)
+    if changed:
+        shown = changed if console.verbosity > 0 else changed[:_MOST_CHANGES]
+        lines = [f"\nChanges to {args.output}:", *(f"  {change}" for change in shown)]
+        lines += [f"  and {len(changed) - len(shown)} more (-v lists them)"] if changed[len(shown) :] else []
+        console.info("\n".join(lines))
     if is_valid:
         console.info(
-            f"\n{args.output} is still valid and was not changed. --upgrade NAME upgrades NAME in it."
+            f"\n{args.output} is still valid and was not changed. --upgrade upgrades everything in it, "
+            "--upgrade NAME only NAME."
         )
     elif not args.no_lock:
         console.info(
@@ -127,6 +144,11 @@ def execute(context: Context) -> int:
     return 0
 
 
+def _changes(earlier: Resolution, answer: Resolution, context: Context) -> list[LockChange]:
+    indexes = package_indexes(context.settings, context.inputs, context.console)
+    return changes(earlier, answer, indexes)
+
+
 def _print(answer: Resolution, context: Context) -> None:
     console = context.console
     times = build_times(answer, context.catalog_with_image, INDEX_DIRECTORY)
@@ -136,6 +158,10 @@ def _print(answer: Resolution, context: Context) -> None:
         console.data(f"\n{reasons_text(answer, console.out)}")
     for note in answer.notes:
         console.info(f"\n{note}")
+    _warn(answer, console)
+
+
+def _warn(answer: Resolution, console: Console) -> None:
     sdists = sdists_text([pick for pick in answer.distributions if pick.is_sdist])
     warnings = [*answer.warnings, *([sdists] if sdists else [])]
     if warnings:

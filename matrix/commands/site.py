@@ -60,11 +60,11 @@ def execute(context: Context) -> int:
     learned = learn_machine(name, draft.load(), context.today, args.images)
     draft.append(learned.rows)
     draft.write()
+    for remark in learned.remarks:
+        console.warning(remark)
     if args.format == "json":
         rows, remarks = len(learned.rows), learned.remarks
         console.document(SiteDocument(site=name, written=str(path), rows=rows, remarks=remarks))
         return 0
-    for remark in learned.remarks:
-        console.warning(remark)
     console.info(f"Wrote {path}. Rows: {len(learned.rows)}. Use it: --site {path}")
     return 0

@@ -94,7 +94,7 @@ def _pieces(table: Table, rows: Iterable[Row], args: argparse.Namespace, console
     if args.format == "csv":
         return to_csv(table, rows)
     if args.format == "json":
-        return to_json(table, rows, core)
+        return to_json(table, rows, core, warnings=console.warnings)
     if args.format == "html":
         return iter([render_page(table_report(table, rows, core))])
     screen = console.out if args.output is None else PLAIN

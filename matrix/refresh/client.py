@@ -1,35 +1,56 @@
 """An HTTP client for public sources: one request at a time, with a cache.
 
-CacheControl stores every page with its validators and requests it again conditionally (RFC 9110, section
-13.1), so most replies are a 304 without a body. It replaces its files atomically, so no cached page is lost
-if a run is killed.
+Every page is stored with its validators and requested again conditionally (RFC 9110, section 13.1), so most
+replies are a 304 without a body. Files are replaced atomically, so no page is lost if a run is killed.
 """
 
 from __future__ import annotations
 
+import hashlib
 import time
-from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from contextlib import suppress
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-import pypi_simple
+import msgspec
 import requests
-from cachecontrol.adapter import CacheControlAdapter
-from cachecontrol.caches import FileCache
 
 from builders.constants import MISSING_CODES
+from builders.index_client import pages
+from builders.index_client.stored import replace
 from builders.urls import mirrored
 from builders.web import TIMEOUT, failure_reason, new_session
 from resolver.errors import EnvironmentLacksError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from matrix.refresh import CatalogUpdate
+    from resolver.indexes import File
 
 _PAUSE = 0.1  # seconds between two requests
-_Page = TypeVar("_Page", pypi_simple.IndexPage, pypi_simple.ProjectPage)
+_UNCHANGED = 304
+
+Releases = dict[str, list["File"]]
+"""The files of a project by version, oldest first; without wheels for systems other than Linux."""
+
+
+class Page(msgspec.Struct):
+    """A page, as it is stored in the cache."""
+
+    url: str
+    """Its URL after redirects."""
+    kind: str
+    """Its content type."""
+    etag: str
+    modified: str
+    content: bytes
+
+    @property
+    def text(self) -> str:
+        """The content as text."""
+        return self.content.decode("utf-8", "replace")
 
 
 class Client:
@@ -51,14 +72,15 @@ class Client:
     """
 
     def __init__(self, cache: Path, mirrors: Mapping[str, str] | None = None) -> None:
+        self._cache = cache
         self._mirrors = dict(mirrors or {})
-        self._session = new_session("catalog update", partial(CacheControlAdapter, FileCache(cache)))
+        self._session = new_session("catalog update")
         self._unreachable: dict[str, str] = {}  # the error by host; each host is tried only once
         self.answered = False
         self.fetched = 0
         self.unchanged = 0
 
-    def get(self, url: str, accept: str = "*/*") -> requests.Response | None:
+    def get(self, url: str, accept: str = "*/*") -> Page | None:
         """Fetch a page; return None if the source does not have it.
 
         Raises
@@ -68,34 +90,49 @@ class Client:
         """
         url = mirrored(url, self._mirrors)
         host = urlsplit(url).netloc.rpartition("@")[2]
+        path = self._cache / f"{hashlib.sha256(url.encode()).hexdigest()}.msgpack"
+        stored = _read(path)
+        headers = {"Accept": accept}
+        if stored is not None:
+            validators = {"If-None-Match": stored.etag, "If-Modified-Since": stored.modified}
+            headers |= {name: text for name, text in validators.items() if text}
         if host not in self._unreachable:
             if self.fetched:
                 time.sleep(_PAUSE)
             self.fetched += 1
             try:
-                response = self._session.get(url, headers={"Accept": accept}, timeout=TIMEOUT)
+                response = self._session.get(url, headers=headers, timeout=TIMEOUT)
             except requests.RequestException as error:
                 self._unreachable[host] = f"could not be reached: {failure_reason(error)}"
             else:
-                self.unchanged += getattr(response, "from_cache", False)
-                response.encoding = "utf-8"
-                if response.ok or response.status_code in MISSING_CODES:
-                    self.answered = True
-                    return response if response.ok else None
-                self._unreachable[host] = f"replied {response.status_code} {response.reason}"
+                code = response.status_code
+                self.answered |= response.ok or code in MISSING_CODES
+                if code == _UNCHANGED and stored is not None:
+                    self.unchanged += 1
+                    return stored
+                if response.ok:
+                    get = response.headers.get
+                    etag, modified = get("ETag", ""), get("Last-Modified", "")
+                    page = Page(response.url, get("Content-Type", ""), etag, modified, response.content)
+                    if etag or modified:
+                        replace(path, msgspec.msgpack.encode(page))
+                    return page
+                if code in MISSING_CODES:
+                    return None
+                self._unreachable[host] = f"replied {code} {response.reason}"
         raise EnvironmentLacksError(f"{host} {self._unreachable[host]}.")
 
     def document(self, url: str, update: CatalogUpdate) -> str | None:
         """Return the text of a page; None if it is gone or cannot be fetched, which the update records."""
         try:
-            response = self.get(url)
+            page = self.get(url)
         except EnvironmentLacksError as error:
             update.unreachable.append(f"{url}: {error.message}")
             return None
-        if response is None:
+        if page is None:
             update.remarks.append(f"{url} no longer exists.")
             return None
-        return response.text
+        return page.text
 
     def projects(self, index: str, *, missing_ok: bool = False) -> list[str]:
         """Return the names of the projects on a package index.
@@ -105,12 +142,15 @@ class Client:
         EnvironmentLacksError
             The index cannot be reached, or does not exist.
         """
-        page = self._page(f"{index.rstrip('/')}/", "a package index", pypi_simple.IndexPage.from_response)
+        page = self.get(f"{index.rstrip('/')}/", pages.ACCEPT)
         if page is None and not missing_ok:
             raise EnvironmentLacksError(f"{index} does not exist.")
-        return [name.strip("/") for name in page.projects] if page else []
+        try:
+            return pages.projects(page.content, page.kind) if page else []
+        except pages.PageError as error:
+            raise EnvironmentLacksError(f"{index} is not a package index: {error}.") from None
 
-    def project_page(self, index: str, project: str) -> pypi_simple.ProjectPage | None:
+    def releases(self, index: str, project: str) -> Releases | None:
         """Fetch the page of a project on a package index; return None if the index does not have it.
 
         Raises
@@ -118,25 +158,29 @@ class Client:
         EnvironmentLacksError
             The index cannot be reached, or the reply is not a page of a package index.
         """
-        parse = partial(pypi_simple.ProjectPage.from_response, project=project)
-        return self._page(f"{index.rstrip('/')}/{project}/", "a page of a package index", parse)
-
-    def _page(self, url: str, what: str, parse: Callable[[requests.Response], _Page]) -> _Page | None:
-        response = self.get(url, pypi_simple.ACCEPT_ANY)
-        if response is None:
+        page = self.get(f"{index.rstrip('/')}/{project}/", pages.ACCEPT)
+        if page is None:
             return None
         try:
-            return parse(response)
-        except (ValueError, TypeError, KeyError, pypi_simple.UnsupportedRepoVersionError) as error:
-            raise EnvironmentLacksError(f"{response.url} is not {what}: {error}.") from None
+            cut = pages.cut(page.content, page.kind, page.url, project)
+        except pages.PageError as error:
+            raise EnvironmentLacksError(f"{page.url} is not a page of a package index: {error}.") from None
+        return {
+            version: list(pages.files(part, cut.form, page.url, index))
+            for version, part in reversed(cut.releases)
+        }
 
 
-def files_by_version(
-    page: pypi_simple.ProjectPage, kinds: Collection[str]
-) -> dict[str, list[pypi_simple.DistributionPackage]]:
-    """Return the files of some kinds (``sdist``, ``wheel``) by version."""
-    by_version: dict[str, list[pypi_simple.DistributionPackage]] = {}
-    for file in page.packages:
-        if file.version and file.package_type in kinds:
-            by_version.setdefault(file.version, []).append(file)
-    return by_version
+def wheels_of(releases: Releases | None) -> Releases:
+    """Return the wheels of a project by version."""
+    return {
+        version: wheels
+        for version, files in (releases or {}).items()
+        if (wheels := [file for file in files if file.name.endswith(".whl")])
+    }
+
+
+def _read(path: Path) -> Page | None:
+    with suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return msgspec.msgpack.decode(path.read_bytes(), type=Page)
+    return None

@@ -17,7 +17,7 @@ from packaging.version import Version
 
 from builders.learning import LearnedFacts
 from matrix.refresh import CatalogUpdate
-from matrix.refresh.client import files_by_version
+from matrix.refresh.client import wheels_of
 from matrix.refresh.torch_index import glibc_of, is_linux, pythons_of, requirements_of
 from resolver.errors import EnvironmentLacksError, MatrixError
 from resolver.facts import schema
@@ -27,8 +27,6 @@ from resolver.versions import minor, sort_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-
-    from pypi_simple import DistributionPackage
 
     from matrix.refresh.client import Client
     from resolver.facts.catalog import Catalog
@@ -78,7 +76,7 @@ def _amd_update(catalog: Catalog, index: str, client: Client, read: Reader) -> C
             for version, wheels in _linux_wheels(client, index, name).items():
                 if _is_known_line(catalog, version) and (name, version, "") not in catalog.release:
                     rows = _release_rows(catalog, name, version, wheels, index=index, client=client)
-                    _add_read(rows, _file(wheels[0], index), read, update)
+                    _add_read(rows, wheels[0], read, update)
     return update
 
 
@@ -91,9 +89,9 @@ def _amd_torch(
     catalog: Catalog,
     index: str,
     version: str,
-    wheels: list[DistributionPackage],
+    wheels: list[File],
     *,
-    pages: dict[str, dict[str, list[DistributionPackage]]],
+    pages: dict[str, dict[str, list[File]]],
     gfx: tuple[str, ...],
     client: Client,
 ) -> schema.Torch:
@@ -116,7 +114,7 @@ def _amd_torch(
         triton=next((str(needed) for needed in requirements if needed.name == "triton"), ""),
         torchvision=companion("torchvision"),
         torchaudio=companion("torchaudio"),
-        glibc=glibc_of(wheels[0].filename),
+        glibc=glibc_of(wheels[0].name),
         cxx_standard=like.cxx_standard if like else "",
         device_extra="device-{gfx}",
         status="documented",
@@ -156,8 +154,7 @@ def _vllm_versions(catalog: Catalog, client: Client, index: str) -> list[str]:
     """Return the releases for which there may be an index that the catalog does not have."""
     known = [Version(row.version) for row in catalog.releases_of("vllm") if row.index]
     newest = max((version.public for version in known), key=sort_key, default="")
-    page = client.project_page(index, "vllm")
-    versions = files_by_version(page, {"wheel", "sdist"}) if page else {}
+    versions = client.releases(index, "vllm") or {}
     return [
         text
         for text in sorted(filter(_is_final, versions), key=sort_key)
@@ -173,7 +170,7 @@ def _add_vllm(catalog: Catalog, index: str, client: Client, read: Reader, update
         rows = _release_rows(
             catalog, "vllm", version, wheels, index=index, client=client, torch=list(torches)
         )
-        _add_read(rows, _file(wheels[0], index), read, update)
+        _add_read(rows, wheels[0], read, update)
         rocm = _rocm_of(catalog, version)
         update.rows += [
             _torch_of_vllm(catalog, index, torch, files, rocm=rocm, client=client)
@@ -186,7 +183,7 @@ def _torch_of_vllm(
     catalog: Catalog,
     index: str,
     version: str,
-    wheels: list[DistributionPackage],
+    wheels: list[File],
     *,
     rocm: str,
     client: Client,
@@ -200,7 +197,7 @@ def _torch_of_vllm(
         index=index,
         python=pythons_of(wheels),
         triton=next((str(needed) for needed in requirements if "triton" in needed.name), ""),
-        glibc=glibc_of(wheels[0].filename),
+        glibc=glibc_of(wheels[0].name),
         cxx_standard=like.cxx_standard if like else "",
         status="inferred",
         source=f"{index}/torch/",
@@ -290,7 +287,7 @@ def _release_rows(
     catalog: Catalog,
     package: str,
     version: str,
-    wheels: list[DistributionPackage],
+    wheels: list[File],
     *,
     index: str,
     client: Client,
@@ -303,13 +300,8 @@ def _release_rows(
         package=package, version=version, index=index, status="inferred", source=source, note=_NOTE
     )
     versions = [str(needed.specifier)] if needed and needed.specifier else [f"=={text}" for text in torch]
-    files = [wheel.filename for wheel in wheels]
+    files = [wheel.name for wheel in wheels]
     yield from _requirements(catalog, package, version, files, torch=versions, source=source)
-
-
-def _file(wheel: DistributionPackage, index: str) -> File:
-    sha256 = (wheel.digests or {}).get("sha256", "")
-    return File(name=wheel.filename, url=wheel.url, sha256=sha256, index=index)
 
 
 def _add_read(rows: Iterable[schema.Row], file: File, read: Reader, update: CatalogUpdate) -> None:
@@ -364,14 +356,13 @@ def _requirements(
             )
 
 
-def _linux_wheels(client: Client, index: str, name: str) -> dict[str, list[DistributionPackage]]:
+def _linux_wheels(client: Client, index: str, name: str) -> dict[str, list[File]]:
     """Return the final releases of a project with their wheels for Linux on x86-64."""
-    page = client.project_page(index, name)
-    releases = files_by_version(page, {"wheel"}) if page else {}
+    releases = wheels_of(client.releases(index, name))
     return {
         version: linux
         for version, wheels in releases.items()
-        if _is_final(version) and (linux := [wheel for wheel in wheels if is_linux(wheel.filename)])
+        if _is_final(version) and (linux := [wheel for wheel in wheels if is_linux(wheel.name)])
     }
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from packaging.version import Version
 
 from matrix.refresh import CatalogUpdate
-from matrix.refresh.client import files_by_version
 from resolver.errors import EnvironmentLacksError
 from resolver.facts import schema
 from resolver.facts.catalog import applies, is_elsewhere, recipe_for
@@ -16,10 +15,9 @@ from resolver.specifiers import version_or_none
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pypi_simple import DistributionPackage, ProjectPage
-
-    from matrix.refresh.client import Client
+    from matrix.refresh.client import Client, Releases
     from resolver.facts.catalog import Catalog
+    from resolver.indexes import File
 
 _COPIED = "Copied from {known}; the requirements of {new} have not been checked."
 
@@ -36,7 +34,7 @@ def find_updates(catalog: Catalog, packages: Iterable[str], client: Client, inde
         if catalog.package[name].pypi != "same" or not known:
             continue
         try:
-            page = client.project_page(index, name)
+            page = client.releases(index, name)
         except EnvironmentLacksError as error:
             update.unreachable.append(f"{name}: {error.message}")
             continue
@@ -54,21 +52,21 @@ def _is_on_pypi(release: schema.Release) -> bool:
 
 
 def _compare(
-    catalog: Catalog, name: str, known: list[schema.Release], page: ProjectPage, update: CatalogUpdate
+    catalog: Catalog, name: str, known: list[schema.Release], page: Releases, update: CatalogUpdate
 ) -> None:
-    files = {file.filename: file for file in page.packages}
+    files = {file.name: file for several in page.values() for file in several}
     for release in known:
         _check_known(catalog, release, files, update)
     newest = max(known, key=lambda release: Version(release.version))
     releases = (release for release in catalog.releases_of(name) if not is_elsewhere(release))
     latest = max((release.version for release in releases), key=Version)
-    for version, candidates in files_by_version(page, {"sdist", "wheel"}).items():
-        if _is_newer(version, latest) and not all(file.is_yanked for file in candidates):
+    for version, candidates in page.items():
+        if _is_newer(version, latest) and not all(file.yanked is not None for file in candidates):
             _add_release(catalog, newest, version, candidates, update)
 
 
 def _check_known(
-    catalog: Catalog, release: schema.Release, files: dict[str, DistributionPackage], update: CatalogUpdate
+    catalog: Catalog, release: schema.Release, files: dict[str, File], update: CatalogUpdate
 ) -> None:
     """Check the hash of a pinned file, and whether its release was yanked."""
     name = f"{release.package} {release.version}"
@@ -79,13 +77,13 @@ def _check_known(
     if file is None:
         update.remarks.append(f"{name}: the index no longer has {pin.file}.")
         return
-    digest = (file.digests or {}).get("sha256", "")
+    digest = file.sha256
     if digest and digest != pin.sha256:
         update.remarks.append(
             f"{name}: the SHA-256 of {pin.file} is {digest} on the index, but {pin.sha256} in the catalog."
         )
-    if file.is_yanked:
-        reason = f": {file.yanked_reason}" if file.yanked_reason else ""
+    if file.yanked is not None:
+        reason = f": {file.yanked}" if file.yanked else ""
         row = schema.KnownBad(
             combination={release.package: f"=={release.version}"},
             problem=f"it was yanked on PyPI{reason}".rstrip(". \n"),
@@ -104,7 +102,7 @@ def _add_release(
     catalog: Catalog,
     newest: schema.Release,
     version: str,
-    files: list[DistributionPackage],
+    files: list[File],
     update: CatalogUpdate,
 ) -> None:
     """Add a release with a file of the same kind as the newest known release, and its likely requirements."""
@@ -113,12 +111,12 @@ def _add_release(
     pin = None
     if kind:
         similar = (file for file in files if _is_similar(file, newest))
-        file = next((file for file in similar if (file.digests or {}).get("sha256")), None)
+        file = next((file for file in similar if file.sha256), None)
         if file is None:
             what = "sdist" if newest.sdist else "wheel like those of older releases"
             update.remarks.append(f"{name} {version} is on PyPI, but has no {what} with a SHA-256.")
             return
-        pin = schema.Sdist(file.filename, (file.digests or {})["sha256"])
+        pin = schema.Sdist(file.name, file.sha256)
     release = schema.Release(
         package=name,
         version=version,
@@ -138,13 +136,13 @@ def _add_release(
     update.rows += copied_requirements(catalog, newest, release)
 
 
-def _is_similar(file: DistributionPackage, known: schema.Release) -> bool:
+def _is_similar(file: File, known: schema.Release) -> bool:
     """Return whether a file has the kind, and for a wheel the tags, of a known release's file."""
     if known.sdist:
-        return file.package_type == "sdist" and file.filename.endswith((".tar.gz", ".zip"))
+        return file.name.endswith((".tar.gz", ".zip"))
     tags = known.wheel.file.removesuffix(".whl").split("-")[-3:] if known.wheel else []
-    own = file.filename.removesuffix(".whl").split("-")[-3:]
-    return file.package_type == "wheel" and own[:2] == tags[:2] and _machine(own) == _machine(tags)
+    own = file.name.removesuffix(".whl").split("-")[-3:]
+    return file.name.endswith(".whl") and own[:2] == tags[:2] and _machine(own) == _machine(tags)
 
 
 def _machine(tags: list[str]) -> str:

@@ -14,7 +14,7 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
 
 from matrix.refresh import CatalogUpdate
-from matrix.refresh.client import files_by_version
+from matrix.refresh.client import wheels_of
 from resolver.compiling.clauses import PAIRED_WITH_TORCH
 from resolver.errors import EnvironmentLacksError
 from resolver.facts import schema
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from packaging.requirements import Requirement
-    from pypi_simple import DistributionPackage
 
     from matrix.refresh.client import Client
     from resolver.facts.catalog import Catalog
+    from resolver.indexes import File
 
 _BASE = "https://download.pytorch.org/whl"
 _NOTE = "GPU architectures copied from torch {like}; the content of this wheel has not been checked."
@@ -63,13 +63,10 @@ def indexes(catalog: Catalog) -> list[str]:
 
 
 def _new_rows(catalog: Catalog, index: str, client: Client) -> list[schema.Row]:
-    page = client.project_page(index, "torch")
-    if page is None:
-        return []
     new = {
         version: linux
-        for version, wheels in files_by_version(page, {"wheel"}).items()
-        if _is_new(version, catalog) and (linux := [wheel for wheel in wheels if is_linux(wheel.filename)])
+        for version, wheels in wheels_of(client.releases(index, "torch")).items()
+        if _is_new(version, catalog) and (linux := [wheel for wheel in wheels if is_linux(wheel.name)])
     }
     pairs = _pairs(catalog, index, client) if new else {}
     return [
@@ -101,7 +98,7 @@ def _row(
     catalog: Catalog,
     index: str,
     version: str,
-    wheels: list[DistributionPackage],
+    wheels: list[File],
     *,
     pairs: dict[tuple[str, str], str],
     client: Client,
@@ -120,7 +117,7 @@ def _row(
         triton=next((str(needed) for needed in requirements if "triton" in needed.name), ""),
         torchvision=pairs.get(("torchvision", version), ""),
         torchaudio=pairs.get(("torchaudio", version), ""),
-        glibc=glibc_of(wheels[0].filename),
+        glibc=glibc_of(wheels[0].name),
         cxx_standard=similar.cxx_standard if similar else "",
         status="inferred" if rocm else "documented",
         source=f"{index}/torch/",
@@ -137,12 +134,12 @@ def _most_similar(catalog: Catalog, rocm: str) -> schema.Torch | None:
     return max(same_line or rows, key=lambda row: (sort_key(row.rocm or "0"), Version(row.version)))
 
 
-def pythons_of(wheels: Iterable[DistributionPackage | str]) -> tuple[str, ...]:
+def pythons_of(wheels: Iterable[File | str]) -> tuple[str, ...]:
     """Return the CPython minor versions with a wheel; free-threaded builds do not count."""
     minors = set()
     for wheel in wheels:
         try:
-            file = wheel if isinstance(wheel, str) else wheel.filename
+            file = wheel if isinstance(wheel, str) else wheel.name
             tags = parse_wheel_filename(file)[3]
         except InvalidWheelFilename:
             continue
@@ -163,9 +160,8 @@ def _pairs(catalog: Catalog, index: str, client: Client) -> dict[tuple[str, str]
     known = {getattr(row, name) for row in catalog.torch.values() for name in PAIRED_WITH_TORCH}
     pairs = {}
     for name in PAIRED_WITH_TORCH:
-        page = client.project_page(index, name)
-        for version, wheels in files_by_version(page, {"wheel"}).items() if page else ():
-            linux = [wheel for wheel in wheels if is_linux(wheel.filename)]
+        for version, wheels in wheels_of(client.releases(index, name)).items():
+            linux = [wheel for wheel in wheels if is_linux(wheel.name)]
             if version in known or not linux or Version(version).is_prerelease:
                 continue
             for needed in requirements_of(linux[0], client):
@@ -181,7 +177,7 @@ def _with_label(torch: str, companion: str) -> str:
     return torch if "+" in torch or not local else f"{torch}+{local}"
 
 
-def requirements_of(wheel: DistributionPackage, client: Client) -> list[Requirement]:
+def requirements_of(wheel: File, client: Client) -> list[Requirement]:
     """Return the requirements in a wheel's metadata file; empty if the file is missing or invalid.
 
     Raises
@@ -191,10 +187,10 @@ def requirements_of(wheel: DistributionPackage, client: Client) -> list[Requirem
     """
     if not wheel.has_metadata:
         return []
-    response = client.get(wheel.metadata_url)
-    if response is None:
+    page = client.get(f"{wheel.url}.metadata")
+    if page is None:
         return []
     try:
-        return list(Metadata.from_email(response.text, validate=False).requires_dist or [])
+        return list(Metadata.from_email(page.text, validate=False).requires_dist or [])
     except (InvalidMetadata, ExceptionGroup):
         return []

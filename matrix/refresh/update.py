@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from builders.cache import cache_root
 from builders.files import exclusive_lock, write_atomic
 from matrix.inputs import Inputs
-from matrix.refresh import CatalogUpdate, rocm_matrix, rocm_tables, sites
+from matrix.refresh import CatalogUpdate, git_tags, pypi, rocm_matrix, rocm_tables, sites
 from matrix.request import make_request
 from matrix.settings import Settings
 from resolver.consequences import Side
@@ -74,7 +74,7 @@ def fetch_update(
     """
     from builders.index_client.transport import Transport
     from builders.learning.wheel import learn_published
-    from matrix.refresh import git_tags, prebuilt, pypi, torch_index
+    from matrix.refresh import prebuilt, torch_index
     from matrix.refresh.client import Client
 
     for name in packages:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import errno
-import gc
 import hashlib
 import http.server
 import io
@@ -1161,16 +1160,15 @@ def test_comment_is_no_link(page: bytes, form: str) -> None:
     assert (cut.form, [version for version, _ in cut.releases]) == (form, ["1.0"])
 
 
-# Two processes
+# Many projects at once
 
 
 MANY = [f"pkg-{number}" for number in range(40)]
 
 
 @pytest.fixture
-def many(server: Server, make_wheel: MakeWheel, monkeypatch: pytest.MonkeyPatch) -> Server:
+def many(server: Server, make_wheel: MakeWheel) -> Server:
     """Return the server with many projects, whose pages take a moment."""
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     for name in MANY:
         file = make_wheel(name.replace("-", "_"), "1.0")
         server.file(f"/files/{file.name}", file.read_bytes())
@@ -1203,106 +1201,32 @@ def read_all(source: IndexClient) -> dict[str, Metadata | MatrixError | None]:
     return answers
 
 
-def with_second_process(source: IndexClient) -> IndexClient:
-    """Request pages until the second process is ready."""
-    for name in MANY[:6]:
-        source.project(name)
-    until = time.monotonic() + 60
-    while not source._fetcher._replies._is_ready and time.monotonic() < until:  # type: ignore[union-attr]
-        time.sleep(0.01)
-    return source
-
-
 def all_versions(answers: Mapping[str, Metadata | MatrixError | None]) -> dict[str, str]:
     return {name: getattr(answer, "version", str(answer)) for name, answer in answers.items()}
 
 
-def children() -> set[str]:
-    """Return the second processes of this process."""
-    pids = set()
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parent = stat.read_text().rpartition(") ")[2].split()[1]
-            if int(parent) == os.getpid() and b"fetcher" in (stat.parent / "cmdline").read_bytes():
-                pids.add(stat.parent.name)
-        except OSError:
-            continue
-    return pids
-
-
-@pytest.fixture
-def own_requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the list to which the requests of this process are added."""
-    urls: list[str] = []
-    get = transport.Transport.get
-
-    def counted(self: transport.Transport, url: str, *rest: Any, **options: Any) -> Any:
-        urls.append(url)
-        return get(self, url, *rest, **options)
-
-    monkeypatch.setattr(transport.Transport, "get", counted)
-    return urls
-
-
-@pytest.mark.slow
-def test_second_process_does_part_of_the_work(
-    many: Server, client: MakeClient, own_requests: list[str]
+def test_many_projects_are_read_at_once_with_one_request_for_each_page(
+    many: Server, client: MakeClient
 ) -> None:
-    source = with_second_process(client())
-    answers = read_all(source)
-    assert all_versions(answers) == dict.fromkeys(MANY, "1.0")
+    source = client()
+    assert all_versions(read_all(source)) == dict.fromkeys(MANY, "1.0")
     pages = [path for path in many.paths if path.startswith("/simple/")]
     assert sorted(pages) == sorted(f"/simple/{name}/" for name in MANY)
-    assert 0 < len(own_requests) < len(many.paths)
-    assert many.most_connections <= 16
-    assert len(children()) == 1
-    del source
-    gc.collect()
-    assert children() == set()
+    assert 1 < many.most_connections <= 16
 
 
-@pytest.mark.usefixtures("many")
-def test_few_pages_start_no_process(client: MakeClient) -> None:
-    source = client()
-    for name in MANY[:3]:
-        assert source.project(name)
-    assert children() == set()
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("many")
-@pytest.mark.parametrize("delay", [0.0, 0.1, 0.2])
-def test_second_process_may_be_killed(client: MakeClient, delay: float) -> None:
-    """The first process then makes the requests that the second process has not finished."""
-    source = with_second_process(client())
-
-    def kill() -> None:
-        time.sleep(delay)
-        for process in children():
-            os.kill(int(process), signal.SIGKILL)
-
-    killer = threading.Thread(target=kill)
-    killer.start()
-    answers = read_all(source)
-    killer.join()
-    assert all_versions(answers) == dict.fromkeys(MANY, "1.0")
-
-
-@pytest.mark.slow
-def test_second_process_is_not_used_when_the_cache_cannot_be_written(
-    many: Server, tmp_path: Path, own_requests: list[str]
-) -> None:
+def test_many_projects_are_read_without_a_cache(many: Server, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    source = with_second_process(IndexClient([f"{many.url}/simple/"], cache=tmp_path / "file" / "cache"))
-    answers = read_all(source)
-    assert all_versions(answers) == dict.fromkeys(MANY, "1.0")
-    assert {f"{many.url}/simple/{name}/" for name in MANY} <= set(own_requests)
+    source = IndexClient([f"{many.url}/simple/"], cache=tmp_path / "file" / "cache")
+    assert all_versions(read_all(source)) == dict.fromkeys(MANY, "1.0")
 
 
-def test_errors_are_the_same_with_a_second_process(many: Server, client: MakeClient) -> None:
+def test_broken_pages_among_many_projects_are_errors_of_their_projects(
+    many: Server, client: MakeClient
+) -> None:
     for name in MANY[20:]:
         many.pages[f"/simple/{name}/"] = ("image/png", b"")
-    answers = read_all(with_second_process(client()))
+    answers = read_all(client())
     assert all(isinstance(answers[name], Metadata) for name in MANY[:20])
     for name in MANY[20:]:
         error = answers[name]

@@ -152,10 +152,19 @@ def test_package_sources_begin_with_the_index_of_the_inputs() -> None:
     assert (indexes[0], indexes[-1]) == ("https://a.example/simple", "https://b.example/simple")
 
 
-def test_hashes_are_reported_once() -> None:
-    (warning,) = read_file("torch==2.9.1 --hash=sha256:00\napex==1.0 \\\n  --hash=sha256:11\n").warnings
-    assert warning.startswith("r.txt:1: ")
-    assert "1 more" in warning
+def test_hashes_are_read() -> None:
+    lines = ["torch==2.9.1 --hash=sha256:00", "Apex==1.0 \\", "--hash=sha256:1A --hash=sha512:22"]
+    inputs = read_file("\n".join([*lines, "torch --hash=sha256:33", ""]))
+    assert {name: (row.where, row.sha256) for name, row in inputs.hashes.items()} == {
+        "torch": ("r.txt:1", {"00", "33"}),
+        "apex": ("r.txt:2", {"1a"}),
+    }
+    assert not inputs.warnings
+
+
+def test_hash_that_no_index_states_is_an_error() -> None:
+    with pytest.raises(UsageError, match=r"r.txt:1: the line has no SHA-256"):
+        read_file("torch==2.9.1 --hash=sha512:00\n")
 
 
 def test_variable_is_expanded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,6 +170,7 @@ def test_cpu_backend_at_gpu_site_has_no_architectures(capsys: Capture) -> None:
 def test_json_is_the_struct_that_the_lock_holds(capsys: Capture) -> None:
     document = run_json(capsys, "resolve", "apex", *ON_LUMI)
     lock = read_lock(Path("matrix.lock"))
+    assert document.pop("changes") == []
     assert document == msgspec.json.decode(msgspec.json.encode(lock, enc_hook=encode))
 
 

@@ -1,0 +1,269 @@
+"""An index that does not answer, or answers without end, is an error that names it, within a time limit."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from builders import web
+from builders.index_client import IndexClient, client, transport
+from resolver.errors import EnvironmentLacksError, SourceError
+from resolver.indexes import File
+from resolver.reporter import Reporter
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n"
+PAUSE = 0.02  # seconds
+LONGEST = 8.0
+"""Seconds of any test on a busy machine; without the limits it would not end."""
+Talk = Callable[[socket.socket, threading.Event], None]
+
+
+def _drip(data: bytes) -> Talk:
+    """Send bytes one at a time, and then repeat the last one without end."""
+
+    def talk(connection: socket.socket, stop: threading.Event) -> None:
+        for number in range(10**9):
+            connection.sendall(data[number : number + 1] or data[-1:])
+            if stop.wait(PAUSE):
+                return
+
+    return talk
+
+
+def _flood(head: bytes, data: bytes) -> Talk:
+    """Send data without end, as fast as the client reads it."""
+
+    def talk(connection: socket.socket, stop: threading.Event) -> None:
+        connection.sendall(head)
+        while not stop.is_set():
+            connection.sendall(data)
+
+    return talk
+
+
+def _once(data: bytes) -> Talk:
+    return lambda connection, _: connection.sendall(data)
+
+
+def _silent(data: bytes) -> Talk:
+    """Send data, and then nothing."""
+
+    def talk(connection: socket.socket, stop: threading.Event) -> None:
+        connection.sendall(data)
+        stop.wait()
+
+    return talk
+
+
+FAILURES: dict[str, Talk] = {
+    "closed": _once(b""),
+    "closed in the headers": _once(OK),
+    "cut off": _once(OK + b"Content-Length: 1000\r\n\r\n<html>"),
+    "cut off in a chunk": _once(OK + b"Transfer-Encoding: chunked\r\n\r\nff\r\n<html>"),
+    "no HTTP": _once(b"220 ready\r\n"),
+    "silent": _silent(b""),
+    "silent in the headers": _silent(OK),
+    "silent in the page": _silent(OK + b"Content-Length: 1000\r\n\r\n<html>"),
+    "slow headers": _drip(OK + b"X: y"),
+    "slow page": _drip(OK + b"Content-Length: 100000\r\n\r\n<html>"),
+    "slow chunks": _drip(OK + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\na\r\n" * 10_000),
+    "endless page": _flood(OK + b"\r\n", b"<p>" * 10_000),
+    "endless headers": _flood(OK, b"X: y\r\n" * 1000),
+    "endless header": _flood(OK, b"y" * 10_000),
+    "redirect loop": _once(b"HTTP/1.1 302 Found\r\nLocation: /\r\nContent-Length: 0\r\n\r\n"),
+    "redirect with an endless page": _flood(b"HTTP/1.1 302 Found\r\nLocation: /\r\n\r\n", b"x" * 10_000),
+    "redirect to a closed port": _once(
+        b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n"
+    ),
+    "redirect to no URL": _once(b"HTTP/1.1 302 Found\r\nLocation: http://[/\r\nContent-Length: 0\r\n\r\n"),
+    "error": _once(b"HTTP/1.1 500 Broken\r\nContent-Length: 0\r\n\r\n"),
+    "no access": _once(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"),
+}
+
+
+class Failing:
+    """A server that behaves in one way for every connection."""
+
+    def __init__(self, talk: Talk) -> None:
+        self.requests = 0
+        self._talk = talk
+        self._stop = threading.Event()
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._answer, args=[connection], daemon=True).start()
+
+    def _answer(self, connection: socket.socket) -> None:
+        self.requests += 1
+        with connection:
+            try:
+                while b"\r\n\r\n" not in connection.recv(1 << 16):
+                    pass
+                self._talk(connection, self._stop)
+            except OSError:
+                return
+
+    def close(self) -> None:
+        self._stop.set()
+        self._socket.close()
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[[Talk], Failing]]:
+    servers: list[Failing] = []
+
+    def run(talk: Talk) -> Failing:
+        servers.append(Failing(talk))
+        return servers[-1]
+
+    yield run
+    for server in servers:
+        server.close()
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorten all limits."""
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setattr(transport, "TIMEOUT", (0.3, 0.3))
+    monkeypatch.setattr(web, "_GRACE", 0.3)
+    monkeypatch.setattr(transport, "_LONGEST_READ", 0.6)
+    monkeypatch.setattr(web._Retry, "sleep", lambda *_: None)
+    monkeypatch.setattr(transport, "_LARGEST_PAGE", 10_000_000)
+
+
+@pytest.mark.parametrize("talk", FAILURES.values(), ids=FAILURES)
+def test_failing_index_is_an_error_that_names_it(
+    talk: Talk, start: Callable[[Talk], Failing], tmp_path: Path
+) -> None:
+    server = start(talk)
+    source = IndexClient([f"{server.url}/simple"], cache=tmp_path)
+    started = time.monotonic()
+    for name in ("some-pkg", "other"):
+        with pytest.raises(EnvironmentLacksError, match=rf"Cannot fetch the page of {name} .*{server.url}"):
+            source.project(name)
+    assert time.monotonic() - started < LONGEST
+
+
+@pytest.mark.parametrize("talk", FAILURES.values(), ids=FAILURES)
+@pytest.mark.parametrize(
+    ("name", "has_metadata"),
+    [
+        ("some_pkg-1.0-py3-none-any.whl", True),
+        ("some_pkg-1.0-py3-none-any.whl", False),
+        ("some_pkg-1.0.tar.gz", False),
+    ],
+)
+def test_metadata_on_a_failing_server_is_an_error_that_names_the_file(
+    talk: Talk, name: str, start: Callable[[Talk], Failing], tmp_path: Path, *, has_metadata: bool
+) -> None:
+    server = start(talk)
+    file = File(name, f"{server.url}/{name}", index=f"{server.url}/simple", has_metadata=has_metadata)
+    started = time.monotonic()
+    try:
+        said = str(IndexClient([f"{server.url}/simple"], cache=tmp_path).metadata([file]))
+    except (EnvironmentLacksError, SourceError) as error:
+        said = error.message
+    assert name in said or said == "None"  # a file that is too large to be downloaded for its metadata
+    assert time.monotonic() - started < LONGEST
+
+
+def test_slow_server_is_asked_no_more(start: Callable[[Talk], Failing], tmp_path: Path) -> None:
+    server = start(FAILURES["slow page"])
+    source = IndexClient([f"{server.url}/simple"], cache=tmp_path)
+    for number in range(20):
+        with pytest.raises(EnvironmentLacksError, match=r"timeout|too slow"):
+            source.project(f"pkg-{number}")
+    assert server.requests < 5
+
+
+def test_slow_server_that_is_fast_enough_is_read(start: Callable[[Talk], Failing], tmp_path: Path) -> None:
+    name = "some_pkg-1.0.tar.gz"
+    page = f'<a href="{name}">x</a>'.encode()
+    server = start(_drip(OK + b"Content-Length: %d\r\n\r\n" % len(page) + page))
+    web._GRACE = 60.0  # restored by `_short`
+    transport._LONGEST_READ = 60.0
+    project = IndexClient([f"{server.url}/simple"], cache=tmp_path).project("some-pkg")
+    assert project is not None
+    assert [release.version for release in project.releases] == ["1.0"]
+
+
+@pytest.mark.parametrize("limit", ["_LONGEST_PROJECT", "_LARGEST_PROJECT"])
+def test_project_has_a_limit_for_all_its_requests(
+    limit: str, start: Callable[[Talk], Failing], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = b"no metadata" * 1000
+
+    def talk(connection: socket.socket, _: threading.Event) -> None:
+        time.sleep(0.02)
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+
+    monkeypatch.setattr(client, limit, {"_LONGEST_PROJECT": 0.2, "_LARGEST_PROJECT": 100_000}[limit])
+    server = start(talk)
+    source = IndexClient([f"{server.url}/simple"], cache=tmp_path)
+
+    def read(name: str) -> str:
+        file = File(name, f"{server.url}/{name}", index=f"{server.url}/simple", has_metadata=True)
+        with pytest.raises(SourceError) as caught:
+            source.metadata([file])
+        return caught.value.message
+
+    messages = [read(f"some_pkg-{number}.0-py3-none-any.whl") for number in range(50)]
+    assert "cannot be used" in messages[0]
+    assert "No more of some-pkg is read" in messages[-1]
+    assert server.requests < 30
+    assert "cannot be used" in read("other-1.0-py3-none-any.whl")
+
+
+class Warnings(Reporter):
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+
+    def warning(self, message: str) -> None:
+        self.messages.append(message)
+
+
+@pytest.mark.parametrize("offline", [True, False])
+@pytest.mark.parametrize("position", [0, 1])
+def test_missing_directory_of_an_index_is_an_error(tmp_path: Path, position: int, *, offline: bool) -> None:
+    there = tmp_path / "there"
+    there.mkdir()
+    urls = [there.as_uri()]
+    urls.insert(position, (tmp_path / "unmounted").as_uri())
+    source = IndexClient(urls, cache=tmp_path / "cache", offline=offline)
+    for name in ("some-pkg", "other"):
+        with pytest.raises(EnvironmentLacksError, match="unmounted is a directory that does not exist"):
+            source.project(name)
+    (tmp_path / "unmounted").mkdir()
+    assert IndexClient(urls, cache=tmp_path / "cache", offline=offline).project("some-pkg") is None
+
+
+def test_missing_find_links_directory_is_a_warning(tmp_path: Path) -> None:
+    reporter = Warnings()
+    missing = (tmp_path / "missing").as_uri()
+    source = IndexClient([], find_links=[missing], cache=tmp_path / "cache", reporter=reporter)
+    assert source.project("some-pkg") is None
+    assert source.project("other") is None
+    assert reporter.messages == [f"The find-links location {missing} does not exist, and is ignored."]
+
+
+def test_page_that_is_a_directory_or_unreadable_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "simple" / "some-pkg" / "index.html").mkdir(parents=True)
+    with pytest.raises(SourceError, match="some-pkg"):
+        IndexClient([(tmp_path / "simple").as_uri()], cache=tmp_path / "cache").project("some-pkg")
+
+
+def test_name_that_is_too_long_for_a_directory_is_missing(tmp_path: Path) -> None:
+    assert IndexClient([tmp_path.as_uri()], cache=tmp_path / "cache").project("a" * 300) is None
