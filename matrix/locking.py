@@ -85,7 +85,7 @@ def _overlay(name: str, lock: Path) -> str:
 def is_same_request(one: Request, other: Request) -> bool:
     """Return whether two requests differ at most in their date."""
     return (
-        replace(one, target=other.target) == other
+        replace(one, target=other.target, dated=other.dated) == other
         and replace(one.target, date=other.target.date) == other.target
     )
 

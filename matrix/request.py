@@ -66,6 +66,7 @@ def make_request(settings: Settings, catalog: Catalog, today: datetime.date, inp
         catalogs=tuple(settings.catalog),
         preinstalled=preinstalled,
         no_prebuilt=settings.no_prebuilt,
+        dated=settings.date is not None and settings.date < today,
     )
 
 

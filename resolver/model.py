@@ -183,6 +183,8 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     preinstalled: Preinstalled | None = None
     no_prebuilt: bool = False
     """Whether to build every distribution that has a recipe, even if wheels are published."""
+    dated: bool = False
+    """Whether the user named a day in the past. Then releases without a known date are not candidates."""
 
 
 class Distribution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

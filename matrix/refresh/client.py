@@ -7,6 +7,7 @@ if a run is killed.
 
 from __future__ import annotations
 
+import datetime
 import time
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -23,7 +24,7 @@ from builders.web import TIMEOUT, failure_reason, new_session
 from resolver.errors import EnvironmentLacksError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
     from pathlib import Path
 
     from matrix.refresh import CatalogUpdate
@@ -129,6 +130,12 @@ class Client:
             return parse(response)
         except (ValueError, TypeError, KeyError, pypi_simple.UnsupportedRepoVersionError) as error:
             raise EnvironmentLacksError(f"{response.url} is not {what}: {error}.") from None
+
+
+def first_upload(files: Iterable[pypi_simple.DistributionPackage]) -> datetime.date | None:
+    """Return the day of the first upload; None if the index does not have the upload times."""
+    times = [file.upload_time for file in files if file.upload_time]
+    return min(times).astimezone(datetime.UTC).date() if times else None
 
 
 def files_by_version(

@@ -14,7 +14,7 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
 
 from matrix.refresh import CatalogUpdate
-from matrix.refresh.client import files_by_version
+from matrix.refresh.client import files_by_version, first_upload
 from resolver.compiling.clauses import PAIRED_WITH_TORCH
 from resolver.errors import EnvironmentLacksError
 from resolver.facts import schema
@@ -112,6 +112,7 @@ def _row(
     requirements = requirements_of(wheels[0], client)
     return schema.Torch(
         version=version,
+        released=first_upload(wheels),
         backend="rocm" if rocm else "cpu",
         rocm=rocm,
         index=index,

@@ -57,6 +57,7 @@ def compile_torch(builder: ProblemBuilder) -> None:
             builder.relate(name, "torch", _companion_requires_torch(name, versions))
         else:
             builder.relate("torch", name, _torch_requires_companion(name, rows))
+    _exclude_later_releases(builder, "torch")
 
 
 def _torch_rows(builder: ProblemBuilder) -> list[schema.Torch]:
@@ -211,6 +212,30 @@ def compile_packages(builder: ProblemBuilder) -> None:
         _relate_to_backend(builder, name, masks)
         _relate_to_requirements(builder, name, masks)
         _relate_to_build_requirements(builder, name, masks)
+        if name != "torch":
+            _exclude_later_releases(builder, name)
+
+
+def _exclude_later_releases(builder: ProblemBuilder, name: str) -> None:
+    """Exclude the releases of catalog files that did not exist on the day of the target.
+
+    Releases that come from an index are not included: the upload times of their files decide.
+    """
+    day, clauses = builder.target.date, []
+    for number, candidate in enumerate(builder.variables[name].candidates, start=1):
+        row = candidate.release or (builder.catalog.torch.get(candidate.version) if name == "torch" else None)
+        if row is None or not row.from_file or row.key() in builder.catalog.inferred:
+            continue
+        if candidate.origin == "preinstalled":
+            continue
+        if row.released is not None and row.released > day:
+            text = f"{candidate} was released on {row.released}, after {day}"
+        elif row.released is None and builder.request.dated:
+            text = f"{candidate} has no known release date, so it may be newer than {day}"
+        else:
+            continue
+        clauses.append(Clause(KnownMask(1 << number), no_candidate, Fact.of(row, text, note="")))
+    builder.relate(name, "backend", clauses, exact=True)
 
 
 def _lateness(builder: ProblemBuilder, name: str) -> Callable[[Candidate], int]:

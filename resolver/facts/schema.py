@@ -83,6 +83,8 @@ class Rocm(Row, frozen=True, kw_only=True):
     """GPU architectures that AMD's matrix lists for it."""
     hip: str = ""
     """HIP version that it reports, if it differs from the ROCm line, such as ``7.15`` for ROCm 10.0."""
+    released: datetime.date | None = None
+    """The day of its release, if documented."""
 
     identity = ("version",)
 
@@ -135,6 +137,8 @@ class Torch(Row, frozen=True, kw_only=True):
 
     version: str
     """With its local label, such as ``2.5.1+rocm6.2``."""
+    released: datetime.date | None = None
+    """The day of its release. Without it, no request with a date has this torch."""
     backend: Backend
     index: str
     """URL of the wheel index that serves it."""
@@ -328,6 +332,9 @@ class Release(Row, frozen=True, kw_only=True):
     version: str
     variant: str = ""
     """Distinguishes releases of the same version: a commit, a backend."""
+    released: datetime.date | None = None
+    """The day of the upload, the tag or the commit, or the first day on which it was seen, in UTC. Without
+    it, no request with a date has this release."""
     backend: tuple[Backend, ...] = ("rocm",)
     sdist: Sdist | None = None
     git: Git | None = None

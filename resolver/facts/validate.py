@@ -222,11 +222,21 @@ def check_references(catalog: Catalog) -> None:
         _check_exists(variable, "site", variable.site, catalog.site)
     for release in catalog.release.values():
         _check_exists(release, "package", release.package, catalog.package)
+    _check_dates(catalog)
     for proven in catalog.proven.values():
         _check_exists(proven, "site", proven.site or "local", catalog.site)
     _check_components(catalog)
     _check_windows(catalog)
     _check_unique(catalog)
+
+
+def _check_dates(catalog: Catalog) -> None:
+    """Check that every shipped release has a date; without it, no request with a date has the release."""
+    rows: list[schema.Torch | schema.Release] = [*catalog.torch.values(), *catalog.release.values()]
+    for row in rows:
+        if row.released is None and row.from_file.startswith(schema.FOLDER):
+            msg = f"{row.location}: {row.title} has no release date."
+            raise CatalogError(msg, hint="Add `released`, the day of its upload, its tag or its commit.")
 
 
 def _check_components(catalog: Catalog) -> None:

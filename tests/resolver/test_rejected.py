@@ -8,7 +8,7 @@ from resolver.explain import rejected_versions
 from resolver.facts.catalog import Catalog
 from resolver.model import Conflict, Request, Resolution
 from resolver.resolve import resolve
-from tests.resolver.solve_helpers import ask, requirement
+from tests.resolver.solve_helpers import ask, requirement, without_dates
 
 
 def _picked(catalog: Catalog, request: Request) -> dict[str, str]:
@@ -49,6 +49,7 @@ def test_rejected_torch_names_excluding_request(catalog: Catalog) -> None:
 
 
 def test_rejected_version_names_changed_component(catalog: Catalog) -> None:
+    catalog = without_dates(catalog)
     request = ask(catalog, "apex", day="2025-06-01")
     picked = _picked(catalog, request)
     rejected = {row.key: row for row in rejected_versions(catalog, request, picked, "apex")[0]}
