@@ -328,23 +328,24 @@ def _relate_to_requirements(builder: ProblemBuilder, name: str, masks: _ReleaseM
             continue  # the rows limit a component that is not part of the problem
         if on in {"rocm", "gfx", "kernel-driver"} and builder.target.backend != "rocm":
             continue
+        subjects = masks.of_rows(rows)
         clauses = [
             Clause(
-                masks.applies(row),
+                subjects[number],
                 _allowed_by(row, on, builder.target.gfx),
                 LazyText(row.status, _requirement_fact, (name, row, inferred.get(row.releases, ""))),
                 build_only=row.kind == "build",
             )
-            for row in rows
+            for number, row in enumerate(rows)
         ]
         clauses += [
             Clause(
-                masks.applies(row),
+                subjects[number],
                 any_candidate,
                 LazyText("inferred", _partial_fact, (name, row)),
                 build_only=row.kind == "build",
             )
-            for row in rows
+            for number, row in enumerate(rows)
             if row.partial
         ]
         build = all(row.kind == "build" for row in rows)
@@ -456,9 +457,23 @@ class _ReleaseMasks:
         """Return a test that allows one release."""
         return KnownMask(self._of[release.version, release.variant])
 
-    def applies(self, row: schema.Requires) -> KnownMask:
-        """Return a test that allows the releases that a row applies to."""
+    def of_rows(self, rows: Sequence[schema.Requires]) -> list[KnownMask]:
+        """Return for each row about one object a test that allows the releases that it applies to.
+
+        What is known of one variant replaces what is said of all variants.
+        """
+        masks = [self._applies(row) for row in rows]
+        of_variants = {"run": 0, "build": 0}
+        for row, mask in zip(rows, masks, strict=True):
+            if row.variant and not row.partial:
+                of_variants[row.kind] |= mask
+        return [
+            KnownMask(mask if row.variant else mask & ~of_variants[row.kind])
+            for row, mask in zip(rows, masks, strict=True)
+        ]
+
+    def _applies(self, row: schema.Requires) -> int:
         mask = self._of_variant.get(row.variant, 0)
         if row.kind == "build":
             mask &= self._built
-        return KnownMask(mask & self._variable.allowed_by(row.releases) if row.releases else mask)
+        return mask & self._variable.allowed_by(row.releases) if row.releases else mask

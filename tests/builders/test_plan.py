@@ -35,7 +35,7 @@ def lock(catalog: Catalog) -> Resolution:
             backend="cpu",
             gfx=(),
             site="local",
-            date=datetime.date(2026, 3, 1),
+            date=datetime.date(2026, 11, 21),
             python=host.running_python(),
             glibc=host.glibc_version(),
         ),

@@ -11,11 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from resolver.errors import CatalogError
-from resolver.facts import schema
 from resolver.facts.catalog import Catalog
 from resolver.facts.loading import load
-from resolver.facts.validate import check_references
+from resolver.facts.validate import incomplete_rows
 from resolver.model import Conflict, Distribution, Preinstalled, Resolution
 from resolver.resolve import resolve
 from tests.resolver.solve_helpers import ask
@@ -93,11 +91,28 @@ def test_release_without_date_needs_a_request_without_date(
         assert any("newext 1.0 has no known release date" in item.text for item in answer.core)
 
 
-def test_shipped_release_without_date_is_an_error(catalog: Catalog) -> None:
+def test_shipped_release_without_date_is_incomplete(catalog: Catalog) -> None:
+    assert list(incomplete_rows(catalog)) == []
     key, row = next(iter(catalog.release.items()))
-    file = f"{schema.FOLDER}/packages/x.toml"
-    broken = replace(catalog, release={**catalog.release, key: replace(row, released=None, from_file=file)})
-    with pytest.raises(CatalogError, match="has no release date"):
-        check_references(broken)
-    own = replace(row, released=None, from_file="/elsewhere/x.toml")
-    check_references(replace(catalog, release={**catalog.release, key: own}))
+    undated = replace(row, released=None)
+    ((found, text, _),) = incomplete_rows(replace(catalog, release={**catalog.release, key: undated}))
+    assert found is undated
+    assert text.endswith("has no release date")
+    own = replace(undated, from_file="/elsewhere/x.toml")
+    assert list(incomplete_rows(replace(catalog, release={**catalog.release, key: own}))) == []
+
+
+def test_old_release_without_upper_bound_is_incomplete(catalog: Catalog) -> None:
+    key = next(key for key in catalog.release if key[:2] == ("flash-attn", "2.0.4"))
+    unbounded = [
+        replace(row, variant=None, releases="==2.0.4", versions=(">=1.12.1",), status="documented")
+        if row.package == "flash-attn" and row.variant == key[2] and row.on == "torch"
+        else replace(row, versions=(">=5.4",))
+        if row.package == "flash-attn" and row.releases == "==2.0.4" and row.on == "rocm"
+        else row
+        for row in catalog.requires
+    ]
+    only = replace(catalog, requires=unbounded, release={key: catalog.release[key]})
+    ((row, text, _),) = incomplete_rows(only)
+    assert row is catalog.release[key]
+    assert "has no upper bound on torch or ROCm, and its newest torch is 2.2" in text
