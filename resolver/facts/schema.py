@@ -271,8 +271,16 @@ class SiteAdvice(Dated, frozen=True, kw_only=True):
     on: Literal["rocm", "base-image", "torch", "python"]
     versions: tuple[str, ...]
     """Specifiers, one of which matches; for ``base-image`` patterns of names (``lumi-multitorch-*``)."""
+    recorded: bool = False
+    """Whether the site does not advise these versions, but is recorded to have them. Newer versions of ROCm
+    then come last if the kernel driver is not known."""
 
     identity = ("site", "on", "since")
+
+    @property
+    def verb(self) -> str:
+        """The relation of the site to the versions, as text."""
+        return "is recorded to have" if self.recorded else "advises"
 
 
 class SiteVariable(Dated, frozen=True, kw_only=True):

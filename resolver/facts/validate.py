@@ -341,7 +341,7 @@ def _is_shipped(row: schema.Row) -> bool:
 def _newest_torch_without_bound(catalog: Catalog, release: schema.Release) -> str:
     """Return the newest torch line with which a release was observed, else the newest of its day.
 
-    Return an empty text if the release has an upper bound on torch or ROCm, or does not compile against torch.
+    Return an empty text if a release has an upper bound on torch or ROCm, or is not compiled against torch.
     """
     recipe = recipe_for(catalog, release, "rocm")
     if release.is_published or recipe is None or "torch" not in recipe.match_runtime:

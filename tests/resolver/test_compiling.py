@@ -449,7 +449,7 @@ def test_conflict_reports_backend_without_recipe(overlay: Callable[[str], Path])
 
 
 def _commits(catalog: Catalog) -> Iterator[tuple[Release, list[str]]]:
-    """Yield each release of a commit for which certain versions of torch are stated, with their specifiers."""
+    """Yield each release of a commit whose versions of torch are stated, with their specifiers."""
     for release in catalog.release.values():
         own = [row for row in catalog.requires if row.variant and row.on == "torch" and applies(row, release)]
         if own and not release.is_published:
