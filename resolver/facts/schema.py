@@ -491,7 +491,8 @@ class Recipe(Row, frozen=True, kw_only=True):
     memory_per_job: float = 2.0
     """Peak memory of one compile job in GiB."""
     core_hours: float = 0.0
-    """The minimum compile time in core hours; 0 if it is short or unknown."""
+    """The compile time in core hours for one GPU architecture, measured or derived, or the least that is
+    known; the note has its origin. 0 if it is unknown."""
     cxx_standard: str = ""
     """The C++ standard that the source sets, such as ``17``; empty if it uses torch's."""
 

@@ -323,6 +323,13 @@ def incomplete_rows(catalog: Catalog) -> Iterator[tuple[schema.Row, str, str]]:
                 f"{row.title} has no release date",
                 "Add `released`, the day of its upload, its tag or its commit.",
             )
+    for recipe in catalog.recipe:
+        if not recipe.core_hours and _is_shipped(recipe):
+            yield (
+                recipe,
+                f"the recipe {recipe.title} has no core hours",
+                "Add `core-hours`, measured or derived, with its origin in the note.",
+            )
     torches = sorted({minor(version) for version in catalog.torch}, key=sort_key)
     for release in catalog.release.values():
         known = _is_shipped(release) and _newest_torch_without_bound(catalog, release)
