@@ -33,7 +33,8 @@ _FIRST_GCC = {
     "3.4.34": "15.1", "3.4.35": "16.1", "3.4.36": "16.2",
 }  # fmt: skip
 """First GCC release with each ``GLIBCXX`` version, oldest first.
-Source: gcc.gnu.org/onlinedocs/libstdc++/manual/abi.html; for GCC 16 the libstdc++ of Fedora's 16.1.1 and 16.2.1."""
+Source: gcc.gnu.org/onlinedocs/libstdc++/manual/abi.html; for GCC 16, the libstdc++ of 16.1.1 and 16.2.1 on
+Fedora."""
 _CXX_STANDARD = "17"
 """C++ standard of the headers of every torch that has ROCm wheels today."""
 _SCRIPT = Path(__file__).with_name("inspect.sh")
@@ -297,7 +298,7 @@ def gcc_of(glibcxx: str) -> str:
     Examples
     --------
     >>> gcc_of("3.4.32"), gcc_of("3.4.99"), gcc_of("3.4.9"), gcc_of("")
-    ('13.2', '15.1', '', '')
+    ('13.2', '16.2', '', '')
     """
     newest = next(reversed(_FIRST_GCC))
     if is_version(glibcxx) and sort_key(glibcxx) > sort_key(newest):

@@ -83,8 +83,6 @@ class Rocm(Row, frozen=True, kw_only=True):
     """GPU architectures that AMD's matrix lists for it."""
     hip: str = ""
     """HIP version that it reports, if it differs from the ROCm line, such as ``7.15`` for ROCm 10.0."""
-    released: datetime.date | None = None
-    """The day of its release, if documented."""
 
     identity = ("version",)
 

@@ -411,9 +411,9 @@ def test_support_refuses_inferred_release_with_reason(catalog: Catalog, support:
 
 
 def test_bitsandbytes_after_a_commit_cannot_be_inferred(catalog: Catalog) -> None:
-    indexes = FakeIndexes({"bitsandbytes": {"0.48.1": WHEEL, "0.49.9": WHEEL}})
+    indexes = FakeIndexes({"bitsandbytes": {"0.48.3": WHEEL, "0.49.9": WHEEL}})
     with pytest.raises(UsageError, match="is built from a commit"):
-        resolve(catalog, ask(catalog, "bitsandbytes==0.48.1"), indexes)
+        resolve(catalog, ask(catalog, "bitsandbytes==0.48.3"), indexes)
     lock = resolve(catalog, ask(catalog, "bitsandbytes==0.49.9"), indexes)
     assert isinstance(lock, Resolution)
     pick = lock.pick("bitsandbytes")
