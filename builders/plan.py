@@ -32,6 +32,8 @@ _KEY_FIELDS = (
     "declared", "undeclared", "match_runtime", "environment", "options", "prepare", "must_contain",
 )  # fmt: skip
 """The fields of a recipe that determine the wheel. Sources and notes do not."""
+_LONG = 1.0
+"""Core hours from which on a build is announced with a warning."""
 
 
 class Task(msgspec.Struct, frozen=True):
@@ -146,7 +148,7 @@ class Task(msgspec.Struct, frozen=True):
     def warnings(self) -> tuple[str, ...]:
         """Notes for the user before the build starts."""
         hours = self.recipe.core_hours
-        if not hours:
+        if hours < _LONG:
             return ()
         return (f"Compiling {self.title} takes at least {hours:g} core hours (docs/howto/heavy-builds.md).",)
 

@@ -90,7 +90,7 @@ def _overlay(name: str, lock: Path) -> str:
 def is_same_request(one: Request, other: Request) -> bool:
     """Return whether two requests differ at most in their date and in the content of files of facts."""
     return (
-        replace(one, target=other.target, facts_files=other.facts_files) == other
+        replace(one, target=other.target, dated=other.dated, facts_files=other.facts_files) == other
         and replace(one.target, date=other.target.date) == other.target
     )
 

@@ -139,7 +139,7 @@ def add_site_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup
         "--exclude-newer",
         metavar="YYYY-MM-DD",
         type=date,
-        help="the site and the package indexes as of that day (default: today)",
+        help="the site, the releases and the package indexes as of that day (default: today)",
     )
     group.add_argument("--backend", choices=("rocm", "cpu"), help="default: the site's")
     group.add_argument(

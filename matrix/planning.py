@@ -175,7 +175,9 @@ def make_plan(tasks_of_locks: Sequence[tuple[Context, Sequence[Task]]], index: I
     for key, task in tasks.items():
         estimate = expected[key]
         demand = estimate.demand
-        limit = _UNKNOWN if estimate.source == "guess" else round(3 * demand.seconds) + _SPARE
+        limit = round(3 * demand.seconds) + _SPARE
+        if estimate.source != "record":  # a recipe's time may be the least that is known
+            limit = max(_UNKNOWN, limit)
         planned.append(
             PlannedTask(
                 key=key,

@@ -69,6 +69,7 @@ def make_request(settings: Settings, catalog: Catalog, today: datetime.date, inp
         preinstalled=preinstalled,
         no_prebuilt=settings.no_prebuilt,
         facts_files=facts_files(overlays(settings)),
+        dated=settings.date is not None and settings.date < today,
     )
 
 

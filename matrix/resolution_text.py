@@ -112,6 +112,7 @@ _TELLING = (
     " is ",
 )
 """Parts of facts about a component itself, the most decisive first."""
+_ADVICE = re.compile(r" advises | is recorded to have ")
 _DETAILS = re.compile(r", with | \(\d+ in all\)")
 
 
@@ -123,7 +124,7 @@ def reason_of(pick: Distribution, resolution: Resolution) -> str:
     window = resolution.driver_window
     if pick.name == "kernel-driver" and window and pick.origin == "site":
         return f"in use at {resolution.target.site} since {window.since}"
-    advice = next((fact.text for fact in pick.facts if " advises " in fact.text), "")
+    advice = next((fact.text for fact in pick.facts if _ADVICE.search(fact.text)), "")
     if advice:
         return advice
     if pick.name != "base-image" and pick.kind == "platform" and pick.origin in _ORIGINS:

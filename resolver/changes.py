@@ -142,8 +142,9 @@ def _free(requirement: Requirement) -> Change:
 
 
 def _retarget(request: Request, **changes: object) -> Request:
-    """Return a request with a changed target."""
-    return replace(request, target=replace(request.target, **changes))
+    """Return a request with a changed target; a changed date is like a date that the user named."""
+    dated = request.dated or "date" in changes
+    return replace(request, target=replace(request.target, **changes), dated=dated)
 
 
 def _without_gfx(request: Request, *, gfx: str) -> Request:

@@ -207,6 +207,8 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether to build every distribution that has a recipe, even if wheels are published."""
     facts_files: tuple[FactsFile, ...] = ()
     """All files of facts that were read over the shipped ones, weakest first."""
+    dated: bool = False
+    """Whether the user named a day in the past. Then releases without a known date are not candidates."""
 
 
 class Distribution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

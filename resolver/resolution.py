@@ -135,7 +135,7 @@ def _advised_pick(pick: Distribution, advice: SiteAdvice) -> Distribution:
     if not is_advised(advice, pick.version):
         return pick
     versions = join_words([text.removeprefix("==") for text in advice.versions])
-    fact = Fact.of(advice, f"{advice.site} advises {advice.on} {versions}")
+    fact = Fact.of(advice, f"{advice.site} {advice.verb} {advice.on} {versions}")
     return replace(pick, facts=(*pick.facts, fact))
 
 

@@ -30,10 +30,11 @@ from resolver.versions import is_version, minor, newest_first, sort_key
 _FIRST_GCC = {
     "3.4.22": "6.1", "3.4.23": "7.1", "3.4.24": "7.2", "3.4.25": "8.1", "3.4.26": "9.1", "3.4.27": "9.2",
     "3.4.28": "9.3", "3.4.29": "11.1", "3.4.30": "12.1", "3.4.31": "13.1", "3.4.32": "13.2", "3.4.33": "14.1",
-    "3.4.34": "15.1",
+    "3.4.34": "15.1", "3.4.35": "16.1", "3.4.36": "16.2",
 }  # fmt: skip
 """First GCC release with each ``GLIBCXX`` version, oldest first.
-Source: gcc.gnu.org/onlinedocs/libstdc++/manual/abi.html."""
+Source: gcc.gnu.org/onlinedocs/libstdc++/manual/abi.html; for GCC 16, the libstdc++ of 16.1.1 and 16.2.1 on
+Fedora."""
 _CXX_STANDARD = "17"
 """C++ standard of the headers of every torch that has ROCm wheels today."""
 _SCRIPT = Path(__file__).with_name("inspect.sh")
@@ -297,7 +298,7 @@ def gcc_of(glibcxx: str) -> str:
     Examples
     --------
     >>> gcc_of("3.4.32"), gcc_of("3.4.99"), gcc_of("3.4.9"), gcc_of("")
-    ('13.2', '15.1', '', '')
+    ('13.2', '16.2', '', '')
     """
     newest = next(reversed(_FIRST_GCC))
     if is_version(glibcxx) and sort_key(glibcxx) > sort_key(newest):

@@ -26,6 +26,7 @@ from resolver.errors import CatalogError, EnvironmentLacksError, UsageError, did
 from resolver.facts.catalog_files import row_to_dict
 from resolver.facts.loading import load, overlay_files
 from resolver.facts.schema import KINDS, Status, displayed
+from resolver.facts.validate import incomplete_rows
 
 if TYPE_CHECKING:
     import argparse
@@ -250,6 +251,17 @@ def _check(args: argparse.Namespace, paths: list[Path], console: Console) -> int
             console.error(error.message, error.hint)
         return 1
     files = {file for path in paths for file in overlay_files(path)}
+    lacking = [] if files else list(incomplete_rows(catalog))
+    if lacking:
+        findings = [
+            Finding("incomplete-row", "error", f"{row.location}: {text}.", hint)
+            for row, text, hint in lacking
+        ]
+        if args.format == "json":
+            console.document(CatalogCheckDocument(status="errors", findings=findings))
+        for finding in findings if args.format == "text" else ():
+            console.error(finding.message, finding.fix)
+        return 1
     rows = sum(row.from_file in files for row in catalog.rows())
     if args.format == "json":
         shown = sorted(map(displayed, files))

@@ -6,6 +6,7 @@ replies are a 304 without a body. Files are replaced atomically, so no page is l
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import time
 from contextlib import suppress
@@ -23,7 +24,7 @@ from builders.web import TIMEOUT, failure_reason, new_session
 from resolver.errors import EnvironmentLacksError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from matrix.refresh import CatalogUpdate
@@ -178,6 +179,12 @@ def wheels_of(releases: Releases | None) -> Releases:
         for version, files in (releases or {}).items()
         if (wheels := [file for file in files if file.name.endswith(".whl")])
     }
+
+
+def first_upload(files: Iterable[File]) -> datetime.date | None:
+    """Return the day of the first upload; None if the index does not have the upload times."""
+    times = [file.uploaded[:10] for file in files if file.uploaded]
+    return datetime.date.fromisoformat(min(times)) if times else None
 
 
 def _read(path: Path) -> Page | None:

@@ -7,6 +7,7 @@ parts. If that wheel cannot be read, the rows of the release come from names alo
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from packaging.version import Version
 
 from builders.learning import LearnedFacts
 from matrix.refresh import CatalogUpdate
-from matrix.refresh.client import wheels_of
+from matrix.refresh.client import first_upload, wheels_of
 from matrix.refresh.torch_index import glibc_of, is_linux, pythons_of, requirements_of
 from resolver.errors import EnvironmentLacksError, MatrixError
 from resolver.facts import schema
@@ -106,6 +107,7 @@ def _amd_torch(
     requirements = requirements_of(wheels[0], client)
     return schema.Torch(
         version=version,
+        released=first_upload(wheels),
         backend="rocm",
         rocm=rocm,
         index=index,
@@ -192,6 +194,7 @@ def _torch_of_vllm(
     like = _same_release(catalog, version)
     return schema.Torch(
         version=version,
+        released=first_upload(wheels),
         backend="rocm",
         rocm=rocm,
         index=index,
@@ -218,6 +221,7 @@ class _Asset(msgspec.Struct):
 class _GitHubRelease(msgspec.Struct):
     assets: list[_Asset]
     prerelease: bool = False
+    published_at: datetime.datetime | None = None
 
 
 def github_updates(catalog: Catalog, client: Client, read: Reader) -> CatalogUpdate:
@@ -232,20 +236,23 @@ def github_updates(catalog: Catalog, client: Client, read: Reader) -> CatalogUpd
         update.remarks.append(f"{RELEASES} is no longer a list of releases and was skipped.")
         return update
     wheels: dict[str, list[schema.Sdist]] = {}
-    for asset in (asset for release in releases if not release.prerelease for asset in release.assets):
+    days: dict[str, datetime.date | None] = {}
+    assets = ((asset, release) for release in releases if not release.prerelease for asset in release.assets)
+    for asset, release in assets:
         version, sha256 = _version_of(asset.name), (asset.digest or "").removeprefix("sha256:")
         if not version or not is_linux(asset.name) or not _rocm_of(catalog, version):
             continue
         if not sha256:
             update.remarks.append(f"{asset.browser_download_url} has no SHA-256, so it was skipped.")
         elif not any(wheel.file == asset.name for wheel in wheels.get(version, ())):
+            days[version] = release.published_at and release.published_at.astimezone(datetime.UTC).date()
             wheels.setdefault(version, []).append(
                 schema.Sdist(asset.name, sha256, asset.browser_download_url)
             )
     for version, files in wheels.items():
         if ("flash-attn", version, "") not in catalog.release:
             first = File(name=files[0].file, url=files[0].url, sha256=files[0].sha256)
-            _add_read(_github_rows(catalog, version, files), first, read, update)
+            _add_read(_github_rows(catalog, version, files, days[version]), first, read, update)
     return update
 
 
@@ -258,13 +265,16 @@ def _version_of(file: str) -> str:
     return str(version) if name == "flash-attn" and not version.is_prerelease else ""
 
 
-def _github_rows(catalog: Catalog, version: str, wheels: Sequence[schema.Sdist]) -> Iterator[schema.Row]:
+def _github_rows(
+    catalog: Catalog, version: str, wheels: Sequence[schema.Sdist], released: datetime.date | None
+) -> Iterator[schema.Row]:
     label = Version(version).local or ""
     source = wheels[0].url.rpartition("/")[0].replace("/download/", "/tag/")
     torch = _TORCH.search(label)
     yield schema.Release(
         package="flash-attn",
         version=version,
+        released=released,
         wheels=tuple(sorted(wheels, key=lambda wheel: wheel.file)),
         status="inferred",
         source=source,
@@ -297,7 +307,13 @@ def _release_rows(
     needed = next((row for row in requirements_of(wheels[0], client) if row.name == "torch"), None)
     source = f"{index}/{package}/"
     yield schema.Release(
-        package=package, version=version, index=index, status="inferred", source=source, note=_NOTE
+        package=package,
+        version=version,
+        released=first_upload(wheels),
+        index=index,
+        status="inferred",
+        source=source,
+        note=_NOTE,
     )
     versions = [str(needed.specifier)] if needed and needed.specifier else [f"=={text}" for text in torch]
     files = [wheel.name for wheel in wheels]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from packaging.version import Version
 
 from matrix.refresh import CatalogUpdate
+from matrix.refresh.client import first_upload
 from resolver.errors import EnvironmentLacksError
 from resolver.facts import schema
 from resolver.facts.catalog import applies, is_elsewhere, recipe_for
@@ -120,6 +121,7 @@ def _add_release(
     release = schema.Release(
         package=name,
         version=version,
+        released=first_upload(files),
         backend=newest.backend,
         sdist=pin if newest.sdist else None,
         wheel=pin if newest.wheel else None,

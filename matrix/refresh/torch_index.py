@@ -14,7 +14,7 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
 
 from matrix.refresh import CatalogUpdate
-from matrix.refresh.client import wheels_of
+from matrix.refresh.client import first_upload, wheels_of
 from resolver.compiling.clauses import PAIRED_WITH_TORCH
 from resolver.errors import EnvironmentLacksError
 from resolver.facts import schema
@@ -109,6 +109,7 @@ def _row(
     requirements = requirements_of(wheels[0], client)
     return schema.Torch(
         version=version,
+        released=first_upload(wheels),
         backend="rocm" if rocm else "cpu",
         rocm=rocm,
         index=index,

@@ -61,6 +61,7 @@ def compile_torch(builder: ProblemBuilder) -> None:
             builder.relate(name, "torch", _companion_requires_torch(name, versions))
         else:
             builder.relate("torch", name, _torch_requires_companion(name, rows))
+    _exclude_later_releases(builder, "torch")
 
 
 def _torch_rows(builder: ProblemBuilder) -> list[schema.Torch]:
@@ -217,6 +218,30 @@ def compile_packages(builder: ProblemBuilder) -> None:
             _relate_to_backend(builder, name, masks)
             _relate_to_build_requirements(builder, name, masks)
         _relate_to_requirements(builder, name, masks)
+        if name != "torch" and builder.is_new(name, "released"):
+            _exclude_later_releases(builder, name)
+
+
+def _exclude_later_releases(builder: ProblemBuilder, name: str) -> None:
+    """Exclude the releases of catalog files that did not exist on the day of the target.
+
+    Releases that come from an index are not included: the upload times of their files decide.
+    """
+    day, clauses = builder.target.date, []
+    for number, candidate in enumerate(builder.variables[name].candidates, start=1):
+        row = candidate.release or (builder.catalog.torch.get(candidate.version) if name == "torch" else None)
+        if row is None or not row.from_file or candidate.inferred_from:
+            continue
+        if candidate.origin == "preinstalled":
+            continue
+        if row.released is not None and row.released > day:
+            text = f"{candidate} was released on {row.released}, after {day}"
+        elif row.released is None and builder.request.dated:
+            text = f"{candidate} has no known release date, so it may be newer than {day}"
+        else:
+            continue
+        clauses.append(Clause(KnownMask(1 << number), no_candidate, Fact.of(row, text, note="")))
+    builder.relate(name, "backend", clauses, exact=True)
 
 
 def _lateness(builder: ProblemBuilder, name: str) -> Callable[[Candidate], int]:
@@ -311,23 +336,24 @@ def _relate_to_requirements(builder: ProblemBuilder, name: str, masks: _ReleaseM
             continue
         if on in {"rocm", "gfx", "kernel-driver"} and builder.target.backend != "rocm":
             continue
+        subjects = masks.of_rows(rows)
         clauses = [
             Clause(
-                masks.applies(row),
+                subjects[number],
                 _allowed_by(row, on, builder.target.gfx),
                 LazyText(row.status, _requirement_fact, (name, row, inferred.get(row.releases, ""))),
                 build_only=row.kind == "build",
             )
-            for row in rows
+            for number, row in enumerate(rows)
         ]
         clauses += [
             Clause(
-                masks.applies(row),
+                subjects[number],
                 any_candidate,
                 LazyText("inferred", _partial_fact, (name, row)),
                 build_only=row.kind == "build",
             )
-            for row in rows
+            for number, row in enumerate(rows)
             if row.partial
         ]
         build = all(row.kind == "build" for row in rows)
@@ -439,9 +465,23 @@ class _ReleaseMasks:
         """Return a test that allows one release."""
         return KnownMask(self._of[release.version, release.variant])
 
-    def applies(self, row: schema.Requires) -> KnownMask:
-        """Return a test that allows the releases that a row applies to."""
+    def of_rows(self, rows: Sequence[schema.Requires]) -> list[KnownMask]:
+        """Return for each row about one object a test that allows the releases that it applies to.
+
+        What is known of one variant replaces what is said of all variants.
+        """
+        masks = [self._applies(row) for row in rows]
+        of_variants = {"run": 0, "build": 0}
+        for row, mask in zip(rows, masks, strict=True):
+            if row.variant and not row.partial:
+                of_variants[row.kind] |= mask
+        return [
+            KnownMask(mask if row.variant else mask & ~of_variants[row.kind])
+            for row, mask in zip(rows, masks, strict=True)
+        ]
+
+    def _applies(self, row: schema.Requires) -> int:
         mask = self._of_variant.get(row.variant, 0)
         if row.kind == "build":
             mask &= self._built
-        return KnownMask(mask & self._variable.allowed_by(row.releases) if row.releases else mask)
+        return mask & self._variable.allowed_by(row.releases) if row.releases else mask

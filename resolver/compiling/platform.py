@@ -15,13 +15,14 @@ from resolver.compiling.clauses import (
     covers,
     version_in,
 )
+from resolver.compiling.problem_builder import is_advised
 from resolver.facts import schema
 from resolver.model import STATUS_RANK, Candidate, Fact
 from resolver.problem import Preference
 from resolver.versions import join_words, minor, newest_first, sort_key
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from datetime import date
 
     from resolver.compiling.problem_builder import ProblemBuilder
@@ -83,10 +84,13 @@ def _add_rocm(builder: ProblemBuilder) -> None:
     drivers = builder.variables["kernel-driver"].candidates
     here = [driver for driver in drivers if driver.version == builder.driver]
     risky = [clause for clause in clauses if clause.risk and any(map(clause.objects, here))]
+    newer = _newer_than_recorded(builder, [row.version for row in rows])
     builder.add_variable(
         "rocm",
         [_candidate("rocm", row.version, row, "is a release", "base-image") for row in rows],
-        last=lambda candidate: any(clause.subjects(candidate) for clause in risky),
+        last=lambda candidate: (
+            any(clause.subjects(candidate) for clause in risky) or newer.get(candidate.version, 0)
+        ),
     )
     builder.relate("rocm", "kernel-driver", clauses, when_present=True)
     if builder.target.gfx:
@@ -100,6 +104,20 @@ def _add_rocm(builder: ProblemBuilder) -> None:
             if row.gfx
         ]
         builder.relate("rocm", "gfx", of_gfx)
+
+
+def _newer_than_recorded(builder: ProblemBuilder, versions: Iterable[str]) -> dict[str, int]:
+    """Return the ROCm versions that are newer than those a site with an unknown driver is recorded to have.
+
+    An older ROCm usually runs on a driver, a newer one may not: so the newest comes last.
+    """
+    advice = builder.advice.get("rocm")
+    if builder.driver is not None or advice is None or not advice.recorded:
+        return {}
+    ordered = sorted(versions, key=sort_key)
+    recorded = [position for position, version in enumerate(ordered) if is_advised(advice, version)]
+    newest = max(recorded, default=len(ordered))
+    return {version: number for number, version in enumerate(ordered[newest + 1 :], start=1)}
 
 
 def _driver_table(builder: ProblemBuilder) -> list[Clause]:

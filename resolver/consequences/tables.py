@@ -404,7 +404,7 @@ def _advice(side: Side) -> tuple[CoreItem, ...]:
     """Return the site's advice."""
     rows = advice_for(side.catalog, side.request).values()
     return tuple(
-        CoreItem(f"{row.site} advises {row.on} {join_words(row.versions)}", "fact", row.source)
+        CoreItem(f"{row.site} {row.verb} {row.on} {join_words(row.versions)}", "fact", row.source)
         for row in rows
     )
 

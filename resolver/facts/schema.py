@@ -135,6 +135,8 @@ class Torch(Row, frozen=True, kw_only=True):
 
     version: str
     """With its local label, such as ``2.5.1+rocm6.2``."""
+    released: datetime.date | None = None
+    """The day of its release. Without it, no request with a date has this torch."""
     backend: Backend
     index: str
     """URL of the wheel index that serves it."""
@@ -267,8 +269,16 @@ class SiteAdvice(Dated, frozen=True, kw_only=True):
     on: Literal["rocm", "base-image", "torch", "python"]
     versions: tuple[str, ...]
     """Specifiers, one of which matches; for ``base-image`` patterns of names (``lumi-multitorch-*``)."""
+    recorded: bool = False
+    """Whether the site does not advise these versions, but is recorded to have them. Newer versions of ROCm
+    then come last if the kernel driver is not known."""
 
     identity = ("site", "on", "since")
+
+    @property
+    def verb(self) -> str:
+        """The relation of the site to the versions, as text."""
+        return "is recorded to have" if self.recorded else "advises"
 
 
 class SiteVariable(Dated, frozen=True, kw_only=True):
@@ -328,6 +338,9 @@ class Release(Row, frozen=True, kw_only=True):
     version: str
     variant: str = ""
     """Distinguishes releases of the same version: a commit, a backend."""
+    released: datetime.date | None = None
+    """The day of the upload, the tag or the commit, or the first day on which it was seen, in UTC. Without
+    it, no request with a date has this release."""
     backend: tuple[Backend, ...] = ("rocm",)
     sdist: Sdist | None = None
     git: Git | None = None
@@ -476,7 +489,8 @@ class Recipe(Row, frozen=True, kw_only=True):
     memory_per_job: float = 2.0
     """Peak memory of one compile job in GiB."""
     core_hours: float = 0.0
-    """The minimum compile time in core hours; 0 if it is short or unknown."""
+    """The compile time in core hours for one GPU architecture, measured or derived, or the least that is
+    known; the note has its origin. 0 if it is unknown."""
     cxx_standard: str = ""
     """The C++ standard that the source sets, such as ``17``; empty if it uses torch's."""
 

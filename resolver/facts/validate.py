@@ -2,11 +2,12 @@
 
 `validation_errors` checks single rows: versions, specifiers and requirements must parse.
 `check_references` checks the whole catalog: rows name only rows that exist, and do not contradict
-each other.
+each other. `incomplete_rows` finds shipped rows that lack a fact; a catalog with such rows can be used.
 """
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Iterator  # singledispatch reads the annotations at run time
 from functools import singledispatch
@@ -20,9 +21,10 @@ from packaging.version import InvalidVersion, Version
 
 from resolver.errors import CatalogError, UsageError, did_you_mean
 from resolver.facts import schema
+from resolver.facts.catalog import applies, recipe_for
 from resolver.facts.placeholders import placeholder_error
 from resolver.model import PLATFORM
-from resolver.versions import parse_specifier, shorten
+from resolver.versions import minor, parse_specifier, satisfies, shorten, sort_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -299,3 +301,76 @@ def _check_unique(catalog: Catalog) -> None:
 
 def _contradiction(row: schema.Row, other: schema.Row, reason: str) -> CatalogError:
     return CatalogError(f"{row.location} contradicts {other.location}: {reason}.")
+
+
+# Shipped rows.
+
+_FUTURE = "9999"
+"""A version that only specifiers without an upper bound allow."""
+_NEWEST_CXX_STANDARD = 20
+"""The C++ standard that the newest torch needs; a recipe with an older one has an upper bound on torch."""
+_NEWER_TORCHES = 2
+"""A release without an upper bound may have been observed with a torch this many minor versions old."""
+
+
+def incomplete_rows(catalog: Catalog) -> Iterator[tuple[schema.Row, str, str]]:
+    """Yield each shipped row that lacks a fact, with what it lacks and what to add."""
+    rows: list[schema.Torch | schema.Release] = [*catalog.torch.values(), *catalog.release.values()]
+    for row in rows:
+        if row.released is None and _is_shipped(row):
+            yield (
+                row,
+                f"{row.title} has no release date",
+                "Add `released`, the day of its upload, its tag or its commit.",
+            )
+    for recipe in catalog.recipe:
+        if not recipe.core_hours and _is_shipped(recipe):
+            yield (
+                recipe,
+                f"the recipe {recipe.title} has no core hours",
+                "Add `core-hours`, measured or derived, with its origin in the note.",
+            )
+    torches = sorted({minor(version) for version in catalog.torch}, key=sort_key)
+    for release in catalog.release.values():
+        known = _is_shipped(release) and _newest_torch_without_bound(catalog, release)
+        if known and known in torches and torches.index(known) < len(torches) - 1 - _NEWER_TORCHES:
+            yield (
+                release,
+                f"{release.title} has no upper bound on torch or ROCm, and its newest torch is {known}",
+                "Add a row that limits torch to the versions with which it is known to work.",
+            )
+
+
+def _is_shipped(row: schema.Row) -> bool:
+    return row.from_file.startswith(schema.FOLDER)
+
+
+def _newest_torch_without_bound(catalog: Catalog, release: schema.Release) -> str:
+    """Return the newest torch line with which a release was observed, else the newest of its day.
+
+    Return an empty text if a release has an upper bound on torch or ROCm, or is not compiled against torch.
+    """
+    recipe = recipe_for(catalog, release, "rocm")
+    if release.is_published or recipe is None or "torch" not in recipe.match_runtime:
+        return ""
+    rows = [
+        row
+        for row in catalog.requires
+        if applies(row, release) and row.backend in {None, "rocm"} and not row.partial
+    ]
+    own = {row.on for row in rows if row.variant}
+    rows = [row for row in rows if row.variant or row.on not in own]
+    for name in ("torch", "rocm"):
+        bounds = [text for row in rows if row.on == name for text in row.versions]
+        if bounds and not any(satisfies(_FUTURE, text) for text in bounds):
+            return ""
+    if recipe.cxx_standard and int(recipe.cxx_standard) < _NEWEST_CXX_STANDARD:
+        return ""
+    observed = [row for row in rows if row.on == "torch" and row.status == "observed" and row.kind == "build"]
+    torches = [
+        torch
+        for torch in catalog.torch.values()
+        if (torch.released or datetime.date.max) <= (release.released or datetime.date.min)
+        or any(satisfies(torch.version, text) for row in observed for text in row.versions)
+    ]
+    return max((minor(torch.version) for torch in torches), key=sort_key, default="")

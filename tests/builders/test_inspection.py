@@ -190,7 +190,7 @@ def test_row_of_newer_libstdcxx_has_lower_bound() -> None:
     lines = [*without("end"), ("symbol", "libstdc++.so.6", "GLIBCXX_3.4.99"), ("end",)]
     facts = parse_output(answer(lines), IMAGE)
     assert facts.glibcxx == "3.4.99"
-    assert as_row(facts, load()).libstdcxx == "15.1"
+    assert as_row(facts, load()).libstdcxx == "16.2"
 
 
 def test_inspected_image_leaves_catalog_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

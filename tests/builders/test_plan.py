@@ -35,7 +35,7 @@ def lock(catalog: Catalog) -> Resolution:
             backend="cpu",
             gfx=(),
             site="local",
-            date=datetime.date(2026, 3, 1),
+            date=datetime.date(2026, 11, 21),
             python=host.running_python(),
             glibc=host.glibc_version(),
         ),
@@ -234,5 +234,5 @@ def test_task_with_core_hours_warns(lock: Resolution, catalog: Catalog, index: I
 
 def test_flash_attn_warns_for_ck_and_not_for_triton(catalog: Catalog) -> None:
     recipes = [row for row in catalog.recipe if row.package == "flash-attn" and row.backend == "rocm"]
-    hours = {row.variant: row.core_hours for row in recipes if row.core_hours or not row.must_contain}
-    assert hours == {None: 6.0, "triton": 0.0}
+    assert {row.core_hours >= 3 for row in recipes if row.must_contain} == {True}
+    assert {row.core_hours < 0.01 for row in recipes if not row.must_contain} == {True}

@@ -81,7 +81,7 @@ def test_wheel_with_errors_is_refused(elsewhere: Elsewhere, capsys: Capture) -> 
 def test_wheel_without_code_for_the_gpu_is_refused(elsewhere: Elsewhere, capsys: Capture) -> None:
     tags = "cp312-cp312-manylinux_2_28_x86_64"
     elsewhere.publish(tiny_wheel(elsewhere.wheels, "compiled", "1.0", tags=tags))
-    elsewhere.resolve("--site", "lumi-g", "--python", "3.12", "--date", "2026-03-01")
+    elsewhere.resolve("--site", "lumi-g", "--python", "3.12")
     (item,) = fetched(capsys, code=1)["missing"]
     assert "contains no code for gfx90a" in item["message"]
 

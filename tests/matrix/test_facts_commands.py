@@ -128,7 +128,7 @@ def test_check_uses_the_facts_of_the_site(
 
 
 def test_explain_shows_fact_source_and_file(capsys: Capture) -> None:
-    assert main(["resolve", "apex", "--date", "2026-03-01", "--python", "3.12", "-q"]) == 0
+    assert main(["resolve", "apex", "--date", "2026-11-20", "--python", "3.12", "-q"]) == 0
     capsys.readouterr()
     assert main(["explain", "apex"]) == 0
     output = capsys.readouterr().out

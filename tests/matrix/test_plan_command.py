@@ -48,7 +48,7 @@ def test_plan_has_key_command_and_resources(capsys: Capture, tmp_path: Path) -> 
         "--lock", str(tmp_path / "matrix.lock"), "--index", str(tmp_path / "index"), "--cpu", "znver3",
     ]  # fmt: skip
     assert task["inputs"]["cpu"] == "znver3"
-    assert (task["seconds_from"], plan["critical_path"]) == ("guess", [task["key"]])
+    assert (task["seconds_from"], plan["critical_path"]) == ("recipe", [task["key"]])
     assert not (tmp_path / "index").exists()
 
 

@@ -46,6 +46,15 @@ def ask(
     return Request(target, tuple(map(requirement, requirements.split())), support=support, prefer=prefer)
 
 
+def without_dates(catalog: Catalog) -> Catalog:
+    """Return a catalog whose releases exist on every day."""
+    return replace(
+        catalog,
+        torch={key: replace(row, released=None) for key, row in catalog.torch.items()},
+        release={key: replace(row, released=None) for key, row in catalog.release.items()},
+    )
+
+
 def requirement(text: str) -> Requirement:
     """Parse one requirement."""
     return parse_requirement(text)

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from resolver.choices import is_prerelease
 from resolver.compiling import compile_problem
 from resolver.errors import UsageError
-from resolver.facts.catalog import Catalog, recipe_for
+from resolver.facts.catalog import Catalog, applies, recipe_for
 from resolver.facts.loading import load
+from resolver.facts.schema import Release
 from resolver.model import Conflict, Prefer, Resolution, Support
 from resolver.problem import ABSENT, Problem, bits
 from resolver.resolve import resolve
-from resolver.versions import minor, sort_key
+from resolver.versions import minor, satisfies, sort_key
 from tests.resolver.solve_helpers import ask
 from tests.resolver.solving import propagate
 
@@ -205,7 +207,9 @@ def test_python_and_glibc_of_machine_are_limits(catalog: Catalog) -> None:
 
 
 def test_cpu_backend_has_no_gpu_components(catalog: Catalog) -> None:
-    problem = compile_problem(catalog, ask(catalog, "deepspeed", site="local", python="3.11"))
+    problem = compile_problem(
+        catalog, ask(catalog, "deepspeed", site="local", python="3.11", day="2026-11-21")
+    )
     for_cpu = [row for row in catalog.torch.values() if row.backend == "cpu"]
     assert _left(problem, "torch") == {row.version for row in for_cpu if "3.11" in row.python}
     involved = {
@@ -289,7 +293,7 @@ def test_inferred_facts_are_refused_by_support(catalog: Catalog) -> None:
         pick = answer.pick("flash-attn") if isinstance(answer, Resolution) else None
         return pick.version if pick else None
 
-    assert flash("any") == "2.8.3.post2"  # by an inferred range of torch versions
+    assert flash("any") == "2.7.4.post1"  # by an inferred range of torch versions
     assert flash("observed") == "2.6.3"  # ran with torch 2.5.1
     assert flash("documented") is None  # upstream documents no range
 
@@ -407,7 +411,13 @@ def test_cxx_standard_limits_torch(catalog: Catalog, overlay: Callable[[str], Pa
     release = f'[[release]]\nversion = "1.0"\nsdist = {{ file = "f", sha256 = "0" }}\n{KNOWN}'
     recipe = f'[[recipe]]\nbackend = "rocm"\nundeclared = ["torch"]\ncxx-standard = "17"\n{KNOWN}'
     mine = load([overlay(package + release + recipe)])
-    here: dict[str, Any] = {"site": "local", "gfx": ["gfx90a"], "backend": "rocm", "driver": "31.40"}
+    here: dict[str, Any] = {
+        "site": "local",
+        "gfx": ["gfx90a"],
+        "backend": "rocm",
+        "driver": "31.40",
+        "day": "2026-11-21",
+    }
     answer = resolve(mine, ask(mine, "newext torch==2.14.*", **here))
     assert isinstance(answer, Conflict)
     texts = [item.text for item in answer.core]
@@ -440,3 +450,75 @@ def test_conflict_reports_backend_without_recipe(overlay: Callable[[str], Path])
     assert isinstance(answer, Conflict)
     texts = [item.text for item in answer.core]
     assert "newext 1.0 is available for rocm; the catalog has no recipe to build it for cpu" in texts
+
+
+def _commits(catalog: Catalog) -> Iterator[tuple[Release, list[str]]]:
+    """Yield each release of a commit whose versions of torch are stated, with their specifiers."""
+    for release in catalog.release.values():
+        own = [row for row in catalog.requires if row.variant and row.on == "torch" and applies(row, release)]
+        if own and not release.is_published:
+            yield release, [text for row in own for text in row.versions]
+
+
+@pytest.mark.parametrize("prefer", ["newest", "oldest"])
+def test_commit_is_chosen_only_with_its_own_torch(prefer: Prefer, catalog: Catalog) -> None:
+    resolved = 0
+    for release, observed in _commits(catalog):
+        others = {key: row for key, row in catalog.release.items() if key[0] != release.package}
+        alone = replace(catalog, release={**others, release.key(): release})
+        for driver in ("6.3", "31.50"):
+            options: dict[str, Any] = {"gfx": ["gfx90a"], "driver": driver, "day": "2026-11-21"}
+            answer = resolve(
+                alone, ask(alone, release.package, site="local", backend="rocm", prefer=prefer, **options)
+            )
+            if isinstance(answer, Resolution):
+                resolved += 1
+                torch = answer.version_of("torch")
+                assert any(satisfies(torch, text) for text in observed), (str(release.key()), torch)
+    assert resolved >= 15
+
+
+@pytest.mark.parametrize("site", ["frontier", "lumi-g"])
+@pytest.mark.parametrize("torch", ["2.3.1", "2.9.1", "2.10.0", "2.13.0", "2.14.1"])
+def test_old_fork_is_not_combined_with_newer_torch(site: str, torch: str, catalog: Catalog) -> None:
+    day = "2026-11-21"
+    fork = ask(catalog, f"flash-attn==2.0.4 torch=={torch}", site=site, day=day)
+    assert isinstance(resolve(catalog, fork), Conflict)
+    answer = resolve(catalog, ask(catalog, f"flash-attn torch=={torch}", site=site, day=day))
+    assert isinstance(answer, Conflict) or answer.version_of("flash-attn") != "2.0.4"
+
+
+def test_bound_of_a_commit_replaces_the_general_bound(overlay: Callable[[str], Path]) -> None:
+    rows = f"""
+[[package]]
+name = "newext"
+title = "t"
+{KNOWN}
+[[release]]
+version = "1.0"
+variant = "abc"
+git = {{ url = "https://example.com/newext", commit = "{"a" * 40}" }}
+{KNOWN}
+[[recipe]]
+backend = "rocm"
+undeclared = ["torch"]
+{KNOWN}
+[[requires]]
+on = "torch"
+versions = [">=1.12"]
+kind = "build"
+{KNOWN}
+[[requires]]
+on = "torch"
+variant = "abc"
+versions = ["==2.5.1"]
+kind = "build"
+status = "observed"
+source = "here"
+"""
+    catalog = load([overlay(rows)])
+    day = "2026-11-21"
+    answer = resolve(catalog, ask(catalog, "newext", day=day))
+    assert isinstance(answer, Resolution)
+    assert answer.version_of("torch").startswith("2.5.1")
+    assert isinstance(resolve(catalog, ask(catalog, "newext torch==2.9.1", day=day)), Conflict)

@@ -23,7 +23,7 @@ from resolver.problem import Demand, Problem, Relation, Row, Variable
 from resolver.resolve import resolve
 from resolver.session import Session
 from resolver.suggest import MAX_SUGGESTIONS, request_arguments
-from tests.resolver.solve_helpers import again, ask
+from tests.resolver.solve_helpers import again, ask, without_dates
 from tests.resolver.solving import minimal_core, restricted, solve, solve_preferred
 from tests.resolver.universe import EXAMPLES, Limit, Link, Universe, candidate, universes
 
@@ -98,8 +98,8 @@ def _conflict(catalog: Catalog, request: Request) -> Conflict:
 CONFLICTS: dict[str, Callable[[Catalog], Request]] = {
     "ROCm above the driver": lambda c: ask(c, "rocm==7.1.*", day="2026-02-15"),
     "Python above torch": lambda c: ask(c, "torch==2.5.* python==3.13"),
-    "Apex and torch": lambda c: ask(c, "apex==1.8.0 torch==2.9.1"),
-    "bitsandbytes and ROCm": lambda c: ask(c, "bitsandbytes>=0.49 rocm==6.0.3", day="2025-02-01"),
+    "Apex and torch": lambda c: ask(c, "apex==1.8.0 torch==2.9.1", day="2026-04-01"),
+    "bitsandbytes and ROCm": lambda c: ask(c, "bitsandbytes>=0.49 rocm==6.0.3", day="2026-02-01"),
     "two pins of torch": lambda c: ask(c, "torch==2.5.1 torch==2.9.1"),
     "a pin three steps away": lambda c: ask(c, "torchvision==0.18.1 rocm>=6.2 apex"),
     "an image of another ROCm": lambda c: ask(c, "torch==2.9.1 apex", base_image="lumi-rocm-rocm-6.2.4.sif"),
@@ -107,10 +107,12 @@ CONFLICTS: dict[str, Callable[[Catalog], Request]] = {
     "a target without code": lambda c: ask(c, "xformers torch", gfx=["gfx1100"], driver="6.4"),
     "a driver that was named": lambda c: ask(c, "torch==2.9.1", driver="5.7"),
     "right in 2025": lambda c: ask(c, "torch==2.1.2 rocm==5.6.* apex", day="2026-03-01"),
-    "the CPU": lambda c: ask(c, "torch==2.13.0 deepspeed==0.9.5", site="local", python="3.11", glibc="2.36"),
+    "the CPU": lambda c: ask(
+        c, "torch==2.13.0 deepspeed==0.9.5", site="local", python="3.11", glibc="2.36", day="2026-11-21"
+    ),
     "an old glibc": lambda c: ask(c, "torch>=2.7 glibc", site="local", python="3.11", glibc="2.17"),
-    "the oldest preferred": lambda c: ask(c, "apex==1.8.0 torch==2.9.1", prefer="oldest"),
-    "proven sets preferred": lambda c: ask(c, "apex==1.8.0 torch==2.9.1", prefer="proven"),
+    "the oldest preferred": lambda c: ask(c, "apex==1.8.0 torch==2.9.1", prefer="oldest", day="2026-04-01"),
+    "proven sets preferred": lambda c: ask(c, "apex==1.8.0 torch==2.9.1", prefer="proven", day="2026-04-01"),
 }
 
 
@@ -174,6 +176,7 @@ def test_long_core_is_joined_to_ten_items(length: int) -> None:
 
 
 def test_joined_core_keeps_all_sources(catalog: Catalog) -> None:
+    catalog = without_dates(catalog)  # its releases of 2023 have a shorter core
     request = ask(catalog, "numpy>=2 cupy torchvision python==3.14", day="2023-09-01")
     demands, relations = minimal_core(compile_problem(catalog, request))
     assert len(demands) + len(relations) > MAX_CORE_ITEMS
@@ -265,15 +268,15 @@ def test_suggestions_resolve_as_written(clash: tuple[Request, Conflict], catalog
         ),
         (
             "apex==1.8.0 torch==2.9.1",
-            "2026-03-01",
+            "2026-04-01",
             ["apex==1.8.0", "torch==2.9.1", "apex 1.8.0 requires torch 2.8.*"],
             "any version of apex instead of apex==1.8.0",
         ),
         (
             "bitsandbytes>=0.49 rocm==6.0.3",
-            "2025-02-01",
+            "2026-02-01",
             ["bitsandbytes>=0.49", "rocm==6.0.3", "require rocm 6.2.0"],
-            "any version of bitsandbytes instead of bitsandbytes>=0.49",
+            "any version of rocm instead of rocm==6.0.3",
         ),
         (
             "torch==2.5.1 torch==2.9.1",
@@ -361,7 +364,7 @@ def test_several_conflicts_still_have_suggestions(requirements: str, catalog: Ca
         ("megablocks", {"site": "archer2"}, "for dardel"),
         ("xformers", {"gfx": ["gfx906"]}, "for gfx90a, which lumi-g has"),
         ("apex", {"backend": "cpu"}, "for gfx90a, which lumi-g has"),
-        ("apex", {"support": "documented"}, "lumi-g on 2024-08-31 (driver 5.2)"),
+        ("apex", {"support": "documented"}, "also accept"),
         (
             "torch",
             {"site": "local", "backend": "rocm", "gfx": ["gfx950"], "driver": "6.4"},

@@ -24,7 +24,7 @@ TOGETHER = {
     "apex": "==1.9.0",
     "deepspeed": "==0.18.2",
     "bitsandbytes": "==0.48.2",
-    "causal-conv1d": "==1.7.0",
+    "causal-conv1d": "==1.6.0",
 }
 """Versions that resolve together on lumi-g in March 2026 with the shipped catalog."""
 
@@ -182,7 +182,7 @@ def test_combination_condition_on_architecture(overlay: Overlay) -> None:
 def test_combination_for_cpu_backend(overlay: Overlay) -> None:
     mine = load([overlay(_row({"deepspeed": "==0.19.8"}, 'backend = "cpu"'))])
     for site, refused in (("lumi-c", True), ("lumi-g", False)):
-        answer = resolve(mine, ask(mine, "deepspeed==0.19.8", site=site, day="2026-06-01"))
+        answer = resolve(mine, ask(mine, "deepspeed==0.19.8", site=site, day="2026-11-01"))
         assert isinstance(answer, Conflict) == refused, site
 
 

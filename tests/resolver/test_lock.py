@@ -24,7 +24,7 @@ FIVE = "torch apex deepspeed flash-attn bitsandbytes"
 
 
 def _resolved(
-    catalog: Catalog, requirements: str, *, day: str = "2025-06-01", prefer: Prefer = "advised"
+    catalog: Catalog, requirements: str, *, day: str = "2026-03-01", prefer: Prefer = "advised"
 ) -> Resolution:
     answer = resolve(catalog, ask(catalog, requirements, day=day, prefer=prefer))
     assert isinstance(answer, Resolution)
@@ -40,11 +40,11 @@ def text(catalog: Catalog) -> str:
 @pytest.mark.parametrize(
     ("requirements", "day", "prefer"),
     [
-        (FIVE, "2025-06-01", "newest"),
-        (f"{FIVE} torchvision", "2025-06-01", "proven"),
+        (FIVE, "2026-03-01", "newest"),
+        (f"{FIVE} torchvision", "2026-03-01", "proven"),
         ("torch==2.3.1+rocm6.0", "2026-02-01", "newest"),
         ("apex>=1.7 python==3.12", "2026-03-01", "oldest"),
-        ("rocm==6.2.4", "2025-06-01", "newest"),
+        ("rocm==6.2.4", "2026-03-01", "newest"),
     ],
 )
 def test_lock_reads_back_equal(
@@ -81,7 +81,7 @@ def test_target_has_the_whole_platform(catalog: Catalog) -> None:
 
 def test_known_image_hash_is_locked(catalog: Catalog) -> None:
     name = "lumi-rocm-rocm-6.0.3.sif"
-    lock = resolve(catalog, ask(catalog, "torch apex", day="2025-06-01", base_image=name))
+    lock = resolve(catalog, ask(catalog, "torch apex", day="2026-03-01", base_image=name))
     assert isinstance(lock, Resolution)
     assert lock.image is not None
     assert lock.image.dockerhash == "1ada3e019646"
@@ -104,7 +104,7 @@ def test_lock_has_every_pick_with_facts_and_source(catalog: Catalog) -> None:
     assert len(data["edges"]) == len(lock.edges)
     assert data["order"] == [list(group) for group in lock.order]
     assert data["request"]["requirements"] == FIVE.split()
-    assert (data["target"]["site"], data["target"]["date"]) == ("lumi-g", date(2025, 6, 1))
+    assert (data["target"]["site"], data["target"]["date"]) == ("lumi-g", date(2026, 3, 1))
     for row in data["picks"]:
         sources = row.keys() & {"sdist", "git", "wheel"}
         extension = row["name"] in {"apex", "deepspeed", "flash-attn", "bitsandbytes"}
@@ -114,9 +114,9 @@ def test_lock_has_every_pick_with_facts_and_source(catalog: Catalog) -> None:
 def test_label_is_pinned_for_built_wheels_only(catalog: Catalog) -> None:
     lock = _resolved(catalog, FIVE)
     pins = {pick.name: pick.pinned for pick in lock.picks}
-    assert pins["apex"] == "1.7.0+rocm6.2.torch2.7.1.gfx90a"
+    assert pins["apex"] == "1.9.0+rocm6.4.torch2.9.1.gfx90a"
     assert pins["bitsandbytes"] == lock.version_of("bitsandbytes") == "0.49.2"
-    assert pins["torch"] == "2.7.1+rocm6.2.4"
+    assert pins["torch"] == "2.9.1+rocm6.4"
     assert lock.version_of("transformer-engine") == ""
     assert lock.pick("transformer-engine") is None
 
@@ -135,7 +135,7 @@ def test_lock_bytes_are_the_same_in_every_process(catalog: Catalog) -> None:
         "import sys; from resolver.facts.loading import load; from resolver.lock import dumps;"
         "from resolver.resolve import resolve; from tests.resolver.solve_helpers import ask;"
         "catalog = load();"
-        f"sys.stdout.write(dumps(resolve(catalog, ask(catalog, {FIVE!r}, day='2025-06-01'))))"
+        f"sys.stdout.write(dumps(resolve(catalog, ask(catalog, {FIVE!r}, day='2026-03-01'))))"
     )
     root = Path(__file__).parents[2]
     here = dumps(_resolved(catalog, FIVE))
@@ -195,9 +195,9 @@ def test_invalid_lock_is_refused_with_hint(
 def test_edited_lock_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "matrix.lock"
     for old, new in (
-        ('version = "2.7.1+rocm6.2.4"', 'version = "2.7.0+rocm6.2.4"'),
-        ("date = 2025-06-01", "date = 2025-06-02"),
-        ("date = 2025-06-01", 'date = "2025-06-01"'),
+        ('version = "2.9.1+rocm6.4"', 'version = "2.9.0+rocm6.4"'),
+        ("date = 2026-03-01", "date = 2026-03-02"),
+        ("date = 2026-03-01", 'date = "2026-03-01"'),
     ):
         assert old in text
         path.write_text(text.replace(old, new), encoding="utf-8")

@@ -8,7 +8,7 @@ from resolver.facts.catalog import Catalog
 from resolver.model import Conflict, Request, Resolution
 from resolver.rejected import rejected_versions
 from resolver.resolve import resolve
-from tests.resolver.solve_helpers import ask, requirement
+from tests.resolver.solve_helpers import ask, requirement, without_dates
 
 
 def _picked(catalog: Catalog, request: Request) -> dict[str, str]:

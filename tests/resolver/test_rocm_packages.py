@@ -13,6 +13,7 @@ from tests.support.indexes import FakeIndexes, FakeRelease
 ARCH = "https://repo.amd.com/rocm/whl-multi-arch"
 NEXT = "https://stable.repo.amd.com/rocm/whl-next"
 TAGS = ("cp312-cp312-linux_x86_64",)
+DAY = "2026-11-21"
 
 
 def torch(version: str, triton: str, index: str) -> FakeRelease:
@@ -81,7 +82,7 @@ def indexes() -> FakeIndexes:
 
 def resolved(catalog: Catalog, indexes: FakeIndexes | None, text: str, **options: str) -> Resolution:
     gfx = options.pop("gfx", "gfx942")
-    request = ask(catalog, text, site="local", backend="rocm", gfx=[gfx], python="3.12", **options)  # type: ignore[arg-type]
+    request = ask(catalog, text, site="local", backend="rocm", gfx=[gfx], python="3.12", day=DAY, **options)  # type: ignore[arg-type]
     answer = resolve(catalog, request, indexes)
     assert isinstance(answer, Resolution), answer
     return answer
@@ -114,7 +115,13 @@ def test_extra_of_a_device_means_torch_of_amd(catalog: Catalog, indexes: FakeInd
 
 def test_driver_excludes_the_rocm_of_torch(catalog: Catalog, indexes: FakeIndexes) -> None:
     request = ask(
-        catalog, "torch==2.12.0+rocm7.14.1", site="local", backend="rocm", gfx=["gfx942"], driver="6.4"
+        catalog,
+        "torch==2.12.0+rocm7.14.1",
+        site="local",
+        backend="rocm",
+        gfx=["gfx942"],
+        driver="6.4",
+        day=DAY,
     )
     answer = resolve(catalog, request, indexes)
     assert isinstance(answer, Conflict)
@@ -144,7 +151,7 @@ def test_missing_rocm_packages_are_left_open(catalog: Catalog) -> None:
 
 
 def test_torch_that_fails_on_a_gpu_is_refused(catalog: Catalog, indexes: FakeIndexes) -> None:
-    request = ask(catalog, "torch==2.12.0+rocm7.14.0", site="local", backend="rocm", gfx=["gfx90a"])
+    request = ask(catalog, "torch==2.12.0+rocm7.14.0", site="local", backend="rocm", gfx=["gfx90a"], day=DAY)
     answer = resolve(catalog, request, indexes)
     assert isinstance(answer, Conflict)
     assert any("hipErrorInvalidImage" in item.text for item in answer.core)

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from resolver.compiling import compile_problem
+from resolver.compiling.problem_builder import is_advised
 from resolver.facts.catalog import Catalog
 from resolver.facts.loading import load
 from resolver.model import Conflict, Prefer, Resolution, Support
 from resolver.resolve import resolve
-from resolver.versions import minor
+from resolver.versions import minor, sort_key
 from tests.resolver.solve_helpers import ask
 
 Overlay = Callable[[str], Path]
@@ -44,6 +46,30 @@ def test_advice_decides_default_only(prefer: Prefer, line: str, catalog: Catalog
     answer = resolve(catalog, ask(catalog, "torch deepspeed", day="2026-06-01", prefer=prefer))
     assert isinstance(answer, Resolution)
     assert minor(answer.version_of("rocm")) == line
+
+
+@pytest.mark.parametrize("site", ["adastra", "dardel", "hunter", "setonix", "tuolumne", "viper"])
+def test_unknown_driver_prefers_recorded_then_older_rocm(site: str, catalog: Catalog) -> None:
+    variable = compile_problem(catalog, ask(catalog, "torch", site=site, day=TODAY)).variables["rocm"]
+    order = [candidate.version for candidate in variable.candidates]
+    (advice,) = (row for row in catalog.site_advice.values() if row.site == site and row.on == "rocm")
+    recorded = [version for version in order if is_advised(advice, version)]
+    assert recorded
+    assert order[: len(recorded)] == recorded
+    newest = max(recorded, key=sort_key)
+    older = [version for version in order if sort_key(version) < sort_key(recorded[-1])]
+    newer = [version for version in order if sort_key(version) > sort_key(newest)]
+    assert order == [*recorded, *sorted(older, key=sort_key, reverse=True), *sorted(newer, key=sort_key)]
+    answer = resolve(catalog, ask(catalog, "torch", site=site, day=TODAY))
+    assert isinstance(answer, Resolution)
+    assert is_advised(advice, answer.version_of("rocm"))
+
+
+def test_known_driver_does_not_move_newer_rocm(catalog: Catalog) -> None:
+    problem = compile_problem(catalog, ask(catalog, "torch", site="setonix", day=TODAY, driver="31.50"))
+    order = [candidate.version for candidate in problem.variables["rocm"].candidates]
+    rest = [version for version in order if minor(version) != "6.3"]
+    assert sort_key(rest[0]) == max(map(sort_key, order))
 
 
 def test_advice_is_not_a_limit(catalog: Catalog) -> None:

@@ -1,0 +1,118 @@
+"""A request for a day has only releases that existed on that day."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from resolver.facts.catalog import Catalog
+from resolver.facts.loading import load
+from resolver.facts.validate import incomplete_rows
+from resolver.model import Conflict, Distribution, Preinstalled, Resolution
+from resolver.resolve import resolve
+from tests.resolver.solve_helpers import ask
+
+DAYS = st.dates(datetime.date(2023, 6, 1), datetime.date(2026, 11, 20))
+CPU = {"site": "local", "backend": "cpu", "python": "3.11", "glibc": "2.36"}
+OWN = """
+[[package]]
+name = "newext"
+title = "An extension"
+status = "observed"
+source = "here"
+
+[[release]]
+version = "1.0"
+wheel = { file = "newext-1.0-py3-none-any.whl", sha256 = "0" }
+status = "observed"
+source = "here"
+"""
+
+
+def _released(catalog: Catalog, pick: Distribution) -> datetime.date | None:
+    row = catalog.release.get((pick.name, pick.version, pick.variant))
+    return row.released if row else catalog.torch[pick.version].released
+
+
+@settings(max_examples=30)
+@given(
+    day=DAYS,
+    names=st.sets(
+        st.sampled_from(["torch", "apex", "deepspeed", "flash-attn", "bitsandbytes", "xformers", "vllm"]),
+        min_size=1,
+        max_size=3,
+    ),
+    cpu=st.booleans(),
+    prefer=st.sampled_from(["advised", "newest", "oldest", "proven"]),
+)
+def test_no_pick_is_newer_than_the_day(
+    day: datetime.date, names: set[str], cpu: bool, prefer: str, catalog: Catalog
+) -> None:
+    options = CPU if cpu else {}
+    answer = resolve(catalog, ask(catalog, " ".join(sorted(names)), day=str(day), prefer=prefer, **options))  # type: ignore[arg-type]
+    if isinstance(answer, Resolution):
+        picks = [pick for pick in answer.picks if pick.name in {"torch", *catalog.package}]
+        dated = [pick for pick in picks if pick.name not in {"torchvision", "torchaudio"}]
+        assert [pick for pick in dated if (_released(catalog, pick) or datetime.date.max) > day] == []
+
+
+def test_newer_version_is_refused_with_its_day(catalog: Catalog) -> None:
+    answer = resolve(catalog, ask(catalog, "torch==2.6.0", day="2025-01-28", **CPU))  # type: ignore[arg-type]
+    assert isinstance(answer, Conflict)
+    asked, reason = (item.text for item in answer.core)
+    assert asked == "you asked for torch==2.6.0"
+    assert reason.startswith("torch 2.6.0+cpu was released on 2025-01-29, after 2025-01-28")
+    answer = resolve(catalog, ask(catalog, "torch==2.6.0", day="2025-01-29", **CPU))  # type: ignore[arg-type]
+    assert isinstance(answer, Resolution)
+
+
+def test_installed_version_may_be_newer(catalog: Catalog) -> None:
+    request = ask(catalog, "torch", day="2025-01-28", **CPU)  # type: ignore[arg-type]
+    kept = replace(request, preinstalled=Preinstalled("list.txt", {"torch": "2.6.0+cpu"}))
+    answer = resolve(catalog, kept)
+    assert isinstance(answer, Resolution)
+    assert answer.version_of("torch") == "2.6.0+cpu"
+
+
+@pytest.mark.parametrize("dated", [False, True])
+def test_release_without_date_needs_a_request_without_date(
+    dated: bool, overlay: Callable[[str], Path]
+) -> None:
+    catalog = load([overlay(OWN)])
+    answer = resolve(catalog, replace(ask(catalog, "newext"), dated=dated))
+    assert isinstance(answer, Conflict) == dated
+    if isinstance(answer, Conflict):
+        assert any("newext 1.0 has no known release date" in item.text for item in answer.core)
+
+
+def test_shipped_release_without_date_is_incomplete(catalog: Catalog) -> None:
+    assert list(incomplete_rows(catalog)) == []
+    key, row = next(iter(catalog.release.items()))
+    undated = replace(row, released=None)
+    ((found, text, _),) = incomplete_rows(replace(catalog, release={**catalog.release, key: undated}))
+    assert found is undated
+    assert text.endswith("has no release date")
+    own = replace(undated, from_file="/elsewhere/x.toml")
+    assert list(incomplete_rows(replace(catalog, release={**catalog.release, key: own}))) == []
+
+
+def test_old_release_without_upper_bound_is_incomplete(catalog: Catalog) -> None:
+    key = next(key for key in catalog.release if key[:2] == ("flash-attn", "2.0.4"))
+    unbounded = [
+        replace(row, variant=None, releases="==2.0.4", versions=(">=1.12.1",), status="documented")
+        if row.package == "flash-attn" and row.variant == key[2] and row.on == "torch"
+        else replace(row, versions=(">=5.4",))
+        if row.package == "flash-attn" and row.releases == "==2.0.4" and row.on == "rocm"
+        else row
+        for row in catalog.requires
+    ]
+    only = replace(catalog, requires=unbounded, release={key: catalog.release[key]})
+    ((row, text, _),) = incomplete_rows(only)
+    assert row is catalog.release[key]
+    assert "has no upper bound on torch or ROCm, and its newest torch is 2.2" in text
