@@ -18,6 +18,7 @@ from packaging.utils import canonicalize_name
 
 from builders.urls import without_password
 from resolver.errors import ProvenanceError
+from resolver.texts import check_texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -34,6 +35,9 @@ OP_PROPERTY = "rocm-matrix:op"
 """Name of the property of the formulation that lists a compiled op; ``--ops`` may have chosen the op."""
 BUILD_TYPE = "urn:rocm-matrix:build:wheel:v1"
 _BUILDER = "urn:rocm-matrix:builder"
+_INVALID_HINT = (
+    "Remove the wheel with `matrix index remove WHEEL`, then build the wheel again, or add a copy."
+)
 _DIGEST_LENGTHS = {"sha256": (64,), "gitCommit": (40, 64), "gitTree": (40, 64)}
 
 StatementType = Literal["https://in-toto.io/Statement/v1"]
@@ -296,6 +300,7 @@ def read_statement(document: Mapping[str, Any]) -> Statement:
     ProvenanceError
         The document is not a provenance statement, or contradicts itself; the message names the fault.
     """
+    check_texts(document, "This provenance document", ProvenanceError, _INVALID_HINT, lines=True)
     try:
         read = msgspec.convert(document, Statement)
     except (msgspec.ValidationError, RecursionError) as error:
@@ -331,7 +336,4 @@ def _is_hex(text: str, lengths: tuple[int, ...]) -> bool:
 
 def _invalid(reason: str) -> ProvenanceError:
     msg = f"This is not a valid provenance document: {reason.rstrip('.')}."
-    return ProvenanceError(
-        msg,
-        hint="Remove the wheel with `matrix index remove WHEEL`, then build the wheel again, or add a copy.",
-    )
+    return ProvenanceError(msg, hint=_INVALID_HINT)

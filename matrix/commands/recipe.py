@@ -17,7 +17,7 @@ from builders.plan import plan
 from matrix.api import check_build_hosts, package_indexes, resolve_settings
 from matrix.json_document import JsonDocument
 from matrix.options import add_action, add_catalog, add_format, add_index, add_index_access, nonempty
-from matrix.render import findings_text, printable
+from matrix.render import findings_text
 from matrix.resolution_text import conflict_text
 from matrix.settings import Settings, load_catalog, merge, overlays
 from resolver.errors import MatrixError, UsageError
@@ -25,6 +25,7 @@ from resolver.facts.loading import load_uncached, overlay_files, shipped_files
 from resolver.facts.schema import Recipe
 from resolver.inferred import with_releases_of
 from resolver.model import Conflict
+from resolver.texts import printable
 
 if TYPE_CHECKING:
     import argparse
