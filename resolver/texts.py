@@ -30,7 +30,7 @@ _MEANINGS = {
     _SITE: "a name (letters, digits, dots, - and _)",
     _VERSION: "a version",
     _URL: "a URL of plain characters",
-    _FILE: "the name of a file",
+    _FILE: "the name of a file, without directories",
     _RELATIVE: "a path below a directory",
     _DIGEST: "hexadecimal digits",
     _GFX: "a GPU architecture, such as gfx90a",

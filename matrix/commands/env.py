@@ -18,7 +18,7 @@ from matrix.consumers.shared.files import Layout, files_in_wheelhouse, write_fil
 from matrix.consumers.shared.installation import Installation, left_to_pip, pin
 from matrix.hosts import report_hosts
 from matrix.locking import names_target, same_target
-from matrix.options import add_index, add_lock, add_target_options
+from matrix.options import add_index, add_lock, add_target_options, output_path
 from matrix.render import sdists_text, shortened
 from resolver.errors import MatrixError, UsageError
 
@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         metavar="FILE|DIR",
-        type=Path,
+        type=output_path,
         help="the main file, or a directory for all files (default: print the main file)",
     )
     add_target_options(parser)

@@ -244,3 +244,23 @@ def test_sandbox_shows_programs_on_path(attacked: Attacked) -> None:
     runtime.run_in(runtime.HostRuntime(), command, view, what="One", log=log)
     assert "seen" in log.read_text()
     assert (prefix / "data").read_text() == "seen\n"
+
+
+@pytest.mark.integration
+@pytest.mark.usefixtures("isolated")
+def test_paths_of_the_probe_have_no_fixed_names(attacked: Attacked, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package sees them as its working directory and as the prefix of its Python."""
+    names: list[set[str]] = []
+
+    def ask(runtime: Any, python: Sequence[str], *rest: Any, folder: Path, **more: Any) -> Any:
+        names.append({folder.name, Path(python[0]).parents[1].name})
+        return original(runtime, python, *rest, folder=folder, **more)
+
+    original = task.ask
+    monkeypatch.setattr(task, "ask", ask)
+    for deed in ({"read": [1]}, {"read": [2]}):
+        attacked.build(deed)
+    first, second = names
+    assert len(first) == len(second) == 2
+    assert first.isdisjoint(second)
+    assert not [name for name in first | second if "probe" in name or "question" in name]
