@@ -258,8 +258,9 @@ def test_paths_of_the_probe_have_no_fixed_names(attacked: Attacked, monkeypatch:
 
     original = task.ask
     monkeypatch.setattr(task, "ask", ask)
-    for deed in ({"read": [1]}, {"read": [2]}):
-        attacked.build(deed)
+    for number in range(2):
+        attacked.index = Index(attacked.work / f"index{number}")
+        attacked.build({"read": [number]})
     first, second = names
     assert len(first) == len(second) == 2
     assert first.isdisjoint(second)
