@@ -1,7 +1,7 @@
 """Compare a downloaded wheel with the metadata file that its index serves (PEP 658).
 
-A resolution reads the metadata file, and pip installs the wheel. If they differ, the lock does not describe what
-is installed.
+A resolution reads the metadata file, and pip installs the wheel. If they differ, the lock does not describe
+what is installed.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def check_metadata(file: File, wheel: Path, downloads: Downloads) -> None:
     Raises
     ------
     SourceError
-        Name, version, requirements or Requires-Python differ, or one of both cannot be read; the message names
-        the wheel and its metadata file.
+        Name, version, requirements or Requires-Python differ, or one of both cannot be read; the message
+        names the wheel and its metadata file.
     EnvironmentLacksError
         The server cannot be reached.
     """

@@ -25,6 +25,7 @@ from builders.containers import runtime, sandbox
 from builders.files import sha256_of
 from builders.index import Index
 from builders.plan import Task
+from builders.probe.ask import ask as probe_ask
 from builders.task import Limits, build_wheel
 from resolver.errors import BuildError
 from resolver.facts.schema import Recipe, Sdist
@@ -254,9 +255,8 @@ def test_paths_of_the_probe_have_no_fixed_names(attacked: Attacked, monkeypatch:
 
     def ask(runtime: Any, python: Sequence[str], *rest: Any, folder: Path, **more: Any) -> Any:
         names.append({folder.name, Path(python[0]).parents[1].name})
-        return original(runtime, python, *rest, folder=folder, **more)
+        return probe_ask(runtime, python, *rest, folder=folder, **more)
 
-    original = task.ask
     monkeypatch.setattr(task, "ask", ask)
     for number in range(2):
         attacked.index = Index(attacked.work / f"index{number}")
