@@ -417,3 +417,12 @@ def test_program_in_a_hidden_directory_does_not_switch_isolation_off(
     assert sandbox.sandbox() is not None
     assert sandbox.system_program("unshare") == shutil.which("unshare", path="/usr/bin:/bin")
     assert sandbox.system_program("of-nobody") == "of-nobody"
+
+
+def test_podman_drops_all_privileges(runtimes: Path, image: Image, tmp_path: Path) -> None:
+    """Root in the container would otherwise keep privileges of root on this machine."""
+    put(runtimes, "podman", f"printf '{ONLY_LO}'")
+    line, _ = PodmanRuntime(image).command(["true"], View(untrusted=True), tmp_path)
+    options = line[: line.index("--entrypoint=")]
+    assert options[options.index("--cap-drop") + 1] == "all"
+    assert "no-new-privileges" in options

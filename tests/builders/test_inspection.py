@@ -133,9 +133,9 @@ def test_values_of_a_hostile_image_are_rejected_or_safe() -> None:
                 changed = [*row[:place], text.replace("\0", ""), *row[place + 1 :]]
                 outputs.append([*LINES[:number], changed, *LINES[number + 1 :]])
     answered = next(number for number, row in enumerate(LINES) if row[1:2] == ("/opt/venv/bin/python3",))
-    for place in places(PYTHON):
+    for key in places(PYTHON):
         for text in HOSTILE_VALUES:
-            changed = ["python", "/opt/venv/bin/python3", json.dumps(with_text(PYTHON, place, text))]
+            changed = ["python", "/opt/venv/bin/python3", json.dumps(with_text(PYTHON, key, text))]
             outputs.append([*LINES[:answered], changed, *LINES[answered + 1 :]])
     catalog = load()
     for output in outputs:
@@ -144,9 +144,9 @@ def test_values_of_a_hostile_image_are_rejected_or_safe() -> None:
         except ValueError:
             continue
         check_texts(msgspec.to_builtins(facts), "image", UsageError)
-        row = as_row(facts, catalog)
-        assert is_version(row.glibc or "0")
-        assert all(map(is_version, (*row.python, *row.holds.values())))
+        image = as_row(facts, catalog)
+        assert is_version(image.glibc or "0")
+        assert all(map(is_version, (*image.python, *image.holds.values())))
 
 
 def test_nearly_empty_image_lacks_everything() -> None:

@@ -87,3 +87,45 @@ def test_messages_about_variables_contain_no_secrets() -> None:
     (change,) = site_changes({"TOKEN": "secret"}, [row])
     assert change.value == "x-secret"
     assert str(change) == "A=x-${TOKEN}: r (s)"
+
+
+COMMANDS = [
+    ["doctor"],
+    ["doctor", "--format", "json"],
+    ["run", "--", "true"],
+    ["run", "--dry-run", "--", "cotainr"],
+    ["resolve", "sympy", "--backend", "cpu"],
+    ["resolve", "torch", "--backend", "cpu", "--offline"],
+    ["resolve", "x @ https://me:s3cr3t@127.0.0.1:9/x-1.0-py3-none-any.whl", "--backend", "cpu"],
+    ["check", "list.txt", "--timeout", "20"],
+    ["env", "--for", "pip"],
+    ["fetch"],
+    ["catalog", "list"],
+]
+
+
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize("command", COMMANDS, ids=[" ".join(command[:2]) for command in COMMANDS])
+def test_no_command_writes_a_login(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Neither to stdout, nor to stderr, nor to any file: logs, locks, caches."""
+    server = "127.0.0.1:9"
+    for name, value in {
+        "PIP_NO_INDEX": "0",
+        "PIP_INDEX_URL": f"https://me:s3cr3t@{server}/simple",
+        "PIP_EXTRA_INDEX_URL": f"https://s3cr3t@{server}/a https://me:s3cr3t@{server}/b",
+        "UV_INDEX": f"x=https://me:s3cr3t@{server}/c",
+        "PIP_RETRIES": "0",
+        "NO_PROXY": "127.0.0.1",
+        "GITHUB_TOKEN": "s3cr3t",
+    }.items():
+        monkeypatch.setenv(name, value)
+    Path("list.txt").write_text("sympy\n")
+    Path("index/simple").mkdir(parents=True)
+    Path("matrix.lock").write_text(dumps(lock_of(locked_pick("far", "1.0", FILE))))
+    main([*command[:1], "--debug", "-vv", *command[1:]])
+    output = capfd.readouterr()
+    assert "s3cr3t" not in output.out + output.err
+    for path in tmp_path.rglob("*"):
+        assert not path.is_file() or b"s3cr3t" not in path.read_bytes(), path
