@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from resolver.indexes import File
     from resolver.model import Resolution
 
-_HOST = re.compile(r"://(?:[^/\s@]*@)?([^/\s:?#]+)")
+_HOST = re.compile(r"(?:://(?:[^/\s@]*@)?|^[\w.]+@)([^/\s:?#]+)")
 
 
 def report_hosts(context: Context) -> None:

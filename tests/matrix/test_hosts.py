@@ -33,10 +33,14 @@ FILE = File("far-1.0-py3-none-any.whl", "https://files.example/far.whl", ZEROS, 
         (locked_pick("far", "1.0", replace(FILE, url="file:///far.whl", index="")), []),
         (built_pick("far", sdist=Sdist(file="f.zip", sha256="00", url="https://a.example:8")), ["a.example"]),
         (built_pick("far", git=Git(url="ssh://me@git.example/far", commit="00")), ["git.example"]),
+        (built_pick("far", git=Git(url="me@git.example:far", commit="00")), ["git.example"]),
         (built_pick("far", git=Git(url="https://github.com/ROCm/apex", commit="00")), []),
         (locked_pick("torch", "2.9.1", index="https://Download.pytorch.org/whl/cpu"), []),
     ],
-    ids=["file of an index", "file here", "sdist", "git", "host of the catalog", "index of the catalog"],
+    ids=[
+        "file of an index", "file here", "sdist", "git", "git by ssh", "host of the catalog",
+        "index of the catalog",
+    ],
 )  # fmt: skip
 def test_host_that_the_configuration_does_not_name_is_found(
     pick: Distribution, hosts: list[str], catalog: Catalog
