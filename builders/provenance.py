@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 
 from builders.urls import without_password
 from resolver.errors import ProvenanceError
-from resolver.texts import check_texts
+from resolver.texts import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -35,9 +35,6 @@ OP_PROPERTY = "rocm-matrix:op"
 """Name of the property of the formulation that lists a compiled op; ``--ops`` may have chosen the op."""
 BUILD_TYPE = "urn:rocm-matrix:build:wheel:v1"
 _BUILDER = "urn:rocm-matrix:builder"
-_INVALID_HINT = (
-    "Remove the wheel with `matrix index remove WHEEL`, then build the wheel again, or add a copy."
-)
 _DIGEST_LENGTHS = {"sha256": (64,), "gitCommit": (40, 64), "gitTree": (40, 64)}
 
 StatementType = Literal["https://in-toto.io/Statement/v1"]
@@ -300,9 +297,8 @@ def read_statement(document: Mapping[str, Any]) -> Statement:
     ProvenanceError
         The document is not a provenance statement, or contradicts itself; the message names the fault.
     """
-    check_texts(document, "This provenance document", ProvenanceError, _INVALID_HINT, lines=True)
     try:
-        read = msgspec.convert(document, Statement)
+        read = msgspec.convert(escaped(document), Statement)
     except (msgspec.ValidationError, RecursionError) as error:
         raise _invalid(str(error)) from None
     for problem in _problems(read):
@@ -336,4 +332,7 @@ def _is_hex(text: str, lengths: tuple[int, ...]) -> bool:
 
 def _invalid(reason: str) -> ProvenanceError:
     msg = f"This is not a valid provenance document: {reason.rstrip('.')}."
-    return ProvenanceError(msg, hint=_INVALID_HINT)
+    return ProvenanceError(
+        msg,
+        hint="Remove the wheel with `matrix index remove WHEEL`, then build the wheel again, or add a copy.",
+    )

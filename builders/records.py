@@ -20,8 +20,8 @@ from builders.build_directory import lock_of
 from builders.files import write_atomic
 from builders.lease import is_held
 from builders.provenance import Statement, read_statement
-from resolver.errors import ProvenanceError, UsageError
-from resolver.texts import Digest, Name, VersionText, check_texts
+from resolver.errors import ProvenanceError
+from resolver.texts import Digest, Name, VersionText, escaped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -382,10 +382,8 @@ def _files(directory: Path, suffix: str) -> Iterable[Path]:
 def _read(path: Path, kind: type[_Record]) -> _Record | None:
     """Return a record; None if it no longer exists or is damaged."""
     try:
-        data = msgspec.json.decode(path.read_bytes())
-        check_texts(data, path, UsageError, lines=True)
-        return msgspec.convert(data, kind)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError, UsageError):
+        return msgspec.convert(escaped(msgspec.json.decode(path.read_bytes())), kind)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
 

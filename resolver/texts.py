@@ -67,6 +67,21 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
+def escaped(value: Any) -> Any:  # noqa: ANN401  any data
+    r"""Return data in which every text is `printable`, except line breaks and tabs.
+
+    Examples
+    --------
+    >>> escaped({"message": ["red: \x1b[31m\nend"]})
+    {'message': ['red: \\x1b[31m\nend']}
+    """
+    if isinstance(value, str):
+        return value if value.isprintable() else "".join(c if c in "\n\t" else printable(c) for c in value)
+    if isinstance(value, dict):
+        return {escaped(key): escaped(item) for key, item in value.items()}
+    return [escaped(item) for item in value] if isinstance(value, list) else value
+
+
 def is_url(text: str) -> bool:
     """Return whether a text is empty or a URL that may be in a lock."""
     return re.search(_URL, text) is not None and "\n" not in text

@@ -317,3 +317,21 @@ def test_texts_of_a_lock_are_texts_in_a_report(accepted: dict[Place, list[str]],
             if choices and {*place} & {"notes", "warnings", "left_open", "variant", "package"}:
                 changed = with_text(changed, place, choices[(number + position) % len(choices)])
         assert elements(changed) == usual
+
+
+def test_texts_of_records_and_states_of_others_are_printable(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Members of a group write to a shared index, and another member prints what they wrote."""
+    index = Index(tmp_path / "index")
+    logs = index.state_directory("logs")
+    for number, text in enumerate(INVISIBLE):
+        record = {
+            "name": "apex", "version": "1.0", "build_key": f"{number:064x}", "node": f"node {text}",
+            "failed_on": "2026-01-01T00:00:00Z", "message": f"failed {text}", "inputs": {text: text},
+        }  # fmt: skip
+        (logs / f"apex-{number}.failed.json").write_bytes(msgspec.json.encode(record))
+    assert main(["builds", "--index", str(index.root)]) == 0
+    output = capsys.readouterr()
+    assert all(line.isprintable() for line in (output.out + output.err).split("\n"))
+    assert output.out.count("failed x") >= len(INVISIBLE)
