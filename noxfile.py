@@ -78,7 +78,7 @@ def long(session: nox.Session) -> None:
 def fuzz(session: nox.Session) -> None:
     """Change valid inputs of every kind, 10,000 times each, and report failures without a message.
 
-    This takes half an hour. Arguments after -- choose cases and kinds, such as ``--cases 1000 wheel elf``.
+    This takes an hour. Arguments after -- choose cases and kinds, such as ``--cases 1000 wheel elf``.
     """
     session.install("-q", "-e", ".[test]")
     session.run("python", "-m", "tests.fuzz", *session.posargs)

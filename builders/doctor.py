@@ -18,6 +18,7 @@ from builders.containers.runtime import can_mount, without_network
 from builders.environments.pip import is_reachable
 from builders.findings import Finding
 from builders.process import output_of
+from builders.urls import without_password
 from resolver.driver import identify_driver
 from resolver.errors import UsageError
 from resolver.facts.catalog import Catalog
@@ -244,7 +245,8 @@ def check_compiler() -> Finding:
 
 def check_network(what: str, url: str) -> Finding:
     """Check whether a server answers."""
-    if is_reachable(url):
+    reachable, url = is_reachable(url), without_password(url)
+    if reachable:
         return Finding(f"network-{what}", "info", f"{url} responds", evidence={"url": url})
     message = f"{url} does not respond. Files that are not in the cache cannot be downloaded from here."
     fix = (

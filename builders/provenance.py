@@ -18,6 +18,7 @@ from packaging.utils import canonicalize_name
 
 from builders.urls import without_password
 from resolver.errors import ProvenanceError
+from resolver.texts import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -297,7 +298,7 @@ def read_statement(document: Mapping[str, Any]) -> Statement:
         The document is not a provenance statement, or contradicts itself; the message names the fault.
     """
     try:
-        read = msgspec.convert(document, Statement)
+        read = msgspec.convert(escaped(document), Statement)
     except (msgspec.ValidationError, RecursionError) as error:
         raise _invalid(str(error)) from None
     for problem in _problems(read):

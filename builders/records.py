@@ -21,6 +21,7 @@ from builders.files import write_atomic
 from builders.lease import is_held
 from builders.provenance import Statement, read_statement
 from resolver.errors import ProvenanceError
+from resolver.texts import Digest, Name, VersionText, escaped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -89,9 +90,9 @@ class BuildRecord(msgspec.Struct, frozen=True, kw_only=True):
 class _Start(msgspec.Struct, kw_only=True):
     """The record of a started build."""
 
-    name: str
-    version: str
-    build_key: str
+    name: Name
+    version: VersionText
+    build_key: Digest
     started_on: datetime
     node: str
     inputs: dict[str, Any]
@@ -103,9 +104,9 @@ class _Start(msgspec.Struct, kw_only=True):
 class _Failure(msgspec.Struct, kw_only=True):
     """The fields that are read from the record of a failure."""
 
-    name: str
-    version: str
-    build_key: str
+    name: Name
+    version: VersionText
+    build_key: Digest
     failed_on: datetime
     node: str
     message: str
@@ -381,8 +382,8 @@ def _files(directory: Path, suffix: str) -> Iterable[Path]:
 def _read(path: Path, kind: type[_Record]) -> _Record | None:
     """Return a record; None if it no longer exists or is damaged."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return msgspec.convert(escaped(msgspec.json.decode(path.read_bytes())), kind)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
 

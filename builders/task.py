@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import shutil
 import signal
 import time
@@ -439,14 +440,14 @@ class _Build(msgspec.Struct, frozen=True):
         installed. The probe reports which of them were used.
         """
         task, runtime, python = self.task, self.task.build_host.runtime, self.task.build_host.python
-        root = self.work / "probe"
+        # The code of the wheel sees these paths. Fixed names would let it recognize the probe.
+        root, folder = (self.work / secrets.token_hex(4) for _ in range(2))
         with self._diagnosed():
             wheels = [*self._required_wheels(), wheel]
             environment = make_environment(python, layers.all, wheels, root=root, hidden=[self.index.root])
         borrowed = str(layers.requirements.packages) if layers.requirements else ""
         base = environment.view
-        folder = self.work / "question"  # the code of the wheel could not write to it before
-        folder.mkdir()
+        folder.mkdir()  # only now, so that the code of the wheel could not write to it before
         binds = [*base.binds, Bind(folder, writable=True)]
         view = replace(base, env={**base.env, **task.recipe.run_environment}, cwd=root, binds=binds)
         start, question = [str(environment.python)], wheel_question(task.recipe, borrowed)

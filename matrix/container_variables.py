@@ -47,6 +47,7 @@ _KEPT = {
 _PROXIES = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
 REFERENCE = re.compile(r"\$\{(\w+)\}")
 """A reference to another variable in the value of a site's variable."""
+_CREDENTIALS = re.compile(r"(?<=://)[^/\s]*@")
 _LOOPBACK = "127.0.0.1"
 
 
@@ -57,10 +58,13 @@ class Change(msgspec.Struct, frozen=True):
     value: str | None
     """None if it is unset."""
     reason: str
+    shown: str | None = None
+    """The value in messages, if it is not `value`."""
 
     def __str__(self) -> str:
-        """Return the change and its reason in one line."""
-        change = f"unset {self.name}" if self.value is None else f"{self.name}={self.value}"
+        """Return the change and its reason in one line, without the users and passwords in URLs."""
+        value = _CREDENTIALS.sub("", self.value if self.shown is None else self.shown) if self.value else ""
+        change = f"unset {self.name}" if self.value is None else f"{self.name}={value}"
         return f"{change}: {self.reason}"
 
 
@@ -88,7 +92,8 @@ def site_changes(
     for row in variables:
         if row.name not in kept and (row.value is None) == (row.name in changed):
             value = None if row.value is None else expanded(row.value, changed)
-            changes.append(Change(row.name, value, f"{row.reason} ({row.source})"))
+            # What `${NAME}` stands for may be secret, and messages end up in logs.
+            changes.append(Change(row.name, value, f"{row.reason} ({row.source})", shown=row.value))
             changed = applied(changed, changes[-1:])
     return changes
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from builders.process import bytes_of
 from builders.temporary import TemporaryDirectory
-from matrix.render import printable
 from matrix.screen import PLAIN, Screen
 from resolver.errors import EnvironmentLacksError, MatrixError
 from resolver.graph import PIP, edges_of_graph, generations, pick_in, roots
+from resolver.texts import printable
 
 if TYPE_CHECKING:
     from networkx import DiGraph

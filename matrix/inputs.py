@@ -243,7 +243,11 @@ class _Reader:
         # Packages from PyPI come from the configured index, which may be a mirror.
         known = {"", public_index().rstrip("/")}
         urls = dict.fromkeys(package.index_url.rstrip("/") for package in lock.packages)
-        self.extra_index_urls += [_index_url(url, _Source(str(path))) for url in urls if url not in known]
+        others = [_index_url(url, _Source(str(path))) for url in urls if url not in known]
+        self.extra_index_urls += others
+        if others:
+            listed = join_words(others, joiner="and")
+            self.warnings.append(f"{path} adds package indexes, which are used for all packages: {listed}.")
 
     def add_environment(self, path: Path) -> None:
         """Add the pip section of a conda environment file, and its Python."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from builders.constants import INDEX_DIRECTORY, LOCK_FILE, NO_COMPILER_CACHE
+from resolver.errors import UsageError
 from resolver.requirements import normalize_name, required_name
 from resolver.versions import shorten
 
@@ -279,6 +280,24 @@ def help_texts(summary: str, example: str) -> dict[str, Any]:
         "formatter_class": argparse.RawDescriptionHelpFormatter,
         "allow_abbrev": False,
     }
+
+
+def output_path(text: str) -> Path:
+    """Return the value of ``--output``; for argparse. Only its last part may be new.
+
+    Raises
+    ------
+    UsageError
+        It is ``-``, which other programs take for stdout, or its directory does not exist.
+    """
+    path = Path(text)
+    if text == "-":
+        msg = "-o - is not supported."
+        raise UsageError(msg, hint="Use -o /dev/stdout for stdout, or -o ./- for a file of this name.")
+    if not path.parent.exists():
+        msg = f"The directory {path.parent} does not exist."
+        raise UsageError(msg, hint="Create it with `mkdir -p`, or name another file with -o.")
+    return path
 
 
 def nonempty(text: str) -> str:

@@ -17,6 +17,7 @@ import msgspec
 
 from builders.scheduling.batch import WheelTask
 from builders.scheduling.hyperqueue import job_definition, mebibytes
+from resolver.texts import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,7 +62,7 @@ def sbatch_script(plan: Plan) -> str:
         dependency = f'"afterok:{":".join(after)}"' if after else "''"
         command = shlex.quote(shlex.join(_limited(task)))
         lines += [
-            f"# {task.name} {task.version}",
+            f"# {printable(task.name)} {printable(task.version)}",
             f"submit {shlex.join(words)} {dependency} \\\n  {command}",
             f"job_{numbers[task.key]}=$job",
         ]
@@ -113,7 +114,16 @@ def github_workflow(plan: Plan) -> str:
                 },
             ],
         }
-    return _yaml({"name": "wheels", "on": {"workflow_dispatch": {}}, "jobs": jobs})
+    return _yaml(_as_data({"name": "wheels", "on": {"workflow_dispatch": {}}, "jobs": jobs}))
+
+
+def _as_data(value: Any) -> Any:  # noqa: ANN401  any YAML value
+    """Return a value in which GitHub evaluates no text: ``${{`` becomes an expression with this text."""
+    if isinstance(value, dict):
+        return {_as_data(key): _as_data(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_as_data(item) for item in value]
+    return value.replace("${{", "${{ '${{' }}") if isinstance(value, str) else value
 
 
 def gitlab_pipeline(plan: Plan) -> str:
@@ -126,7 +136,7 @@ def gitlab_pipeline(plan: Plan) -> str:
             "needs": [names[key] for key in task.requires if key in names],
             "script": [_relative_command(task, plan)],
             "timeout": f"{math.ceil(task.time_limit / 60)} minutes",
-            "artifacts": {"when": "always", "paths": [index]},
+            "artifacts": {"when": "always", "paths": [index.replace("$", "$$")]},  # `$NAME` is a variable
         }
         for task in plan.missing
     }

@@ -11,7 +11,9 @@ from packaging.pylock import Package, Pylock, PylockValidationError
 
 from resolver.errors import UsageError
 from resolver.textfile import read_text
+from resolver.texts import check_texts, is_url
 
+_HINT = "Write it again with the program that wrote it."
 _NAME = re.compile(r"pylock(\.[^.]+)?\.toml")
 _CHOICE = re.compile(r"\b(extras|dependency_groups)\b")
 
@@ -56,10 +58,12 @@ def read_pylock(path: Path) -> LockedPackages:
         The file cannot be read, or is not valid.
     """
     try:
-        lock = Pylock.from_dict(tomllib.loads(read_text(path, pipes=True)))
+        data = tomllib.loads(read_text(path, pipes=True))
+        check_texts(data, path, UsageError, _HINT)
+        lock = Pylock.from_dict(data)
     except (ValueError, RecursionError, PylockValidationError) as error:
         msg = f"{path} is not a valid lock (PEP 751): {error}."
-        raise UsageError(msg, hint="Write it again with the program that wrote it.") from None
+        raise UsageError(msg, hint=_HINT) from None
     packages = tuple(
         LockedPackage(package.name, _requirement(package, lock, path.parent), package.index or "")
         for package in lock.packages
@@ -82,6 +86,9 @@ def _is_default(package: Package, lock: Pylock) -> bool:
 
 def _requirement(package: Package, lock: Pylock, folder: Path) -> str:
     url = _url(package, folder)
+    if not is_url(url):
+        msg = f"{package.name} has a URL with characters that a URL must not have: {url!r}."
+        raise UsageError(msg, hint=_HINT)
     if url:
         text = f"{package.name} @ {url}"
     elif package.version is None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from matrix.screen import PLAIN, Screen
+from resolver.texts import printable
 
 if TYPE_CHECKING:
     from builders.findings import Finding
@@ -126,17 +127,6 @@ def sdists_text(sdists: Sequence[Distribution]) -> str:
         return ""
     names = shortened(f"{pick.name} {pick.version}" for pick in sdists)
     return f"No wheel for the target: {names}. pip will build from source."
-
-
-def printable(text: str) -> str:
-    r"""Replace control characters with escapes: names in files and wheels can contain anything.
-
-    Examples
-    --------
-    >>> printable("to\x1brch")
-    'to\\x1brch'
-    """
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def duration(seconds: float) -> str:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from resolver.texts import Digest, FileName, Url
+
 if TYPE_CHECKING:
     from resolver.facts import schema
 
@@ -19,13 +21,13 @@ if TYPE_CHECKING:
 class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
     """A file that an index offers: a wheel or an sdist."""
 
-    name: str
-    url: str
-    sha256: str = ""
+    name: FileName
+    url: Url
+    sha256: Digest = ""
     """Hexadecimal; empty if the index does not publish it."""
     size: int = 0
     """In bytes; 0 if unknown."""
-    index: str = ""
+    index: Url = ""
     """URL of the index, as in `PackageIndexes.urls`."""
     requires_python: str = ""
     uploaded: str = ""
@@ -34,7 +36,7 @@ class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     """The reason (PEP 592), which may be empty; None if the file is not yanked."""
     has_metadata: bool = False
     """Whether the index serves its metadata (PEP 658)."""
-    metadata_sha256: str = ""
+    metadata_sha256: Digest = ""
     """SHA-256 of that metadata, hexadecimal; empty if unknown."""
 
 

@@ -11,7 +11,7 @@ from packaging.version import Version
 from resolver.versions import minor
 
 
-def wheel_label(*, backend: str, torch: str, rocm: str = "", gfx: Sequence[str] = ()) -> str:
+def wheel_label(*, backend: str, torch: str = "", rocm: str = "", gfx: Sequence[str] = ()) -> str:
     """Return the local version label of a wheel.
 
     Parameters
@@ -19,9 +19,10 @@ def wheel_label(*, backend: str, torch: str, rocm: str = "", gfx: Sequence[str] 
     backend
         ``rocm`` or ``cpu``.
     torch
-        Version of the torch it was built against; its own local label is ignored.
+        Version of the torch it was built against; its own local label is ignored. Empty if the environment
+        has no torch.
     rocm
-        ROCm version of the base image; the label contains major.minor.
+        ROCm version of the base image; the label contains major.minor. Empty if the environment has none.
     gfx
         GPU architectures that the wheel has code for.
 
@@ -37,10 +38,12 @@ def wheel_label(*, backend: str, torch: str, rocm: str = "", gfx: Sequence[str] 
     'rocm6.2.torch2.5.1.gfx90a'
     >>> wheel_label(backend="cpu", torch="2.13.0+cpu")
     'cpu.torch2.13.0'
+    >>> wheel_label(backend="cpu")
+    'cpu.notorch'
     """
     parts = [
-        f"rocm{minor(rocm)}" if backend == "rocm" else backend,
-        f"torch{Version(torch).public}",
+        f"rocm{minor(rocm)}" if backend == "rocm" and rocm else backend,
+        f"torch{Version(torch).public}" if torch else "notorch",
     ]
     return ".".join([*parts, *gfx]).lower()
 
@@ -61,12 +64,15 @@ class BuiltFor(NamedTuple):
 
     backend: str
     rocm: str
-    """Empty for the CPU backend."""
+    """Empty for the CPU backend, and if it was built without ROCm."""
     torch: str
+    """Empty if it was built without torch."""
     gfx: tuple[str, ...]
 
 
-_LABEL = re.compile(r"(?:rocm(?P<rocm>[\d.]+)|cpu)\.torch(?P<torch>[^+]+?)(?P<gfx>(?:\.gfx[^.]+)*)")
+_LABEL = re.compile(
+    r"(?:(?P<is_rocm>rocm)(?P<rocm>[\d.]*)|cpu)\.(?:torch(?P<torch>[^+]+?)|notorch)(?P<gfx>(?:\.gfx[^.]+)*)"
+)
 
 
 def built_for(version: str) -> BuiltFor | None:
@@ -78,14 +84,16 @@ def built_for(version: str) -> BuiltFor | None:
     BuiltFor(backend='rocm', rocm='6.4', torch='2.9.1', gfx=('gfx90a', 'gfx942'))
     >>> built_for("0.19.8+cpu.torch2.13.0")
     BuiltFor(backend='cpu', rocm='', torch='2.13.0', gfx=())
+    >>> built_for("4.0+rocm.notorch.gfx90a")
+    BuiltFor(backend='rocm', rocm='', torch='', gfx=('gfx90a',))
     >>> built_for("2.9.1+rocm6.4") is None
     True
     """
     match = _LABEL.fullmatch(Version(version).local or "")
     if match is None:
         return None
-    backend = "rocm" if match["rocm"] else "cpu"
-    return BuiltFor(backend, match["rocm"] or "", match["torch"], tuple(match["gfx"].split(".")[1:]))
+    backend = "rocm" if match["is_rocm"] else "cpu"
+    return BuiltFor(backend, match["rocm"] or "", match["torch"] or "", tuple(match["gfx"].split(".")[1:]))
 
 
 def names_torch(version: str) -> bool:

@@ -19,21 +19,38 @@ from resolver.errors import LockError, UsageError
 from resolver.model import SCHEMA, Requirement, Resolution
 from resolver.requirements import parse_requirement
 from resolver.textfile import read_text
+from resolver.texts import check_texts, explained, is_url, printable, quoted_url
+from resolver.versions import is_version
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+_NOT_OURS = (
+    "Resolve again, or get the lock again from where it came. Do not use a lock that somebody has changed."
+)
 _HEAD = "# Written by `matrix resolve`. To change it, change the request and resolve again.\n"
 _INTEGRITY = "integrity"
 """The table with the digest of all other data."""
+_URL_KEYS = {"url", "index"}
 _AGAIN = "Write it again with `matrix resolve`."
 
 
 def dumps(resolution: Resolution) -> str:
-    """Return the text of a lock."""
+    """Return the text of a lock.
+
+    Invisible characters in texts of others, such as the reason for a yanked file, become escapes.
+
+    Raises
+    ------
+    LockError
+        A value cannot be stored, because `read_lock` would reject it.
+    """
     import tomli_w
 
-    data = _without_empty(msgspec.to_builtins(resolution, builtin_types=(date,), enc_hook=encode))
+    data = _stored(msgspec.to_builtins(resolution, builtin_types=(date,), enc_hook=encode))
+    _converted(
+        data, "The resolution cannot be stored as a lock", hint="Change this value, and resolve again."
+    )
     data[_INTEGRITY] = {"sha256": digest_of(data)}
     return _HEAD + tomli_w.dumps(data, multiline_strings=False)
 
@@ -53,18 +70,27 @@ def decode(kind: type, value: object) -> Requirement:
         msg = "Expected a requirement as text"
         raise TypeError(msg)
     try:
-        return parse_requirement(value)
+        requirement = parse_requirement(value)
     except UsageError as error:
         raise ValueError(error.message.rstrip(".")) from None
+    if not is_url(requirement.url):
+        msg = f"the URL of {printable(value)!r} has characters that a URL must not have"
+        raise ValueError(msg)
+    return requirement
 
 
-def _without_empty(value: Any) -> Any:  # noqa: ANN401  any TOML value
-    """Return a value without keys that are empty or None: TOML has no null, and people read the file."""
+def _stored(value: Any, key: str = "") -> Any:  # noqa: ANN401  any TOML value
+    """Return a value as `read_lock` accepts it, without keys that are empty or None.
+
+    TOML has no null, and people read the file.
+    """
     if isinstance(value, dict):
-        items = {key: _without_empty(item) for key, item in value.items()}
-        return {key: item for key, item in items.items() if item not in ("", None, [], {})}
+        items = {printable(name): _stored(item, name) for name, item in value.items()}
+        return {name: item for name, item in items.items() if item not in ("", None, [], {})}
     if isinstance(value, list | tuple):
-        return [_without_empty(item) for item in value]
+        return [_stored(item, key) for item in value]
+    if isinstance(value, str):
+        return quoted_url(value) if key in _URL_KEYS else printable(value)
     return value
 
 
@@ -114,11 +140,29 @@ def read_lock(path: Path) -> Resolution:
     if written != {"sha256": digest_of(data)}:
         msg = f"{path} does not match its digest. It was changed after matrix wrote it."
         raise LockError(msg, hint=f"Change the request instead. {_AGAIN}")
+    check_texts(data, path, LockError, hint=_NOT_OURS)
+    return _converted(data, f"{path} is not a lock that this version of matrix can read", hint=_NOT_OURS)
+
+
+def _converted(data: dict[str, Any], problem: str, *, hint: str) -> Resolution:
+    """Return the data of a lock as a resolution.
+
+    Raises
+    ------
+    LockError
+        A value has the wrong type, or is not of its kind: a name, a version, a URL.
+    """
     try:
-        return msgspec.convert(data, Resolution, dec_hook=decode)
+        resolution = msgspec.convert(data, Resolution, dec_hook=decode)
     except msgspec.ValidationError as error:
-        msg = f"{path} is not a lock that this version of matrix can read: {error}."
-        raise LockError(msg, hint=_AGAIN) from None
+        raise LockError(f"{problem}: {explained(str(error), data)}.", hint=hint) from None
+    for number, pick in enumerate(resolution.picks):
+        if pick.kind == "distribution" and not (is_version(pick.version) and is_version(pick.pinned)):
+            msg = (
+                f"{problem}: picks[{number}].version is {printable(pick.version)!r}, which is not a version."
+            )
+            raise LockError(msg, hint=hint)
+    return resolution
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

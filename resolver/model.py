@@ -10,6 +10,7 @@ import msgspec
 from resolver.errors import UsageError, did_you_mean
 from resolver.facts.schema import Backend, EdgeKind, Git, Patch, Sdist, Status
 from resolver.indexes import File
+from resolver.texts import Digest, Gfx, Name, SiteName, Url, VersionText
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -148,17 +149,17 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     None means "not requested" in a request, and "there is none" in a resolution.
     """
 
-    site: str
+    site: SiteName
     date: date
     backend: Backend
-    gfx: tuple[str, ...] = ()
-    driver: str | None = None
+    gfx: tuple[Gfx, ...] = ()
+    driver: VersionText | None = None
     """Major.minor line of the kernel driver."""
     base_image: str | None = None
-    rocm: str | None = None
-    python: str | None = None
+    rocm: VersionText | None = None
+    python: VersionText | None = None
     """CPython minor version. In a request, the machine's own version if the target is the machine."""
-    glibc: str | None = None
+    glibc: VersionText | None = None
     """glibc version. In a request, the machine's own version if the target is the machine."""
 
 
@@ -171,7 +172,7 @@ class Preinstalled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     source: str
     """The file that lists them, or `IMAGE`."""
-    installed: dict[str, str] = {}
+    installed: dict[Name, str] = {}
     """Normalized name to version."""
 
     def __hash__(self) -> int:
@@ -214,7 +215,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Distribution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The chosen version of a distribution or platform component, and why it may be chosen."""
 
-    name: str
+    name: Name
     version: str
     variant: str = ""
     kind: Kind
@@ -222,9 +223,9 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     support: Status
     """The weakest status among its facts."""
     verdict: Verdict
-    wheel_version: str = ""
+    wheel_version: VersionText = ""
     """The version with its label, if we build it."""
-    index: str = ""
+    index: Url = ""
     """URL of the wheel index that serves it; empty for PyPI."""
     sdist: Sdist | None = None
     git: Git | None = None
@@ -234,7 +235,7 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     files: tuple[File, ...] = ()
     """The files from which pip may install it on the target: its wheels, or its sdist if it has no wheel. If
     we build it, the files that an index has."""
-    extras: tuple[str, ...] = ()
+    extras: tuple[Name, ...] = ()
     """The required extras, normalized and sorted."""
     alias_of: str = ""
     """The distribution that this alias stands for: our wheel of this name only requires that distribution."""
@@ -282,8 +283,8 @@ class Edge(
 ):
     """`subject` needs `object` to run or to be built."""
 
-    subject: str
-    object: str
+    subject: Name
+    object: Name
     kind: EdgeKind
     declared: bool
     """Whether the source declares it."""
@@ -296,10 +297,10 @@ class BaseImage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     path: str = ""
-    digest: str = ""
-    dockerhash: str = ""
+    digest: Digest = ""
+    dockerhash: Digest = ""
     """First digits of the digest of the image that it was built from."""
-    libstdcxx: str = ""
+    libstdcxx: VersionText = ""
     """GCC release of its libstdc++, if known."""
 
 
@@ -331,7 +332,7 @@ class Resolution(
     driver_window: DriverWindow | None = None
     """The site's window for its driver; None if the request names the driver."""
     picks: tuple[Distribution, ...] = ()
-    order: tuple[tuple[str, ...], ...] = ()
+    order: tuple[tuple[Name, ...], ...] = ()
     """Install order: each group needs only members of earlier groups."""
     edges: tuple[Edge, ...] = ()
     left_open: tuple[str, ...] = ()

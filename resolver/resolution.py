@@ -148,11 +148,12 @@ def _foreign_python(image: Image, version: str) -> str:
 
 
 def with_labels(target: Target, picks: Sequence[Distribution]) -> tuple[Distribution, ...]:
-    """Add the labelled version to the distributions to build."""
+    """Add the labelled version to the distributions to build.
+
+    All of them get a label: a wheel of a plain version could come from another index.
+    """
     versions = {pick.name: pick.version for pick in picks}
     torch, rocm = versions.get("torch", ""), versions.get("rocm", "")
-    if not torch or (target.backend == "rocm" and not rocm):
-        return tuple(picks)
     label = wheel_label(backend=target.backend, torch=torch, rocm=rocm, gfx=target.gfx)
     return tuple(
         replace(pick, wheel_version=labelled(pick.version, label)) if pick.origin == "build" else pick

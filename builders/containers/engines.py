@@ -182,6 +182,7 @@ def _apptainer_environment() -> dict[str, str]:
 
 _PODMAN_OPTIONS = (
     "--rm", "--quiet", "--http-proxy=false", "--log-driver=none", "--security-opt", "label=disable",
+    "--security-opt", "no-new-privileges", "--cap-drop", "all",
 )  # fmt: skip
 _FILES, _PROCESSES = 65536, 8192
 """The highest limits that are requested. By default podman requests more than an ordinary user, or root

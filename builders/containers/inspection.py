@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from packaging.version import Version
 
 from builders.cache import cache_root
 from builders.containers.engines import choose_runtime
@@ -25,6 +26,7 @@ from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
 from resolver.facts import schema
 from resolver.facts.catalog import Catalog
 from resolver.requirements import TRITON_NAMES, normalize_name
+from resolver.texts import check_texts, printable
 from resolver.versions import is_version, minor, newest_first, sort_key
 
 _FIRST_GCC = {
@@ -39,6 +41,7 @@ _CXX_STANDARD = "17"
 """C++ standard of the headers of every torch that has ROCm wheels today."""
 _SCRIPT = Path(__file__).with_name("inspect.sh")
 _MARK = "@fact"
+_LARGEST_OUTPUT = 32 * 2**20  # characters; a longer output lacks its end
 _VERSION = re.compile(r"\d+(\.\d+)+")
 _MPI = re.compile(r"(Open MPI|MPICH)\b\D*(\d+(?:\.\d+)+)")
 """Matches the output of Open MPI's ``ompi_info`` and ``mpirun``, and of MPICH's ``mpichversion``."""
@@ -227,7 +230,8 @@ def _inspected(runtime: Runtime, image: Image, log: Path) -> ImageFacts:
     what = f"Inspecting the base image {image.name}"
     run_in(runtime, ["/bin/sh", "-c", _SCRIPT.read_text()], View(), what=what, log=log)
     try:
-        facts = parse_output(log.read_text(errors="replace"), image)
+        with log.open(encoding="utf-8", errors="replace") as output:
+            facts = parse_output(output.read(_LARGEST_OUTPUT), image)
     except ValueError as error:
         msg = f"{what} failed: {error}.\n  Log: {log}"
         hint = "Run the command again. If it fails again, report the error with the log."
@@ -326,7 +330,7 @@ def parse_output(text: str, image: Image) -> ImageFacts:
         os_id=_only(lines, "os-id"),
         os_version=_only(lines, "os-version"),
         architecture=_only(lines, "architecture"),
-        glibc=_only(lines, "glibc").removeprefix("glibc "),
+        glibc=_version_in(_only(lines, "glibc")),
         glibcxx=versions["GLIBCXX"],
         cxxabi=versions["CXXABI"],
         gcc=versions["GCC"],
@@ -357,7 +361,7 @@ def _parse_lines(text: str) -> _Lines:
         if rows["end"] or _VALUES.get(key) != len(values):
             msg = f"unexpected line {rest[:80]!r}"
             raise ValueError(msg)
-        rows[key].append(values)
+        rows[key].append(list(map(printable, values)))
     if not rows["end"]:
         msg = "the end of its output is missing"
         raise ValueError(msg)
@@ -416,7 +420,9 @@ def _pythons(rows: Iterable[list[str]]) -> tuple[ImagePython, ...]:
         try:
             values = json.loads(answer)
             python = msgspec.convert({**values, "path": path}, ImagePython)
-        except (ValueError, TypeError) as error:
+            check_texts(values, path, UsageError)
+            Version(python.version)
+        except (ValueError, TypeError, RecursionError, UsageError) as error:
             msg = f"{path} printed {answer[:80]!r}: {error}"
             raise ValueError(msg) from None
         if values.get("implementation") == "cpython":
@@ -428,8 +434,11 @@ def _pythons(rows: Iterable[list[str]]) -> tuple[ImagePython, ...]:
 def _labels(text: str) -> dict[str, str]:
     if not text:
         return {}
-    labels = json.loads(text)
+    try:
+        labels = json.loads(text)
+    except RecursionError:
+        labels = None
     if not isinstance(labels, dict):
         msg = "the labels are not a JSON object"
         raise ValueError(msg)  # noqa: TRY004  damaged like any other line
-    return {str(key): str(value) for key, value in labels.items()}
+    return {printable(str(key)): printable(str(value)) for key, value in labels.items()}

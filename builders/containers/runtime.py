@@ -10,7 +10,6 @@ Sources: unshare(1), user_namespaces(7), network_namespaces(7).
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -20,7 +19,7 @@ from typing import ClassVar, Protocol
 import msgspec
 
 from builders.containers.image import Image
-from builders.containers.sandbox import HOME, command_line, layout, private_home, sandbox
+from builders.containers.sandbox import HOME, command_line, layout, private_home, sandbox, system_program
 from builders.process import clean_environment, output_in_container, output_of, run
 from builders.temporary import TemporaryDirectory
 
@@ -182,7 +181,7 @@ def _scratch(runtime: Runtime, view: View) -> Iterator[Path]:
 def without_network() -> tuple[str, ...]:
     """Return the prefix that cuts a command off from the network; empty if the kernel does not allow it."""
     for mapping in _MAPPINGS:
-        prefix = (shutil.which("unshare") or "unshare", "--user", mapping, "--net")
+        prefix = (system_program("unshare"), "--user", mapping, "--net")
         if only_loopback(output_of([*prefix, *DEVICES])):
             return prefix
     return ()
@@ -191,7 +190,7 @@ def without_network() -> tuple[str, ...]:
 @cache
 def can_mount() -> bool:
     """Return whether this user may mount file systems in its own namespace."""
-    unshare = shutil.which("unshare") or "unshare"
+    unshare = system_program("unshare")
     commands = ([unshare, "--user", mapping, "--mount", "echo", "yes"] for mapping in _MAPPINGS)
     return any(output_of(command).strip() == "yes" for command in commands)
 

@@ -143,6 +143,14 @@ def sandbox() -> Kind | None:
     return None
 
 
+def system_program(name: str) -> str:
+    """Return the path of a program of the system, else of a program on PATH, else its name.
+
+    Isolated programs see the system's programs. A program on PATH may be in a directory that they do not see.
+    """
+    return shutil.which(name, path=_SYSTEM_PATH) or shutil.which(name) or name
+
+
 def _machine_hidden() -> list[Path]:
     """Return the directories of users, agents, temporary files and the cache."""
     paths = [*_HIDDEN, str(cache_root()), *(os.environ.get(name, "") for name in _DIRECTORIES)]
@@ -219,7 +227,7 @@ def make_mount_point(path: Path, like: Path) -> None:
 
 def _bubblewrap(command: Sequence[str], where: Layout) -> list[str]:
     line = [
-        shutil.which("bwrap") or "bwrap", "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc",
+        system_program("bwrap"), "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc",
         "--uid", str(os.getuid()), "--gid", str(os.getgid()), "--cap-drop", "ALL", "--die-with-parent",
         "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev",
     ]  # fmt: skip
@@ -250,7 +258,7 @@ def _settings() -> list[str]:
 
 
 def _namespaces(command: Sequence[str], where: Layout) -> list[str]:
-    unshare = shutil.which("unshare") or "unshare"
+    unshare = system_program("unshare")
     outer = ["--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child", "--net", "--ipc"]
     inner = [unshare, "--user", *_mapping(), "--", *command]
     script = where.scratch / "enter.sh"  # as an argument, it would fill the logs
@@ -262,7 +270,7 @@ def _namespaces(command: Sequence[str], where: Layout) -> list[str]:
 def _mapping() -> tuple[str, ...]:
     """Return the options that keep the user's ID; util-linux before 2.36 can only map it to 0."""
     own = (f"--map-user={os.getuid()}", f"--map-group={os.getgid()}")
-    works = output_of([shutil.which("unshare") or "unshare", "--user", *own, "echo", "works"])
+    works = output_of([system_program("unshare"), "--user", *own, "echo", "works"])
     return own if works else ("--map-root-user",)
 
 

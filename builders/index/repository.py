@@ -61,6 +61,7 @@ from builders.index.pages import (
 )
 from resolver.errors import DamagedIndexError, MatrixError, NameTakenError
 from resolver.reporter import SILENT, Reporter
+from resolver.texts import escaped
 
 _CHUNK = 1 << 18  # bytes
 _LARGEST_PAGE = 1 << 28  # bytes; a page with 10,000 wheels has 4 MB
@@ -441,8 +442,8 @@ class Index:
 
     def _status(self, project: str) -> Status:
         try:
-            return msgspec.json.decode(self.read(self.status / project) or b"{}", type=Status)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+            return msgspec.convert(escaped(json.loads(self.read(self.status / project) or b"{}")), Status)
+        except (msgspec.ValidationError, ValueError, RecursionError):
             return ACTIVE
 
     def _names(self, project: str) -> list[str]:
@@ -603,7 +604,7 @@ class Index:
 
     def _read_record(self, path: Path) -> dict[str, Any]:
         try:
-            record = json.loads(self.read(path) or b"{}")
+            record = escaped(json.loads(self.read(path) or b"{}"))
         except (OSError, ValueError, RecursionError):
             return {}
         return record if isinstance(record, dict) else {}

@@ -16,6 +16,8 @@ import msgspec
 from resolver.versions import shorten
 
 _DEEPEST = 20  # names in the longest chain that is followed
+_MOST_STEPS = 20_000  # expressions that are followed in one file; names may refer to each other many times
+_LONGEST_TEXT = 10_000  # characters
 _LONGEST_DEFAULT = 60  # characters
 _SAME_PATH = {"abspath", "realpath", "resolve", "absolute", "fspath", "str", "Path", "as_posix"}
 """Functions and methods that do not change a path in the source."""
@@ -119,6 +121,7 @@ class _Reader(ast.NodeVisitor):
             node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)
         }
         self._aliases = _extension_aliases(tree)
+        self._steps = 0
         self._definitions: list[str] = []
         self._optional = False
         self._conditional = False
@@ -253,7 +256,7 @@ class _Reader(ast.NodeVisitor):
         argument = keywords.get("name") or (node.args[0] if node.args else None)
         if argument is None or isinstance(argument, ast.Starred):
             return
-        name = self._text(argument)
+        name = self._name(argument)
         sources = keywords.get("sources") or (node.args[1] if len(node.args) > 1 else None)
         self.script.extensions.append(
             Extension(
@@ -279,7 +282,7 @@ class _Reader(ast.NodeVisitor):
                 self.script.extensions.append(Extension(name, "cythonize", self._where(node), (file,)))
 
     def _add_variable(self, arguments: list[ast.expr], node: ast.expr) -> None:
-        name = self._text(arguments[0]) if arguments else None
+        name = self._name(arguments[0]) if arguments else None
         if name is None:
             text = f"{self._where(node)} reads an environment variable whose name it computes"
             self.script.undetermined.append(text)
@@ -289,8 +292,22 @@ class _Reader(ast.NodeVisitor):
 
     # Values
 
+    def _name(self, node: ast.expr) -> str | None:
+        """Return the text of a name; None if it could not be determined, or is not one printable line."""
+        text = self._text(node)
+        return text if text and text.isprintable() else None
+
+    def _is_over(self) -> bool:
+        """Count an expression that is followed; return whether there were too many."""
+        self._steps += 1
+        if self._steps == _MOST_STEPS:
+            self.script.undetermined.append(f"{self.script.file} has too many expressions to follow")
+        return self._steps >= _MOST_STEPS
+
     def _files(self, node: ast.expr, depth: int = 0) -> list[str]:
         """Return the source files, or patterns of source files, that an expression names."""
+        if self._is_over():
+            return []
         text = self._text(node)
         if text is not None:
             return [text] if _SOURCE_FILE.search(text) else []
@@ -313,7 +330,7 @@ class _Reader(ast.NodeVisitor):
     def _text(self, node: ast.expr, depth: int = 0) -> str | None:
         """Return the string value of an expression; None if it could not be determined."""
         text: str | None = None
-        if depth > _DEEPEST:
+        if depth > _DEEPEST or self._is_over():
             return None
         depth += 1
         match node:
@@ -332,7 +349,7 @@ class _Reader(ast.NodeVisitor):
                 text = _parent(self._text(inner, depth))
             case ast.Call(func=function, args=arguments):
                 text = self._called(function, arguments, depth)
-        return text
+        return text if text is None or len(text) <= _LONGEST_TEXT else None
 
     def _called(self, function: ast.expr, arguments: list[ast.expr], depth: int) -> str | None:
         """Return the result of a function or method on paths."""

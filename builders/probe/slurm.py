@@ -65,6 +65,9 @@ def job_script(job: Job) -> str:
         if value and not _PLAIN.fullmatch(value.replace(":", "")):
             msg = f"{value!r} is not a valid value for sbatch's --{name}."
             raise UsageError(msg)
+    if not job.output.isprintable() or {*'"\\'} & {*job.output}:
+        msg = f"sbatch cannot write the output of a job to {job.output!r}."
+        raise UsageError(msg, hint="Use a directory without quotes, backslashes and control characters.")
     lines = [f"#SBATCH --{name}={value}" for name, value in options.items() if value]
     return "\n".join(
         [

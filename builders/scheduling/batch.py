@@ -14,7 +14,7 @@ import shutil
 import time
 from abc import ABC, abstractmethod
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import msgspec
 
@@ -24,6 +24,7 @@ from builders.lease import holder_of
 from builders.records import failure_path, log_path
 from builders.scheduling.watch import task_names
 from resolver.errors import CommandError, MatrixError, UsageError
+from resolver.texts import Digest, Name, VersionText, check_texts, explained
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -46,13 +47,16 @@ _NO_JOBS_HINT = (
 _ANOTHER_FAILED = "another wheel failed, and --keep-going is not set"
 
 
+JobNumber = Annotated[str, msgspec.Meta(pattern="^[0-9]+(@[0-9]+)?$")]
+
+
 class WheelTask(msgspec.Struct, frozen=True):
     """The part of a task of a plan that a job needs."""
 
-    key: str
-    name: str
-    version: str
-    requires: tuple[str, ...]
+    key: Name
+    name: Name
+    version: VersionText
+    requires: tuple[Name, ...]
     """Keys of the tasks whose wheels are installed for this task."""
     cores: int
     memory_gib: float
@@ -66,9 +70,9 @@ class WheelTask(msgspec.Struct, frozen=True):
 class SubmittedJob(msgspec.Struct):
     """A job of a run; the batch system assigns the `number`."""
 
-    number: str
-    keys: tuple[str, ...]
-    after: tuple[str, ...]
+    number: JobNumber
+    keys: tuple[Name, ...]
+    after: tuple[JobNumber, ...]
     """Numbers of the jobs that must have succeeded before it starts."""
     state: str = "PENDING"
     """As Slurm names it."""
@@ -91,7 +95,7 @@ class Run(msgspec.Struct, kw_only=True):
     """Everything that is stored about a run, in one file."""
 
     schema: int = 1
-    id: str = msgspec.field(default_factory=lambda: secrets.token_hex(4))
+    id: Digest = msgspec.field(default_factory=lambda: secrets.token_hex(4))
     """Suffix of the names of all its jobs."""
     directory: str
     """Where the jobs run."""
@@ -215,13 +219,17 @@ class Executor(ABC):
             Its file cannot be read.
         """
         path = self.state_file
+        hint = f"List the jobs with `{self.how_to_find_jobs}`, then remove {path}."
+        data: object = None
         try:
-            return msgspec.json.decode(path.read_bytes(), type=Run)
+            data = msgspec.json.decode(path.read_bytes())
+            check_texts(data, path, MatrixError, hint, lines=True)
+            return msgspec.convert(data, Run)
         except FileNotFoundError:
             return None
         except msgspec.MsgspecError as error:
-            msg = f"{path}, which lists the {self.title} jobs of a run, cannot be read: {error}"
-            hint = f"List the jobs with `{self.how_to_find_jobs}`, then remove {path}."
+            reason = explained(str(error), data)
+            msg = f"{path}, which lists the {self.title} jobs of a run, cannot be read: {reason}."
             raise MatrixError(msg, hint=hint) from None
 
     def check(self) -> None:

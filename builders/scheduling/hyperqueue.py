@@ -196,7 +196,7 @@ class HyperQueue(Executor):
         CommandError
             The server does not respond.
         """
-        self.run.server = self._server = str(cache_root() / "hq" / self.run.id)
+        self.run.server = self._server = self._own_server
         self._save()
         log = self.index.state_directory("logs") / f"hq-server-{self.run.id}.log"
         start_in_background(self._command("server", "start", output="cli"), log)
@@ -208,10 +208,15 @@ class HyperQueue(Executor):
         start_in_background([*step, "--mem=0", *worker], log)
         self.reporter.info(f"Started a HyperQueue server and workers in this allocation. Log: {log}")
 
+    @property
+    def _own_server(self) -> str:
+        """The directory of a server that is started for the run."""
+        return str(cache_root() / "hq" / self.run.id)
+
     def _forget(self) -> None:
         if self.run.server:
             bytes_of(self._command("server", "stop", output="cli"))
-            shutil.rmtree(self.run.server, ignore_errors=True)
+            shutil.rmtree(self._own_server, ignore_errors=True)  # the state may name another directory
         super()._forget()
 
     # Follow.

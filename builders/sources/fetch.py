@@ -16,6 +16,7 @@ from builders.files import temporary_sibling
 from builders.io_errors import explain_cache_errors
 from builders.sources.download import Downloads, check_hash, download
 from builders.sources.git import Repository
+from builders.sources.metadata_file import check_metadata
 from builders.sources.source import obtain, patches_of
 from builders.urls import OFFLINE_HINT, git_commit, local_path, without_password
 from resolver.errors import EnvironmentLacksError, MatrixError
@@ -102,7 +103,8 @@ def fetch_file(file: File, downloads: Downloads, *, offline: bool = False) -> bo
     HashMismatchError
         The file does not have the hash in the lock.
     SourceError
-        The index no longer has the file, or the repository no longer has the commit.
+        The index no longer has the file, or the repository no longer has the commit. Or the metadata that the
+        index serves for a wheel differs from the metadata in the wheel.
     EnvironmentLacksError
         The network is missing, or the cache is not writable.
     """
@@ -122,6 +124,7 @@ def fetch_file(file: File, downloads: Downloads, *, offline: bool = False) -> bo
         _pack_commit(file.url, *commit, target, downloads.mirrors)
     else:
         download(file.url, target, file.sha256, downloads)
+        check_metadata(file, target, downloads)
     return True
 
 

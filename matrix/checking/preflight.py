@@ -112,7 +112,9 @@ def _ask(document: Document, expected: Expected, texts: Mapping[int, str], secon
         cwd = Path(document.name).absolute().parent if expected.consumer == "pip" else work
         log = work / "output.log"
         try:
-            run(command, what="pip", log=log, cwd=cwd, env=_environment(expected), timeout=seconds)
+            # A pip that is ended leaves its temporary files.
+            env = _environment(expected) | {"TMPDIR": str(work)}
+            run(command, what="pip", log=log, cwd=cwd, env=env, timeout=seconds)
         except TooSlowError:
             return _not_run(f"pip did not finish within {seconds:g} s")
         except CommandError as error:

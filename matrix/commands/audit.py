@@ -13,9 +13,10 @@ from builders.audit.runtime_libraries import read_conda, read_image_facts
 from builders.audit.wheel_audit import Report
 from matrix.json_document import JsonDocument
 from matrix.options import add_format
-from matrix.render import findings_text, printable
+from matrix.render import findings_text
 from resolver.errors import UsageError, did_you_mean
 from resolver.facts.catalog import Catalog, recipe_for
+from resolver.texts import printable
 
 if TYPE_CHECKING:
     import argparse

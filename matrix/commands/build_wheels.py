@@ -38,6 +38,7 @@ from matrix.coverage import (
     cover,
     coverage_text,
 )
+from matrix.hosts import report_hosts
 from matrix.json_document import JsonDocument
 from matrix.locking import same_target
 from matrix.options import (
@@ -184,6 +185,7 @@ def _lock(context: Context, names: Sequence[str]) -> tuple[Resolution | None, Ca
     if context.has_lock:
         catalog = context.catalog_of_lock
         same_target(context.lock, args, catalog)
+        report_hosts(context)
         return context.lock, catalog
     catalog = context.catalog_with_image
     if names and not context.settings.has_requirements:

@@ -10,8 +10,9 @@ from builders.io_errors import not_an_index
 from builders.records import BuildRecord, build_records
 from matrix.json_document import JsonDocument
 from matrix.options import add_format, add_index, add_names
-from matrix.render import counted, duration, printable
+from matrix.render import counted, duration
 from matrix.request import check_names
+from resolver.texts import printable
 
 if TYPE_CHECKING:
     import argparse

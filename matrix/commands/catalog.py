@@ -16,7 +16,7 @@ from builders.sources import index_url
 from matrix import learning
 from matrix.consequences_text import consequences_text, summary
 from matrix.json_document import JsonDocument
-from matrix.options import add_action, add_catalog, add_format, add_names
+from matrix.options import add_action, add_catalog, add_format, add_names, output_path
 from matrix.refresh import update as updating
 from matrix.render import counted
 from matrix.settings import load_catalog, overlays
@@ -147,7 +147,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "-o",
             "--output",
             metavar="FILE",
-            type=Path,
+            type=output_path,
             default=default,
             help="file of facts to which new rows are appended (default: %(default)s)",
         )

@@ -223,7 +223,7 @@ def _records(args: argparse.Namespace, side: Side) -> Iterator[WheelRecord]:
             made = built_for(str(version))
             if made is None or made.backend != target.backend or not {*target.gfx} <= {*made.gfx}:
                 continue
-            pins = {"torch": f"=={made.torch}"}
+            pins = {"torch": f"=={made.torch}"} if made.torch else {}
             pins |= {"rocm": f"=={made.rocm}.*"} if made.rocm else {}
             pins |= _python_of(tags)
             yield WheelRecord(path.name, project, version.public, pins)

@@ -16,8 +16,9 @@ from builders.wheel_requirements import unmet_requirements
 from matrix.consumers import Consumer, consumer_names, load_consumer
 from matrix.consumers.shared.files import Layout, files_in_wheelhouse, write_files
 from matrix.consumers.shared.installation import Installation, left_to_pip, pin
+from matrix.hosts import report_hosts
 from matrix.locking import names_target, same_target
-from matrix.options import add_index, add_lock, add_target_options
+from matrix.options import add_index, add_lock, add_target_options, output_path
 from matrix.render import sdists_text, shortened
 from resolver.errors import MatrixError, UsageError
 
@@ -70,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         metavar="FILE|DIR",
-        type=Path,
+        type=output_path,
         help="the main file, or a directory for all files (default: print the main file)",
     )
     add_target_options(parser)
@@ -95,6 +96,7 @@ def execute(context: Context) -> int:
     installation = replace(installation, left_open=_left_open(lock, wheels))
     if args.hashes:
         installation = replace(installation, hashes=_hashes(installation, wheels, index))
+    report_hosts(context)
     files = consumer.emit(installation, layout)
     findings = list(consumer.check(installation, layout))
     _write(files, args.output, folder, console)
@@ -127,7 +129,7 @@ def _write(files: Sequence[File], output: Path | None, folder: Path, console: Co
 
 
 def _check_options(args: argparse.Namespace, consumer: Consumer) -> None:
-    if args.index_url is not None and not _URL.fullmatch(args.index_url):
+    if args.index_url is not None and not (_URL.fullmatch(args.index_url) and args.index_url.isprintable()):
         msg = f"--index-url {args.index_url!r} is not a URL."
         raise UsageError(msg, hint="Example: https://wheels.example/simple, or file:///scratch/index/simple.")
     if args.wheelhouse is not None and args.index_url is not None:

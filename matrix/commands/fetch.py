@@ -25,6 +25,7 @@ from builders.sources import (
 from builders.wheel_requirements import unmet_requirements
 from matrix.api import package_indexes
 from matrix.build_requirements import fetch_build_requirements
+from matrix.hosts import report_hosts
 from matrix.json_document import JsonDocument
 from matrix.locking import same_image
 from matrix.options import add_build_host_options, add_format, add_index, add_lock, add_names
@@ -109,6 +110,7 @@ def execute(context: Context) -> int:
     lock = context.lock
     catalog = context.catalog_of_lock
     same_image(lock, args, catalog)
+    report_hosts(context)
     if args.wheelhouse is not None:
         _check_wheelhouse_options(args, lock)
     published = [pick for pick in lock.distributions if pick.origin == "published" and pick.files]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import date
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -12,7 +11,7 @@ from msgspec.structs import asdict
 
 from matrix.json_document import JsonDocument
 from matrix.locking import names_target, same_target
-from matrix.options import add_lock, add_names, add_target_options
+from matrix.options import add_lock, add_names, add_target_options, output_path
 from matrix.render import counted
 from matrix.resolution_text import names_of_others, others_text, show_conflict, title_of
 from matrix.screen import PLAIN
@@ -80,7 +79,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with a lock: show only these and their requirements (default: all); without: resolve these",
     )
     add_lock(parser)
-    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="where to write (default: stdout)")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", type=output_path, help="where to write (default: stdout)"
+    )
     parser.add_argument("--format", choices=FORMATS, default="text")
     parser.add_argument(
         "--build-tools",

@@ -32,7 +32,7 @@ from builders.index.maintenance import (
 from builders.index.repository import build_key_of
 from builders.io_errors import not_an_index
 from matrix.json_document import JsonDocument
-from matrix.options import add_action, add_format, add_index, add_names
+from matrix.options import add_action, add_format, add_index, add_names, output_path
 from matrix.render import counted, findings_text
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
 from resolver.lock import read_lock
@@ -167,7 +167,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     made["serve"].add_argument(
         "--port", type=_port, default=8080, help="port; 0 uses a free port (default: %(default)s)"
     )
-    made["pack"].add_argument("-o", "--output", metavar="FILE", type=Path, default=Path("index.squashfs"))
+    made["pack"].add_argument(
+        "-o", "--output", metavar="FILE", type=output_path, default=Path("index.squashfs")
+    )
     for name in ("remove", "prune"):
         made[name].add_argument("--dry-run", action="store_true", help="print the list, but remove nothing")
     for name, subparser in made.items():

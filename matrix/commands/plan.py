@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builders.index import Index
@@ -17,6 +16,7 @@ from matrix.options import (
     add_names,
     add_target_options,
     add_wheel_options,
+    output_path,
 )
 from matrix.plan_formats import FORMATS
 from matrix.planning import SHORT_KEY, contexts_of_locks, make_plan, tasks_of
@@ -46,7 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_table(parser)
     add_limits(parser)
     add_format(parser, ("text", "json", *FORMATS))
-    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="where to write (default: stdout)")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", type=output_path, help="where to write (default: stdout)"
+    )
     add_target_options(parser)
 
 

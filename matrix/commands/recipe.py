@@ -16,8 +16,16 @@ from builders.learning.source import SourceFacts
 from builders.plan import plan
 from matrix.api import check_build_hosts, package_indexes, resolve_settings
 from matrix.json_document import JsonDocument
-from matrix.options import add_action, add_catalog, add_format, add_index, add_index_access, nonempty
-from matrix.render import findings_text, printable
+from matrix.options import (
+    add_action,
+    add_catalog,
+    add_format,
+    add_index,
+    add_index_access,
+    nonempty,
+    output_path,
+)
+from matrix.render import findings_text
 from matrix.resolution_text import conflict_text
 from matrix.settings import Settings, load_catalog, merge, overlays
 from resolver.errors import MatrixError, UsageError
@@ -25,6 +33,7 @@ from resolver.facts.loading import load_uncached, overlay_files, shipped_files
 from resolver.facts.schema import Recipe
 from resolver.providers.inferred import with_releases_of
 from resolver.model import Conflict
+from resolver.texts import printable
 
 if TYPE_CHECKING:
     import argparse
@@ -84,7 +93,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "requirements", nargs="*", metavar="REQ", help="additional build requirements, such as torch==2.13.0"
     )
     draft.add_argument(
-        "-o", "--output", metavar="FILE", type=Path, help="the catalog file to write (default: NAME.toml)"
+        "-o",
+        "--output",
+        metavar="FILE",
+        type=output_path,
+        help="the catalog file to write (default: NAME.toml)",
     )
     draft.add_argument("--no-build", action="store_true", help="write the file only")
     draft.add_argument(

@@ -15,7 +15,7 @@ from builders.records import BuildRecord, build_records
 from matrix.consequences_json import DiffDocument
 from matrix.consequences_text import HEADINGS, summary
 from matrix.locking import names_target
-from matrix.options import add_index, add_lock, add_names, add_target_options
+from matrix.options import add_index, add_lock, add_names, add_target_options, output_path
 from matrix.report.graph_data import graph_data
 from matrix.report.index_data import timeline, wheels
 from matrix.report.page import Report, render_page
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         metavar="FILE",
-        type=Path,
+        type=output_path,
         default=Path("report.html"),
         help="default: %(default)s",
     )

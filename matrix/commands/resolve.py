@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builders.constants import INDEX_DIRECTORY, LOCK_FILE
@@ -17,6 +16,7 @@ from matrix.options import (
     add_names,
     add_target_options,
     normalized_name,
+    output_path,
 )
 from matrix.render import sdists_text
 from matrix.resolution_json import resolution_document
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         metavar="FILE",
-        type=Path,
+        type=output_path,
         default=LOCK_FILE,
         help="the lock (default: %(default)s)",
     )

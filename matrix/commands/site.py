@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from builders.learning.machine import learn_machine, site_name
 from matrix.json_document import JsonDocument
-from matrix.options import add_action, add_catalog, add_format
+from matrix.options import add_action, add_catalog, add_format, output_path
 from matrix.refresh.update import Draft
 from matrix.settings import overlays
 from resolver.errors import UsageError
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "directory with base images of the site (repeatable)"
     init.add_argument("--images", metavar="DIR", type=Path, action="append", default=[], help=text)
     init.add_argument(
-        "-o", "--output", metavar="FILE", type=Path, help="the file to write (default: NAME.toml)"
+        "-o", "--output", metavar="FILE", type=output_path, help="the file to write (default: NAME.toml)"
     )
     add_catalog(init)
     add_format(init)

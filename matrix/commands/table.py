@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builders.files import atomic_path
-from matrix.options import add_names, add_target_options
+from matrix.options import add_names, add_target_options, output_path
 from matrix.report.page import render_page
 from matrix.report.table_data import table_report
 from matrix.resolution_text import show_conflict
@@ -39,7 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "is available for the backend); torch>=2.6, python==3.12 and rocm==6.4.* limit the rows",
     )
     parser.add_argument("--format", choices=FORMATS, default="table", help="default: %(default)s")
-    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="where to write (default: stdout)")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", type=output_path, help="where to write (default: stdout)"
+    )
     parser.add_argument(
         "--all-rows",
         action="store_true",

@@ -28,7 +28,7 @@ from builders.wheel_requirements import environment_of
 from matrix.container_variables import site_changes
 from matrix.context import built_recipes
 from matrix.json_document import JsonDocument
-from matrix.options import add_catalog, add_format, add_index
+from matrix.options import add_catalog, add_format, add_index, output_path
 from matrix.render import counted, findings_text
 from resolver.errors import UsageError
 from resolver.facts.schema import Recipe
@@ -123,7 +123,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         metavar="FILE",
-        type=Path,
+        type=output_path,
         default=SCRIPT,
         help="script of the job (default: %(default)s)",
     )

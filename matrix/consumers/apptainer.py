@@ -8,11 +8,12 @@ LUMI-training-materials docs/2day-20260422/205-Containers.md ("unprivileged proo
 
 from __future__ import annotations
 
+import re
 from shlex import quote
 from typing import TYPE_CHECKING
 
 from matrix.consumers import Consumer
-from matrix.consumers.shared.files import MARK, File, Source
+from matrix.consumers.shared.files import MARK, File, Source, comments
 from matrix.consumers.shared.requirements import (
     IMAGE_HASHES_HINT,
     constraint_lines,
@@ -21,6 +22,7 @@ from matrix.consumers.shared.requirements import (
 )
 from matrix.consumers.shared.shell import environment_steps, site_environment
 from resolver.errors import UsageError
+from resolver.texts import printable
 
 if TYPE_CHECKING:
     from matrix.consumers.shared.files import Layout
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 _PREFIX = "/opt/matrix"
 """Path of the environment in the image."""
 _FILES = "/opt/matrix-files"
+_END = "# end of the file"
+"""The end of a here-document; no requirement can be this text, as it could be a word."""
 
 
 def _emit(installation: Installation, layout: Layout) -> list[File]:
@@ -39,10 +43,11 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
         raise UsageError(msg, hint=hint)
     copied, lines = _sources(installation, layout)
     for path in (installation.image_path, *(source for source, _ in copied)):
-        if any(char.isspace() or char in "*?[]{}\"'\\" for char in path):
+        if not path.isprintable() or any(char.isspace() or char in "*?[]{}\"'\\" for char in path):
             msg = f"A definition file cannot contain {path!r}, because of its spaces or special characters."
             raise UsageError(msg, hint="Move or link it to another path.")
-    bootstrap, _, address = installation.image_path.rpartition("://")
+    remote = re.fullmatch(r"([a-z]+)://(.+)", installation.image_path)
+    bootstrap, address = remote.groups() if remote else ("localimage", installation.image_path)
     notes = [
         f"{installation.heading}; {MARK} --for apptainer`.",
         f"Build with `singularity build container.sif {quote(layout.main)}` (or `apptainer build`).",
@@ -53,8 +58,8 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
         *preinstalled_note(installation),
     ]
     text = [
-        *(f"# {note}" for note in notes),
-        f"Bootstrap: {bootstrap or 'localimage'}",
+        *comments(notes),
+        f"Bootstrap: {bootstrap}",
         f"From: {address}",
         "",
         "%files",
@@ -62,12 +67,12 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
         "",
         "%post",
         f"mkdir -p {_FILES}",
-        f"cat > {_FILES}/requirements.txt <<'REQUIREMENTS'",
+        f"cat > {_FILES}/requirements.txt <<'{_END}'",
         *lines,
-        "REQUIREMENTS",
-        f"cat > {_FILES}/constraints.txt <<'CONSTRAINTS'",
+        _END,
+        f"cat > {_FILES}/constraints.txt <<'{_END}'",
         *constraint_lines(installation, ()),
-        "CONSTRAINTS",
+        _END,
         environment_steps(installation, _PREFIX, _FILES),
         "# The layers are squashed, so removed files take no space in the image.",
         f"rm -rf {_FILES}",
@@ -77,7 +82,7 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
         site_environment(installation),
         "",
         "%labels",
-        f"org.matrix.site {installation.lock.target.site}",
+        f"org.matrix.site {printable(installation.lock.target.site)}",
         f"org.matrix.date {installation.lock.target.date}",
         *(f"org.matrix.{pick.name} {pick.pinned}" for pick in installation.on_top),
         "",
@@ -93,7 +98,7 @@ def _digest_note(installation: Installation) -> list[str]:
     digest = image.digest.removeprefix("sha256:") if image else ""
     if not image or not digest or not image.path.endswith(".sif"):
         return []
-    return [f"Check the base image first: `echo '{digest}  {image.path}' | sha256sum -c`"]
+    return [f"Check the base image first: `echo {quote(f'{digest}  {image.path}')} | sha256sum -c`"]
 
 
 def _sources(installation: Installation, layout: Layout) -> tuple[list[tuple[str, str]], list[str]]:

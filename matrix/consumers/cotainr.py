@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from builders.constants import MOUNT_POINT
 from matrix.consumers import Consumer
-from matrix.consumers.shared.files import MARK, File
+from matrix.consumers.shared.files import MARK, File, comments
 from matrix.consumers.shared.requirements import environment_file, reject_preinstalled, requirement_lines
 from matrix.consumers.shared.shell import (
     ENVIRONMENT,
@@ -48,11 +48,11 @@ def _environment_of_jobs(installation: Installation) -> list[File]:
     """Return the file that job scripts source, if programs need any variable."""
     if not installation.variables:
         return []
-    lines = [
-        f"# {installation.heading}; {MARK} --for cotainr`.",
-        f"# Source it in every job script: source {ENVIRONMENT}",
-        site_environment(installation),
+    notes = [
+        f"{installation.heading}; {MARK} --for cotainr`.",
+        f"Source it in every job script: source {ENVIRONMENT}",
     ]
+    lines = [*comments(notes), site_environment(installation)]
     return [File(ENVIRONMENT, "\n".join(lines) + "\n")]
 
 

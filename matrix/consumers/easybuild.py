@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from matrix.consumers import Consumer
-from matrix.consumers.shared.files import MARK, File
+from matrix.consumers.shared.files import MARK, File, comments
 from matrix.consumers.shared.installation import pin
 from matrix.consumers.shared.requirements import (
     IMAGE_HASHES_HINT,
@@ -20,12 +20,14 @@ from matrix.consumers.shared.requirements import (
     requirement_lines,
 )
 from resolver.errors import UsageError
+from resolver.texts import printable
 
 if TYPE_CHECKING:
     from matrix.consumers.shared.files import Layout
     from matrix.consumers.shared.installation import Installation
 
 _VENV = "%(installdir)s/user-software/venv"
+_INTERPRETED = ("$", "`", "\\", "{", "}", '"""', "%(")
 _SPECIAL = "%$`\\{}\"',: "
 
 
@@ -44,19 +46,22 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
         "# EasyBuild compares the image with the digest in the lock. The image must be the only source.",
         f"checksums = [{digest!r}]",
     ]
-    lines = [
-        f"# {installation.heading}; {MARK} --for easybuild`.",
-        "# Copy these lines into the container's easyconfig, below local_singularity_bind, local_sif and",
-        "# local_conda_env. Run local_matrix_install where the easyconfig fills the virtual environment.",
-        "# The image already has these distributions, and constraints keep them: "
+    notes = [
+        f"{installation.heading}; {MARK} --for easybuild`.",
+        "Copy these lines into the container's easyconfig, below local_singularity_bind, local_sif and",
+        "local_conda_env. Run local_matrix_install where the easyconfig fills the virtual environment.",
+        "The image already has these distributions, and constraints keep them: "
         + ", ".join(map(pin, installation.preinstalled)),
+    ]
+    lines = [
+        *comments(notes),
         *(checksums if digest else ()),
         'local_pip_requirements = """',
-        *requirement_lines(installation, layout.local, installation.on_top),
+        *_checked(requirement_lines(installation, layout.local, installation.on_top)),
         "",
         '"""',
         'local_pip_constraints = """',
-        *constraint_lines(installation, ()),
+        *_checked(constraint_lines(installation, ())),
         "",
         '"""',
         f"# The {layout.what}. It is not needed after the module is built.",
@@ -75,6 +80,21 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
         "]",
     ]
     return [File(layout.main, "\n".join(lines) + "\n")]
+
+
+def _checked(lines: list[str]) -> list[str]:
+    """Return lines that neither Python, EasyBuild's templates nor the shell's here-document would change.
+
+    Raises
+    ------
+    UsageError
+        A line has a character that one of them interprets, or would end the here-document.
+    """
+    for line in lines:
+        if line == "EOF" or not line.isprintable() or any(text in line for text in _INTERPRETED):
+            msg = f"EasyBuild or the shell would change this line: {printable(line)}"
+            raise UsageError(msg, hint="Use --for venv, or request this distribution in another way.")
+    return lines
 
 
 CONSUMER = Consumer(file="easyconfig-lines.py", emit=_emit, hashes_hint=IMAGE_HASHES_HINT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from builders.findings import Finding
@@ -29,7 +30,7 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
     name = "constraints.txt"
     no_deps = "--no-deps " if installation.is_complete else ""
     notes = [
-        f"Install with `python -m pip install {no_deps}-r {layout.main} -c {name}`.",
+        f"Install with `python -m pip install {no_deps}-r {quote(layout.main)} -c {name}`.",
         f"Keep these versions in later installs with: -c {name}",
         *preinstalled_note(installation),
     ]

@@ -11,6 +11,7 @@ Specification: https://packaging.python.org/en/latest/specifications/pylock-toml
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -212,7 +213,9 @@ def _direct(pick: Distribution, file: LockedFile) -> Package:
 
 
 def _time(file: LockedFile) -> datetime | None:
-    return datetime.fromisoformat(file.uploaded) if file.uploaded else None
+    with suppress(ValueError):
+        return datetime.fromisoformat(file.uploaded)
+    return None
 
 
 def _published(pick: Distribution, python: str) -> Package:

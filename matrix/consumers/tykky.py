@@ -16,7 +16,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from matrix.consumers import Consumer
-from matrix.consumers.shared.files import MARK, File
+from matrix.consumers.shared.files import MARK, File, comments
 from matrix.consumers.shared.requirements import (
     environment_file,
     reject_preinstalled,
@@ -46,10 +46,13 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
     reject_preinstalled(installation, "conda environments")
     lines = requirement_lines(installation, layout.local)
     about = [f"{_SCRIPT} passes this file to conda-containerize -r."]
+    notes = [
+        f"{installation.heading}; {MARK} --for tykky`.",
+        "The programs of the environment set these variables.",
+        "Otherwise packages in ~/.local would take precedence over those of the environment.",
+    ]
     variables = [
-        f"# {installation.heading}; {MARK} --for tykky`.",
-        "# The programs of the environment set these variables.",
-        "# Otherwise packages in ~/.local would take precedence over those of the environment.",
+        *comments(notes),
         "export PYTHONNOUSERSITE=1",
         site_environment(installation),
     ]
@@ -82,7 +85,7 @@ def _build_script(installation: Installation, layout: Layout) -> str:
         load=r"; on LUMI: \`module load LUMI lumi-container-wrapper\`"
         if installation.lock.target.site.startswith("lumi")
         else "",
-        python=installation.python,
+        python=quote(installation.python),
         script=_SCRIPT,
         stoppable=stoppable(_SCRIPT, "target"),
         checks="\n".join([*moved, *exports]),

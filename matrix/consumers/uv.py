@@ -14,11 +14,12 @@ from urllib.parse import parse_qsl
 
 from builders.urls import git_commit, local_path
 from matrix.consumers import Consumer
-from matrix.consumers.shared.files import MARK, File
+from matrix.consumers.shared.files import MARK, File, comments
 from matrix.consumers.shared.installation import index_of, pin, wheel_only
 from matrix.consumers.shared.requirements import reject_preinstalled
 from resolver.errors import UsageError
 from resolver.model import PLATFORM
+from resolver.texts import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,12 +44,12 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
     pinned = list(map(pin, picks))
     binary = [pick.name for pick in picks if wheel_only(pick)]
     lines = [
-        f"# {installation.heading}; {MARK} --for uv`.",
+        *comments([f"{installation.heading}; {MARK} --for uv`."]),
         "# Install with `uv sync`. For your own project, copy the dependencies and all of [tool.uv].",
         "[project]",
         'name = "matrix-environment"',
         'version = "0"',
-        f'requires-python = "=={installation.python}.*"',
+        f"requires-python = {_text(f'=={installation.python}.*')}",
         *_array("dependencies", [*pinned, *installation.unpinned]),
         "",
         "[tool.uv]",
@@ -81,10 +82,10 @@ def _sources(installation: Installation, url: str) -> list[str]:
         if pick.direct_url:
             lines.append(f"{pick.name} = {_source_of(pick.direct_url)}")
         elif index:
-            lines.append(f"{pick.name} = {{ index = {json.dumps(index)} }}")
+            lines.append(f"{pick.name} = {{ index = {_text(index)} }}")
     indexes = [(OURS, url)] if installation.built else []
     for name, address in [*indexes, *((name, address) for address, name in names.items())]:
-        lines += ["", "[[tool.uv.index]]", f"name = {json.dumps(name)}", f"url = {json.dumps(address)}"]
+        lines += ["", "[[tool.uv.index]]", f"name = {_text(name)}", f"url = {_text(address)}"]
         lines.append("explicit = true")
     return lines
 
@@ -98,8 +99,8 @@ def _dependency_metadata(installation: Installation) -> list[str]:
         lines += [
             "",
             "[[tool.uv.dependency-metadata]]",
-            f"name = {json.dumps(pick.name)}",
-            f"version = {json.dumps(pick.pinned)}",
+            f"name = {_text(pick.name)}",
+            f"version = {_text(pick.pinned)}",
             *_array("requires-dist", sorted(required)),
             *(_array("provides-extra", pick.extras) if pick.extras else ()),
         ]
@@ -117,12 +118,17 @@ def _source_of(direct_url: str) -> str:
         keys = {"path": str(path)}
     subdirectory = dict(parse_qsl(fragment)).get("subdirectory")
     keys |= {"subdirectory": subdirectory} if subdirectory else {}
-    return f"{{ {', '.join(f'{key} = {json.dumps(value)}' for key, value in keys.items())} }}"
+    return f"{{ {', '.join(f'{key} = {_text(value)}' for key, value in keys.items())} }}"
+
+
+def _text(text: str) -> str:
+    """Return a TOML string: JSON quotes printable text as TOML does, but not as ASCII."""
+    return json.dumps(printable(text), ensure_ascii=False)
 
 
 def _array(key: str, items: Sequence[str]) -> list[str]:
-    """Return a TOML array of strings; JSON quotes ASCII without control characters as TOML does."""
-    return [f"{key} = [", *(f"    {json.dumps(item)}," for item in items), "]"]
+    """Return a TOML array of strings."""
+    return [f"{key} = [", *(f"    {_text(item)}," for item in items), "]"]
 
 
 def _index_names(urls: Sequence[str]) -> dict[str, str]:

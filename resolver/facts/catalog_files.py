@@ -22,6 +22,7 @@ from resolver.errors import CatalogError, did_you_mean
 from resolver.facts import schema
 from resolver.facts.validate import validation_errors
 from resolver.textfile import read_text
+from resolver.texts import check_texts, explained
 from resolver.versions import shorten
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ def read_file(path: Path, text: str | None = None) -> schema.CatalogFile:
         problem = f"has schema = {version!r}" if "schema" in data else "has no schema version"
         msg = f"{shown} {problem}; this program reads schema = {schema.SCHEMA}."
         raise CatalogError(msg, hint=f"Begin the file with the line: schema = {schema.SCHEMA}")
+    check_texts(data, shown, CatalogError)
     _fill_in_package_names(data)
     _add_locations(data, path, text)
     try:
@@ -151,6 +153,8 @@ _NOT_A_STRING = re.compile(r"Expected `str`, got `(int|float|date|bool)`")
 def _schema_error(path: str, text: str, data: dict[str, Any], error: str) -> CatalogError:
     match = _ERROR.match(error)
     problem, where = (match["problem"], match["path"] or "") if match else (error, "")
+    if (reason := explained(error, data)) != error:
+        problem = reason.removeprefix(f"{where} ")
     unknown, missing = _UNKNOWN_KEY.search(problem), _MISSING_KEY.search(problem)
     in_row = _ROW.match(where)
     if not in_row:

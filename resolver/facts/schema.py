@@ -18,6 +18,8 @@ from typing import ClassVar, Literal
 
 import msgspec
 
+from resolver.texts import Digest, FileName, RelativePath, SiteName, Url
+
 SCHEMA = 1
 FOLDER = os.path.dirname(__file__)
 
@@ -138,7 +140,7 @@ class Torch(Row, frozen=True, kw_only=True):
     released: datetime.date | None = None
     """The day of its release. Without it, no request with a date has this torch."""
     backend: Backend
-    index: str
+    index: Url
     """URL of the wheel index that serves it."""
     python: tuple[str, ...]
     """CPython minor versions with a wheel."""
@@ -180,9 +182,9 @@ class Image(Row, frozen=True, kw_only=True):
     """GCC release of its libstdc++, such as ``13.2``; empty if undocumented, and then it is not checked."""
     path: str = ""
     """Its path at the site, or the address to pull it from (``docker://...``)."""
-    digest: str = ""
+    digest: Digest = ""
     """``sha256:...`` of the image, if published."""
-    dockerhash: str = ""
+    dockerhash: Digest = ""
     """First digits of the digest of the image it was built from, if published."""
     python: tuple[str, ...] = ()
     """CPython minor versions in the image: those with torch, else those with headers, else all. Empty if
@@ -198,7 +200,7 @@ class Image(Row, frozen=True, kw_only=True):
 class Site(Row, frozen=True, kw_only=True):
     """A named target."""
 
-    name: str
+    name: SiteName
     title: str
     backend: Backend
     """The backend if the request names none."""
@@ -305,27 +307,27 @@ class SiteVariable(Dated, frozen=True, kw_only=True):
 class Sdist(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
     """A file, pinned by its hash."""
 
-    file: str
-    sha256: str
-    url: str = ""
+    file: FileName
+    sha256: Digest
+    url: Url = ""
     """Its URL, if PyPI does not have it."""
 
 
 class Git(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
     """A commit of a git repository."""
 
-    url: str
-    commit: str
-    submodules: tuple[str, ...] = ()
+    url: Url
+    commit: Digest
+    submodules: tuple[RelativePath, ...] = ()
     """Submodules or directories. Each includes all submodules at or below it, recursively."""
 
 
 class Patch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """A change to a source, in the format of ``git diff``."""
 
-    file: str
+    file: FileName
     """A file in the directory of the catalog file that lists it."""
-    sha256: str
+    sha256: Digest
 
 
 class Release(Row, frozen=True, kw_only=True):
@@ -350,7 +352,7 @@ class Release(Row, frozen=True, kw_only=True):
     """Published wheels that no package index has, for different versions of Python; each has its URL."""
     pypi: bool = False
     """A release on PyPI with wheels for every Python: pip chooses the file."""
-    index: str = ""
+    index: Url = ""
     """URL of the package index with wheels of the release, if it is not on PyPI: pip chooses the file."""
     patches: tuple[Patch, ...] = ()
     """Applied to the unpacked source, in this order."""

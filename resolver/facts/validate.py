@@ -135,9 +135,20 @@ def _(row: schema.Recipe) -> Iterator[tuple[str, str]]:
     for name in row.all_ops:
         if name not in row.environment:
             yield "all-ops", f"contains {name}, which `environment` does not set"
+    yield from _variable_errors(row)
     for name in row.attributes:
         if not all(name.partition(":")):
             yield "attributes", f"{name!r} does not have the form module:name"
+
+
+def _variable_errors(row: schema.Recipe) -> Iterator[tuple[str, str]]:
+    for key, variables in (("environment", row.environment), ("run-environment", row.run_environment)):
+        for name in variables:
+            if not _is_variable(name):
+                yield key, f"{shorten(name)!r} is not the name of an environment variable"
+    for name, value in row.run_environment.items():
+        if not _is_value(value):
+            yield "run-environment", f"the value of {name} must not contain {_FORBIDDEN_IN_VALUES}"
 
 
 @_row_errors.register
@@ -157,8 +168,6 @@ def _(row: schema.Release) -> Iterator[tuple[str, str]]:
     if row.patches and not (row.sdist or row.git):
         yield "patches", "only an sdist or a git commit can be patched"
     for patch in row.patches:
-        if not patch.file or "/" in patch.file or patch.file.startswith("."):
-            yield "patches", f"{shorten(patch.file)!r} must be the name of a file in the same directory"
         if not re.fullmatch(r"[0-9a-f]{64}", patch.sha256):
             yield "patches", f"the sha256 of {shorten(patch.file)} must have 64 hexadecimal digits"
 
@@ -187,10 +196,21 @@ def _(row: schema.SiteAdvice) -> Iterator[tuple[str, str]]:
 @_row_errors.register
 def _(row: schema.SiteVariable) -> Iterator[tuple[str, str]]:
     yield from _range_errors(row)
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", row.name):
+    if not _is_variable(row.name):
         yield "name", f"{shorten(row.name)!r} is not the name of an environment variable"
-    if row.value is not None and re.search(r'["`\n\\]|\$(?!\{\w+\})', row.value):
-        yield "value", "must not contain quotes, backslashes, line breaks, or a dollar sign except in ${NAME}"
+    if row.value is not None and not _is_value(row.value):
+        yield "value", f"must not contain {_FORBIDDEN_IN_VALUES}"
+
+
+def _is_variable(name: str) -> bool:
+    return re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) is not None
+
+
+def _is_value(text: str) -> bool:
+    return re.search(r'["\'`\\${}]', re.sub(r"\$\{\w+\}", "", text)) is None
+
+
+_FORBIDDEN_IN_VALUES = "quotes, backslashes, or a dollar sign or braces except in ${NAME}"
 
 
 @_row_errors.register

@@ -87,10 +87,14 @@ def _release(name: str, published: Release, index: str, backend: schema.Backend)
 
 
 def _requirements(name: str, version: str, label: BuiltFor, index: str) -> Iterator[schema.Requires]:
-    stated: dict[str, tuple[str, ...]] = {"torch": (f"=={label.torch}",)}
-    if label.backend == "rocm":
-        stated |= {"rocm": (f"=={label.rocm}.*",), "gfx": label.gfx}
+    stated: dict[str, tuple[str, ...]] = {
+        "torch": (f"=={label.torch}",) if label.torch else (),
+        "rocm": (f"=={label.rocm}.*",) if label.rocm else (),
+        "gfx": label.gfx,
+    }
     for on, versions in stated.items():
+        if not versions:
+            continue
         yield schema.Requires(
             package=name,
             releases=f"=={version}",

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from builders.cache import cache_root
-from builders.containers import engines
+from builders.containers import engines, sandbox
 from builders.containers.container import binds, private_mounts, script
 from builders.containers.engines import ApptainerRuntime, PodmanRuntime, choose_runtime
 from builders.containers.image import Image
@@ -402,3 +402,27 @@ class TestChoosing:
 @pytest.mark.parametrize(("devices", "only"), [(ONLY_LO, True), (MORE, False), ("", False), ("x", False)])
 def test_unreadable_devices_count_as_network(devices: str, only: bool) -> None:
     assert only_loopback(devices) is only
+
+
+def test_program_in_a_hidden_directory_does_not_switch_isolation_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Isolated programs do not see /tmp, so they could not start an ``unshare`` there."""
+    if sandbox.sandbox() is None:
+        pytest.skip("this machine does not allow namespaces")
+    sandbox.sandbox.cache_clear()
+    for name in ("unshare", "bwrap"):
+        put(tmp_path, name, f'exec "$(PATH=/usr/bin:/bin command -v {name})" "$@"')
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert sandbox.sandbox() is not None
+    assert sandbox.system_program("unshare") == shutil.which("unshare", path="/usr/bin:/bin")
+    assert sandbox.system_program("of-nobody") == "of-nobody"
+
+
+def test_podman_drops_all_privileges(runtimes: Path, image: Image, tmp_path: Path) -> None:
+    """Root in the container would otherwise keep privileges of root on this machine."""
+    put(runtimes, "podman", f"printf '{ONLY_LO}'")
+    line, _ = PodmanRuntime(image).command(["true"], View(untrusted=True), tmp_path)
+    options = line[: line.index("--entrypoint=")]
+    assert options[options.index("--cap-drop") + 1] == "all"
+    assert "no-new-privileges" in options

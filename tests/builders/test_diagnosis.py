@@ -24,7 +24,7 @@ from builders.diagnosis import (
     diagnosis_text,
     explain_failure,
 )
-from builders.diagnosis.diagnose import scan
+from builders.diagnosis.diagnose import judge, scan
 from builders.diagnosis.known import fill, known_failures, read_known_failures
 from builders.findings import Finding
 from builders.logs import line_expression, line_filter
@@ -440,3 +440,14 @@ def test_diagnosis_text_has_cause_fix_lines_source() -> None:
     assert "\n  line 2: " in text
     assert "known from" not in text
     assert "source (observed): " in diagnosis_text(findings, sources=True)
+
+
+def test_failed_import_is_not_reported_as_failed_shared_object() -> None:
+    """A pure package has no shared objects; one that has some fails to import if they do not load."""
+    failures = known_failures().failures
+
+    def diagnosed(*findings: str) -> list[str]:
+        return [finding.id for finding in judge(failures, {}, Context(findings=frozenset(findings)))]
+
+    assert diagnosed("probe-import-failed") == ["import-fails"]
+    assert diagnosed("probe-import-failed", "probe-object-failed") == ["object-does-not-load"]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import http.server
 import threading
+import zipfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from builders.cache import cache_root, cached_file
 from builders.sources import fetch_published, obtain
@@ -20,6 +22,7 @@ from resolver.facts.schema import Sdist
 from resolver.indexes import File
 from tests.support.locks import locked_pick
 from tests.support.tasks import make_distribution
+from tests.support.tiny import tiny_wheel
 
 DATA = bytes(range(256)) * 8000
 DIGEST = hashlib.sha256(DATA).hexdigest()
@@ -267,3 +270,69 @@ def test_two_processes_download_one_file(server: FileServer) -> None:
     assert len(server.ranges) == 1
     assert cached_file(server.file()).read_bytes() == DATA
     assert parts() == []
+
+
+METADATA = """\
+Metadata-Version: 2.1
+Name: tiny
+Version: 1.0
+Requires-Python: >=3.9
+Requires-Dist: sympy>=1
+"""
+OTHER_METADATA = {
+    "requirement": ("sympy", "evil", ["evil>=1 in the metadata file", "sympy>=1 in the wheel"]),
+    "no requirement": ("Requires-Dist: sympy>=1\n", "", ["nothing in the metadata file", "sympy>=1"]),
+    "one more": ("sympy>=1", "sympy>=1\nRequires-Dist: evil", ["evil in the metadata file, nothing in the"]),
+    "marker": ("sympy>=1", "sympy>=1; extra == 'x'", ["extra", "sympy>=1 in the wheel"]),
+    "Python": (">=3.9", ">=3.8", ["Requires-Python: >=3.8 in the metadata file, >=3.9 in the wheel"]),
+    "version": ("Version: 1.0", "Version: 2.0", ["its metadata file belongs to tiny 2.0"]),
+    "name": ("tiny", "other", ["its metadata file belongs to other 1.0"]),
+    "nothing": (METADATA, "Summary: x\n", ["its metadata file has no name"]),
+}
+"""Changes of the metadata, and parts of the error."""
+
+
+def _served_wheel(server: FileServer, folder: Path, served: str | None, *, hashed: bool) -> File:
+    wheel = tiny_wheel(folder, "tiny", "1.0")
+    with zipfile.ZipFile(wheel) as old:
+        members = {name: old.read(name) for name in old.namelist()}
+    members["tiny-1.0.dist-info/METADATA"] = METADATA.encode()
+    with zipfile.ZipFile(wheel, "w") as new:
+        for name, content in members.items():
+            new.writestr(name, content)
+    server.files[wheel.name] = wheel.read_bytes()
+    if served is not None:
+        server.files[f"{wheel.name}.metadata"] = served.encode()
+    digest = hashlib.sha256((served or "").encode()).hexdigest() if hashed else ""
+    return replace(server.file(wheel.name), has_metadata=True, metadata_sha256=digest)
+
+
+@pytest.mark.parametrize("hashed", [False, True])
+@pytest.mark.parametrize(("old", "new", "parts"), OTHER_METADATA.values(), ids=OTHER_METADATA)
+def test_wheel_with_other_metadata_than_its_index_serves_is_an_error(
+    server: FileServer, *, old: str, new: str, parts: list[str], hashed: bool, tmp_path: Path
+) -> None:
+    file = _served_wheel(server, tmp_path, METADATA.replace(old, new), hashed=hashed)
+    with pytest.raises(SourceError) as caught:
+        fetch_file(file, Downloads({}))
+    for part in (f"{file.name} and {file.url}.metadata differ", *parts):
+        assert part in caught.value.message
+    assert not cached_file(file).exists()
+
+
+@pytest.mark.parametrize("hashed", [False, True])
+@pytest.mark.parametrize(
+    "served",
+    [METADATA, METADATA.replace("sympy>=1", "Sympy >= 1").replace("-Version: 2.1", "-Version: 2.2"), None],
+    ids=["same", "another spelling", "announced, but missing"],
+)  # fmt: skip
+def test_wheel_with_the_metadata_that_its_index_serves_is_used(
+    server: FileServer, served: str | None, hashed: bool, tmp_path: Path
+) -> None:
+    file = _served_wheel(server, tmp_path, served, hashed=hashed)
+    assert fetch_file(file, Downloads({}))
+    assert cached_file(file).exists()
+    asked = len(server.ranges)
+    assert not fetch_file(file, Downloads({}))
+    assert len(server.ranges) == asked
+    assert asked == (1 if served == METADATA and hashed else 2)

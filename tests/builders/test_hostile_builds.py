@@ -25,6 +25,7 @@ from builders.containers import runtime, sandbox
 from builders.files import sha256_of
 from builders.index import Index
 from builders.plan import Task
+from builders.probe.ask import ask as probe_ask
 from builders.task import Limits, build_wheel
 from resolver.errors import BuildError
 from resolver.facts.schema import Recipe, Sdist
@@ -244,3 +245,23 @@ def test_sandbox_shows_programs_on_path(attacked: Attacked) -> None:
     runtime.run_in(runtime.HostRuntime(), command, view, what="One", log=log)
     assert "seen" in log.read_text()
     assert (prefix / "data").read_text() == "seen\n"
+
+
+@pytest.mark.integration
+@pytest.mark.usefixtures("isolated")
+def test_paths_of_the_probe_have_no_fixed_names(attacked: Attacked, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package sees them as its working directory and as the prefix of its Python."""
+    names: list[set[str]] = []
+
+    def ask(runtime: Any, python: Sequence[str], *rest: Any, folder: Path, **more: Any) -> Any:
+        names.append({folder.name, Path(python[0]).parents[1].name})
+        return probe_ask(runtime, python, *rest, folder=folder, **more)
+
+    monkeypatch.setattr(task, "ask", ask)
+    for number in range(2):
+        attacked.index = Index(attacked.work / f"index{number}")
+        attacked.build({"read": [number]})
+    first, second = names
+    assert len(first) == len(second) == 2
+    assert first.isdisjoint(second)
+    assert not [name for name in first | second if "probe" in name or "question" in name]

@@ -29,6 +29,9 @@ from builders.containers.runtime import View
 from builders.recipes.compilers import Compiler
 from resolver.errors import CommandError, MatrixError, UsageError
 from resolver.facts.loading import load
+from resolver.texts import check_texts
+from resolver.versions import is_version
+from tests.support.hostile import INVISIBLE, VISIBLE, places, with_text
 
 IMAGE = Image("base", Path("/images/base.sif"), "ab" * 32)
 PYTHON = {
@@ -116,6 +119,34 @@ def test_parse_output(noise: bool) -> None:
 def test_damaged_output_is_rejected(lines: Sequence[Sequence[str]], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parse_output(answer(lines), IMAGE)
+
+
+HOSTILE_VALUES = (*INVISIBLE, *VISIBLE, "[" * 100_000, "9" * 5000, '{"a": ' * 50_000)
+
+
+def test_values_of_a_hostile_image_are_rejected_or_safe() -> None:
+    """Every value of the script's output, and every text of Python's answer, may be anything."""
+    outputs = []
+    for number, row in enumerate(LINES):
+        for place in range(1, len(row)):
+            for text in HOSTILE_VALUES[(number + place) % 4 :: 4]:  # other texts for each place
+                changed = [*row[:place], text.replace("\0", ""), *row[place + 1 :]]
+                outputs.append([*LINES[:number], changed, *LINES[number + 1 :]])
+    answered = next(number for number, row in enumerate(LINES) if row[1:2] == ("/opt/venv/bin/python3",))
+    for key in places(PYTHON):
+        for text in HOSTILE_VALUES:
+            changed = ["python", "/opt/venv/bin/python3", json.dumps(with_text(PYTHON, key, text))]
+            outputs.append([*LINES[:answered], changed, *LINES[answered + 1 :]])
+    catalog = load()
+    for output in outputs:
+        try:
+            facts = parse_output(answer(output), IMAGE)
+        except ValueError:
+            continue
+        check_texts(msgspec.to_builtins(facts), "image", UsageError)
+        image = as_row(facts, catalog)
+        assert is_version(image.glibc or "0")
+        assert all(map(is_version, (*image.python, *image.holds.values())))
 
 
 def test_nearly_empty_image_lacks_everything() -> None:

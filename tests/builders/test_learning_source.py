@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from builders.learning.build_script import read_script
 from builders.learning.source import SourceFacts, learn_source
 from resolver.errors import UsageError
 
@@ -307,3 +309,26 @@ def test_pure_python_compiles_nothing(learn: Learn) -> None:
 def test_directory_that_is_no_project_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not a Python project"):
         learn_source(tmp_path)
+
+
+DOUBLING = {
+    "addition": "{0} + {0}",
+    "f-string": 'f"{{{0}}}{{{0}}}"',
+    "path": "os.path.join({0}, {0})",
+    "format": '"{{}}{{}}".format({0}, {0})',
+    "list": "[{0}, {0}, glob({0})]",
+    "call": "sorted({0}, {0})",
+}
+
+
+@pytest.mark.parametrize("form", DOUBLING.values(), ids=DOUBLING)
+def test_names_that_refer_to_each_other_many_times_are_not_followed_forever(form: str) -> None:
+    lines = ["a0 = 'x.cu'", *(f"a{n} = {form.format(f'a{n - 1}')}" for n in range(1, 20))]
+    lines.append(
+        "setup(name=a19, version=a18, ext_modules=[CUDAExtension(a17, a19), Extension('b', sources=a16)])"
+    )
+    start = time.process_time()
+    script = read_script("\n".join(lines), "setup.py")
+    assert time.process_time() - start < 2
+    assert len(str(script)) < 1_000_000
+    assert len(script.extensions) == 2

@@ -149,8 +149,8 @@ def test_missing_git_error_names_package(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
-        ('"0.patch"', '"../0.patch"', "in the same directory"),
-        ('"0.patch"', '""', "in the same directory"),
+        ('"0.patch"', '"../0.patch"', "without directories"),
+        ('"0.patch"', '""', "without directories"),
         (sha256(FIX), "0" * 63, "sha256"),
         ("sdist =", "wheel =", "only an sdist or a git commit can be patched"),
     ],

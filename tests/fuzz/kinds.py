@@ -11,9 +11,11 @@ import platform
 import shutil
 import struct
 import tarfile
+import tempfile
 import tomllib
 import zipfile
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import cache, lru_cache
 from pathlib import Path
 from random import Random
@@ -21,28 +23,38 @@ from typing import Any, NamedTuple
 
 import tomli_w
 from elftools.elf.elffile import ELFFile
+from msgspec.structs import replace
+from ruamel.yaml import YAML
 
 from builders.audit import audit_wheel
 from builders.audit.elf import read_object
 from builders.audit.gpu_code import read_code_objects
 from builders.diagnosis import diagnose
+from builders.index import Index
 from builders.index_client import metadata, pages
+from builders.scheduling.slurm import Slurm
 from builders.sources.sdist import unpack_sdist
 from builders.wheel import DamagedError
 from matrix.checking.check import check, fixed, read_document
 from matrix.checking.document import Document
 from matrix.checking.target import Expected, expect_request
 from matrix.inputs import read_inputs
+from matrix.plan_formats import github_workflow, gitlab_pipeline
+from matrix.pylock_file import read_pylock
 from matrix.settings import read_settings
 from resolver.errors import MatrixError
 from resolver.facts.loading import load, load_uncached
 from resolver.lock import digest_of, dumps, read_lock
 from resolver.model import Request, Resolution, Target
+from resolver.reporter import SILENT
 from resolver.requirements import parse_requirement
 from resolver.resolve import resolve
 from tests.builders.bundles import HOST, PREFIX, code_object, packed, padded, plain
 from tests.fuzz import mutators
 from tests.support.elf import shared_object
+from tests.support.hostile import CANARY
+from tests.support.plans import plan_of
+from tests.support.strangers import PYLOCK, RUN, SITE, data_of, emitted, everything, read_back
 
 TESTS = Path(__file__).parents[1]
 FACTS = TESTS.parent / "resolver" / "facts"
@@ -128,6 +140,80 @@ def mutate_lock(random: Random, value: dict[str, Any]) -> bytes:
 
 def enter_lock(content: bytes, work: Path) -> None:
     dumps(read_lock(written(content, work / "matrix.lock")))
+
+
+# Files of strangers: every text of locks, states of runs, pylock files and sites.
+
+
+def mutate_texts(dump: Callable[[Any], str]) -> Callable[[Random, Any], bytes]:
+    """Return a function that replaces texts of data, and writes it."""
+
+    def mutate(random: Random, value: Any) -> bytes:
+        return utf8(dump(mutators.strangers_texts(random, value)))
+
+    return mutate
+
+
+def signed(data: dict[str, Any]) -> str:
+    return tomli_w.dumps({**data, "integrity": {"sha256": digest_of(data)}})
+
+
+def strangers_locks() -> list[dict[str, Any]]:
+    return [data_of(everything(keeps_torch=kept)) for kept in (False, True)]
+
+
+def read_strangers_lock(content: bytes, work: Path) -> Resolution:
+    lock = read_lock(written(content, work / "matrix.lock"))
+    assert all(line.isprintable() for line in dumps(lock).splitlines())
+    return lock
+
+
+def enter_scripts(content: bytes, work: Path) -> None:
+    """Write all files from a lock, and run the scripts; none may run a text."""
+    lock = read_strangers_lock(content, work)
+    kept = any(pick.origin == "preinstalled" for pick in lock.distributions)
+    for consumer in ("venv", "easybuild", "apptainer") if kept else ("cotainr", "tykky", "apptainer"):
+        folder = Path(tempfile.mkdtemp(dir=work))
+        with suppress(MatrixError):
+            for file in emitted(lock, consumer, folder):
+                if not file.name.endswith(".txt"):  # the next kind reads them
+                    read_back(file, folder)
+        assert not list(folder.rglob(CANARY))
+
+
+def enter_yaml(content: bytes, work: Path) -> None:
+    """Write environment files and workflows from a lock, and compare what YAML reads."""
+    lock = read_strangers_lock(content, work)
+    with suppress(MatrixError):
+        (file, *_) = emitted(lock, "cotainr", work)
+        document = YAML(typ="safe").load(file.text)
+        assert [*document] == ["name", "channels", "dependencies"]
+        assert document["channels"] == ["conda-forge"]
+        *others, pip = document["dependencies"]
+        assert [*pip] == ["pip"]
+        assert all(isinstance(line, str) and line.isprintable() for line in (*others, *pip["pip"]))
+        options = {line.partition(" ")[0] for line in pip["pip"] if line.startswith("-")}
+        assert options <= {"--extra-index-url", "--only-binary"}
+    made = plan_of(work, {"base": (lock.picks[0].version, ()), "top": (lock.target.site, ("base",))})
+    workflow = github_workflow(replace(made, index=f"{work}/{lock.image.path if lock.image else ''}"))
+    assert "${{" not in workflow.replace("${{ '${{' }}", "")
+    assert [*YAML(typ="safe").load(workflow)] == ["name", "on", "jobs"]
+    assert len(YAML(typ="safe").load(gitlab_pipeline(made))) == 1 + len(made.tasks)
+
+
+def enter_run(content: bytes, work: Path) -> None:
+    executor = Slurm(Index(work / "index"), SILENT)
+    executor.state_file.parent.mkdir(parents=True, exist_ok=True)
+    executor.state_file.write_bytes(content)
+    run = executor.current_run()
+    assert run is not None
+    assert all(key.isascii() and "/" not in key for task in run.tasks for key in (task.key, task.name))
+
+
+def enter_pylock(content: bytes, work: Path) -> None:
+    for package in read_pylock(written(content, work / "pylock.toml")).packages:
+        assert package.requirement.isprintable()
+        parse_requirement(package.requirement)
 
 
 def enter_settings(content: bytes, work: Path) -> None:
@@ -481,6 +567,28 @@ LOGS = TESTS / "builders" / "data" / "logs"
 KINDS = (
     Kind("catalog", catalogs, mutate_toml, parse_toml, read_catalog, (MatrixError,)),
     Kind("lock", locks, mutate_lock, parse_toml, enter_lock, (MatrixError,)),
+    Kind(
+        "lock-texts", strangers_locks, mutate_texts(signed), parse_toml, read_strangers_lock, (MatrixError,)
+    ),
+    Kind("scripts", strangers_locks, mutate_texts(signed), parse_toml, enter_scripts, (MatrixError,)),
+    Kind("yaml", strangers_locks, mutate_texts(signed), parse_toml, enter_yaml, (MatrixError,)),
+    Kind("run-texts", lambda: [RUN], mutate_texts(json.dumps), json.loads, enter_run, (MatrixError,)),
+    Kind(
+        "pylock-texts",
+        lambda: [PYLOCK],
+        mutate_texts(tomli_w.dumps),
+        parse_toml,
+        enter_pylock,
+        (MatrixError,),
+    ),
+    Kind(
+        "site-texts",
+        lambda: [tomllib.loads(SITE)],
+        mutate_texts(tomli_w.dumps),
+        parse_toml,
+        read_catalog,
+        (MatrixError,),
+    ),
     Kind("matrix.toml", lambda: SETTINGS, mutate_toml, parse_toml, enter_settings, (MatrixError,)),
     Kind(
         "requirements",

@@ -8,6 +8,8 @@ import struct
 from random import Random
 from typing import Any
 
+from tests.support.hostile import INVISIBLE, VISIBLE, places, with_text
+
 TEXTS = (
     "", " ", "\0", "'", '"', "\n", "\r", "[", "]]", "(" * 300, "{", "}", "é", "\u0663", "\u202e",
     "1e400", "-1", "9" * 5000, "../../etc/passwd", "/" * 300, "a" * 300, "==", "==1.*", "===x", ">=1,<1",
@@ -61,6 +63,17 @@ def _change(random: Random, place: Any, key: Any) -> None:
         place[key] = random.choice((old + 1, -old, *LARGE_NUMBERS[:17]))
     else:
         place[key] = [old]
+
+
+def strangers_texts(random: Random, value: Any) -> Any:
+    """Return nested data with one to three texts replaced by hostile ones, most of them visible."""
+    found = list(places(value))
+    for place in random.sample(found, min(random.choice((1, 1, 1, 2, 3)), len(found))):
+        hostile = random.choice(INVISIBLE if random.random() < 0.1 else VISIBLE)
+        if random.random() < 0.2:
+            hostile = text(random, hostile, 1)
+        value = with_text(value, place, hostile)
+    return value
 
 
 def text(random: Random, old: str, most: int = 3) -> str:

@@ -124,7 +124,7 @@ def requirements_in(folder: Path, index: Path) -> Path:
     """Return a requirements file with the lines for pip in the files of a consumer."""
     text = "\n".join(path.read_text() for path in sorted(folder.iterdir()) if path.name != "constraints.txt")
     lines = [line.strip().removeprefix("- ").strip("'\",") for line in text.splitlines()]
-    pattern = re.compile(r"--(extra-index-url|only-binary) \S+|[a-z-]+==\S+( --hash=\S+)?")
+    pattern = re.compile(r"--(extra-index-url|only-binary) \S+|[a-z0-9-]+==\S+( --hash=\S+)?")
     kept = dict.fromkeys(line for line in lines if pattern.fullmatch(line))
     path = folder / "lines.txt"
     real = re.sub(r"file:///\S*?simple", (index / "simple").as_uri(), "\n".join(kept), count=1)
@@ -190,6 +190,52 @@ def test_uv_pip_installs_what_the_lock_has(tmp_path: Path) -> None:
     assert main(["env", "--for", "pylock", "-o", "out/pylock.toml"]) == 0
     code, installed = install([*UV, "-r", "out/pylock.toml"], tmp_path / "from-pylock")
     assert (code, installed) == (0, OURS | OTHERS)
+
+
+@pytest.fixture
+def pure(tmp_path: Path, both: str, evil: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Return what an environment without torch installs; the second index has the same versions."""
+    del both, evil
+    monkeypatch.chdir(tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PIP_NO_INDEX", "1")
+        for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"):
+            patch.delenv(name)
+        assert main(["resolve", "mpi4py", "--no-prebuilt", "--backend", "cpu", "-q"]) == 0
+    (pick,) = read_lock(Path("matrix.lock")).built()
+    versions = [(version, ["ninja"]) for version in (pick.version, f"{pick.version}+cpu", "99.0")]
+    tiny_index(tmp_path / "evil", {pick.name: versions})
+    wheel = tiny_wheel(tmp_path / "made", pick.name, pick.pinned)
+    Index(tmp_path / "index").publish(wheel, {"build_key": "0"})
+    return {pick.name: pick.pinned}
+
+
+@pytest.mark.parametrize("consumer", ["pip", "cotainr", "tykky"])
+def test_wheel_for_an_environment_without_torch_is_not_replaced(
+    pure: dict[str, str], consumer: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    assert main(["env", "--for", consumer, "-o", str(out)]) == 0
+    lines = requirements_in(out, tmp_path / "index")
+    assert install([*PIP, "-r", str(lines)], tmp_path / "in") == (0, pure)
+    _, installed = install([*UV, "-r", str(lines)], tmp_path / "with-uv")
+    assert installed in ({}, pure)  # uv asks no other index for a name that UV_INDEX has
+
+
+def test_uv_does_not_replace_the_wheel_for_an_environment_without_torch(
+    pure: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "out").mkdir()
+    assert main(["env", "--for", "uv", "-o", "out"]) == 0
+    monkeypatch.delenv("UV_INDEX")
+    command = [uv.find_uv_bin(), "sync", "--no-cache", "--project", "out", "--python", sys.executable]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    site = tmp_path / "out" / ".venv" / "lib" / f"python{running_python()}" / "site-packages"
+    (installed,) = site.glob("*.dist-info")
+    ((name, version),) = pure.items()
+    assert installed.name == f"{name}-{version}.dist-info"
 
 
 @pytest.mark.usefixtures("lock")

@@ -161,3 +161,19 @@ def test_real_pip_resolves_from_local_index(capsys: Capture, monkeypatch: pytest
     assert "tiny 1.0 depends on small<2" in str(output["output"])
     assert "env.yml (line 6)" in str(output["output"])
     assert not list(Path().glob("nowhere*"))
+
+
+def test_pip_that_is_stopped_leaves_no_files(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture, tmp_path: Path
+) -> None:
+    fake_pip(monkeypatch, "waiting", -1)
+    program = Path("pip.sh")
+    program.write_text(program.read_text().replace("#!/bin/sh", "#!/bin/sh\nmktemp -d > made", 1))
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    Path("list.txt").write_text("numpy==1.26.4\n")
+    _, output = checked(capsys, "list.txt", "--timeout", "1")
+    assert output["outcome"] == "not-run"
+    assert not Path(Path("made").read_text().strip()).exists()
+    assert list(temporary.iterdir()) == []

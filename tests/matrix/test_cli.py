@@ -218,3 +218,41 @@ def test_parser_for_one_command_imports_only_that_command() -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "['matrix.commands.resolve']\n"
     assert make_parser("resolve").prog == "matrix"
+
+
+WRITING = {
+    "resolve": ["torch"],
+    "table": ["torch"],
+    "env": ["--for", "pip"],
+    "graph": [],
+    "plan": [],
+    "report": [],
+    "diff": [],
+    "index": ["pack"],
+    "site": ["init"],
+    "recipe": ["draft", "."],
+    "verify": ["--gpu"],
+    "explain": [],
+    "catalog": ["learn", "x"],
+}
+
+
+def _writes(command: str) -> bool:
+    parsers = [make_parser(command)]
+    for parser in parsers:
+        for action in parser._actions:
+            if action.dest == "output":
+                return True
+            if isinstance(action.choices, dict):
+                parsers += action.choices.values()
+    return False
+
+
+@pytest.mark.parametrize("command", sorted(name for name in commands() if _writes(name)))
+def test_output_needs_an_existing_directory_in_every_command(command: str, capsys: Capture) -> None:
+    words = [command, *WRITING[command]]
+    assert main([*words, "-o", "missing/here/file.txt"]) == 2
+    assert "The directory missing/here does not exist." in capsys.readouterr().err
+    assert main([*words, "-o", "-"]) == 2
+    assert "-o /dev/stdout" in capsys.readouterr().err
+    assert not list(Path().iterdir())

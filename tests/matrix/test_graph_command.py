@@ -11,6 +11,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
+from msgspec.structs import replace
 
 from matrix.cli import main
 from resolver.lock import dumps, read_lock
@@ -102,19 +103,22 @@ def test_ascii_output_gets_ascii_tree(lock: Resolution, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize(
     ("format_", "expected"),
-    [("text", r"\xe9\u0444"), ("dot", r"\xe9\u0444"), ("mermaid", "#233;#1092;"), ("svg", "&#233;&#1092;")],
+    [("text", r"\xe9\u0444"), ("dot", r"\xe9\u0444"), ("mermaid", r"\xe9\u0444"), ("svg", "&#233;&#1092;")],
 )
 def test_characters_outside_encoding_are_escaped(
     format_: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(lock_of([runs("éф😀", "torch")]))
+    lock = lock_of([runs("odd", "torch")], published=["rocm"])
+    (rocm,) = (pick for pick in lock.picks if pick.name == "rocm")
+    others = (pick for pick in lock.picks if pick is not rocm)
+    write(replace(lock, picks=(*others, replace(rocm, kind="platform", version="éф😀"))))
     assert expected in _in_ascii(monkeypatch, "graph", "--format", format_)
 
 
 def test_json_in_ascii_is_still_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    write(lock_of([runs("éф😀", "torch")]))
+    write(lock_of([replace(runs("odd", "torch"), requirement="éф😀")]))
     document = json.loads(_in_ascii(monkeypatch, "graph", "--format", "json"))
-    assert [node["name"] for node in document["nodes"]] == ["torch", "éф😀"]
+    assert [edge["requirement"] for edge in document["edges"]] == ["éф😀"]
 
 
 def _in_ascii(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:

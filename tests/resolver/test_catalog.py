@@ -25,7 +25,9 @@ Overlay = Callable[[str], Path]
 KNOWN = 'status = "documented"\nsource = "somewhere"\n'
 PACKAGE = f'[[package]]\nname = "newext"\ntitle = "An extension"\n{KNOWN}'
 RELEASE = f'[[release]]\nversion = "1.0"\nsdist = {{ file = "f", sha256 = "0" }}\n{KNOWN}'
-TORCH = f'[[torch]]\nversion = "9.0+rocm6.4"\nbackend = "rocm"\nindex = "i"\npython = ["3.12"]\n{KNOWN}'
+TORCH = (
+    f'[[torch]]\nversion = "9.0+rocm6.4"\nbackend = "rocm"\nindex = "https://i"\npython = ["3.12"]\n{KNOWN}'
+)
 ROCM = f'[[rocm]]\nversion = "{{}}"\n{KNOWN}'
 IMAGE = f'[[image]]\nname = "new.sif"\nos = "Debian 12"\n{KNOWN}'
 

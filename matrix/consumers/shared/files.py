@@ -13,6 +13,7 @@ from packaging.version import InvalidVersion, Version
 from builders.constants import MOUNT_POINT, MOUNTED_INDEX
 from builders.files import write_atomic
 from resolver.errors import UsageError
+from resolver.texts import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
 MARK = "written by `matrix env"
 """Text at the top of every written file, which a user's file of the same name does not have."""
 _HEAD = 1000  # bytes that are searched for the mark
+
+
+def comments(notes: Iterable[str]) -> list[str]:
+    """Return notes for the reader of a file as lines of comments; no note can end its line."""
+    return [f"# {printable(note)}".rstrip() for note in notes]
 
 
 class File(msgspec.Struct, frozen=True):

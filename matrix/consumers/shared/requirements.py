@@ -18,9 +18,11 @@ All this also applies to the pip section of a conda file, whose lines conda join
 
 from __future__ import annotations
 
+import json
+import re
 from typing import TYPE_CHECKING
 
-from matrix.consumers.shared.files import MARK, File
+from matrix.consumers.shared.files import MARK, File, comments
 from matrix.consumers.shared.installation import index_of, pin, wheel_only
 from resolver.errors import UsageError
 
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 
 IMAGE_HASHES_HINT = "Omit --hashes: the files to install depend on the packages that the image has."
 """The reason why a consumer that extends an image cannot list hashes."""
+_PLAIN = re.compile(r"(?:--)?[A-Za-z](?:[!-~]|(?<!:) (?!#))*")
+"""A text that is a plain YAML scalar: neither a mapping nor a comment begins in it."""
 _CONDA_PIP = "25.*"
 """pip in conda environments: a release between the oldest and the newest that were tested (22.3 to 26.3)."""
 
@@ -86,7 +90,7 @@ def requirements_file(
 ) -> File:
     """Return a requirements file that starts with notes for the reader."""
     head = [f"{installation.heading}; {MARK} --for {consumer}`.", *notes]
-    return File(name, "\n".join([*(f"# {note}".rstrip() for note in head), *lines]) + "\n")
+    return File(name, "\n".join([*comments(head), *lines]) + "\n")
 
 
 def environment_file(
@@ -94,8 +98,7 @@ def environment_file(
 ) -> File:
     """Return a conda environment file.
 
-    The lines of the pip section are plain YAML scalars, because URLs and pins have no special characters.
-    Only a line that ends with a colon is quoted: YAML would read it as a mapping.
+    The lines of the pip section are plain YAML scalars if YAML reads them as they are.
     """
     image = installation.lock.image
     libstdcxx = image.libstdcxx if image else ""
@@ -105,18 +108,25 @@ def environment_file(
     elif image:
         head.append("The libstdc++ of this base image is unknown, so conda installs its newest version.")
     text = [
-        *(f"# {note}" for note in head),
+        *comments(head),
         "name: matrix",
         "channels:",
         "  - conda-forge",
         "dependencies:",
-        f"  - python={installation.python}",
+        f"  - {_scalar(f'python={installation.python}')}",
         f"  - pip={_CONDA_PIP}",
-        f"  - libstdcxx-ng>={libstdcxx}" if libstdcxx else "  - libstdcxx-ng",
+        f"  - {_scalar(f'libstdcxx-ng>={libstdcxx}')}" if libstdcxx else "  - libstdcxx-ng",
         *(["  - pip:"] if lines else []),
-        *(f"      - '{line}'" if line.endswith(":") else f"      - {line}" for line in lines),
+        *(f"      - {_scalar(line)}" for line in lines),
     ]
     return File(name, "\n".join(text) + "\n")
+
+
+def _scalar(text: str) -> str:
+    """Return a text as a YAML scalar, quoted unless YAML reads it as it is."""
+    if _PLAIN.fullmatch(text) and not text.endswith(":"):
+        return text
+    return json.dumps(text)  # JSON is YAML
 
 
 def preinstalled_note(installation: Installation) -> list[str]:

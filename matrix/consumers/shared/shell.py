@@ -9,7 +9,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from builders.constants import CERTIFICATE_VARIABLES
-from matrix.consumers.shared.files import MARK, files_in_wheelhouse
+from matrix.consumers.shared.files import MARK, comments, files_in_wheelhouse
 from matrix.container_variables import DISTURBING, REFERENCE, VISIBLE
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def fill(name: str, /, **values: str) -> str:
 def head(installation: Installation, consumer: str, name: str, notes: Sequence[str]) -> str:
     """Return the first lines of a script: notes for the reader, and the function that reports errors."""
     about = [f"{installation.heading}; {MARK} --for {consumer}`.", *notes]
-    return fill("head.sh", about="\n".join(f"# {note}" for note in about), script=name)
+    return fill("head.sh", about="\n".join(comments(about)), script=name)
 
 
 def stoppable(script: str, target: str, suffix: str = "") -> str:
@@ -81,12 +81,12 @@ def site_environment(installation: Installation) -> str:
     """
     lines = []
     for row in installation.variables:
-        lines.append(f"# {row.reason}.")
+        lines += comments([f"{row.reason}."])
         if row.value is None:
-            lines.append(f"unset {row.name}")
+            lines.append(f"unset {quote(row.name)}")
         else:
             value = REFERENCE.sub(r"${\1:-}", row.value)
-            lines.append(f'export {row.name}="${{{row.name}:-{value}}}"')
+            lines.append(f'export {quote(row.name)}="${{{row.name}:-{value}}}"')
         if row.directory:
             lines.append(f'mkdir -p -- "${row.name}"')
     return "\n".join(lines)
@@ -103,7 +103,7 @@ def image_checks(installation: Installation, *, digest: bool = True) -> str:
     checks = fill("image.sh", image=_default(installation.image_path))
     image = installation.lock.image
     locked = image.digest.removeprefix("sha256:") if image and digest else ""
-    return checks + (f"\n{fill('digest.sh', digest=locked)}" if locked else "")
+    return checks + (f"\n{fill('digest.sh', digest=quote(locked))}" if locked else "")
 
 
 def source_checks(installation: Installation, layout: Layout) -> str:
@@ -119,7 +119,7 @@ def source_checks(installation: Installation, layout: Layout) -> str:
         names = files_in_wheelhouse(layout.wheelhouse, installation.on_top).values()
         needs = "\n".join(f"need {quote(name)}" for name in names)
         return fill("wheelhouse.sh", wheelhouse=_default(str(layout.wheelhouse)), needs=needs)
-    needs = "\n".join(f"need {pick.name} {quote(pick.pinned)}" for pick in installation.built)
+    needs = "\n".join(f"need {quote(pick.name)} {quote(pick.pinned)}" for pick in installation.built)
     return fill("index.sh", index=_default(str(layout.index)), needs=needs)
 
 
@@ -165,8 +165,8 @@ def environment_steps(installation: Installation, prefix: str, folder: str) -> s
     no_deps = "--no-deps " if installation.is_complete else ""
     return fill(
         "environment.sh",
-        python=installation.python,
-        torch=torch.version if torch else "",
+        python=quote(installation.python),
+        torch=quote(torch.version if torch else ""),
         prefix=prefix,
         files=folder,
         no_deps=no_deps,
@@ -174,7 +174,6 @@ def environment_steps(installation: Installation, prefix: str, folder: str) -> s
         limits=limits,
         image_limits=f"-c {prefix}/image.txt" if torch else "",
         check=installed_check(installation.on_top, installation.preinstalled),
-        **{"with": f" with torch {torch.version}" if torch else ""},
     )
 
 
@@ -193,7 +192,6 @@ def _limits(installation: Installation, prefix: str) -> str:
     return fill(
         "limits.sh",
         prefix=prefix,
-        python=installation.python,
         replacing=", ".join(replacing),
         required=json.dumps(required, indent=4),
     )

@@ -37,8 +37,9 @@ code=0
 options=(--environ "$here/environment.sh" -r "$here/req.txt" "$@")
 if [ -n "$update" ]; then
     installed=$("$target/bin/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
-    [ "$installed" = @PYTHON@ ] ||
-        fail "$target has Python $installed, and the lock has @PYTHON@; build it again, without --update"
+    locked=@PYTHON@
+    [ "$installed" = "$locked" ] ||
+        fail "$target has Python $installed, and the lock has $locked; build it again, without --update"
     stoppable cp -a -- "$target" "$new" || fail "cannot copy $target (see above)"
     stoppable conda-containerize update "${options[@]}" "$new" || code=$?
 else

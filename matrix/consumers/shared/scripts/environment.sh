@@ -1,6 +1,8 @@
 set -eu
 export PYTHONNOUSERSITE=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
 unset PIP_USER PIP_TARGET PIP_PREFIX PIP_REQUIRE_VIRTUALENV
+minor=@PYTHON@
+torch=@TORCH@
 # Succeeds if an interpreter has the right version and torch.
 has_torch() {
     [ -x "$1" ] && "$1" -c '
@@ -9,18 +11,18 @@ from importlib import metadata
 minor, torch = sys.argv[1:]
 installed = metadata.version("torch") if torch else ""
 right = "%d.%d" % sys.version_info[:2] == minor and torch in (installed, installed.partition("+")[0])
-sys.exit(not right)' @PYTHON@ '@TORCH@' 2>/dev/null
+sys.exit(not right)' "$minor" "$torch" 2>/dev/null
 }
 python=
-for candidate in "$(command -v python || :)" "$(command -v python@PYTHON@ || :)" \
-    /opt/*/bin/python@PYTHON@ /opt/*/envs/*/bin/python@PYTHON@ /usr/local/bin/python@PYTHON@ /usr/bin/python@PYTHON@; do
+for candidate in "$(command -v python || :)" "$(command -v "python$minor" || :)" \
+    /opt/*/bin/"python$minor" /opt/*/envs/*/bin/"python$minor" "/usr/local/bin/python$minor" "/usr/bin/python$minor"; do
     if has_torch "$candidate"; then
         python=$candidate
         break
     fi
 done
 if [ -z "$python" ]; then
-    echo "The image has no Python @PYTHON@@WITH@." >&2
+    echo "The image has no Python $minor${torch:+ with torch $torch}." >&2
     exit 3
 fi
 # The image's pip is enough. A pip that venv installs would hide the image's pip and setuptools.

@@ -4,7 +4,7 @@ if "$python" -c 'import sys; sys.exit(sys.prefix == sys.base_prefix)'; then
     "$python" -c 'import sys
 for path in sys.path:
     if path.endswith("-packages"):
-        print(f"import site; site.addsitedir({path!r})")' > @PREFIX@/lib/python@PYTHON@/site-packages/base_image.pth
+        print(f"import site; site.addsitedir({path!r})")' > "@PREFIX@/lib/python$minor/site-packages/base_image.pth"
 fi
 if ! has_torch @PREFIX@/bin/python; then
     echo "The image's torch is not visible in the environment." >&2
