@@ -17,21 +17,21 @@ from resolver.versions import join_words
 if TYPE_CHECKING:
     from resolver.choices import Pick
     from resolver.model import Resolution
-    from resolver.solver import Solver
+    from resolver.answer import Answer
 
 _MOST_REASONS = 3
 """Maximum number of requirements to list as the reason for a distribution."""
 
 
-def completed(resolution: Resolution, solver: Solver) -> Resolution:
+def completed(resolution: Resolution, answer: Answer) -> Resolution:
     """Return a resolution of the catalog with the projects that the solver added, and with all files."""
     known = [
-        replace(pick, files=solver.files_of(pick.name), extras=solver.extras_of(pick.name))
+        replace(pick, files=answer.files_of(pick.name), extras=answer.world.extras_of(pick.name))
         if pick.kind == "distribution"
         else pick
         for pick in resolution.picks
     ]
-    required_by = _required_by(known, solver)
+    required_by = _required_by(known, answer)
     added = [
         Distribution(
             name=pick.name,
@@ -45,16 +45,16 @@ def completed(resolution: Resolution, solver: Solver) -> Resolution:
             extras=pick.extras,
             facts=tuple(_facts(pick, required_by.get(pick.name, ()))),
         )
-        for pick in sorted(solver.picks())
+        for pick in sorted(answer.picks)
     ]
-    aliases = list(_aliases(resolution, (*known, *added), solver, required_by))
+    aliases = list(_aliases(resolution, (*known, *added), answer, required_by))
     known = [*with_labels(resolution.request.target, [*known, *aliases])]
     edges = dict.fromkeys(resolution.edges)
     edges |= dict.fromkeys(Edge(alias.name, alias.alias_of, "run", declared=True) for alias in aliases)
     names = {pick.name for pick in known} | {pick.name for pick in added}
     for pick in (*known, *added):
         if pick.kind == "distribution":
-            for required, _ in solver.requirements_of(pick.name):
+            for required, _ in answer.requirements_of(pick.name):
                 if required in names and required != pick.name:
                     edges.setdefault(Edge(pick.name, required, "run", declared=True))
     ordered = without_cycles(tuple(sorted(edges, key=astuple)))
@@ -62,7 +62,7 @@ def completed(resolution: Resolution, solver: Solver) -> Resolution:
     distributions = sorted(
         (pick for pick in (*known, *added) if pick.kind == "distribution"), key=lambda pick: pick.name
     )
-    left = tuple(f"the requirements of {name}: {reason}" for name, reason in sorted(solver.unread().items()))
+    left = tuple(f"the requirements of {name}: {reason}" for name, reason in sorted(answer.unread().items()))
     without_metadata = [pick for pick in distributions if pick.git and not pick.files]
     unread_names = [pick.name for pick in without_metadata]
     notes = [*resolution.notes, *([_known_after_build(unread_names)] if unread_names else [])]
@@ -78,7 +78,7 @@ def completed(resolution: Resolution, solver: Solver) -> Resolution:
         order=generations((pick.name for pick in distributions), ordered),
         left_open=left,
         notes=tuple(notes),
-        warnings=(*resolution.warnings, *ignored, *_warnings(solver), *_confusions(distributions, solver)),
+        warnings=(*resolution.warnings, *ignored, *_warnings(answer), *_confusions(distributions, answer)),
     )
 
 
@@ -90,12 +90,12 @@ def _known_after_build(names: Sequence[str]) -> str:
     return f"{join_words(names, joiner='and')} {source}. {known}"
 
 
-def _confusions(picks: Iterable[Distribution], solver: Solver) -> Iterator[str]:
+def _confusions(picks: Iterable[Distribution], answer: Answer) -> Iterator[str]:
     """Warn about distributions whose name may mean another project on an earlier index."""
     for pick in picks:
         index = pick.files[0].index if pick.files else ""
         bound = pick.index and pick.index != index
-        if pick.origin == "published" and not bound and (earlier := solver.index.earlier(pick.name, index)):
+        if pick.origin == "published" and not bound and (earlier := answer.index.earlier(pick.name, index)):
             yield (
                 f"{pick} comes from {index}, and {earlier} also has a project {pick.name}. As in pip, the "
                 "highest version of all indexes was chosen. If they are different projects, require "
@@ -103,13 +103,13 @@ def _confusions(picks: Iterable[Distribution], solver: Solver) -> Iterator[str]:
             )
 
 
-def _required_by(known: Iterable[Distribution], solver: Solver) -> dict[str, list[Fact]]:
+def _required_by(known: Iterable[Distribution], answer: Answer) -> dict[str, list[Fact]]:
     """Return, for each required distribution, the facts about the requirements on it."""
     facts: dict[str, list[Fact]] = {}
     names = [pick.name for pick in known if pick.kind == "distribution"]
-    for name in [*names, *(pick.name for pick in sorted(solver.picks()))]:
-        for required, text in solver.requirements_of(name):
-            version = solver.version_of(name)
+    for name in [*names, *(pick.name for pick in sorted(answer.picks))]:
+        for required, text in answer.requirements_of(name):
+            version = answer.version_of(name)
             fact = Fact(
                 f"{name} {version} requires {text}", "documented", f"the metadata of {name} {version}"
             )
@@ -120,7 +120,7 @@ def _required_by(known: Iterable[Distribution], solver: Solver) -> dict[str, lis
 def _aliases(
     resolution: Resolution,
     picks: Sequence[Distribution],
-    solver: Solver,
+    answer: Answer,
     required_by: Mapping[str, Sequence[Fact]],
 ) -> Iterator[Distribution]:
     """Yield an alias for each other name of torch's triton."""
@@ -130,7 +130,7 @@ def _aliases(
         return
     others = [name for name in TRITON_NAMES if name in required_by and name not in names]
     reasons = {name: list(required_by[name]) for name in others}
-    for requirement in solver.requested_tritons():
+    for requirement in answer.requested_tritons():
         if requirement.name not in names:
             fact = Fact(f"you asked for {requirement}", "documented", REQUEST)
             reasons.setdefault(requirement.name, []).append(fact)
@@ -162,23 +162,23 @@ def _facts(pick: Pick, required_by: Sequence[Fact]) -> Iterator[Fact]:
     yield from required_by[:_MOST_REASONS]
 
 
-def _warnings(solver: Solver) -> Iterator[str]:
-    for pick in sorted(solver.picks()):
-        if solver.needs_newer_patch(pick):
+def _warnings(answer: Answer) -> Iterator[str]:
+    for pick in sorted(answer.picks):
+        if answer.needs_newer_patch(pick):
             needed = f"{pick.name} {pick.version} requires Python {pick.files[0].requires_python}"
             yield f"{needed}, so some patch releases of the Python in the lock cannot install it."
         if pick.support == "inferred":
             yield (
-                f"{pick.name} {pick.version} has no wheel for {solver.environment}, and a build may change the "
+                f"{pick.name} {pick.version} has no wheel for {answer.environment}, and a build may change the "
                 "metadata of its sdist. The requirements in its PKG-INFO were used."
             )
-    unread = solver.unread()
+    unread = answer.unread()
     if unread:
         names, reason = sorted(unread), next(iter(unread.values()))
         what = f"The requirements of {join_words(names, joiner='and')} are not locked: {reason.rstrip('.')}."
         yield f"{what} To lock them, run `matrix resolve` with network access."
-    yield from solver.lacking()
-    yield from solver.replaced_for_cuda()
-    yield from solver.passed_for_wheels()
-    for release, problem in solver.skipped.items():
+    yield from answer.lacking()
+    yield from answer.replaced_for_cuda()
+    yield from answer.passed_for_wheels()
+    for release, problem in answer.skipped.items():
         yield f"{release} was skipped: it {problem}."

@@ -20,6 +20,7 @@ from resolver.facts.catalog import applies
 from resolver.problem import ABSENT
 from resolver.requirements import TRITON_NAMES, is_rocm_package, parse_requirement, split_marker
 from resolver.versions import parse_specifier
+from resolver.world import is_limit
 
 if TYPE_CHECKING:
     from resolvelib.providers import Preference
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from resolver.indexes import Metadata
     from resolver.model import Requirement
-    from resolver.solver import Solver
+    from resolver.answer import Answer
 
 _LOG = logging.getLogger(__name__)
 _BATCH = 25
@@ -50,7 +51,7 @@ class _Chosen(NamedTuple):
     version: str
 
 
-def confirm(solver: Solver) -> None:
+def confirm(answer: Answer) -> None:
     """Check with resolvelib that the answer of a solver meets the request, and that nothing is superfluous.
 
     resolvelib takes quadratic time in the number of distributions, so it resolves level by level: the request,
@@ -62,7 +63,7 @@ def confirm(solver: Solver) -> None:
     InternalError
         It does not.
     """
-    provider = _Provider(solver)
+    provider = _Provider(answer)
     problem = ""
     try:
         accepted = _accepted(provider)
@@ -99,20 +100,28 @@ def _needs_of(left: list[str], provider: _Provider) -> Iterator[list[_Need]]:
     """Yield the requirement on each name in a list, which grows; only its requirements are then resolved."""
     while left:
         provider.expanded = left.pop()
-        yield [_Need(provider.expanded, provider.expanded, lambda _: True)]
+        yield [_Need(provider.expanded, provider.expanded, _always)]
+
+
+def _always(_: str) -> bool:
+    return True
+
+
+def _never(_: str) -> bool:
+    return False
 
 
 class _Provider(resolvelib.AbstractProvider["_Need", "_Chosen", str]):
     """The chosen candidates, and their requirements as the providers state them."""
 
-    def __init__(self, solver: Solver) -> None:
+    def __init__(self, answer: Answer) -> None:
         self.expanded = ""
         """The only candidate whose requirements are stated."""
-        self._solver = solver
-        self._problem = solver.problem
-        self._solution = solver.solution
-        self._environment = solver.environment
-        self._picks = {pick.name: pick for pick in solver.picks()}
+        self._answer = answer
+        self._problem = answer.problem
+        self._solution = answer.solution
+        self._environment = answer.environment
+        self._picks = {pick.name: pick for pick in answer.picks}
         self.chosen = {
             name: _Chosen(name, self._problem.variables[name].candidate(bit).version)
             for name, bit in self._solution.items()
@@ -121,7 +130,7 @@ class _Provider(resolvelib.AbstractProvider["_Need", "_Chosen", str]):
             for key in (name, *(f"{name}[{extra}]" for extra in pick.extras)):
                 self.chosen[key] = _Chosen(key, pick.version)
         self._overrides: dict[str, list[Requirement]] = {}
-        for override in solver.request.overrides:
+        for override in answer.request.overrides:
             self._overrides.setdefault(override.name, []).append(override)
 
     def roots(self) -> list[_Need]:
@@ -132,9 +141,9 @@ class _Provider(resolvelib.AbstractProvider["_Need", "_Chosen", str]):
             if not demand.mask & ABSENT or demand.variable.name in self._solution
             if not demand.mask & ABSENT or not self._allows(demand.variable.name, demand.mask)
         ]
-        for requirement in self._solver.request.requirements:
+        for requirement in self._answer.request.requirements:
             needs += self._stated(requirement, requirement.marker, "the request")
-        for limit in self._solver.request.constraints:
+        for limit in self._answer.request.constraints:
             is_chosen = limit.name in self.chosen and self._environment.applies(limit.marker)
             version = self.chosen[limit.name].version if is_chosen else ""
             if is_chosen and limit.specifier is not None and not limit.specifier.allows(version):
@@ -179,7 +188,7 @@ class _Provider(resolvelib.AbstractProvider["_Need", "_Chosen", str]):
             needs.append(_Need(name, f"{candidate.key} {candidate.version}", candidate.version.__eq__))
         metadata = self._metadata(name)
         if metadata is not None:
-            extras = (extra,) if name in self._picks else self._solver.extras_of(name)
+            extras = (extra,) if name in self._picks else self._answer.world.extras_of(name)
             for text in metadata.requires:
                 needs += self._required(name, text, metadata, extras)
         return needs
@@ -194,18 +203,17 @@ class _Provider(resolvelib.AbstractProvider["_Need", "_Chosen", str]):
                 yield self._of_candidates(other, mask, f"{name} is related to {other}")
 
     def _of_candidates(self, name: str, mask: int, text: str) -> _Need:
-        is_allowed = self._allows(name, mask)
-        return _Need(name, text, lambda _: is_allowed)
+        return _Need(name, text, _always if self._allows(name, mask) else _never)
 
     def _allows(self, name: str, mask: int) -> bool:
         return bool(mask >> self._solution.get(name, 0) & 1)
 
     def _facts(self, name: str, version: str) -> Iterator[_Need]:
         """Yield what the catalog says about a distribution if one of both ends is a project of an index."""
-        candidate = self._solver.candidate(name)
-        for row in self._solver.rows_of(name):
+        candidate = self._answer.world.candidate(name)
+        for row in self._answer.world.rows_of(name):
             is_project = name in self._picks
-            if not is_project and (row.on in self._solver.problem.variables or row.on not in self._picks):
+            if not is_project and (row.on in self._answer.problem.variables or row.on not in self._picks):
                 continue
             if is_project and row.on not in self.chosen:
                 continue
@@ -214,28 +222,25 @@ class _Provider(resolvelib.AbstractProvider["_Need", "_Chosen", str]):
                 continue
             if is_project and row.releases and not parse_specifier(row.releases).allows(version):
                 continue
-            if not self._solver.is_limit(row) and row.on in self._picks:
+            if not is_limit(row) and row.on in self._picks:
                 specifiers = [parse_specifier(text) for text in row.versions]
-                yield _Need(
-                    row.on,
-                    f"{name} requires {row.on}",
-                    lambda version, specifiers=specifiers: any(one.allows(version) for one in specifiers),
-                )
+                is_allowed = any(one.allows(self.chosen[row.on].version) for one in specifiers)
+                yield _Need(row.on, f"{name} requires {row.on}", _always if is_allowed else _never)
 
     def _metadata(self, name: str) -> Metadata | None:
-        if name in self._solver.unread():
+        if name in self._answer.unread():
             return None
         is_built = False
         if name in self._picks:
-            files = self._solver.files_read(name)
+            files = self._answer.files_read(name)
         else:
-            candidate = self._solver.candidate(name)
+            candidate = self._answer.world.candidate(name)
             if candidate is None or candidate.kind != "distribution":
                 return None
-            files = self._solver.files_of(name)
+            files = self._answer.files_of(name)
             is_built = candidate.origin == "build"
         try:
-            return self._solver.index.requirements(files, is_built=is_built) if files else None
+            return self._answer.index.requirements(files, is_built=is_built) if files else None
         except (EnvironmentLacksError, SourceError):
             return None
 
@@ -269,8 +274,8 @@ class _Provider(resolvelib.AbstractProvider["_Need", "_Chosen", str]):
 
     def _need(self, requirement: Requirement, source: str) -> Iterator[_Need]:
         name, specifier = requirement.name, requirement.specifier
-        if self._solver.triton.is_of_torch(name) and not source.startswith("torch "):
-            yield _Need("torch", f"{source} requires the triton of torch", lambda _: True)
+        if self._answer.triton.is_of_torch(name) and not source.startswith("torch "):
+            yield _Need("torch", f"{source} requires the triton of torch", _always)
             name = next((own for own in TRITON_NAMES if own in self._solution), name)
         text = f"{source} requires {requirement.text}"
 

@@ -105,6 +105,7 @@ def solve(
     """Return the resolution of a request, or the proof that it has none; see `resolve` for the arguments."""
     if indexes is None:
         return _resolve_closed(catalog, request, keep)
+    from resolver.answer import Answer
     from resolver.assembling import completed
     from resolver.confirmation import confirm
     from resolver.solver import Solver
@@ -131,13 +132,14 @@ def solve(
     try:
         solution = solver.solve(prefer_proven if request.prefer == "proven" else None)
     except EnvironmentLacksError as error:
-        if solver.index.has_answer:
+        if solver.world.index.has_answer:
             raise
         return _left_open(builder, error)
     if isinstance(solution, Refuted):
         return solution._replace(warnings=(*inferred.warnings, *solution.warnings))
-    confirm(solver)
-    return completed(resolution_of(builder.catalog, request, solver.problem, solution, notes), solver)
+    answer = Answer(solver)
+    confirm(answer)
+    return completed(resolution_of(catalog, request, solver.problem, solution, notes), answer)
 
 
 def _left_open(builder: ProblemBuilder, error: EnvironmentLacksError) -> Resolution | Refuted:

@@ -125,7 +125,7 @@ class Session:
 
     def refutation(self) -> Incompatibility:
         """Return why the problem has no solution, which must have none: the reasons are its statements."""
-        items = [*self.problem.demands, *self.problem.relations]
+        items: list[Demand | Relation] = [*self.problem.demands, *self.problem.relations]
         used = self._used(items) or []
         return Incompatibility({}, None, tuple(Incompatibility({}, item) for item in used))
 

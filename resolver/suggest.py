@@ -178,13 +178,15 @@ class _Trials:
         """Return the versions that a relaxed request gives, by component; None if it has no solution."""
         if self._resolves:
             resolution = self._resolves(relaxed)
-            return resolution and {pick.name: pick.key for pick in resolution.picks}
+            return {pick.name: pick.key for pick in resolution.picks} if resolution else None
         session = self._session(replace(relaxed, requirements=self._request.requirements))
         if session is None:
             return None
         solution = session.solve(self._demands(session.problem, relaxed))
         variables = session.problem.variables
-        return solution and {name: variables[name].candidate(bit).key for name, bit in solution.items()}
+        if solution is None:
+            return None
+        return {name: variables[name].candidate(bit).key for name, bit in solution.items()}
 
     def _session(self, request: Request) -> Session | None:
         if request not in self._sessions:

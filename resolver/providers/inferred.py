@@ -69,7 +69,11 @@ class InferredProvider:
         if not self._counts(name):
             return []
         wider = self._with_releases(name)
-        rows = (wider.release[key] for key in wider.inferred if key not in self._catalog.inferred)
+        rows = (
+            row
+            for row in wider.releases_of(name)
+            if row.key() in wider.inferred and row.key() not in self._catalog.inferred
+        )
         return [
             candidate_of(row, recipe_for(wider, row, self._backend), inferred_from=wider.inferred[row.key()])
             for row in rows
