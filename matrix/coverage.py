@@ -24,8 +24,8 @@ from matrix.render import duration
 from matrix.resolution_text import title_of
 from matrix.stopping import duration_argument
 from resolver.errors import EnvironmentLacksError, MatrixError, TooLargeError, UsageError
-from resolver.providers.inferred import with_releases_of
 from resolver.model import Conflict, Resolution, Target
+from resolver.providers.inferred import with_releases_of
 from resolver.requirements import parse_requirement
 from resolver.resolve import resolve
 from resolver.table import COMBINATION, UNDECIDED, Table, request_of_cell

@@ -15,9 +15,9 @@ from resolver.resolution import with_labels
 from resolver.versions import join_words
 
 if TYPE_CHECKING:
+    from resolver.answer import Answer
     from resolver.choices import Pick
     from resolver.model import Resolution
-    from resolver.answer import Answer
 
 _MOST_REASONS = 3
 """Maximum number of requirements to list as the reason for a distribution."""

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from resolvelib.providers import Preference
     from resolvelib.resolvers import RequirementInformation
 
+    from resolver.answer import Answer
     from resolver.indexes import Metadata
     from resolver.model import Requirement
-    from resolver.answer import Answer
 
 _LOG = logging.getLogger(__name__)
 _BATCH = 25

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from resolver.requirements import normalize_name
 from resolver.specifiers import specifier_or_none
-from resolver.versions import minor, shorten
+from resolver.versions import shorten
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -60,7 +60,7 @@ class Environment:
     ) -> None:
         self._enough = any if any_patch else all
         self._release = python
-        self.python = minor(python)
+        self.python = ".".join(python.split(".")[:2])
         self.glibc = glibc
         self.machine = machine
         self._markers: dict[tuple[str, str], bool] = {}

@@ -184,7 +184,7 @@ class FactsFile(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=Tru
 
     path: str
     """As the user named it; below the directory, if the user named a directory."""
-    sha256: str
+    sha256: Digest
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -14,8 +14,8 @@ from resolver.errors import EnvironmentLacksError, MatrixError
 from resolver.model import Resolution
 from resolver.providers.inferred import InferredProvider
 from resolver.providers.labelled import LabelledProvider
-from resolver.resolution import preferred_solution, resolution_of
 from resolver.reporter import SILENT
+from resolver.resolution import preferred_solution, resolution_of
 from resolver.session import Refuted, Session
 
 if TYPE_CHECKING:

@@ -176,7 +176,9 @@ def _working(
     try:
         if indexes is not None:
             return working_in_open_world(catalog, request, indexes, requirement)
-        return working_version(catalog, request, requirement.name, parse_specifier(str(requirement.specifier)))
+        return working_version(
+            catalog, request, requirement.name, parse_specifier(str(requirement.specifier))
+        )
     except MatrixError:
         return ""
 

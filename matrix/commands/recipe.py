@@ -31,8 +31,8 @@ from matrix.settings import Settings, load_catalog, merge, overlays
 from resolver.errors import MatrixError, UsageError
 from resolver.facts.loading import load_uncached, overlay_files, shipped_files
 from resolver.facts.schema import Recipe
-from resolver.providers.inferred import with_releases_of
 from resolver.model import Conflict
+from resolver.providers.inferred import with_releases_of
 from resolver.texts import printable
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from resolver.choices import is_prerelease
 from resolver.compiling.clauses import (
     LIMITS,
     PAIRED_WITH_TORCH,
@@ -24,7 +25,6 @@ from resolver.compiling.clauses import (
     version_in,
 )
 from resolver.compiling.problem_builder import built_for_builds
-from resolver.choices import is_prerelease
 from resolver.facts.catalog import is_elsewhere, recipe_for
 from resolver.model import UNLISTED, Candidate, Fact
 from resolver.problem import LazyText, Variable
@@ -214,11 +214,13 @@ def compile_packages(builder: ProblemBuilder) -> None:
             _avoid_unlisted(builder, name)
     for name in names:
         masks = _ReleaseMasks(builder.variables[name])
-        if builder.is_new(name):
+        is_new = builder.is_new(name)
+        if is_new:
             _relate_to_backend(builder, name, masks)
-            _relate_to_build_requirements(builder, name, masks)
         _relate_to_requirements(builder, name, masks)
-        if name != "torch" and builder.is_new(name, "released"):
+        if is_new:
+            _relate_to_build_requirements(builder, name, masks)
+        if name != "torch" and is_new:
             _exclude_later_releases(builder, name)
 
 

@@ -220,7 +220,11 @@ def test_explain_gives_reasons_for_rejected_versions(capsys: Capture) -> None:
     assert main(["explain", "apex"]) == 0
     output = capsys.readouterr().out
     assert "Not chosen" in output
-    assert "1.10.0 would also fit, but rocm would be 7.0.2 instead of" in output
+    assert "was released on 2026-07-01, after 2026-06-01" in output
+    assert main(["resolve", "vllm", "--date", "2026-06-01", "-q"]) == 0
+    capsys.readouterr()
+    assert main(["explain", "vllm"]) == 0
+    assert "0.18.1 would also fit, but rocm would be 7.0.2 instead of" in capsys.readouterr().out
 
 
 def test_explain_counts_rejected_versions_it_omits(capsys: Capture) -> None:

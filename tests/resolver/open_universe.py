@@ -137,7 +137,11 @@ class OpenUniverse:
     def may_use(self, name: str, version: str, python: str) -> bool:
         """Return whether a release can be installed, and is not yanked."""
         release = self.projects.get(name, {}).get(version)
-        if release is None or version not in self.preferred(name) or not any(python in TAGS[tag] for tag in release.wheels):
+        if (
+            release is None
+            or version not in self.preferred(name)
+            or not any(python in TAGS[tag] for tag in release.wheels)
+        ):
             return False
         if release.requires_python and not SpecifierSet(release.requires_python).contains(f"{python}.5"):
             return False

@@ -8,7 +8,7 @@ from resolver.facts.catalog import Catalog
 from resolver.model import Conflict, Request, Resolution
 from resolver.rejected import rejected_versions
 from resolver.resolve import resolve
-from tests.resolver.solve_helpers import ask, requirement, without_dates
+from tests.resolver.solve_helpers import ask, requirement
 
 
 def _picked(catalog: Catalog, request: Request) -> dict[str, str]:
@@ -49,11 +49,11 @@ def test_rejected_torch_names_excluding_request(catalog: Catalog) -> None:
 
 
 def test_rejected_version_names_changed_component(catalog: Catalog) -> None:
-    request = ask(catalog, "apex", day="2026-06-01")
+    request = ask(catalog, "vllm", day="2026-06-01")
     picked = _picked(catalog, request)
-    rejected = {row.key: row for row in rejected_versions(catalog, request, picked, "apex")[0]}
-    assert rejected["1.10.0"].instead == ("rocm", picked["rocm"], "7.0.2")
-    assert rejected["1.10.0"].core == ()
+    rejected = {row.key: row for row in rejected_versions(catalog, request, picked, "vllm")[0]}
+    assert rejected["0.18.1"].instead == ("rocm", picked["rocm"], "7.0.2")
+    assert rejected["0.18.1"].core == ()
 
 
 def test_absent_component_has_no_rejected_versions(catalog: Catalog) -> None:

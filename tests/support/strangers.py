@@ -25,6 +25,7 @@ from resolver.model import (
     DriverWindow,
     Edge,
     Fact,
+    FactsFile,
     Preinstalled,
     Request,
     Resolution,
@@ -82,6 +83,7 @@ def everything(*, keeps_torch: bool) -> Resolution:
         (parse_requirement("pure==1.0"),),
         site_file="site.toml",
         catalogs=("facts",),
+        facts_files=(FactsFile("facts/own.toml", ZEROS),),
         preinstalled=Preinstalled("image", {"pip": "25.0", "torch": "2.9.1+rocm6.4"}),
     )
     return Resolution(
