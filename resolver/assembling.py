@@ -169,8 +169,8 @@ def _warnings(answer: Answer) -> Iterator[str]:
             yield f"{needed}, so some patch releases of the Python in the lock cannot install it."
         if pick.support == "inferred":
             yield (
-                f"{pick.name} {pick.version} has no wheel for {answer.environment}, and a build may change the "
-                "metadata of its sdist. The requirements in its PKG-INFO were used."
+                f"{pick.name} {pick.version} has no wheel for {answer.environment}, and a build may change "
+                "the metadata of its sdist. The requirements in its PKG-INFO were used."
             )
     unread = answer.unread()
     if unread:

@@ -1,9 +1,10 @@
 """Confirm an answer: resolvelib resolves the same request over the same providers, limited to the answer.
 
-resolvelib is a second, independent resolver. It knows only the chosen candidates, asks the providers for their
-requirements again, and must accept every one of them: none may violate a requirement, and none may be
-superfluous. Masks and learned incompatibilities have no part in this: versions are compared with specifiers, and
-markers are evaluated for the chosen Python. A difference is a fault of the program, not an answer.
+resolvelib is a second, independent resolver. It knows only the chosen candidates, asks the providers for
+their requirements again, and must accept every one of them: none may violate a requirement, and none may be
+superfluous. Masks and learned incompatibilities have no part in this: versions are compared with
+specifiers, and markers are evaluated for the chosen Python. A difference is a fault of the program, not an
+answer.
 """
 
 from __future__ import annotations
@@ -54,9 +55,9 @@ class _Chosen(NamedTuple):
 def confirm(answer: Answer) -> None:
     """Check with resolvelib that the answer of a solver meets the request, and that nothing is superfluous.
 
-    resolvelib takes quadratic time in the number of distributions, so it resolves level by level: the request,
-    then the requirements of each accepted candidate. There is one candidate for each name, so this accepts the
-    same answers as one resolution of everything.
+    resolvelib takes quadratic time in the number of distributions, so it resolves level by level: the
+    request, then the requirements of each accepted candidate. There is one candidate for each name, so this
+    accepts the same answers as one resolution of everything.
 
     Raises
     ------

@@ -180,6 +180,27 @@ class Projects:
                 allowed |= variable.allowed_by(text)
         self.search.add({**terms, number: variable.everything & ~allowed}, link)
 
+    def admit(self, choices: Choices, mask: int) -> bool:
+        """Add what follows from the choice of a release; return whether its metadata can be read."""
+        number, bit = choices.number, mask.bit_length() - 1
+        is_installed = isinstance(choices.release(bit), Installed)
+        if choices.extra:
+            project = self.open[choices.name]
+            self.search.add({number: mask, project.number: project.everything & ~mask}, ALWAYS)
+            return not is_installed
+        if self.is_first(choices, bit):
+            for exclusion, is_strict in self.exclusions(choices, bit):
+                self.exclude(choices, [bit], exclusion, is_strict=is_strict)
+        if not is_installed and not self.files_of(choices, bit):
+            return False
+        if not is_installed and self.judge(choices, bit).source_only:
+            self.prefer_wheels(choices)
+        for extra in self.nodes_of[choices.name]:
+            if extra.extra:
+                others = extra.everything & ~mask & ~ABSENT
+                self.search.add({number: mask, extra.number: others}, ALWAYS)
+        return not is_installed
+
     def same_as_project(self, choices: Choices, domain: int) -> int:
         """Return the release of an extra: the release of its project, which is decided first."""
         project = self.open[choices.name]
@@ -273,6 +294,7 @@ class Projects:
     def exclude(
         self, choices: Choices, excluded: Sequence[int], exclusion: Exclusion, *, is_strict: bool
     ) -> None:
+        """Add an exclusion of releases, which may be lifted for some patch releases if it is strict."""
         versions = ", ".join(choices.release(bit).version for bit in excluded)
         source = self.index.url(choices.name) or self.index.indexes.urls[0]
         terms = {choices.number: sum(1 << bit for bit in excluded)}
@@ -324,6 +346,7 @@ class Projects:
                 excluded[judged.source_only] = excluded.get(judged.source_only, 0) | 1 << bit
         number = self.world.add_selector((_WHEELS_ONLY, 0, choices.number, choices.name))
         self._wheels_only[choices.name] = number
+        self.search.restart()  # it is decided before Python
         for pythons, releases in excluded.items():
             link = Link(choices.name, "", "", "has no wheel", self.index.indexes.urls[0])
             self.search.add({number: STRICT, choices.number: releases, **self.world.when(pythons)}, link)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from resolver.choices import ALWAYS, Installed, Link
+from resolver.choices import Link
 from resolver.compiling.clauses import REQUEST
 from resolver.compiling.request import closest_versions
 from resolver.errors import EnvironmentLacksError, SourceError, UsageError, did_you_mean
 from resolver.facts.catalog import applies, is_elsewhere
 from resolver.look_ahead import LookAhead
-from resolver.problem import ABSENT
 from resolver.requirements import (
     TRITON_NAMES,
     is_for_cuda,
@@ -74,6 +73,13 @@ class Requirements:
         )
 
     def add_requests(self) -> None:
+        """Add the demands of the request on projects of indexes.
+
+        Raises
+        ------
+        UsageError
+            No index has a requested project, or the project is for CUDA.
+        """
         requirements = self.request.requirements
         python = min(self.targets.environments, default=0)
         if python:
@@ -146,24 +152,7 @@ class Requirements:
             if number in self.world.names:
                 self._load_closed(number, mask)
             return
-        bit = mask.bit_length() - 1
-        release = choices.release(bit)
-        if choices.extra:
-            project = self._projects.open[choices.name]
-            self.search.add({number: mask, project.number: project.everything & ~mask}, ALWAYS)
-        else:
-            if self._projects.is_first(choices, bit):
-                for exclusion, is_strict in self._projects.exclusions(choices, bit):
-                    self._projects.exclude(choices, [bit], exclusion, is_strict=is_strict)
-            if not isinstance(release, Installed) and not self._projects.files_of(choices, bit):
-                return
-            if not isinstance(release, Installed) and self._projects.judge(choices, bit).source_only:
-                self._projects.prefer_wheels(choices)
-            for extra in self._projects.nodes_of[choices.name]:
-                if extra.extra:
-                    others = extra.everything & ~mask & ~ABSENT
-                    self.search.add({number: mask, extra.number: others}, ALWAYS)
-        if isinstance(release, Installed):
+        if not self._projects.admit(choices, mask):
             return
         metadata = self._metadata_of(choices, mask)
         if metadata is None:

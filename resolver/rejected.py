@@ -158,28 +158,26 @@ def rejected_in_open_world(
     rejected = []
     for version, key, variant in preferred[:MAX_REJECTED]:
         text = f"{name}{f'[{variant}]' if variant else ''}=={version}"
-        rejected.append(_rejected_open(catalog, request, indexes, chosen, key, parse_requirement(text)))
+        pinned = replace(request, requirements=(*request.requirements, parse_requirement(text)))
+        reason = _rejected_open(catalog, pinned, indexes, chosen)
+        rejected.append(replace(reason, key=key))
     return rejected, len(preferred) - len(rejected)
 
 
 def _rejected_open(
-    catalog: Catalog,
-    request: Request,
-    indexes: PackageIndexes,
-    chosen: Resolution,
-    key: str,
-    pin: Requirement,
+    catalog: Catalog, pinned: Request, indexes: PackageIndexes, chosen: Resolution
 ) -> RejectedVersion:
-    """Return why a version was not chosen.
+    """Return why a version was not chosen, which the last requirement of a request pins.
 
     If the request resolves with it, one of the components that are decided earlier would change. That is a
     component that conflicts with it in its chosen version, not just any component that changes, too.
     """
-    pinned = replace(request, requirements=(*request.requirements, pin))
+    *requirements, pin = pinned.requirements
+    key = ""
     other = solve(catalog, pinned, indexes)
     if not isinstance(other, Resolution):
         return RejectedVersion(key, core=_core_without(pinned, other, {f"you asked for {pin.text}"}))
-    requested = {requirement.name for requirement in request.requirements}
+    requested = {requirement.name for requirement in requirements}
     own = layer(pin.name, requested)[0]
     earlier = sorted(
         (pick for pick in chosen.picks if pick.name != pin.name and layer(pick.name, requested)[0] <= own),

@@ -54,7 +54,7 @@ class Reporter:
         """Receive a warning, which is shown even in quiet mode."""
 
     def conflict(self, conflict: Conflict) -> None:
-        """Receive a conflict as soon as it is known, before changes are tried with which the request resolves."""
+        """Receive a conflict as soon as it is known, before suggestions are searched."""
 
     def progress(self, task: str = "", **change: Unpack[Change]) -> None:
         """Receive the changes of a task; may be called by several threads, and often."""

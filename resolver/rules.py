@@ -1,9 +1,9 @@
 """The rules: why a release of an index may not be used.
 
-Each rule is a function with one reason. It takes a release and returns an `Exclusion` if the release may not be
-used, for all Pythons or for some. `excluded` runs all rules; the search turns their results into
+Each rule is a function with one reason. It takes a release and yields an `Exclusion` if the release may not
+be used, for all Pythons or for some. `judge` runs all rules; the search turns their results into
 incompatibilities, so `matrix explain` can print the reason. What a release requires is judged where its
-metadata is read (`resolver.solver`): a requirement on a CUDA distribution cannot be met.
+metadata is read (`resolver.reading`): a requirement on a CUDA distribution cannot be met.
 """
 
 from __future__ import annotations
@@ -48,6 +48,13 @@ class Context(NamedTuple):
     """Whether a release is accepted that only some patch releases of a Python may install."""
 
 
+class Offered(NamedTuple):
+    """A release, and its files that count: uploaded by the day, and not yanked if others are not."""
+
+    release: Release
+    files: Sequence[File]
+
+
 class Judged(NamedTuple):
     """A release with what the rules have found about it."""
 
@@ -63,35 +70,34 @@ class Judged(NamedTuple):
         return any(one.python == EVERYWHERE and one.glibc == EVERYWHERE for one in self.exclusions)
 
 
-def has_no_linux_file(release: Release, files: Sequence[File], context: Context) -> Iterator[Exclusion]:
+def has_no_linux_file(offered: Offered, _: Context) -> Iterator[Exclusion]:
     """Exclude a release that has files for other systems only."""
-    if not release.files:
+    if not offered.release.files:
         yield Exclusion("has no file for Linux")
 
 
-def is_uploaded_later(release: Release, files: Sequence[File], context: Context) -> Iterator[Exclusion]:
+def is_uploaded_later(offered: Offered, context: Context) -> Iterator[Exclusion]:
     """Exclude a release whose files were uploaded after the day of the request."""
-    if release.files and not files:
+    if offered.release.files and not offered.files:
         yield Exclusion(f"was uploaded after {context.day}")
 
 
-def is_yanked(release: Release, files: Sequence[File], context: Context) -> Iterator[Exclusion]:
+def is_yanked(offered: Offered, context: Context) -> Iterator[Exclusion]:
     """Exclude a yanked release, unless a requirement pins its version (PEP 592)."""
-    if files and all(file.yanked is not None for file in files) and not context.is_pinned(release.version):
+    are_yanked = bool(offered.files) and all(file.yanked is not None for file in offered.files)
+    if are_yanked and not context.is_pinned(offered.release.version):
         yield Exclusion("is yanked")
 
 
-def is_unrequested_prerelease(
-    release: Release, files: Sequence[File], context: Context
-) -> Iterator[Exclusion]:
+def is_unrequested_prerelease(offered: Offered, context: Context) -> Iterator[Exclusion]:
     """Exclude a pre-release, unless the request names one or the project has no other releases."""
-    if not context.allows_prereleases and is_prerelease(release.version):
+    if not context.allows_prereleases and is_prerelease(offered.release.version):
         yield Exclusion("is a pre-release, and the request does not name one")
 
 
-def fits_no_target(release: Release, files: Sequence[File], context: Context) -> Iterator[Exclusion]:
+def fits_no_target(offered: Offered, context: Context) -> Iterator[Exclusion]:
     """Exclude the Pythons and versions of glibc for which a release has no file."""
-    targets = context.targets
+    targets, files = context.targets, offered.files
     fit = targets.fit(files, any_patch=context.any_patch)
     missing = targets.allowed & ~fit.pythons
     if missing:
@@ -123,7 +129,7 @@ def judge(release: Release, context: Context) -> Judged:
     files = [file for file in uploaded if file.yanked is None] or uploaded
     found: list[Exclusion] = []
     for rule in RULES:
-        found += rule(release, files, context)
+        found += rule(Offered(release, files), context)
         if found:
             break
     fit = context.targets.fit(files, any_patch=context.any_patch)

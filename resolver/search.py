@@ -1,9 +1,9 @@
 """The one search: variables with finite domains as bit masks, tables and learned incompatibilities.
 
 Constraints have two forms. A *table* is a relation between two variables that is known as a whole, such as
-the driver table of ROCm. An *incompatibility* maps variables to masks: not all of these variables may have a
-value in their mask. It is the form of PubGrub [1]_, with masks in place of version ranges. Bit 0 of every mask
-means "absent", as in `resolver.problem`. Variables, tables and incompatibilities may be added while the
+the driver table of ROCm. An *incompatibility* maps variables to masks: not all of these variables may have
+a value in their mask. It is the form of PubGrub [1]_, with masks in place of version ranges. Bit 0 of every
+mask means "absent", as in `resolver.problem`. Variables, tables and incompatibilities may be added while the
 search runs, so a caller can add the requirements of a release when it considers the release.
 
 Tables are propagated as masks (arc consistency, maintained during the search [2]_). The incompatibility that
@@ -87,10 +87,9 @@ class _Table:
     __slots__ = ("allowed", "born", "everything", "object", "reason", "revisions", "subject")
 
     def __init__(
-        self, subject: int, target: int, allowed: Sequence[int], everything: int, reason: object, born: int
+        self, ends: tuple[int, int], allowed: Sequence[int], everything: int, reason: object, born: int
     ) -> None:
-        self.subject = subject
-        self.object = target
+        self.subject, self.object = ends
         self.allowed = allowed
         """For each value of the subject the mask of allowed objects."""
         self.everything = everything
@@ -213,7 +212,7 @@ class Search:
             self.add({subject: excluded}, reason)
             return
         level = len(self._starts)
-        table = _Table(subject, target, allowed, self.everything[target], reason, level)
+        table = _Table((subject, target), allowed, self.everything[target], reason, level)
         if level:
             self._late.append(table)
         for variable in (subject, target):
@@ -352,7 +351,6 @@ class Search:
 
     def _propagate(self) -> Incompatibility | None:
         """Limit variables until nothing changes; return an incompatibility that is violated."""
-        domains, touching, tables = self.domains, self._touching, self._tables
         while True:
             if self._fresh:
                 incompatibility = self._fresh.pop()
@@ -362,23 +360,34 @@ class Search:
             if not self._changed:
                 return None
             variable = self._changed.pop()
-            domain = domains[variable]
-            for incompatibility in touching[variable]:
-                if domain & ~incompatibility.terms[variable]:
-                    continue
-                if self._apply(incompatibility, is_fresh=False):
-                    return incompatibility
-                domain = domains[variable]
-            for table in tables[variable]:
-                subject, target = table.subject, table.object
-                subjects, objects = domains[subject], domains[target]
-                kept, reachable = table.revised(subjects, objects)
-                if not kept:
-                    return table.why(subject, subjects)
-                if kept != subjects:
-                    self._limit(subject, kept, len(self._starts), table)
-                if reachable != objects:
-                    self._limit(target, reachable, len(self._starts), table)
+            violated = self._propagate_from(variable) or self._revise(variable)
+            if violated:
+                return violated
+
+    def _propagate_from(self, variable: int) -> Incompatibility | None:
+        """Apply the incompatibilities of a changed variable; return one that is violated."""
+        domain = self.domains[variable]
+        for incompatibility in self._touching[variable]:
+            if domain & ~incompatibility.terms[variable]:
+                continue
+            if self._apply(incompatibility, is_fresh=False):
+                return incompatibility
+            domain = self.domains[variable]
+        return None
+
+    def _revise(self, variable: int) -> Incompatibility | None:
+        """Make the tables of a changed variable consistent; return an incompatibility that is violated."""
+        domains = self.domains
+        for table in self._tables[variable]:
+            subjects, objects = domains[table.subject], domains[table.object]
+            kept, reachable = table.revised(subjects, objects)
+            if not kept:
+                return table.why(table.subject, subjects)
+            if kept != subjects:
+                self._limit(table.subject, kept, len(self._starts), table)
+            if reachable != objects:
+                self._limit(table.object, reachable, len(self._starts), table)
+        return None
 
     def _apply(self, incompatibility: Incompatibility, *, is_fresh: bool) -> bool:
         """Limit the only variable that an incompatibility leaves open; return whether it leaves none."""

@@ -1,7 +1,7 @@
 """Operations on one problem: find the remaining candidates, the preferred solution, or a minimal conflict.
 
-All of them use the one search (`resolver.search`): the relations of the problem are its tables, and demands are
-assumptions. So what a call has learned helps all later calls on the same session.
+All of them use the one search (`resolver.search`): the relations of the problem are its tables, and demands
+are assumptions. So what a call has learned helps all later calls on the same session.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ class Session:
         return [1 << bit for mask in masks for bit in bits(mask)]
 
     def preferred_early(self, name: str, domains: Sequence[int]) -> int:
-        """Return the remaining candidates that come first because of another component, if that is decided."""
+        """Return the candidates that are left and come first because of another component."""
         preference = self.problem.preferences.get(name)
         if preference is None:
             return 0

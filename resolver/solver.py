@@ -1,15 +1,16 @@
 """The whole environment in one search: platform, distributions of the catalog, and projects of indexes.
 
-The platform, torch and the requested distributions of the catalog are decided first, component by component
-(`resolver.session`). Their preferred values are assumptions of the same search, which then adds everything else:
-it asks for a project only when a distribution requires it, and reads the metadata of a release only when it
-considers that release. Requirements become incompatibilities while it runs, and a project that turns up late is
-a new variable. If the search refutes the assumptions, what it has learned excludes them, and the next best
-ones are assumed. So the platform stays the best possible, and a "no" is a proof.
+The platform, torch and the requested distributions of the catalog are decided first, component by
+component (`resolver.session`). Their preferred values are assumptions of the same search, which then adds
+everything else: it asks for a project only when a distribution requires it, and reads the metadata of a
+release only when it considers that release. Requirements become incompatibilities while it runs, and a
+project that turns up late is a new variable. If the search refutes the assumptions, what it has learned
+excludes them, and the next best ones are assumed. So the platform stays the best possible, and a "no" is a
+proof.
 
 Order of decisions, after the assumptions: requested projects; for each project with source releases whether
-wheels are enough; Python; the rest. A project that loses its choice repeatedly moves forward in its group, and
-the search starts again from the assumptions with everything that it has learned (the rule of uv [1]_).
+wheels are enough; Python; the rest. A project that loses its choice repeatedly moves forward in its group,
+and the search starts again from the assumptions with everything that it has learned (the rule of uv [1]_).
 
 .. [1] uv's resolver, ``ConflictTracker``; https://docs.astral.sh/uv/reference/internals/resolver/
 """
@@ -64,13 +65,13 @@ class Solver:
         self._losses: dict[int, int] = {}
 
     def solve(self, prefer: Callable[[], Sequence[Assumption] | None] | None = None) -> Solution | Refuted:
-        """Return a solution of the problem, with the projects that `picks` then yields, or the proof of none.
+        """Return a solution of the problem, from which an `Answer` is made, or the proof of none.
 
         Parameters
         ----------
         prefer
-            Returns the assumptions to try next, None if the problem has no solution. By default, these are the
-            preferred values of platform, torch, and the requested distributions of the catalog.
+            Returns the assumptions to try next, None if the problem has no solution. By default, these are
+            the preferred values of platform, torch, and the requested distributions of the catalog.
 
         Raises
         ------
@@ -112,39 +113,46 @@ class Solver:
         return self.search.solve(assumptions, self._choose)
 
     def _choose(self) -> Assumption | None:
-        """Return the next variable to decide and its values; read the metadata of decided releases."""
-        search, undecided = self.search, self._undecided
+        """Return the next variable to decide and its values; first load what was decided."""
+        self._load_decided()
+        if self.search.is_pending or not self._undecided:
+            return None
+        first = min(self._undecided, key=self.world.rank.__getitem__)
+        python = self.session.number["python"]
+        if python in self._undecided and self.world.rank[first] > EARLY_PYTHON:
+            preferred = self.session.preferred_early("python", self.search.domains)
+            if preferred and self.search.domains[python] & ~preferred:
+                return python, preferred
+        return self._decide(first)
+
+    def _load_decided(self) -> None:
+        """Add the requirements of decided releases until one of them adds something to propagate."""
+        search = self.search
         for number in sorted(search.touched):
             domain = search.domains[number]
-            undecided.discard(number)
-            if is_required(domain):
-                if domain & (domain - 1):
-                    undecided.add(number)
-                elif (number, domain) not in self.requirements.loaded:
-                    self.requirements.load(number, domain)
-                    if search.is_pending:
-                        return None
+            self._undecided.discard(number)
+            if is_required(domain) and domain & (domain - 1):
+                self._undecided.add(number)
+            elif is_required(domain) and (number, domain) not in self.requirements.loaded:
+                self.requirements.load(number, domain)
+                if search.is_pending:
+                    return
             search.touched.discard(number)
-        if not undecided:
-            return None
-        first = min(undecided, key=self.world.rank.__getitem__)
-        python = self.session.number["python"]
-        if python in undecided and self.world.rank[first] > EARLY_PYTHON:
-            preferred = self.session.preferred_early("python", search.domains)
-            if preferred and search.domains[python] & ~preferred:
-                return python, preferred
-        choices, domain = self.projects.by_number.get(first), search.domains[first]
+
+    def _decide(self, number: int) -> Assumption | None:
+        """Return the values for a variable; None if some were excluded, which must be propagated first."""
+        choices, domain = self.projects.by_number.get(number), self.search.domains[number]
         if choices is None:
-            return first, domain & -domain
+            return number, domain & -domain
         if choices.extra:
-            return first, self.projects.same_as_project(choices, domain)
+            return number, self.projects.same_as_project(choices, domain)
         mask = self.projects.first_usable(choices, domain)
-        if search.is_pending:
+        if self.search.is_pending:
             return None
-        if self._loses(first, mask):
-            search.restart()
+        if self._loses(number, mask):
+            self.search.restart()
             return self._choose()
-        return first, mask
+        return number, mask
 
     def _loses(self, number: int, mask: int) -> bool:
         """Count the choices that a project has lost; return whether it moves forward because of them."""

@@ -40,10 +40,10 @@ def suggest(
 ) -> tuple[Suggestion, ...]:
     """Return changes with which a request resolves, smallest first.
 
-    Single changes to the conflict are tried first: remove a pin, change the base image or the date. If none is
-    enough, the first of these that resolves is returned: two changes together, all pins removed, the conflicts
-    relaxed one after another, and another site. Nothing that was asked for is left out. The search ends after
-    `SECONDS`.
+    Single changes to the conflict are tried first: remove a pin, change the base image or the date. If none
+    is enough, the first of these that resolves is returned: two changes together, all pins removed, the
+    conflicts relaxed one after another, and another site. Nothing that was asked for is left out. The
+    search ends after `SECONDS`.
 
     Parameters
     ----------
@@ -54,8 +54,8 @@ def suggest(
     blamed
         The components whose requirements are part of the conflict.
     resolves
-        Resolves a request as a command would; None if it has no solution either. By default, the problem of the
-        catalog is solved: without indexes and proven sets, the command gives the same.
+        Resolves a request as a command would; None if it has no solution either. By default, the problem of
+        the catalog is solved: without indexes and proven sets, the command gives the same.
     """
     demands = [reason for reason in refuted.failed.reasons() if isinstance(reason, Demand)]
     sited = any(demand.kind == "fact" and demand.variable.name in _SET_BY_SITE for demand in demands)

@@ -1,8 +1,8 @@
 """The triton of torch, which has several names.
 
-torch for ROCm requires its own build of triton, as ``pytorch-triton-rocm``, ``triton-rocm`` or ``triton``. All of
-them install the same files, so only one of them may be chosen: that of the chosen torch. A requirement on any of
-the names means that triton. PyPI has no triton for ROCm.
+torch for ROCm requires its own build of triton, as ``pytorch-triton-rocm``, ``triton-rocm`` or ``triton``.
+All of them install the same files, so only one of them may be chosen: that of the chosen torch. A
+requirement on any of the names means that triton. PyPI has no triton for ROCm.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def is_exact(row: Torch) -> bool:
 class TritonProvider:
     """The tritons on the index of torch whose exact version the catalog does not have.
 
-    They are looked up for torch wheels of the user's own catalogs, and if the request leaves only torch wheels
-    without an exact triton.
+    They are looked up for torch wheels of the user's own catalogs, and if the request leaves only torch
+    wheels without an exact triton.
     """
 
     def __init__(self, catalog: Catalog, request: Request, indexes: PackageIndexes) -> None:

@@ -141,6 +141,7 @@ class World:
         return [*here, *torch.chosen(self._demanded("torch"))]
 
     def stated(self, name: str) -> Iterator[Requirement]:
+        """Yield everything that the request says about a name."""
         for stated in (self.asked, self.limits, self.overrides):
             yield from stated.get(name, ())
 
@@ -174,6 +175,7 @@ class World:
             self.state_demands()
 
     def candidate_at(self, number: int, mask: int) -> Candidate | None:
+        """Return the candidate of a variable of the problem; None for any other variable."""
         name = self.names.get(number)
         return self.problem.variables[name].candidate(mask.bit_length() - 1) if name else None
 

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 class InferredProvider:
     """Releases that only an index lists, each with the facts of the nearest older release of the catalog.
 
-    The pages of the projects are fetched when candidates are asked for. An index that cannot be reached has no
-    candidates; `check` reports it if a requirement depends on them.
+    The pages of the projects are fetched when candidates are asked for. An index that cannot be reached has
+    no candidates; `check` reports it if a requirement depends on them.
 
     Parameters
     ----------

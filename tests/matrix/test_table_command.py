@@ -296,7 +296,7 @@ def test_together_adds_column(capsys: Capture) -> None:
 def test_output_is_deterministic(capsys: Capture, form: str) -> None:
     once = run(capsys, *ASKED, "--format", form)
     assert run(capsys, *ASKED, "--format", form) == once
-    out = Path("made") / "table.out"
+    out = Path("table.out")
     assert run(capsys, *ASKED, "--format", form, "-o", str(out)) == ""
     assert out.read_bytes().decode() == once
     assert [path.name for path in out.parent.iterdir()] == ["table.out"]

@@ -106,8 +106,8 @@ class OpenUniverse:
     def rank(self, chosen: Chosen, python: str) -> tuple[int, ...]:
         """Return the ranks of a solution in the order of decisions.
 
-        First the projects that are requested for every Python, by name, then Python, then the projects that are
-        requested for this Python only.
+        First the projects that are requested for every Python, by name, then Python, then the projects that
+        are requested for this Python only.
         """
         requested = {one: self._requested(one) for one in self.pythons}
         always = set.intersection(*requested.values())
