@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from builders.plan import Task
     from matrix.inputs import Inputs
     from resolver.facts.catalog import Catalog
-    from resolver.model import Conflict, Resolution, Suggestion
+    from resolver.model import Conflict, Resolution
 
 
 def resolve(
@@ -146,22 +146,16 @@ def resolve_settings(
     if earlier and (settings.upgrade or is_same_request(earlier.request, request)):
         keep = kept_versions(earlier, settings.upgrade)
     with reporter.task("resolve"):
-        answer = solve(catalog, request, package_indexes(settings, inputs, reporter), keep=keep)
+        indexes = package_indexes(settings, inputs, reporter)
+        answer = solve(catalog, request, indexes, keep=keep, reporter=reporter)
     if inputs.hashes and not isinstance(answer, Conflict):
         return with_stated_hashes(answer, inputs.hashes)
-    if isinstance(answer, Conflict) and settings.base_image:
-        # The name of an image that is a file is not enough to find it.
-        suggestions = [_with_image(suggestion, settings.base_image) for suggestion in answer.suggestions]
-        answer = replace(answer, suggestions=tuple(suggestions))
+    if isinstance(answer, Conflict):
+        from matrix.suggested import as_command
+
+        suggestions = (as_command(suggestion, settings, inputs) for suggestion in answer.suggestions)
+        return replace(answer, suggestions=tuple(suggestions))
     return answer
-
-
-def _with_image(suggestion: Suggestion, given: str) -> Suggestion:
-    """Return a suggestion that names the base image as the user did."""
-    words = list(suggestion.request)
-    if "--base-image" in words:
-        words[words.index("--base-image") + 1] = given
-    return replace(suggestion, request=tuple(words))
 
 
 def package_indexes(settings: Settings, inputs: Inputs, reporter: Reporter = SILENT) -> IndexClient | None:

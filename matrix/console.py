@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from matrix.progress import Display, Mode
     from matrix.screen import Color, Screen
+    from resolver.model import Conflict
     from resolver.reporter import Change
 
 
@@ -60,6 +61,9 @@ class Console(Reporter):
         self._log_file: Path | None = None
         self.warnings: list[str] = []
         """All warnings so far, which JSON documents contain."""
+        self.shows_conflicts = False
+        """Whether a conflict is printed as soon as it is known, before suggestions are searched."""
+        self.has_shown_conflict = False
 
     @property
     def out(self) -> Screen:
@@ -109,6 +113,15 @@ class Console(Reporter):
         if sys.stdout is not None:
             with _explained():
                 sys.stdout.flush()
+
+    def conflict(self, conflict: Conflict) -> None:
+        """Print a conflict as soon as it is known."""
+        if self.shows_conflicts:
+            from matrix.resolution_text import conflict_text
+
+            self.text(conflict_text(conflict))
+            self.flush()
+            self.has_shown_conflict = True
 
     def can_print(self, text: str) -> bool:
         """Return whether stdout shows every character of a text."""

@@ -193,20 +193,23 @@ def others_text(others: Sized) -> str:
 
 
 def conflict_text(conflict: Conflict) -> str:
-    """Return a conflict as text: the constraints with their sources, and requests that resolve."""
+    """Return the constraints of a conflict with their sources."""
     lines = [f"There is no resolution. {title_of(conflict.target)}", ""]
     lines += [f"  - {item.text}{first_source(item)}" for item in conflict.core]
-    lines.append("")
-    if conflict.suggestions:
-        import shlex
+    return "\n".join(lines)
 
-        lines.append("These requests resolve:")
-        lines += [
-            f"  - {suggestion.change}: matrix resolve {shlex.join(suggestion.request)}"
-            for suggestion in conflict.suggestions
-        ]
-    else:
-        lines.append("No change of this request was found that resolves the conflict.")
+
+def _suggestions_text(conflict: Conflict) -> str:
+    """Return the requests that resolve."""
+    if not conflict.suggestions:
+        return "\nNo change of this request was found that resolves the conflict."
+    import shlex
+
+    lines = ["", "These requests resolve:"]
+    lines += [
+        f"  - {suggestion.change}: matrix resolve {shlex.join(suggestion.request)}"
+        for suggestion in conflict.suggestions
+    ]
     return "\n".join(lines)
 
 
@@ -230,7 +233,9 @@ def show_conflict(conflict: Conflict, console: Console, *, as_json: bool) -> Non
             console.warning(warning)
         console.document(document)
     else:
-        console.text(conflict_text(conflict))
+        if not console.has_shown_conflict:
+            console.text(conflict_text(conflict))
+        console.text(_suggestions_text(conflict))
         for warning in conflict.warnings:
             console.warning(warning)
         console.info("\nAll sources of these facts: `matrix explain`")

@@ -131,7 +131,8 @@ def _last_day(catalog: Catalog, window: Window) -> date:
 
 
 def _free(requirement: Requirement) -> Change:
-    freed = Requirement(requirement.name, None, requirement.name, requirement.extras)
+    extras = f"[{','.join(requirement.extras)}]" if requirement.extras else ""
+    freed = Requirement(requirement.name, None, f"{requirement.name}{extras}", requirement.extras)
 
     def apply(request: Request) -> Request:
         others = (freed if other == requirement else other for other in request.requirements)

@@ -178,6 +178,8 @@ class Projects:
                 allowed |= variable.allowed_by(parse_specifier(text))
             else:
                 allowed |= variable.allowed_by(text)
+        if not allowed and row.on in self.problem.variables:
+            link = link._replace(predicate=f"{predicate}, which the catalog does not have")
         self.search.add({**terms, number: variable.everything & ~allowed}, link)
 
     def admit(self, choices: Choices, mask: int) -> bool:

@@ -108,6 +108,7 @@ def execute(context: Context) -> int:
     """Run the command."""
     args, console = context.args, context.console
     earlier = _earlier(context)
+    console.shows_conflicts = args.format != "json"
     answer = context.resolve(earlier)
     if isinstance(answer, Conflict):
         show_conflict(answer, console, as_json=args.format == "json")
