@@ -78,7 +78,13 @@ def resolve(file: Path, backend: str, work: Path, places: Places) -> Resolution:
 
 
 def versions_of_uv(file: Path, lock: Resolution, work: Path, places: Places) -> dict[str, str]:
-    """Return the versions that uv chooses, with the versions that only the catalog decides as constraints."""
+    """Return the versions that uv chooses, with the versions that only the catalog decides as constraints.
+
+    uv's choice among equally good answers depends on the order of the requirements. Ours does not, so uv gets
+    them by name.
+    """
+    ordered = work / "ordered.in"
+    ordered.write_text("\n".join(sorted(file.read_text().splitlines())) + "\n")
     closed = closed_names(load(), lock.target.backend)
     pinned = [pick for pick in lock.distributions if pick.name in closed]
     (work / "constraints.txt").write_text("".join(f"{pick.name}=={pick.version}\n" for pick in pinned))
@@ -88,7 +94,7 @@ def versions_of_uv(file: Path, lock: Resolution, work: Path, places: Places) -> 
         wheel_of(links, pick.name, pick.version, {}, requires=requirements_of(pick, places))
     glibc = next((pick.version for pick in lock.picks if pick.name == "glibc"), NEWEST_GLIBC)
     platform = f"x86_64-manylinux_{glibc.replace('.', '_')}"
-    command = [uv.find_uv_bin(), "pip", "compile", "-q", "--no-header", "--no-annotate", str(file)]
+    command = [uv.find_uv_bin(), "pip", "compile", "-q", "--no-header", "--no-annotate", str(ordered)]
     command += ["--python-version", PYTHON, "--python-platform", platform, "--index-url", index_url()]
     command += ["-c", "constraints.txt", "--find-links", str(links)]
     done = subprocess.run(
