@@ -18,8 +18,10 @@ import resolvelib
 
 from resolver.errors import EnvironmentLacksError, InternalError, SourceError, UsageError
 from resolver.facts.catalog import applies
+from resolver.model import PLATFORM
 from resolver.problem import ABSENT
 from resolver.requirements import TRITON_NAMES, is_rocm_package, parse_requirement, split_marker
+from resolver.specifiers import version_key
 from resolver.versions import parse_specifier
 from resolver.world import is_limit
 
@@ -189,6 +191,10 @@ class _Provider(resolvelib.AbstractProvider["_Need", "_Chosen", str]):
             needs.append(_Need(name, f"{candidate.key} {candidate.version}", candidate.version.__eq__))
         metadata = self._metadata(name)
         if metadata is not None:
+            if name in self._picks and version_key(metadata.version) != version_key(candidate.version):
+                needs.append(
+                    _Need(name, f"{candidate.version} has the metadata of {metadata.version}", _never)
+                )
             extras = (extra,) if name in self._picks else self._answer.world.extras_of(name)
             for text in metadata.requires:
                 needs += self._required(name, text, metadata, extras)
@@ -275,6 +281,8 @@ class _Provider(resolvelib.AbstractProvider["_Need", "_Chosen", str]):
 
     def _need(self, requirement: Requirement, source: str) -> Iterator[_Need]:
         name, specifier = requirement.name, requirement.specifier
+        if name in PLATFORM:
+            return  # a demand of the problem has the same meaning
         if self._answer.triton.is_of_torch(name) and not source.startswith("torch "):
             yield _Need("torch", f"{source} requires the triton of torch", _always)
             name = next((own for own in TRITON_NAMES if own in self._solution), name)

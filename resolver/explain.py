@@ -76,21 +76,19 @@ def _plural(predicate: str) -> str:
     return f"{ {'requires': 'require', 'has': 'have', 'is': 'are', 'was': 'were'}.get(verb, verb) } {rest}"
 
 
-_Constraint = Demand | Relation | LinkGroup
+Constraint = Demand | Relation | LinkGroup
 _Terms = list[dict[int, int]]
-_Sentence = tuple[_Constraint, CoreItem]
+_Sentence = tuple[Constraint, CoreItem]
 
 
-def explain_conflict(request: Request, refuted: Refuted) -> tuple[Conflict, set[str]]:
-    """Return the conflict of a request, without suggestions, and the components that are part of it."""
+def explain_conflict(request: Request, refuted: Refuted) -> tuple[Conflict, list[Constraint]]:
+    """Return the conflict of a request, without suggestions, and its minimal core."""
     core = _core(refuted)
-    blamed = {item.variable.name for item in core if isinstance(item, Demand) and item.kind == "request"}
-    blamed |= {item.object.partition("[")[0] for item in core if isinstance(item, LinkGroup)}
     items = tuple(sentences(refuted.session, core))
-    return Conflict(request=request, target=request.target, core=items, suggestions=()), blamed
+    return Conflict(request=request, target=request.target, core=items, suggestions=()), core
 
 
-def _core(refuted: Refuted) -> list[_Constraint]:
+def _core(refuted: Refuted) -> list[Constraint]:
     """Return demands, relations and links that conflict, none of which can be left out."""
     if not refuted.links:
         demands, relations = refuted.session.explain()
@@ -98,7 +96,7 @@ def _core(refuted: Refuted) -> list[_Constraint]:
     return _core_with_links(refuted)
 
 
-def _core_with_links(refuted: Refuted) -> list[_Constraint]:
+def _core_with_links(refuted: Refuted) -> list[Constraint]:
     """Return demands, relations and links that conflict, none of which can be left out.
 
     The facts about the platform are left out first, then metadata, the request last.
@@ -107,7 +105,7 @@ def _core_with_links(refuted: Refuted) -> list[_Constraint]:
     links = _grouped(refuted)
     always = [stated.terms for stated in session.search.stated if stated.reason is ALWAYS]
 
-    def used(items: Sequence[_Constraint]) -> list[_Constraint] | None:
+    def used(items: Sequence[Constraint]) -> list[Constraint] | None:
         search = Search()
         for everything in session.search.everything:
             search.add_variable(everything)
@@ -122,7 +120,7 @@ def _core_with_links(refuted: Refuted) -> list[_Constraint]:
         return conflicting(search, items)
 
     groups = [group for group, _ in links.values()]
-    items: list[_Constraint] = [
+    items: list[Constraint] = [
         *session.problem.relations,
         *(group for group in groups if group.subject),
         *(group for group in groups if not group.subject),
@@ -169,7 +167,7 @@ def core_items(session: Session, demands: Sequence[Demand] | None = None) -> lis
     return sentences(session, [*core, *relations])
 
 
-def sentences(session: Session, core: Sequence[_Constraint]) -> list[CoreItem]:
+def sentences(session: Session, core: Sequence[Constraint]) -> list[CoreItem]:
     """Return a core as a chain of sentences: the request, then each fact after a fact that leads to it.
 
     Requirements come before the target: most of the target comes from the site, not from the user.
@@ -183,8 +181,8 @@ def sentences(session: Session, core: Sequence[_Constraint]) -> list[CoreItem]:
     stated = [demand for demand in demands if demand.kind == "fact"]
     typed = [group for group in groups if not group.subject]
     metadata = [group for group in groups if group.subject]
-    first: list[_Constraint] = [*typed, *requested]
-    facts: list[_Constraint] = [*metadata, *relations, *stated]
+    first: list[Constraint] = [*typed, *requested]
+    facts: list[Constraint] = [*metadata, *relations, *stated]
     variables = session.problem.variables
     left = [
         Demand(variables[group.object], group.allowed, "", "fact", "")
@@ -203,11 +201,11 @@ def sentences(session: Session, core: Sequence[_Constraint]) -> list[CoreItem]:
     return _joined(written)
 
 
-def _chain(first: Iterable[_Constraint], facts: Iterable[_Constraint]) -> list[_Constraint]:
+def _chain(first: Iterable[Constraint], facts: Iterable[Constraint]) -> list[Constraint]:
     """Order facts so that each, where possible, starts with a component that was named before."""
     reached = {name for constraint in first for name in _names(constraint)}
     left = list(facts)
-    ordered: list[_Constraint] = []
+    ordered: list[Constraint] = []
     while left:
         following = next((fact for fact in left if _names(fact)[0] in reached), None)
         following = following or next((fact for fact in left if reached & {*_names(fact)}), left[0])
@@ -217,7 +215,7 @@ def _chain(first: Iterable[_Constraint], facts: Iterable[_Constraint]) -> list[_
     return ordered
 
 
-def _names(constraint: _Constraint) -> tuple[str, ...]:
+def _names(constraint: Constraint) -> tuple[str, ...]:
     if isinstance(constraint, Demand):
         return (constraint.variable.name,)
     if isinstance(constraint, LinkGroup):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING
 
 from resolver.choices import ALWAYS, Choices, Installed, Link, is_prerelease, names_prerelease
@@ -172,12 +174,7 @@ class Projects:
             number = variable.number if variable else -1
         if variable is None:
             return
-        allowed = ABSENT if when_present else 0
-        for text in row.versions:
-            if isinstance(variable, Choices):
-                allowed |= variable.allowed_by(parse_specifier(text))
-            else:
-                allowed |= variable.allowed_by(text)
+        allowed = (ABSENT if when_present else 0) | _allowed(variable, row.versions)
         if not allowed and row.on in self.problem.variables:
             link = link._replace(predicate=f"{predicate}, which the catalog does not have")
         self.search.add({**terms, number: variable.everything & ~allowed}, link)
@@ -362,14 +359,25 @@ class Projects:
         judged = self.judge(choices, bit)
         return () if judged.is_excluded else self.targets.files(judged.files)
 
-    def skip(self, choices: Choices, mask: int, problem: str) -> None:
-        """Exclude a release that cannot be read; after a few of them, also the rest that was not read."""
+    def skip(self, choices: Choices, mask: int, problem: str, *, is_read: bool = False) -> None:
+        """Exclude a release with bad metadata; after a few that cannot be read, also the rest."""
         version = choices.release(mask.bit_length() - 1).version
         self.skipped[f"{choices.name} {version}"] = problem
         source = self.index.url(choices.name) or self.index.indexes.urls[0]
         self.search.add({choices.number: mask}, Link(choices.key, "", version, problem, source))
+        if is_read:
+            return
         skipped = self._unreadable[choices.name] = self._unreadable.get(choices.name, 0) | mask
         if skipped.bit_count() == _MOST_UNREADABLE:
             text = f"was not read, because {_MOST_UNREADABLE} other releases cannot be read"
             left = choices.everything & ~ABSENT & ~skipped & ~self.read.get(choices.number, 0)
             self.search.add({choices.number: left}, Link(choices.key, "", "", text, source))
+
+
+def _allowed(variable: Variable | Choices, versions: Iterable[str]) -> int:
+    """Return the values that at least one of several specifiers allows."""
+    if isinstance(variable, Choices):
+        masks = [variable.allowed_by(parse_specifier(text)) for text in versions]
+    else:
+        masks = [variable.allowed_by(text) for text in versions]
+    return reduce(or_, masks, 0)

@@ -87,7 +87,7 @@ class Requirements:
             self._look_ahead.start(
                 (one for one in requirements if environment.applies(one.marker)), environment
             )
-        for requirement in sorted(requirements, key=lambda requirement: requirement.name):
+        for requirement in sorted(requirements, key=lambda requirement: (requirement.name, requirement.text)):
             for stated, when in self._replaced(requirement, requirement.marker):
                 self._add_request(stated, when)
 
@@ -161,7 +161,7 @@ class Requirements:
         try:
             self._require(number, mask, choices.key, metadata, choices.extra)
         except (UsageError, ValueError) as error:
-            self._projects.skip(choices, mask, f"has an invalid requirement: {error}")
+            self._projects.skip(choices, mask, f"has an invalid requirement: {error}", is_read=True)
 
     def _metadata_of(self, choices: Choices, mask: int) -> Metadata | None:
         """Return the metadata of a release; exclude the release if its metadata cannot be used."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -67,21 +69,23 @@ def resolve(
     if isinstance(answer, Resolution):
         return answer
     from resolver.explain import explain_conflict
-    from resolver.suggest import suggest
+    from resolver.suggest import SECONDS, suggest
 
-    conflict, blamed = explain_conflict(request, answer)
+    conflict, core = explain_conflict(request, answer)
     conflict = replace(conflict, warnings=answer.warnings)
     reporter.conflict(conflict)
 
+    until = monotonic() + SECONDS
+
     def resolves(relaxed: Request) -> Resolution | None:
         try:
-            outcome = solve(catalog, relaxed, indexes)
+            outcome = solve(catalog, relaxed, indexes, until=until)
         except MatrixError:
             return None
         return outcome if isinstance(outcome, Resolution) else None
 
     suggestions = suggest(
-        catalog, request, answer, blamed, resolves if indexes or request.prefer == "proven" else None
+        catalog, request, answer, core, resolves if indexes or request.prefer == "proven" else None
     )
     return replace(conflict, suggestions=suggestions)
 
@@ -101,8 +105,13 @@ def solve(
     request: Request,
     indexes: PackageIndexes | None,
     keep: Mapping[str, str] | None = None,
+    *,
+    until: float = inf,
 ) -> Resolution | Refuted:
-    """Return the resolution of a request, or the proof that it has none; see `resolve` for the arguments."""
+    """Return the resolution of a request, or the proof that it has none; see `resolve` for the arguments.
+
+    With indexes, the search gives up at the time `until` (`time.monotonic`) with a `TooLargeError`.
+    """
     if indexes is None:
         return _resolve_closed(catalog, request, keep)
     from resolver.answer import Answer
@@ -122,6 +131,7 @@ def solve(
         catalog, request, also=PAIRED_WITH_TORCH, keep=keep, open_world=True, providers=providers
     )
     solver = Solver(builder, indexes, keep or {})
+    solver.search.until = until
     notes: list[str] = []
 
     def prefer_proven() -> list[tuple[int, int]] | None:

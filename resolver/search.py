@@ -28,6 +28,8 @@ solution is worse in the first variable in which it differs.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
+from time import monotonic
 from typing import NamedTuple
 
 from resolver.errors import TooLargeError
@@ -156,6 +158,8 @@ class Search:
         For each variable the mask of the values that are left.
     conflicts
         Number of contradictions in the current call.
+    until
+        The time (`time.monotonic`) at which a search gives up.
     stated
         The incompatibilities that were added.
     touched
@@ -166,6 +170,7 @@ class Search:
         self.domains: list[int] = []
         self.everything: list[int] = []
         self.conflicts = 0
+        self.until = inf
         self.stated: list[Incompatibility] = []
         self.touched: set[int] = set()
         self._max_conflicts = max_conflicts
@@ -266,6 +271,9 @@ class Search:
                 self._limit(variable, mask, len(self._starts), None)
                 continue
             choice = choose()
+            if monotonic() > self.until:
+                msg = "The search stopped at its time limit without an answer."
+                raise TooLargeError(msg, hint="Request fewer packages, or pin some of them.")
             if self.is_pending:
                 continue
             if choice is None:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from resolver.choices import Link
 from resolver.model import EARLY_PYTHON, layer
+from resolver.problem import ABSENT
 from resolver.projects import Projects
 from resolver.reading import Requirements, override_hint
 from resolver.search import Incompatibility, is_required
@@ -58,6 +59,14 @@ class Solver:
         self.search = self.world.search
         self.projects = Projects(self.world, keep)
         self.requirements = Requirements(self.world, self.projects)
+        self._planned: set[int] = set()
+        """The variables of the current assumptions."""
+        self._late: set[int] = set()
+        """Parts of the platform that turned up after the assumptions were made: these are made again."""
+        self._present: list[Assumption] = []
+        """Assumptions that these parts are present."""
+        self._met: set[int] = set()
+        """All such parts so far; assumptions are made again only once for each."""
         self._undecided: set[int] = set()
         """Variables that must be present, and have several values."""
         self._tried: dict[int, int] = {}
@@ -87,12 +96,18 @@ class Solver:
         self.requirements.add_requests()
         while True:
             assumptions = (prefer or self._preferred_platform)()
-            if assumptions is None:
+            if assumptions is None and not self._present:
                 return self._refuted()
-            failed = self._extends(assumptions)
-            if failed is None:
+            failed = self._extends(assumptions) if assumptions is not None else None
+            if failed is not None:
+                self.search.learn(failed)
+            elif assumptions is None:
+                self._present.clear()  # what turned up late cannot be part of the platform after all
+            elif not self._late:
                 return self.world.solution
-            self.search.learn(failed)
+            else:
+                self._present += [(number, ~ABSENT) for number in sorted(self._late)]
+                self._met |= self._late
 
     def _refuted(self) -> Refuted:
         failed = self.session.failed or Incompatibility({})
@@ -104,10 +119,12 @@ class Solver:
     def _preferred_platform(self) -> Sequence[Assumption] | None:
         last = layer("python")
         numbers = [number for name, number in self.session.number.items() if self.problem.layer(name) < last]
-        decided = self.session.decide((), numbers)
+        decided = self.session.decide(self._present, numbers)
         return decided and decided.assumptions
 
     def _extends(self, assumptions: Sequence[Assumption]) -> Incompatibility | None:
+        self._late.clear()
+        self._planned = {number for number, _ in assumptions}
         self.search.touched.update(range(len(self.search.domains)))
         self._undecided.clear()
         return self.search.solve(assumptions, self._choose)
@@ -117,6 +134,9 @@ class Solver:
         self._load_decided()
         if self.search.is_pending or not self._undecided:
             return None
+        self._late = {number for number in self._undecided if self._is_late(number)}
+        if self._late:
+            return None
         first = min(self._undecided, key=self.world.rank.__getitem__)
         python = self.session.number["python"]
         if python in self._undecided and self.world.rank[first] > EARLY_PYTHON:
@@ -124,6 +144,11 @@ class Solver:
             if preferred and self.search.domains[python] & ~preferred:
                 return python, preferred
         return self._decide(first)
+
+    def _is_late(self, number: int) -> bool:
+        """Return whether a part of the platform, or torch, is required that the assumptions do not have."""
+        is_strict = number in self.world.names and self.world.rank[number][0] < EARLY_PYTHON[0]
+        return is_strict and number not in self._planned and number not in self._met
 
     def _load_decided(self) -> None:
         """Add the requirements of decided releases until one of them adds something to propagate."""

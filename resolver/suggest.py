@@ -13,11 +13,13 @@ from resolver.changes import Change, changes_of
 from resolver.compiling import compile_problem
 from resolver.compiling.request import demand_text
 from resolver.errors import MatrixError
+from resolver.explain import LinkGroup
 from resolver.model import PLATFORM, Suggestion
 from resolver.problem import Demand, Problem
 from resolver.session import Session
 
 if TYPE_CHECKING:
+    from resolver.explain import Constraint
     from resolver.facts.catalog import Catalog
     from resolver.model import Request, Resolution
     from resolver.session import Refuted
@@ -35,7 +37,7 @@ def suggest(
     catalog: Catalog,
     request: Request,
     refuted: Refuted,
-    blamed: set[str],
+    core: Sequence[Constraint],
     resolves: Callable[[Request], Resolution | None] | None = None,
 ) -> tuple[Suggestion, ...]:
     """Return changes with which a request resolves, smallest first.
@@ -51,15 +53,17 @@ def suggest(
         The facts and the request.
     refuted
         The proof that the request has no solution.
-    blamed
-        The components whose requirements are part of the conflict.
+    core
+        The minimal core of the conflict.
     resolves
         Resolves a request as a command would; None if it has no solution either. By default, the problem of
         the catalog is solved: without indexes and proven sets, the command gives the same.
     """
-    demands = [reason for reason in refuted.failed.reasons() if isinstance(reason, Demand)]
+    demands = [item for item in core if isinstance(item, Demand)]
+    blamed = {demand.variable.name for demand in demands if demand.kind == "request"}
+    blamed |= {item.object.partition("[")[0] for item in core if isinstance(item, LinkGroup)}
     sited = any(demand.kind == "fact" and demand.variable.name in _SET_BY_SITE for demand in demands)
-    changes = changes_of(catalog, request, sited=sited or not demands)
+    changes = changes_of(catalog, request, sited=sited)
     near = [change for change in changes if not change.last and (change.name in blamed or not change.name)]
     trials = _Trials(catalog, request, refuted.session, resolves)
     suggestions: list[Suggestion] = []

@@ -208,6 +208,5 @@ def _patch_release(request: Request) -> str:
         if requirement.name == "python" and requirement.specifier is not None
         for clause in requirement.specifier
     )
-    return next(
-        (one.version for one in clauses if one.operator == "==" and _PATCH.fullmatch(one.version)), ""
-    )
+    versions = (one.version.removesuffix(".*") for one in clauses if one.operator == "==")
+    return next((version for version in versions if _PATCH.fullmatch(version)), "")

@@ -239,10 +239,18 @@ def _add_libstdcxx(builder: ProblemBuilder) -> None:
 
 
 def _prefer_python_of_image(builder: ProblemBuilder) -> None:
-    """Prefer the Python of the chosen base image, unless the request or the site's advice has a Python."""
-    if "python" in builder.advice:
-        return
+    """Prefer the Python that the site advises, else that of the chosen base image."""
     image, python = builder.variables["base-image"], builder.variables["python"]
+    if advice := builder.advice.get("python"):
+        from resolver.compiling.problem_builder import is_advised
+
+        advised = python.of_versions(
+            candidate.version for candidate in python.candidates if is_advised(advice, candidate.version)
+        )
+        builder.preferences["python"] = Preference(
+            "base-image", dict.fromkeys(range(len(image.candidates) + 1), advised)
+        )
+        return
     of_machine = [builder.target.python] if builder.target.python else []
     first = {0: python.of_versions(of_machine)}
     for bit, candidate in enumerate(image.candidates, start=1):

@@ -18,7 +18,7 @@ from resolver.compiling.clauses import (
 from resolver.errors import UsageError, closest_names, did_you_mean
 from resolver.facts.catalog import within
 from resolver.model import Fact, Requirement
-from resolver.versions import bounds_cross, join_words, newest_first, shorten
+from resolver.versions import bounds_cross, join_words, minor, newest_first, shorten
 
 if TYPE_CHECKING:
     from resolver.compiling.clauses import Test
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from resolver.facts import schema
     from resolver.facts.catalog import Catalog
     from resolver.model import Candidate
+    from resolver.specifiers import Specifier
 
 
 NEEDS_PYTHON = "distributions need Python"
@@ -212,6 +213,8 @@ def _allowed(
     UsageError
         The requirement names several variants, or a variant that no release has.
     """
+    if requirement.name == "python" and requirement.specifier is not None:
+        return _allows_python(requirement.specifier)
     versions = allowed_by([str(requirement.specifier)] if requirement.specifier is not None else [])
     known = sorted({candidate.variant for candidate in candidates} - {""}, key=_names_before_commits)
     if all(map(_is_device, requirement.extras)):
@@ -229,6 +232,14 @@ def _allowed(
         hint = "Extras are resolved with a package index. Configure an index, or remove the extra."
         raise UsageError(msg, hint=hint)
     return lambda candidate: candidate.variant == variant and versions(candidate)
+
+
+def _allows_python(specifier: Specifier) -> Callable[[Candidate], bool]:
+    """Return a test for minor versions of Python that a specifier allows, or of which it allows a patch."""
+    named = {clause.version.removesuffix(".*") for clause in specifier}
+    patches = [version for version in named if version.count(".") > 1 and specifier.allows(version)]
+    minors = {minor(version) for version in patches}
+    return lambda candidate: specifier.allows(candidate.version) or candidate.version in minors
 
 
 def _names_before_commits(variant: str) -> tuple[bool, str]:

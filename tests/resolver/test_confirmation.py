@@ -10,25 +10,25 @@ import pytest
 from msgspec.structs import replace
 
 import resolver.confirmation
+from resolver.answer import Answer
 from resolver.choices import Pick
 from resolver.confirmation import confirm
 from resolver.errors import InternalError, UsageError
 from resolver.model import Resolution
 from resolver.resolve import resolve
-from resolver.solver import Solver
 from tests.resolver.open_universe import OpenUniverse, open_universe, parsed, versions_of
 
 PYTHONS = ("3.12", "3.11", "3.10")
 ANSWERS = 200
 
-Answer = tuple[OpenUniverse, Solver]
+Found = tuple[OpenUniverse, Answer]
 
 
 @pytest.fixture(scope="module")
-def answers() -> list[Answer]:
+def answers() -> list[Found]:
     """Return random universes, each with the solver that has its answer."""
-    solvers: list[Solver] = []
-    found: list[Answer] = []
+    solvers: list[Answer] = []
+    found: list[Found] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(resolver.confirmation, "confirm", solvers.append)
         for seed in range(5 * ANSWERS):
@@ -37,14 +37,14 @@ def answers() -> list[Answer]:
                 answer = resolve(universe.catalog, universe.request, universe.indexes())
                 if isinstance(answer, Resolution):
                     found.append((universe, solvers[-1]))
-                    assert {pick.name: pick.version for pick in solvers[-1].picks()} == versions_of(answer)
+                    assert {pick.name: pick.version for pick in solvers[-1].picks} == versions_of(answer)
             if len(found) == ANSWERS:
                 break
     assert len(found) == ANSWERS
     return found
 
 
-def test_answers_of_random_universes_are_accepted(answers: Sequence[Answer]) -> None:
+def test_answers_of_random_universes_are_accepted(answers: Sequence[Found]) -> None:
     for _, solver in answers:
         confirm(solver)
 
@@ -53,19 +53,19 @@ Tampering = Callable[[OpenUniverse, Sequence[Pick]], Iterator[list[Pick]]]
 
 
 def _rejected(
-    answers: Sequence[Answer], tampering: Tampering, patch: pytest.MonkeyPatch
+    answers: Sequence[Found], tampering: Tampering, patch: pytest.MonkeyPatch
 ) -> tuple[int, list[tuple[list[Pick], list[Pick]]]]:
     """Return how many wrong answers were tried, and those that were accepted."""
     tried, accepted = 0, []
     for universe, solver in answers:
-        picks = list(solver.picks())
+        picks = list(solver.picks)
         for changed in tampering(universe, picks):
             chosen = {pick.name: pick.version for pick in changed}
             if universe.is_solution(chosen, solver.problem.version(solver.solution, "python")):
                 continue
             tried += 1
             with patch.context() as here:
-                here.setattr(Solver, "picks", lambda _, changed=changed: iter(changed))
+                here.setattr(solver, "picks", changed)
                 with suppress(InternalError):
                     confirm(solver)
                     accepted.append((picks, changed))
@@ -92,20 +92,20 @@ def _without_one(universe: OpenUniverse, picks: Sequence[Pick]) -> Iterator[list
         yield [*picks[:position], *picks[position + 1 :]]
 
 
-def test_wrong_version_is_found(answers: Sequence[Answer], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_version_is_found(answers: Sequence[Found], monkeypatch: pytest.MonkeyPatch) -> None:
     tried, accepted = _rejected(answers, _with_other_version, monkeypatch)
     assert tried > ANSWERS // 2
     assert accepted == []
 
 
-def test_missing_distribution_is_found(answers: Sequence[Answer], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_distribution_is_found(answers: Sequence[Found], monkeypatch: pytest.MonkeyPatch) -> None:
     tried, accepted = _rejected(answers, _without_one, monkeypatch)
     assert tried > ANSWERS
     assert accepted == []
 
 
 def _with_metadata(
-    solver: Solver, name: str, change: Callable[[tuple[str, ...]], tuple[str, ...]], patch: pytest.MonkeyPatch
+    solver: Answer, name: str, change: Callable[[tuple[str, ...]], tuple[str, ...]], patch: pytest.MonkeyPatch
 ) -> None:
     """Change the requirements of a pick, as if the search had read others."""
     old = solver.index.requirements
@@ -121,14 +121,14 @@ def _with_metadata(
 
 
 def test_requirement_that_the_search_missed_is_found(
-    answers: Sequence[Answer], monkeypatch: pytest.MonkeyPatch
+    answers: Sequence[Found], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A chosen release requires another one in versions that were not chosen, or one that is missing."""
     tried = 0
     for universe, solver in answers:
         overridden = {parsed(text).name for text in universe.overrides}
-        for pick in solver.picks():
-            others = [other for other in solver.picks() if other.name not in overridden]
+        for pick in solver.picks:
+            others = [other for other in solver.picks if other.name not in overridden]
             missed = ["not-chosen", *(f"{other.name}!={other.version}" for other in others)]
             for text in missed:
                 tried += 1
@@ -143,14 +143,12 @@ def test_requirement_that_the_search_missed_is_found(
     assert tried > ANSWERS
 
 
-def test_superfluous_distribution_is_found(
-    answers: Sequence[Answer], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_superfluous_distribution_is_found(answers: Sequence[Found], monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing requires a distribution any more if all requirements on it are left out."""
     tried = 0
     for universe, solver in answers:
         asked = {parsed(text).name for text in (*universe.requirements, *universe.overrides)}
-        picks = list(solver.picks())
+        picks = list(solver.picks)
         for extra in picks:
             if extra.name in asked:
                 continue
@@ -167,15 +165,15 @@ def test_superfluous_distribution_is_found(
     assert tried > ANSWERS // 5
 
 
-def test_unrelated_distribution_is_found(answers: Sequence[Answer], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unrelated_distribution_is_found(answers: Sequence[Found], monkeypatch: pytest.MonkeyPatch) -> None:
     tried = 0
     for _, solver in answers:
-        picks = list(solver.picks())
+        picks = list(solver.picks)
         if not picks:
             continue
         with monkeypatch.context() as here:
             extra = picks[0]._replace(name="unrelated", extras=())
-            here.setattr(Solver, "picks", lambda _, picks=picks, extra=extra: iter([*picks, extra]))
+            here.setattr(solver, "picks", [*picks, extra])
             tried += 1
             with pytest.raises(InternalError, match="nothing requires unrelated"):
                 confirm(solver)

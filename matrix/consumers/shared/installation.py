@@ -166,7 +166,10 @@ def left_to_pip(installation: Installation) -> tuple[str, str]:
     from_git = any(not pick.files for pick in installation.built)
     published = [pick for pick in installation.installed if pick.origin == "published"]
     if from_git and (lock.is_complete or not (lock.left_open or published)):
-        hint = "Run `matrix build-wheels`, then resolve again: the requirements of the wheels are then known."
+        hint = (
+            "The requirements of a wheel are known after its build: `matrix catalog learn WHEEL --apply` writes "
+            "them into a file of facts. Name this file with --catalog, and resolve again."
+        )
     elif not lock.is_complete:
         hint = "To lock everything, run `matrix resolve` with network access."
     else:
