@@ -430,6 +430,8 @@ class _Reading:
 
     def _torch(self) -> Iterator[schema.Requires]:
         contents = self._contents
+        if contents.name == "torch":
+            return
         specifiers = [
             _text(item.specifier)
             for item in contents.requirements()
@@ -477,7 +479,9 @@ class _Reading:
         contents = self._contents
         version = contents.version.partition("+")[0]
         releases = [
-            row for row in self._catalog.releases_of(contents.name) if row.git and row.version == version
+            row
+            for row in self._catalog.releases_of(contents.name)
+            if row.git and row.version.partition("+")[0] == version
         ]
         if built_for(contents.version) is None or not releases:
             return
@@ -495,7 +499,7 @@ class _Reading:
                     name=name, title=name, status="observed", source=self._source, note=self._note
                 )
             row = self._requires(name, [specifier], "From the wheel's metadata.")
-            yield replace(row, releases=f"=={version}", variant=releases[0].variant)
+            yield replace(row, releases=f"=={releases[0].version}", variant=releases[0].variant)
 
 
 def _text(specifier: SpecifierSet) -> str:

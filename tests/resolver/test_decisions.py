@@ -1,4 +1,4 @@
-"""What is decided when: late parts of the platform, Python and its patch releases, and what suggestions keep."""
+"""What is decided when: late parts of the platform, Python and its patch releases; what suggestions keep."""
 
 from __future__ import annotations
 

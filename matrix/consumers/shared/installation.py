@@ -167,8 +167,8 @@ def left_to_pip(installation: Installation) -> tuple[str, str]:
     published = [pick for pick in installation.installed if pick.origin == "published"]
     if from_git and (lock.is_complete or not (lock.left_open or published)):
         hint = (
-            "The requirements of a wheel are known after its build: `matrix catalog learn WHEEL --apply` writes "
-            "them into a file of facts. Name this file with --catalog, and resolve again."
+            "The requirements of a wheel are known after its build: `matrix catalog learn WHEEL --apply` "
+            "writes them into a file of facts. Name this file with --catalog, and resolve again."
         )
     elif not lock.is_complete:
         hint = "To lock everything, run `matrix resolve` with network access."
