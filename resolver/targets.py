@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from resolver.environment import Environment, names_python
 from resolver.problem import bits
-from resolver.versions import minor
+from resolver.versions import join_words, minor, newest_first
 
 if TYPE_CHECKING:
     from resolver.indexes import File
@@ -167,7 +167,5 @@ class Targets:
 
     def names(self, pythons: int) -> str:
         """Return Pythons as text, such as ``Python 3.9 and 3.10``."""
-        from resolver.versions import join_words, newest_first
-
         versions = newest_first(candidate.version for candidate in self._python.chosen(pythons))[::-1]
         return f"Python {join_words(versions, most=8, joiner='and')}"

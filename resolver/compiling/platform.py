@@ -242,8 +242,6 @@ def _prefer_python_of_image(builder: ProblemBuilder) -> None:
     """Prefer the Python that the site advises, else that of the chosen base image."""
     image, python = builder.variables["base-image"], builder.variables["python"]
     if advice := builder.advice.get("python"):
-        from resolver.compiling.problem_builder import is_advised
-
         advised = python.of_versions(
             candidate.version for candidate in python.candidates if is_advised(advice, candidate.version)
         )

@@ -16,7 +16,7 @@ from resolver.facts.catalog import recipe_for, within
 from resolver.model import PLATFORM, STATUS_RANK, SUPPORT_FLOOR
 from resolver.problem import ABSENT, Demand, LazyText, Preference, Problem, Relation, Row, Variable
 from resolver.providers.catalog import CatalogProvider
-from resolver.providers.installed import InstalledVersion, extend, installed_names, with_installed
+from resolver.providers.installed import InstalledProvider, InstalledVersion, extend, installed_names
 from resolver.requirements import exact_requirement, normalize_name, parse_requirement, required_name
 from resolver.versions import satisfies, shorten, sort_key
 
@@ -165,7 +165,9 @@ class ProblemBuilder:
         if kept := self._keep.get(name):
             ordered.sort(key=lambda candidate: candidate.key != kept)
         if self.request.preinstalled is not None:
-            ordered, self._installed[name] = with_installed(self.catalog, self.request, name, ordered)
+            ordered, self._installed[name] = InstalledProvider(self.catalog, self.request).merged(
+                name, ordered
+            )
         self.variables[name] = Variable(name, ordered)
         trusted = sum(map(self._is_trusted, ordered))
         if trusted < len(ordered):

@@ -53,56 +53,59 @@ def installed_names(catalog: Catalog, request: Request) -> set[str]:
     return {name for image in inspected_images(catalog, request.target) for name in image.holds}
 
 
-def with_installed(
-    catalog: Catalog, request: Request, name: str, known: Sequence[Candidate]
-) -> tuple[list[Candidate], list[InstalledVersion]]:
-    """Return the candidates of a component, followed by its installed versions.
+class InstalledProvider:
+    """What is in the environment, or in the base images that may be chosen, and must stay.
 
     Parameters
     ----------
     catalog, request
         The facts and the request.
-    name
-        The component.
-    known
-        Its candidates in the catalog, in the order of preference.
     """
-    candidates, masks = list(known), []
-    for version, fact in _facts(catalog, request, name).items():
-        requires_as, accepted_as = _matches(version, known)
-        same = [known[i] for i in requires_as if known[i].version == version]
-        similar = [known[i].version for i in requires_as]
-        candidates.append(
-            Candidate(
-                name,
-                version,
-                "distribution",
-                "preinstalled",
-                fact,
-                index=same[0].index if same else "",
-                remark="" if same else _remark(name, version, similar, accepted_as),
-            )
-        )
-        bits = (sum(1 << (i + 1) for i in positions) for positions in (requires_as, accepted_as))
-        masks.append(InstalledVersion(1 << len(candidates), *bits))
-    return candidates, masks
 
+    def __init__(self, catalog: Catalog, request: Request) -> None:
+        self._catalog = catalog
+        self._request = request
 
-def _facts(catalog: Catalog, request: Request, name: str) -> dict[str, Fact]:
-    """Return the installed versions of a component, each with its source."""
-    preinstalled = request.preinstalled
-    if preinstalled is None or name in PLATFORM:
-        return {}
-    if preinstalled.source != IMAGE:
-        version = preinstalled.installed.get(name)
-        text = f"the base image contains {name} {version}"
-        return {version: Fact(text, "observed", source_of(preinstalled))} if version else {}
-    facts: dict[str, Fact] = {}
-    for image in inspected_images(catalog, request.target):
-        version = image.holds.get(name)
-        if version:
-            facts.setdefault(version, Fact.of(image, f"a base image contains {name} {version}", note=""))
-    return facts
+    def candidates(self, name: str) -> Sequence[Candidate]:
+        """Return the installed versions of a component, each with its source."""
+        return [
+            Candidate(name, version, "distribution", "preinstalled", fact)
+            for version, fact in self._facts(name).items()
+        ]
+
+    def requirements(self, candidate: Candidate) -> Sequence[schema.Requires]:  # noqa: ARG002
+        """Return nothing: an installed version shares the facts of a version in the catalog (`extend`)."""
+        return ()
+
+    def merged(self, name: str, known: Sequence[Candidate]) -> tuple[list[Candidate], list[InstalledVersion]]:
+        """Return the candidates of a component in the order of preference, then its installed versions."""
+        candidates, masks = list(known), []
+        for installed in self.candidates(name):
+            version = installed.version
+            requires_as, accepted_as = _matches(version, known)
+            same = [known[i] for i in requires_as if known[i].version == version]
+            similar = [known[i].version for i in requires_as]
+            index = same[0].index if same else ""
+            remark = "" if same else _remark(name, version, similar, accepted_as)
+            candidates.append(replace(installed, index=index, remark=remark))
+            bits = (sum(1 << (i + 1) for i in positions) for positions in (requires_as, accepted_as))
+            masks.append(InstalledVersion(1 << len(candidates), *bits))
+        return candidates, masks
+
+    def _facts(self, name: str) -> dict[str, Fact]:
+        preinstalled = self._request.preinstalled
+        if preinstalled is None or name in PLATFORM:
+            return {}
+        if preinstalled.source != IMAGE:
+            version = preinstalled.installed.get(name)
+            text = f"the base image contains {name} {version}"
+            return {version: Fact(text, "observed", source_of(preinstalled))} if version else {}
+        facts: dict[str, Fact] = {}
+        for image in inspected_images(self._catalog, self._request.target):
+            version = image.holds.get(name)
+            if version:
+                facts.setdefault(version, Fact.of(image, f"a base image contains {name} {version}", note=""))
+        return facts
 
 
 def inspected_images(catalog: Catalog, target: Target) -> list[schema.Image]:
