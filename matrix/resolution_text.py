@@ -68,7 +68,8 @@ def answer_of(resolution: Resolution, times: Mapping[str, BuildTime]) -> str:
     if number := kinds.count("build"):
         parts.append(f"{number} to build, {time_text(times.values(), cores=True)}")
     parts += [f"{number} {what}" for what in ("to download", "preinstalled") if (number := kinds.count(what))]
-    answer = f"Resolved {counted(len(picks), 'package')} for {_site(target)} ({target.date})"
+    incomplete = " (incomplete: not everything is locked)" if resolution.left_open else ""
+    answer = f"Resolved {counted(len(picks), 'package')}{incomplete} for {_site(target)} ({target.date})"
     return f"{answer}: {'; '.join(parts)}" if parts else answer
 
 

@@ -18,7 +18,6 @@ import resolvelib
 
 from resolver.errors import EnvironmentLacksError, InternalError, SourceError, UsageError
 from resolver.facts.catalog import applies
-from resolver.model import PLATFORM
 from resolver.problem import ABSENT
 from resolver.requirements import TRITON_NAMES, is_rocm_package, parse_requirement, split_marker
 from resolver.specifiers import version_key
@@ -281,7 +280,7 @@ class _Provider(resolvelib.AbstractProvider["_Need", "_Chosen", str]):
 
     def _need(self, requirement: Requirement, source: str) -> Iterator[_Need]:
         name, specifier = requirement.name, requirement.specifier
-        if name in PLATFORM:
+        if name == "python":
             return  # a demand of the problem has the same meaning
         if self._answer.triton.is_of_torch(name) and not source.startswith("torch "):
             yield _Need("torch", f"{source} requires the triton of torch", _always)

@@ -108,13 +108,25 @@ class IndexProvider:
             return [], indexes
         if release is not None and release.wheels:
             return files_of(release), indexes
+        try:
+            files = self._listed(candidate, indexes)
+        except (EnvironmentLacksError, SourceError):
+            indexes = self.indexes  # another index of the user may have the same wheel
+            files = self._listed(candidate, indexes) if index else ()
+            if not files:
+                raise
+        if not files and index:
+            files, indexes = self._listed(candidate, self.indexes), self.indexes
+        pinned = release and (release.sdist or release.wheel)
+        return [file for file in files if file.name == pinned.file] if pinned else files, indexes
+
+    def _listed(self, candidate: Candidate, indexes: PackageIndexes) -> Sequence[File]:
+        """Return the files of exactly the version of a candidate, with its label."""
         project = indexes.project(candidate.name)
         self.has_answer = True
         parsed = version_or_none(candidate.version)
         releases = project.releases if project else ()
-        files = next((row.files for row in releases if version_or_none(row.version) == parsed), ())
-        pinned = release and (release.sdist or release.wheel)
-        return [file for file in files if file.name == pinned.file] if pinned else files, indexes
+        return next((row.files for row in releases if version_or_none(row.version) == parsed), ())
 
     def url(self, name: str) -> str:
         """Return the URL of the direct reference that the request has for a name, if any.
