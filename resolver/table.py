@@ -533,11 +533,16 @@ def _intersection(mask: int, demands: Sequence[Demand]) -> int:
     return mask
 
 
+def _weight(name: str, excluded: int) -> tuple[int, bool]:
+    """Return the rank of a reason: the number of excluded versions; of equals, platform and torch first."""
+    return excluded.bit_count(), name in ROW_COMPONENTS
+
+
 def _fewest(excluded: Mapping[str, int], left: int) -> str:
     """Return names that together exclude all remaining candidates, the name that excludes most first."""
     names: list[str] = []
     while left:
-        best = max(excluded, key=lambda name: (excluded[name] & left).bit_count(), default="")
+        best = max(excluded, key=lambda name: _weight(name, excluded[name] & left), default="")
         if not best or not excluded[best] & left:
             return COMBINATION
         names.append(best)
