@@ -534,8 +534,8 @@ def _intersection(mask: int, demands: Sequence[Demand]) -> int:
 
 
 def _weight(name: str, excluded: int) -> tuple[int, bool]:
-    """Return the rank of a reason: the number of excluded versions; of equals, platform and torch first."""
-    return excluded.bit_count(), name in ROW_COMPONENTS
+    """Return the rank of a reason: the number of excluded versions; of equals, other packages last."""
+    return excluded.bit_count(), name in {*ROW_COMPONENTS, "support", "known-bad"}
 
 
 def _fewest(excluded: Mapping[str, int], left: int) -> str:
