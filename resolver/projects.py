@@ -369,9 +369,10 @@ class Projects:
             return
         skipped = self._unreadable[choices.name] = self._unreadable.get(choices.name, 0) | mask
         if skipped.bit_count() == _MOST_UNREADABLE:
-            text = f"was not read, because {_MOST_UNREADABLE} other releases cannot be read"
+            text = f"was not read, because {_MOST_UNREADABLE} releases cannot be read"
             left = choices.everything & ~ABSENT & ~skipped & ~self.read.get(choices.number, 0)
-            self.search.add({choices.number: left}, Link(choices.key, "", "", text, source))
+            link = Link(f"the rest of {choices.key}", "", "", text, source)
+            self.search.add({choices.number: left}, link)
 
 
 def _allowed(variable: Variable | Choices, versions: Iterable[str]) -> int:

@@ -134,7 +134,11 @@ class Solver:
         self._load_decided()
         if self.search.is_pending or not self._undecided:
             return None
-        self._late = {number for number in self._undecided if self._is_late(number)}
+        self._late = {
+            number
+            for number in (self._undecided & self.world.names.keys()) - self._planned - self._met
+            if self.world.rank[number][0] < EARLY_PYTHON[0]
+        }
         if self._late:
             return None
         first = min(self._undecided, key=self.world.rank.__getitem__)
@@ -144,11 +148,6 @@ class Solver:
             if preferred and self.search.domains[python] & ~preferred:
                 return python, preferred
         return self._decide(first)
-
-    def _is_late(self, number: int) -> bool:
-        """Return whether a part of the platform, or torch, is required that the assumptions do not have."""
-        is_strict = number in self.world.names and self.world.rank[number][0] < EARLY_PYTHON[0]
-        return is_strict and number not in self._planned and number not in self._met
 
     def _load_decided(self) -> None:
         """Add the requirements of decided releases until one of them adds something to propagate."""

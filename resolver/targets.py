@@ -156,13 +156,17 @@ class Targets:
         return known
 
     def files(self, files: Sequence[File]) -> list[File]:
-        """Return the files that any Python may install: those of the most preferred Python first."""
+        """Return the files that any Python may install: those of the most preferred Python first.
+
+        Only if there are none, one patch release of a Python is enough.
+        """
         found: dict[str, File] = {}
         for environments in (self.environments, self._lenient):
             for environment in environments.values():
-                found |= {
-                    file.name: file for file in environment.installable(files) if file.name not in found
-                }
+                for file in environment.installable(files):
+                    found.setdefault(file.name, file)
+            if found:
+                break
         return list(found.values())
 
     def names(self, pythons: int) -> str:
