@@ -15,7 +15,7 @@ from resolver.errors import EnvironmentLacksError
 from resolver.reporter import Reporter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Unpack
 
     import msgspec
@@ -61,8 +61,8 @@ class Console(Reporter):
         self._log_file: Path | None = None
         self.warnings: list[str] = []
         """All warnings so far, which JSON documents contain."""
-        self.shows_conflicts = False
-        """Whether a conflict is printed as soon as it is known, before suggestions are searched."""
+        self.conflict_text: Callable[[Conflict], str] | None = None
+        """Returns the text of a conflict, which is then printed before suggestions are searched."""
         self.has_shown_conflict = False
 
     @property
@@ -116,10 +116,8 @@ class Console(Reporter):
 
     def conflict(self, conflict: Conflict) -> None:
         """Print a conflict as soon as it is known."""
-        if self.shows_conflicts:
-            from matrix.resolution_text import conflict_text
-
-            self.text(conflict_text(conflict))
+        if self.conflict_text is not None:
+            self.text(self.conflict_text(conflict))
             self.flush()
             self.has_shown_conflict = True
 

@@ -21,6 +21,7 @@ from matrix.options import (
 from matrix.render import sdists_text
 from matrix.resolution_json import resolution_document
 from matrix.resolution_text import (
+    conflict_text,
     forget_conflict,
     reasons_text,
     resolution_text,
@@ -108,7 +109,7 @@ def execute(context: Context) -> int:
     """Run the command."""
     args, console = context.args, context.console
     earlier = _earlier(context)
-    console.shows_conflicts = args.format != "json"
+    console.conflict_text = None if args.format == "json" else conflict_text
     answer = context.resolve(earlier)
     if isinstance(answer, Conflict):
         show_conflict(answer, console, as_json=args.format == "json")
