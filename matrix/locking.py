@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-import msgspec
 from msgspec.structs import replace
 
 from builders.containers.image import image_name
 from matrix.request import driver_line, site_named
+from matrix.resolution_json import LockChange
+from matrix.resolution_text import reason_of
 from matrix.settings import load_catalog, site_file
 from resolver.errors import MatrixError, UsageError, did_you_mean
 from resolver.providers.inferred import with_releases_of
@@ -144,28 +145,11 @@ def changed_facts(lock: Resolution, again: Resolution, path: Path) -> list[str]:
     return sorted(sentences)
 
 
-class LockChange(msgspec.Struct, frozen=True, omit_defaults=False):
-    """A pick that differs between a lock and the resolution that replaces it."""
-
-    name: str
-    before: str
-    """Its version in the lock; empty if the lock does not have it."""
-    after: str
-    """Its version now; empty if it is gone."""
-    because: str
-
-    def __str__(self) -> str:
-        text = f"{self.name} {self.before or '(new)'} -> {self.after or '(removed)'}"
-        return f"{text}: {self.because}" if self.because else text
-
-
 def changes(lock: Resolution, again: Resolution, indexes: PackageIndexes | None) -> list[LockChange]:
     """Return the picks that differ between a lock and a later resolution, with the reason if one is known.
 
     The indexes know whether a version of the lock was yanked or removed.
     """
-    from matrix.resolution_text import reason_of
-
     before = {pick.name: pick for pick in lock.picks}
     after = {pick.name: pick for pick in again.picks}
     found = []

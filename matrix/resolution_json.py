@@ -4,16 +4,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict
 
-from matrix.locking import LockChange
 from resolver.model import Conflict, Preinstalled, Resolution, Target
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from resolver.model import Request
+
+
+class LockChange(msgspec.Struct, frozen=True, omit_defaults=False):
+    """A pick that differs between a lock and the resolution that replaces it."""
+
+    name: str
+    before: str
+    """Its version in the lock; empty if the lock does not have it."""
+    after: str
+    """Its version now; empty if it is gone."""
+    because: str
+
+    def __str__(self) -> str:
+        text = f"{self.name} {self.before or '(new)'} -> {self.after or '(removed)'}"
+        return f"{text}: {self.because}" if self.because else text
 
 
 class PreinstalledDocument(Preinstalled, frozen=True):

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from matrix.console import Console
     from matrix.context import Context
-    from matrix.locking import LockChange
+    from matrix.resolution_json import LockChange
     from resolver.model import Resolution
 
 SUMMARY = "choose versions that work together and write matrix.lock"
