@@ -150,6 +150,12 @@ class Answer:
             if self.search.domains[number] == mask:
                 yield from dict.fromkeys(texts)
 
+    def was_read(self, name: str) -> bool:
+        """Return whether the search has read the metadata of a distribution."""
+        numbers = [choices.number for choices in self.projects.nodes_of.get(name, ())]
+        numbers += [self.session.number[name]] if name in self.session.number else []
+        return any((number, self.search.domains[number]) in self._requirements.required for number in numbers)
+
     def unread(self) -> dict[str, str]:
         """Return the distributions of the solution whose metadata could not be read, with the reason."""
         return {

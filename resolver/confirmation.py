@@ -234,7 +234,7 @@ class _Provider(resolvelib.AbstractProvider["_Need", "_Chosen", str]):
                 yield _Need(row.on, f"{name} requires {row.on}", _always if is_allowed else _never)
 
     def _metadata(self, name: str) -> Metadata | None:
-        if name in self._answer.unread():
+        if not self._answer.was_read(name):
             return None
         is_built = False
         if name in self._picks:
@@ -282,6 +282,8 @@ class _Provider(resolvelib.AbstractProvider["_Need", "_Chosen", str]):
         name, specifier = requirement.name, requirement.specifier
         if name == "python":
             return  # a demand of the problem has the same meaning
+        if name in TRITON_NAMES and source.startswith("torch ") and "torch" in self._answer.unread():
+            return  # the answer says that it is not locked
         if self._answer.triton.is_of_torch(name) and not source.startswith("torch "):
             yield _Need("torch", f"{source} requires the triton of torch", _always)
             name = next((own for own in TRITON_NAMES if own in self._solution), name)
