@@ -33,6 +33,7 @@ _SDIST_ENDINGS = (".tar.gz", ".zip", ".tgz", ".tar.bz2", ".tar.xz")
 _ENDINGS = (".whl", *_SDIST_ENDINGS)
 _ANCHOR = b'<a href="'
 _END = b"</a>"
+_HEXADECIMAL = re.compile("[0-9a-f]*")
 _ATTRIBUTE = re.compile(r' ([a-z-]+)="([^"]*)"')
 _LINK = re.compile(r'([^"#]*)#?([^"]*)"((?: [a-z-]+="[^"]*")*) *>')
 _NO_ATTRIBUTES: dict[str, str] = {}
@@ -350,14 +351,14 @@ def _json_files(part: bytes, url: str, index: str) -> Iterator[File]:
         yield File(
             row.filename,
             resolve(row.url.partition("#")[0]),
-            row.hashes.sha256.lower(),
+            _digest(row.hashes.sha256),
             row.size or 0,
             index,
             row.requires_python or "",
             row.upload_time or "",
             yanked if isinstance(yanked, str) and yanked else "" if yanked is True else None,
             hashed or metadata is True,
-            metadata.sha256.lower() if isinstance(metadata, _Hashes) else "",
+            _digest(metadata.sha256) if isinstance(metadata, _Hashes) else "",
         )
 
 
@@ -475,8 +476,14 @@ def _check_api(version: str) -> None:
 def _sha256(text: str) -> str:
     """Return the hash in ``sha256=...``."""
     if text.startswith("sha256=") and "&" not in text:
-        return text[7:].lower()
-    return text.partition("sha256=")[2].partition("&")[0].lower()
+        return _digest(text[7:])
+    return _digest(text.partition("sha256=")[2].partition("&")[0])
+
+
+def _digest(text: str) -> str:
+    """Return a hash in lower case; empty, as if it were unknown, if it is not hexadecimal."""
+    digest = text.lower()
+    return digest if _HEXADECIMAL.fullmatch(digest) else ""
 
 
 class _Resolver:

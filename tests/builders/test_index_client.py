@@ -1295,3 +1295,19 @@ def test_link_with_malformed_host_does_not_hide_others() -> None:
         "tiny-1.0-py3-none-any.whl",
         "tiny-2.0-py3-none-any.whl",
     ]
+
+
+@pytest.mark.parametrize("digest", ["z" * 64, "0" * 63 + "\n", "${TOKEN}", "-", "ａ" * 64])
+@pytest.mark.parametrize("form", ["html", "json"])
+def test_hash_that_is_not_hexadecimal_counts_as_unknown(form: str, digest: str) -> None:
+    name, url = "tiny-1.0-py3-none-any.whl", "https://i.example/tiny/"
+    if form == "json":
+        row = {"filename": name, "url": name, "hashes": {"sha256": digest}}
+        content = json.dumps({"meta": {"api-version": "1.0"}, "name": "tiny", "files": [row]}).encode()
+        kind = "application/vnd.pypi.simple.v1+json"
+    else:
+        content, kind = f'<a href="{name}#sha256={digest}">{name}</a>\n'.encode(), "text/html"
+    page = pages.cut(content, kind, url, "tiny")
+    ((_, part),) = page.releases
+    (file,) = pages.files(part, page.form, url, "https://i.example/")
+    assert (file.name, file.sha256) == (name, "")
