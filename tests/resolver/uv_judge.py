@@ -98,8 +98,20 @@ def answer_of_uv(index: Index, universe: OpenUniverse, directory: Path) -> Chose
     for name, lines in texts.items():
         (directory / f"{name}.txt").write_text("\n".join(lines), encoding="utf-8")
     command = [
-        *("uv", "pip", "compile", "in.txt", "--constraint", "c.txt", "--override", "o.txt"),
+        *(
+            "uv",
+            "pip",
+            "compile",
+            "--prerelease",
+            "explicit",
+            "in.txt",
+            "--constraint",
+            "c.txt",
+            "--override",
+            "o.txt",
+        ),
         *("--default-index", index.url, "--no-config", "--no-cache", "--no-build", "--quiet"),
+        *("--prerelease", "explicit"),
         *("--python", sys.executable, "--no-header", "--no-annotate", "--no-strip-extras"),
         *("--python-version", universe.pythons[0]),
         *("--python-platform", f"x86_64-manylinux_{GLIBC.replace('.', '_')}"),
