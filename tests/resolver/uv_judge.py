@@ -98,18 +98,7 @@ def answer_of_uv(index: Index, universe: OpenUniverse, directory: Path) -> Chose
     for name, lines in texts.items():
         (directory / f"{name}.txt").write_text("\n".join(lines), encoding="utf-8")
     command = [
-        *(
-            "uv",
-            "pip",
-            "compile",
-            "--prerelease",
-            "explicit",
-            "in.txt",
-            "--constraint",
-            "c.txt",
-            "--override",
-            "o.txt",
-        ),
+        *("uv", "pip", "compile", "in.txt", "--constraint", "c.txt", "--override", "o.txt"),
         *("--default-index", index.url, "--no-config", "--no-cache", "--no-build", "--quiet"),
         *("--prerelease", "explicit"),
         *("--python", sys.executable, "--no-header", "--no-annotate", "--no-strip-extras"),
