@@ -140,7 +140,7 @@ class Answer:
         """Return the version of a distribution in the result; empty if it has none."""
         choices = self.projects.open.get(name)
         if choices is None:
-            return self.problem.version(self.world.solution, name)
+            return self.problem.version(self.solution, name)
         domain = self.search.domains[choices.number]
         return choices.release(domain.bit_length() - 1).version if is_required(domain) else ""
 

@@ -159,13 +159,12 @@ def rejected_in_open_world(
     for version, key, variant in preferred[:MAX_REJECTED]:
         text = f"{name}{f'[{variant}]' if variant else ''}=={version}"
         pinned = replace(request, requirements=(*request.requirements, parse_requirement(text)))
-        reason = _rejected_open(catalog, pinned, indexes, chosen)
-        rejected.append(replace(reason, key=key))
+        rejected.append(_rejected_open(catalog, pinned, indexes, chosen, key=key))
     return rejected, len(preferred) - len(rejected)
 
 
 def _rejected_open(
-    catalog: Catalog, pinned: Request, indexes: PackageIndexes, chosen: Resolution
+    catalog: Catalog, pinned: Request, indexes: PackageIndexes, chosen: Resolution, *, key: str
 ) -> RejectedVersion:
     """Return why a version was not chosen, which the last requirement of a request pins.
 
@@ -173,7 +172,6 @@ def _rejected_open(
     component that conflicts with it in its chosen version, not just any component that changes, too.
     """
     *requirements, pin = pinned.requirements
-    key = ""
     other = solve(catalog, pinned, indexes)
     if not isinstance(other, Resolution):
         return RejectedVersion(key, core=_core_without(pinned, other, {f"you asked for {pin.text}"}))
@@ -186,8 +184,10 @@ def _rejected_open(
     changed = [(pick, then) for pick in earlier if (then := other.pick(pick.name)) and then.key != pick.key]
     for pick, then in changed:
         kept = _pin(pick)
+        if kept is None:
+            continue
         both = replace(pinned, requirements=(*pinned.requirements, kept))
-        if kept and not isinstance(solve(catalog, both, indexes), Resolution):
+        if not isinstance(solve(catalog, both, indexes), Resolution):
             return RejectedVersion(key, instead=(pick.name, pick.key, then.key))
     if changed:
         together = [kept for pick, _ in changed if (kept := _pin(pick))]

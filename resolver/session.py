@@ -242,14 +242,14 @@ class Session:
 
     def _choose(self) -> Assumption | None:
         """Return the first undecided variable of the problem, with its most preferred value."""
-        number = self.first_undecided()
+        number = self._first_undecided()
         if number is None:
             return None
         domain = self.search.domains[number]
         hinted = self._hint[number] & domain if number < len(self._hint) else 0
         return number, hinted or domain & -domain
 
-    def first_undecided(self) -> int | None:
+    def _first_undecided(self) -> int | None:
         """Return the first variable of the problem that must be present and is not decided."""
         domains, touched, undecided = self.search.domains, self.search.touched, self._undecided
         for number in touched:

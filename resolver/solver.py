@@ -110,6 +110,7 @@ class Solver:
                 self._met |= self._late
 
     def _refuted(self) -> Refuted:
+        self.session.is_solvable([])  # without assumptions, so that the reasons are statements only
         failed = self.session.failed or Incompatibility({})
         releases = {choices.key: len(choices.releases) for choices in self.projects.open.values()}
         links = [link for link in failed.reasons() if isinstance(link, Link)]

@@ -143,8 +143,8 @@ class Targets:
     def _fit_of(self, file: File, *, any_patch: bool) -> Sequence[tuple[int, int]]:
         """Return the Pythons that may install a file, each with the minor version of the oldest glibc."""
         is_wheel = file.name.endswith(".whl")
-        tags = file.name.rpartition("-")[0].count("-") and "-".join(file.name.rsplit("-", 3)[1:])
-        key = (str(tags) if is_wheel else "", file.requires_python, any_patch)
+        tags = "-".join(file.name.rsplit("-", 3)[1:]) if is_wheel else ""
+        key = tags, file.requires_python, any_patch
         known = self._fits.get(key)
         if known is None:
             known = self._fits[key] = []

@@ -12,7 +12,7 @@ from resolver.choices import Link
 from resolver.errors import UsageError
 from resolver.explain import LinkGroup
 from resolver.facts.catalog import Catalog
-from resolver.model import Conflict, Resolution
+from resolver.model import Conflict, Prefer, Resolution
 from resolver.rejected import rejected_in_open_world, working_in_open_world
 from resolver.requirements import parse_requirement
 from resolver.resolve import resolve
@@ -163,3 +163,12 @@ def test_working_version_meets_further_requirement(catalog: Catalog) -> None:
 def test_statement_about_all_releases_names_none(size: int, text: str) -> None:
     link = Link("one", "rocm", "", "requires rocm 5.0.*", "its metadata")
     assert LinkGroup((link,), size).item().text == text
+
+
+@pytest.mark.parametrize("prefer", ["advised", "newest", "oldest", "proven"])
+def test_every_preference_explains_a_conflict_with_metadata(catalog: Catalog, prefer: Prefer) -> None:
+    request = replace(ask(catalog, "lightning==2.0.1 torch>=2.3"), prefer=prefer)
+    answer = resolve(catalog, request, FakeIndexes(LIGHTNING))
+    assert isinstance(answer, Conflict)
+    assert "you asked for lightning==2.0.1" in texts(answer)
+    assert any("lightning 2.0.1 requires torch" in text for text in texts(answer))
