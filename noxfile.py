@@ -2,9 +2,78 @@
 # requires-python = ">=3.11"
 # dependencies = ["nox>=2024.10"]
 # ///
-"""Tasks for a clone, run with ``pipx run nox -s NAME``; ``pipx run nox -l`` lists them."""
+"""Tasks for a clone: ``python3 noxfile.py NAME``, or ``nox -s NAME``; ``python3 noxfile.py -l`` lists them.
 
+Started as a script, it makes an environment with nox if there is none. A session installs only if its
+requirements have changed.
+"""
+
+import hashlib
 import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from collections.abc import Collection
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+_PACKAGES = {
+    "g++": "g++", "git": "git", "dot": "graphviz", "chromedriver": "chromium-driver",
+    "slurmctld": "slurmctld", "slurmd": "slurmd", "squeue": "slurm-client", "munged": "munge",
+    "bwrap": "bubblewrap", "ccache": "ccache", "fish": "fish", "groff": "groff-base",
+    "mksquashfs": "squashfs-tools", "mpicc.mpich": "mpich libmpich-dev",
+    "mpicc.openmpi": "openmpi-bin libopenmpi-dev", "debootstrap": "debootstrap",
+    "/usr/lib/x86_64-linux-gnu/modulecmd.tcl": "environment-modules",
+}  # fmt: skip
+"""Debian's packages of the programs and files that the tests need."""
+_COMPILER = ("g++",)
+_SBIN = "/usr/sbin:/sbin"
+
+
+def missing_packages(names: Collection[str]) -> list[str]:
+    """Return the Debian packages of programs and files that this machine does not have."""
+    path = f"{os.environ.get('PATH', '')}:{_SBIN}"
+    packages = [
+        _PACKAGES[name]
+        for name in names
+        if not (Path(name).exists() if name.startswith("/") else shutil.which(name, path=path))
+    ]
+    if not Path(sysconfig.get_path("include"), "Python.h").exists():
+        packages.append("python3-dev")
+    return packages
+
+
+def _start_with_nox() -> None:
+    """Run nox on this file with the sessions that the command line names; install nox if it is missing."""
+    words = sys.argv[1:]
+    sessions = [] if not words or words[0].startswith("-") else ["-s"]
+    try:
+        import nox  # noqa: F401
+    except ModuleNotFoundError:
+        python = HERE / ".nox" / "nox" / "bin" / "python"
+        if not python.exists():
+            _make_environment(python)
+        os.execv(python, [str(python), "-m", "nox", "-f", __file__, *sessions, *words])
+    os.execv(sys.executable, [sys.executable, "-m", "nox", "-f", __file__, *sessions, *words])
+
+
+def _make_environment(python: Path) -> None:
+    folder = python.parents[1]
+    try:
+        venv.create(folder, with_pip=True, clear=True)
+        subprocess.run([str(python), "-m", "pip", "install", "-qq", "nox>=2024.10"], check=True)
+    except subprocess.CalledProcessError:
+        shutil.rmtree(folder, ignore_errors=True)
+        sys.exit(
+            "error: nox could not be installed (see above).\n"
+            "  hint: If ensurepip is missing: apt-get install -y python3-venv. Else check the network."
+        )
+
+
+if __name__ == "__main__":
+    _start_with_nox()
 
 import nox
 
@@ -12,17 +81,38 @@ nox.options.sessions = ["lint", "tests"]
 nox.options.reuse_existing_virtualenvs = True
 
 
+def install(session: nox.Session, *arguments: str) -> None:
+    """Install the project into the session's environment, unless its requirements are those of last time."""
+    parts = [(HERE / name).read_bytes() for name in ("pyproject.toml", "hatch_build.py")]
+    digest = hashlib.sha256(b"".join([*parts, repr(arguments).encode()])).hexdigest()
+    stamp = Path(session.virtualenv.location) / "installed"
+    if not stamp.exists() or stamp.read_text() != digest:
+        session.install("-q", *arguments)
+        stamp.write_text(digest)
+
+
+def require(session: nox.Session, names: Collection[str]) -> None:
+    """Stop if programs are missing, with the line that installs them on Debian."""
+    packages = missing_packages(names)
+    commands = [f"apt-get install -y {' '.join(packages)}"] if packages else []
+    if names is not _COMPILER and not shutil.which("apptainer"):
+        commands.append("tests/rig/install-apptainer.sh")
+    if commands:
+        session.error(f"Programs are missing. Install them as root: {' && '.join(commands)}")
+
+
 @nox.session
 def demo(session: nox.Session) -> None:
     """Resolve, build a real DeepSpeed op, publish it, install it and compare it with torch."""
-    session.install("-q", ".")
+    require(session, _COMPILER)
+    install(session, "-e", ".")
     session.run("python", "examples/demo.py")
 
 
 @nox.session
 def lint(session: nox.Session) -> None:
     """Check style, types, the direction of imports, the generated documents and the links of the site."""
-    session.install("-q", "-e", ".[lint]")
+    install(session, "-e", ".[lint]")
     session.run("ruff", "check")
     session.run("ruff", "format", "--check")
     session.run("mypy")
@@ -39,7 +129,9 @@ def _build_site(session: nox.Session) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """Run all tests, real builds included. Arguments after -- go to one pytest run instead."""
-    session.install("-q", "-e", ".[test]")
+    if not session.posargs:
+        require(session, _PACKAGES)
+    install(session, "-e", ".[test]")
     if session.posargs:
         session.run("python", "-m", "pytest", *session.posargs)
         return
@@ -52,9 +144,9 @@ def tests(session: nox.Session) -> None:
 def unit(session: nox.Session) -> None:
     """Run the fast tests: at most two minutes on two cores. Arguments after -- go to pytest.
 
-    With ``nox -R`` nothing is installed again, and no network is needed.
+    No network is needed unless something must be installed.
     """
-    session.install("-q", "-e", ".[test]")
+    install(session, "-e", ".[test]")
     session.run(
         "python",
         "-m",
@@ -70,7 +162,7 @@ def unit(session: nox.Session) -> None:
 @nox.session(default=False)
 def long(session: nox.Session) -> None:
     """Run the tests that take minutes, such as fifty killed builds. Arguments after -- go to pytest."""
-    session.install("-q", "-e", ".[test]")
+    install(session, "-e", ".[test]")
     session.run("python", "-m", "pytest", "-m", "long", *session.posargs)
 
 
@@ -80,7 +172,7 @@ def fuzz(session: nox.Session) -> None:
 
     This takes an hour. Arguments after -- choose cases and kinds, such as ``--cases 1000 wheel elf``.
     """
-    session.install("-q", "-e", ".[test]")
+    install(session, "-e", ".[test]")
     session.run("python", "-m", "tests.fuzz", *session.posargs)
 
 
@@ -95,21 +187,21 @@ def dev(session: nox.Session) -> None:
 @nox.session(default=False)
 def docs(session: nox.Session) -> None:
     """Write the generated parts of the documents; with -- --check only compare them."""
-    session.install("-q", "-e", ".")
+    install(session, "-e", ".")
     session.run("python", "docs/generate.py", *session.posargs)
 
 
 @nox.session(default=False)
 def site(session: nox.Session) -> None:
     """Write the documentation as a site to site/index.html; a broken link is an error."""
-    session.install("-q", "-e", ".[lint]")
+    install(session, "-e", ".[lint]")
     _build_site(session)
 
 
 @nox.session(default=False)
 def examples(session: nox.Session) -> None:
     """Run the examples of the pages, and write their output into the pages. Arguments after -- name pages."""
-    session.install("-q", "-e", ".")
+    install(session, "-e", ".")
     session.run("python", "docs/run_examples.py", *session.posargs)
 
 
@@ -139,7 +231,7 @@ def heavy(session: nox.Session) -> None:
     This needs root, and takes half an hour. Arguments after -- choose builds, such as
     ``--only causal-conv1d``. Results: docs/howto/heavy-builds.md.
     """
-    session.install("-q", "-e", ".[test]")
+    install(session, "-e", ".[test]")
     session.run("python", "-m", "benchmarks.heavy", *session.posargs)
 
 
@@ -149,5 +241,5 @@ def overhead(session: nox.Session) -> None:
 
     This needs root, and takes 15 minutes.
     """
-    session.install("-q", "-e", ".[test]")
+    install(session, "-e", ".[test]")
     session.run("python", "-m", "benchmarks.building", *session.posargs)

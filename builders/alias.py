@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from builders.wheel import NewMember, write_wheel
+from builders.wheel import NewMember, check_written, write_wheel
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,4 +47,5 @@ def write_alias(
     number = "" if build_number is None else f"-{build_number}"
     path = directory / f"{stem}{number}-py3-none-any.whl"
     write_wheel(path, {name: NewMember(len(data), [data]) for name, data in texts.items()}, info)
+    check_written(path)
     return path

@@ -94,7 +94,7 @@ def local_build_host(version: str, *, given: Path | None = None, cpu: str = "") 
     python = find_python(runtime, version, given=given)
     identity = {
         "runtime": "host",
-        "python": python.build,
+        **python.identity,
         "compiler": host.compiler_identity(),
         "mpi": host.mpi_identity(),
         "glibc": host.glibc_version(),
@@ -132,7 +132,7 @@ def image_build_host(
     python = find_python(runtime, version, given=given, image_pythons=image_pythons)
     identity = {
         "runtime": facts.digest,
-        "python": python.build,
+        **python.identity,
         "glibc": facts.glibc,
         "cpu": cpu or host.cpu_identity(),
     }
@@ -186,7 +186,7 @@ def find_build_host(
     ------
     EnvironmentLacksError
         A container runtime, the base image or a Python is missing.
-    ImageChangedError
+    MatrixError
         The base image differs from that of the lock.
     MatrixError
         The inspection of the image failed; the error names the log.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 FRONTEND = "build"
 """The distribution that calls the backend (PEP 517). It runs inside the runtime."""
 
-INDEX_UNCHANGED = "The index is unchanged."
+NOT_PUBLISHED = "No wheel was added to the index for it."
 _RPATH = re.compile(r"-Wl,(-rpath|-R|--enable-new-dtags)|-R/")
 
 
@@ -132,7 +132,7 @@ def copy_out(title: str, out: Path, target: Path, log: Path) -> BuiltWheel:
             if len(names) != 1:
                 listed = ", ".join(names) or "none"
                 msg = f"Building {title} must produce one wheel; its build backend produced {len(names)}"
-                raise BuildError(f"{msg}: {listed}.\n  Log: {log}", hint=INDEX_UNCHANGED)
+                raise BuildError(f"{msg}: {listed}.\n  Log: {log}", hint=NOT_PUBLISHED)
             with (
                 os.fdopen(open_regular(names[0], directory=directory), "rb") as source,
                 (target / names[0]).open("xb") as sink,
@@ -144,7 +144,7 @@ def copy_out(title: str, out: Path, target: Path, log: Path) -> BuiltWheel:
         if error.errno not in {errno.EINVAL, errno.ELOOP, errno.ENOTDIR}:
             raise
         msg = f"The build backend of {title} produced something other than a file as its wheel."
-        raise BuildError(f"{msg}\n  Log: {log}", hint=INDEX_UNCHANGED) from None
+        raise BuildError(f"{msg}\n  Log: {log}", hint=NOT_PUBLISHED) from None
     path = target / names[0]
     make_read_only(path)
     return BuiltWheel(path, sha256_of(path))

@@ -31,9 +31,8 @@ _CACHE_HINT = "Free some space, or set XDG_CACHE_HOME to a writable directory wi
 _DISK_FULL_DIAGNOSES = {"disk-full", "quota"}
 """Ids in `builders.diagnosis` of a build whose own programs ran out of disk space."""
 _LEAST_FREE = 1 << 20  # bytes; a program that fails with less free space failed because of it
-_NO_HOME = "Could not determine home directory."
 _NO_THREAD = "can't start new thread"
-"""Messages of `RuntimeError`, by which these errors are recognized."""
+"""Message of a `RuntimeError`, by which it is recognized."""
 _PROCESSES_HINT = "Wait until other programs of this user have ended, or raise the limit with `ulimit -u`."
 _UNUSABLE_NAMES = {
     errno.EISDIR: "is a directory, not a file",
@@ -123,14 +122,13 @@ def explain_any_lack(error: Exception) -> MatrixError | None:
 
     Return None if the environment cannot be the cause; then the exception is a bug.
     """
-    text = str(error)
-    if isinstance(error, BlockingIOError) or text == _NO_THREAD:
+    if isinstance(error, BlockingIOError) or str(error) == _NO_THREAD:
         return EnvironmentLacksError("No more processes or threads can be started.", hint=_PROCESSES_HINT)
     if isinstance(error, MemoryError):
         return EnvironmentLacksError("Out of memory.", hint="Run this where more memory is available.")
     if isinstance(error, OSError):
         return explain_any_os_error(error)
-    if isinstance(error, RuntimeError) and text == _NO_HOME:
+    if isinstance(error, RuntimeError) and not _has_home():
         return EnvironmentLacksError("This user has no home directory.", hint="Set HOME to a directory.")
     if isinstance(error, UnicodeEncodeError) and "surrogates not allowed" in error.reason:
         path = os.fsencode(error.object).decode(errors="backslashreplace")
@@ -151,6 +149,14 @@ def explain_any_os_error(error: OSError) -> MatrixError:
             "The working directory was deleted.", hint="Change to another directory."
         )
     return EnvironmentLacksError(reason, hint=f"This is the cache. {_CACHE_HINT}" if in_cache else "")
+
+
+def _has_home() -> bool:
+    try:
+        Path.home()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _is_directory_deleted() -> bool:

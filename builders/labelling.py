@@ -26,13 +26,14 @@ from builders.wheel import (
     DamagedError,
     NewMember,
     WheelReader,
+    check_written,
     is_special,
     is_unsafe,
     record_rows,
     recorded_hash,
     write_wheel,
 )
-from resolver.errors import MatrixError, RawWheelError
+from resolver.errors import MatrixError
 from resolver.requirements import TRITON_NAMES
 
 if TYPE_CHECKING:
@@ -221,7 +222,7 @@ def label_wheel(raw: Path, labels: Labels, directory: Path) -> Labelled:
 
     Raises
     ------
-    RawWheelError
+    MatrixError
         The wheel is damaged or contradicts its metadata; no file is left in the directory.
     MatrixError
         The labels do not form a valid file name.
@@ -231,7 +232,7 @@ def label_wheel(raw: Path, labels: Labels, directory: Path) -> Labelled:
             return _Relabelling(wheel, raw.name, labels).write(directory)
     except DamagedError as error:
         msg = f"{raw.name} is not a valid wheel: {error}."
-        raise RawWheelError(msg, hint=f"Build it again. The file is {raw}.") from None
+        raise MatrixError(msg, hint=f"Build it again. The file is {raw}.", id="bad-wheel") from None
 
 
 class _Relabelling:
@@ -267,6 +268,7 @@ class _Relabelling:
         members = self._new_members()
         with atomic_path(target) as temporary:
             write_wheel(temporary, members, self._info)
+        check_written(target)
         return Labelled(target, self._wheel.version.local or "", self._changes, tuple(self._notes))
 
     def _new_members(self) -> dict[str, NewMember]:

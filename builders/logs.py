@@ -138,6 +138,7 @@ _ERROR = line_expression(
 )
 _NOISE = line_expression(
     r"not a git repository|error: Command '?\[|CalledProcessError|\[WARNING\]|\bnote:"
+    r"|Invalid command cmd="  # cotainr, with pip's whole output after it
     r"|^(?:copying|adding|creating|reading|writing|running) "
 )
 

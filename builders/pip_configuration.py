@@ -29,12 +29,17 @@ _NO = {"", "0", "false", "f", "no", "n", "off"}
 
 
 class PackageSources(NamedTuple):
-    """Where packages come from, in order of preference."""
+    """Where packages come from."""
 
     indexes: tuple[str, ...]
-    """URLs of package indexes."""
+    """URLs of package indexes: the default index, then the extra indexes in order of preference."""
     find_links: tuple[str, ...]
     """URLs of directories, and of pages with links."""
+
+    @property
+    def by_preference(self) -> tuple[str, ...]:
+        """The indexes in order of preference, as in uv: the default index is the last."""
+        return (*self.indexes[1:], *self.indexes[:1])
 
 
 def package_sources(index_url: str = "", extra_index_urls: Sequence[str] = ()) -> PackageSources:
@@ -45,7 +50,7 @@ def package_sources(index_url: str = "", extra_index_urls: Sequence[str] = ()) -
     index_url
         A URL that replaces pip's setting ``index-url``.
     extra_index_urls
-        URLs that are added to pip's setting ``extra-index-url``.
+        URLs that come before those of pip's setting ``extra-index-url``.
 
     Raises
     ------
@@ -53,10 +58,11 @@ def package_sources(index_url: str = "", extra_index_urls: Sequence[str] = ()) -
         A configuration file cannot be read.
     """
     settings = pip_configuration()
-    indexes = []
     if index_url or settings.get("no-index", "").lower() in _NO:
-        indexes = [index_url or configured_index(settings), *settings.get("extra-index-url", "").split()]
-    indexes += extra_index_urls
+        extra = (*extra_index_urls, *settings.get("extra-index-url", "").split())
+        indexes = [index_url or configured_index(settings), *extra]
+    else:
+        indexes = [*extra_index_urls[-1:], *extra_index_urls[:-1]]
     links = settings.get("find-links", "").split()
     return PackageSources(*(tuple(dict.fromkeys(map(_url, words))) for words in (indexes, links)))
 

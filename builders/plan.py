@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -36,7 +37,7 @@ _LONG = 1.0
 """Core hours from which on a build is announced with a warning."""
 
 
-class Task(msgspec.Struct, frozen=True):
+class Task(msgspec.Struct, frozen=True, dict=True):
     """One wheel to build."""
 
     pick: Distribution
@@ -139,7 +140,7 @@ class Task(msgspec.Struct, frozen=True):
             inputs["requires"] = {task.pick.name: task.build_key for task in self.requires}
         return inputs
 
-    @property
+    @cached_property  # the keys of required tasks are inputs, so they would be computed again on each path
     def build_key(self) -> str:
         """The digest of all inputs."""
         return hashlib.sha256(json.dumps(self.inputs, sort_keys=True).encode()).hexdigest()
@@ -189,7 +190,7 @@ def plan(
         The lock does not build a name, or the catalog has no recipe for it.
     EnvironmentLacksError
         The torch of the lock exists only in the base image; no index has its wheel.
-    SourceError, HashMismatchError
+    SourceError, MatrixError
         A patch is missing, or differs from the lock.
     """
     requested_ops = ops or {}
@@ -241,7 +242,9 @@ def _with_build_requirements(resolution: Resolution, names: Sequence[str]) -> li
 def _recipe(pick: Distribution, resolution: Resolution, catalog: Catalog, ops: Sequence[str]) -> Recipe:
     if pick.alias_of and not ops:
         backend = resolution.target.backend
-        return Recipe(package=pick.name, backend=backend, status="documented", source="its name")
+        return Recipe(
+            package=pick.name, backend=backend, compiles=False, status="documented", source="its name"
+        )
     release = catalog.release.get((pick.name, pick.version, pick.variant))
     recipe = recipe_for(catalog, release, resolution.target.backend) if release else None
     if recipe is None:

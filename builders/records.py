@@ -8,121 +8,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from itertools import pairwise
 from platform import node
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from builders.build_directory import lock_of
+from builders.diagnosis import OUT_OF_MEMORY, diagnosed
 from builders.files import write_atomic
 from builders.lease import is_held
-from builders.provenance import Statement, read_statement
+from builders.provenance import read_statement
+from builders.task_state import InputChange, TaskState
 from resolver.errors import ProvenanceError
 from resolver.texts import Digest, Name, VersionText, escaped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from builders.index import Index
     from builders.plan import Task
+    from builders.provenance import Statement
+    from resolver.errors import MatrixError
 
 _STARTED, _FAILED = ".started.json", ".failed.json"
 _OF_THE_MACHINE = {"environment", "source", "internal"}
 """Ids of errors whose cause may be gone at the next attempt: a missing tool, no network, a full disk."""
-_SHOWN_VALUE = 24  # characters
 _SHOWN_CHANGES = 6
 _NEVER = datetime.min.replace(tzinfo=UTC)
 
-State = Literal["running", "built", "failed", "interrupted"]
 
-
-class Change(msgspec.Struct, frozen=True):
-    """An input that differs between two builds."""
-
-    input: str
-    """Its path in the inputs, such as ``recipe.environment.CFLAGS``."""
-    before: Any
-    after: Any
-    """None if the build has no such input."""
-
-    def __str__(self) -> str:
-        """Return the input with its values, if they are short."""
-        before, after = _shown(self.before), _shown(self.after)
-        if max(len(before), len(after)) > _SHOWN_VALUE:
-            return self.input
-        return f"{self.input} {before} -> {after}"
-
-
-class BuildRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One build. JSON output is this struct, encoded; None means that the value was not recorded."""
-
-    name: str
-    version: str
-    build_key: str
-    state: State
-    node: str | None = None
-    started: datetime | None = None
-    finished: datetime | None = None
-    seconds: float | None = None
-    """For a running build, the time since its start."""
-    memory_gib: float | None = None
-    """Peak memory of all processes of the build."""
-    cores: int | None = None
-    """Compile jobs that the build could run at once."""
-    cache_hits: int | None = None
-    """Files that the compiler cache had."""
-    cache_misses: int | None = None
-    """Files that were compiled and added to the compiler cache."""
-    log: str | None = None
-    """Path, if the log still exists."""
-    wheel: str | None = None
-    error: str | None = None
-    why: str = ""
-    """Why the package was built again; empty for its first build."""
-    changed: tuple[Change, ...] = ()
-    """The inputs that differ from those of the previous build."""
-
-
-class _Start(msgspec.Struct, kw_only=True):
-    """The record of a started build."""
+class _AttemptRecord(msgspec.Struct, kw_only=True):
+    """What a file says about an attempt that has published nothing: that it has started, or how it failed."""
 
     name: Name
     version: VersionText
     build_key: Digest
-    started_on: datetime
     node: str
-    inputs: dict[str, Any]
+    inputs: dict[str, Any] = {}
+    started_on: datetime | None = None
     stopped: str = ""
     """Why the build was ended before it had finished, if that could be recorded."""
-    schema: int = 1
-
-
-class _Failure(msgspec.Struct, kw_only=True):
-    """The fields that are read from the record of a failure."""
-
-    name: Name
-    version: VersionText
-    build_key: Digest
-    failed_on: datetime
-    node: str
-    message: str
+    failed_on: datetime | None = None
+    message: str = ""
     id: str = ""
     """Id of the error."""
-    started_on: datetime | None = None
-    inputs: dict[str, Any] = {}
     measured: dict[str, float | int] = {}
-
-
-_Record = TypeVar("_Record", _Start, _Failure)
-
-
-class _Build(msgspec.Struct, frozen=True):
-    record: BuildRecord
-    inputs: Mapping[str, Any]
+    diagnosis: tuple[Any, ...] = ()
+    schema: int = 1
 
 
 def log_path(index: Index, name: str, build_key: str) -> Path:
@@ -138,7 +74,7 @@ def failure_path(log: Path) -> Path:
 def record_start(task: Task, log: Path) -> None:
     """Record that a build has started; call this while holding the lock of its build key."""
     failure_path(log).unlink(missing_ok=True)
-    start = _Start(
+    attempt = _AttemptRecord(
         name=task.pick.name,
         version=task.pick.pinned,
         build_key=task.build_key,
@@ -146,33 +82,50 @@ def record_start(task: Task, log: Path) -> None:
         node=node(),
         inputs=task.inputs,
     )
-    write_atomic(log.with_suffix(_STARTED), msgspec.json.encode(start))
+    write_atomic(log.with_suffix(_STARTED), msgspec.json.encode(attempt))
 
 
 def record_stop(log: Path, why: str) -> None:
     """Record why a build was ended before it had finished."""
     path = log.with_suffix(_STARTED)
-    start = _read(path, _Start)
-    if start is not None:
-        start.stopped = why
-        write_atomic(path, msgspec.json.encode(start))
+    attempt = _read(path)
+    if attempt is not None:
+        attempt.stopped = why
+        write_atomic(path, msgspec.json.encode(attempt))
 
 
-def take_start(log: Path) -> dict[str, Any]:
-    """Remove the record of a start, and return its time and inputs for the record of the end."""
-    path = log.with_suffix(_STARTED)
-    start = _read(path, _Start)
-    path.unlink(missing_ok=True)
-    if start is None:
-        return {}
-    kept: dict[str, Any] = msgspec.to_builtins({"started_on": start.started_on, "inputs": start.inputs})
-    return kept
+def record_failure(task: Task, log: Path, error: MatrixError) -> None:
+    """Record why a build failed, for later commands and other machines."""
+    started = log.with_suffix(_STARTED)
+    attempt = _read(started)
+    document = {
+        "schema": 1,
+        "name": task.pick.name,
+        "version": task.pick.pinned,
+        "build_key": task.build_key,
+        "failed_on": _now(),
+        "node": node(),
+        "id": error.id,
+        "message": error.message,
+        "hint": error.hint,
+        "started_on": attempt.started_on if attempt else None,
+        "inputs": attempt.inputs if attempt else {},
+        **error.details,
+    }
+    started.unlink(missing_ok=True)
+    write_atomic(failure_path(log), msgspec.json.format(msgspec.json.encode(document)) + b"\n")
 
 
-def build_records(index: Index, names: Sequence[str] = ()) -> list[BuildRecord]:
+def forget_attempt(log: Path) -> None:
+    """Remove the records of an attempt, because its wheel is published."""
+    for path in (log.with_suffix(_STARTED), failure_path(log)):
+        path.unlink(missing_ok=True)
+
+
+def build_records(index: Index, names: Sequence[str] = ()) -> list[TaskState]:
     """Return the builds of an index, in the order in which they started.
 
-    There is one record for each build key: the record of the wheel, or else of the last attempt.
+    There is one for each build key: that of the wheel, or else of the last attempt.
 
     Parameters
     ----------
@@ -180,21 +133,22 @@ def build_records(index: Index, names: Sequence[str] = ()) -> list[BuildRecord]:
         Only these packages, by normalized name; all if empty.
     """
     attempts = list(_attempts(index))
-    records = []
-    for project in names or sorted({*index.projects(), *(build.record.name for build in attempts)}):
-        before: _Build | None = None
-        for build in _history(index, project, attempts):
-            records.append(_explained(build, before))
-            before = build
-    return sorted(records, key=_order)
+    builds = []
+    for project in names or sorted({*index.projects(), *(build.name for build in attempts)}):
+        history = _history(index, project, attempts)
+        for before, build in pairwise(history):
+            build.changed = tuple(changed_inputs(before.inputs, build.inputs))
+            build.why = explain_changes(before.title, build.changed)
+        builds += history
+    return sorted(builds, key=_order)
 
 
 def built_for(index: Index) -> set[tuple[str, str]]:
     """Return each package that was built, or failed to build, with the torch that it was built for."""
     attempts = list(_attempts(index))
-    projects = {*index.projects(), *(build.record.name for build in attempts)}
+    projects = {*index.projects(), *(build.name for build in attempts)}
     builds = (build for project in projects for build in _history(index, project, attempts))
-    return {(build.record.name, str(build.inputs.get("torch", ""))) for build in builds}
+    return {(build.name, str(build.inputs.get("torch", ""))) for build in builds}
 
 
 def earlier_failure(task: Task, index: Index) -> str:
@@ -203,27 +157,38 @@ def earlier_failure(task: Task, index: Index) -> str:
     The text is empty if that build did not fail, or failed for a reason outside its inputs, such as a missing
     tool.
     """
-    failure = _read(failure_path(log_path(index, task.pick.name, task.build_key)), _Failure)
+    failure = _read(failure_path(log_path(index, task.pick.name, task.build_key)))
     if failure is None or failure.build_key != task.build_key or failure.id in _OF_THE_MACHINE:
         return ""
     return f"it failed on {failure.failed_on:%Y-%m-%d}: {failure.message.partition(chr(10))[0]}"
 
 
-def changes_since_last_build(task: Task, index: Index) -> tuple[str, tuple[Change, ...]]:
+def memory_of_failures(index: Index, name: str) -> float:
+    """Return the GiB that a process of a package's failed builds needed at least; 0 if unknown."""
+    needed = [0.0]
+    for path in _files(index.state / "logs", _FAILED):
+        attempt = _read(path)
+        if attempt is not None and attempt.name == name:
+            ids = diagnosed({"diagnosis": attempt.diagnosis})
+            needed.append((2 if OUT_OF_MEMORY in ids else 1) * attempt.measured.get("process_gib", 0.0))
+    return max(needed)
+
+
+def changes_since_last_build(task: Task, index: Index) -> tuple[str, tuple[InputChange, ...]]:
     """Return the newest other build of a task's package, and the inputs that have changed since that build.
 
     The build is its name and version; empty if there is no other build.
     """
     history = _history(index, task.pick.name, list(_attempts(index)))
-    others = [build for build in history if build.record.build_key != task.build_key]
+    others = [build for build in history if build.key != task.build_key]
     if not others:
         return "", ()
     last = others[-1]
     inputs = msgspec.json.decode(msgspec.json.encode(task.inputs))
-    return f"{last.record.name} {last.record.version}", tuple(changed_inputs(last.inputs, inputs))
+    return last.title, tuple(changed_inputs(last.inputs, inputs))
 
 
-def changed_inputs(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Change]:
+def changed_inputs(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[InputChange]:
     """Yield the inputs that differ, the version first.
 
     The version is compared without its label, which repeats other inputs; a new version has a new source.
@@ -241,10 +206,10 @@ def changed_inputs(before: Mapping[str, Any], after: Mapping[str, Any]) -> Itera
             ]
             rows = [{**row, "version": version} for row, version in zip(rows, versions, strict=True)]
     for path in paths:
-        yield Change(path, rows[0].get(path), rows[1].get(path))
+        yield InputChange(path, rows[0].get(path), rows[1].get(path))
 
 
-def explain_changes(last: str, changes: Sequence[Change]) -> str:
+def explain_changes(last: str, changes: Sequence[InputChange]) -> str:
     """Return the reason why a package is built again, as part of a sentence.
 
     Parameters
@@ -261,47 +226,34 @@ def explain_changes(last: str, changes: Sequence[Change]) -> str:
     return f"the inputs changed since {last}: {shown}{more}"
 
 
-def _explained(build: _Build, before: _Build | None) -> BuildRecord:
-    if before is None:
-        return build.record
-    changes = tuple(changed_inputs(before.inputs, build.inputs))
-    last = f"{before.record.name} {before.record.version}"
-    return msgspec.structs.replace(build.record, why=explain_changes(last, changes), changed=changes)
-
-
-def _history(index: Index, project: str, attempts: Sequence[_Build]) -> list[_Build]:
+def _history(index: Index, project: str, attempts: Sequence[TaskState]) -> list[TaskState]:
     """Return the builds of a package in the order in which they started."""
-    builds = {build.record.build_key: build for build in attempts if build.record.name == project}
-    builds |= {build.record.build_key: build for build in _built(index, project)}
-    return sorted(builds.values(), key=lambda build: _order(build.record))
+    builds = {build.key: build for build in attempts if build.name == project}
+    builds |= {build.key: build for build in _built(index, project)}
+    return sorted(builds.values(), key=_order)
 
 
-def _order(record: BuildRecord) -> tuple[datetime, str]:
-    return record.started or record.finished or _NEVER, record.name
+def _order(build: TaskState) -> tuple[datetime, str]:
+    return build.started or build.finished or _NEVER, build.name
 
 
-def _built(index: Index, project: str) -> Iterator[_Build]:
+def _built(index: Index, project: str) -> Iterator[TaskState]:
     for wheel in index.published(project):
         with suppress(ProvenanceError):
-            statement = read_statement(wheel.provenance)
-            yield _Build(_built_record(index, project, wheel.path, statement), _inputs(statement))
+            yield _of_wheel(index, project, wheel.path, read_statement(wheel.provenance))
 
 
-def _inputs(statement: Statement) -> Mapping[str, Any]:
-    inputs = statement.predicate.build_definition.internal_parameters.get("inputs")
-    return inputs if isinstance(inputs, dict) else {}
-
-
-def _built_record(index: Index, project: str, wheel: Path, statement: Statement) -> BuildRecord:
-    run = statement.predicate.run_details
+def _of_wheel(index: Index, project: str, wheel: Path, statement: Statement) -> TaskState:
+    definition, run = statement.predicate.build_definition, statement.predicate.run_details
     metadata = run.metadata
     logs = [index.state / "logs" / item.name for item in run.byproducts if item.role == "log"]
-    version = statement.predicate.build_definition.external_parameters.get("version", "")
-    return BuildRecord(
+    inputs = definition.internal_parameters.get("inputs")
+    return TaskState(
+        key=statement.build_key,
         name=project,
-        version=str(version),
-        build_key=statement.build_key,
+        version=str(definition.external_parameters.get("version", "")),
         state="built",
+        inputs=inputs if isinstance(inputs, dict) else {},
         node=metadata.node or None,
         started=metadata.started_on,
         finished=metadata.finished_on,
@@ -311,64 +263,62 @@ def _built_record(index: Index, project: str, wheel: Path, statement: Statement)
     )
 
 
-def _attempts(index: Index) -> Iterator[_Build]:
+def _attempts(index: Index) -> Iterator[TaskState]:
     """Yield the builds that failed, are running or were interrupted."""
     logs = index.state / "logs"
     for path in _files(logs, _STARTED):
-        start = _read(path, _Start)
+        attempt = _read(path)
         log = path.with_name(path.name.removesuffix(_STARTED) + ".log")
-        if start is not None and not failure_path(log).exists():
-            yield _Build(_started_record(index, start, log), start.inputs)
+        if attempt is not None and not failure_path(log).exists():
+            runs = is_held(lock_of(index, attempt.build_key))
+            yield _of_attempt(
+                attempt,
+                log,
+                state="running" if runs else "interrupted",
+                seconds=_seconds(attempt.started_on, _now()) if runs else None,
+                error=None if runs else attempt.stopped or None,
+            )
     for path in _files(logs, _FAILED):
-        failure = _read(path, _Failure)
-        if failure is not None:
+        attempt = _read(path)
+        if attempt is not None:
             log = path.with_name(path.name.removesuffix(_FAILED) + ".log")
-            yield _Build(_failed_record(failure, log), failure.inputs)
+            yield _of_attempt(
+                attempt,
+                log,
+                state="failed",
+                finished=attempt.failed_on,
+                error=attempt.message.partition("\n")[0],
+                **_measured(attempt.measured, attempt.started_on, attempt.failed_on),
+            )
 
 
-def _started_record(index: Index, start: _Start, log: Path) -> BuildRecord:
-    runs = is_held(lock_of(index, start.build_key))
-    return BuildRecord(
-        name=start.name,
-        version=start.version,
-        build_key=start.build_key,
-        state="running" if runs else "interrupted",
-        node=start.node,
-        started=start.started_on,
-        seconds=max(0.0, round((_now() - start.started_on).total_seconds(), 1)) if runs else None,
+def _of_attempt(attempt: _AttemptRecord, log: Path, **known: Any) -> TaskState:  # noqa: ANN401  fields
+    return TaskState(
+        key=attempt.build_key,
+        name=attempt.name,
+        version=attempt.version,
+        inputs=attempt.inputs,
+        node=attempt.node,
+        started=attempt.started_on,
         log=_existing(log),
-        error=None if runs else start.stopped or None,
-    )
-
-
-def _failed_record(failure: _Failure, log: Path) -> BuildRecord:
-    return BuildRecord(
-        name=failure.name,
-        version=failure.version,
-        build_key=failure.build_key,
-        state="failed",
-        node=failure.node,
-        started=failure.started_on,
-        finished=failure.failed_on,
-        log=_existing(log),
-        error=failure.message.partition("\n")[0],
-        **_measured(failure.measured, failure.started_on, failure.failed_on),
+        **known,
     )
 
 
 def _measured(
     measured: Mapping[str, float], started: datetime | None, finished: datetime | None
 ) -> dict[str, Any]:
-    values: dict[str, Any] = {
+    return {
         "cores": measured.get("jobs"),
-        "seconds": measured.get("seconds"),
+        "seconds": measured.get("seconds", _seconds(started, finished)),
         "memory_gib": measured.get("memory_gib"),
         "cache_hits": measured.get("cache_hits"),
         "cache_misses": measured.get("cache_misses"),
     }
-    if values["seconds"] is None and started and finished:
-        values["seconds"] = round((finished - started).total_seconds(), 1)
-    return values
+
+
+def _seconds(started: datetime | None, finished: datetime | None) -> float | None:
+    return max(0.0, round((finished - started).total_seconds(), 1)) if started and finished else None
 
 
 def _existing(path: Path) -> str | None:
@@ -379,12 +329,14 @@ def _files(directory: Path, suffix: str) -> Iterable[Path]:
     return sorted(path for path in directory.glob(f"*{suffix}") if not path.name.startswith("."))
 
 
-def _read(path: Path, kind: type[_Record]) -> _Record | None:
+def _read(path: Path) -> _AttemptRecord | None:
     """Return a record; None if it no longer exists or is damaged."""
     try:
-        return msgspec.convert(escaped(msgspec.json.decode(path.read_bytes())), kind)
+        attempt = msgspec.convert(escaped(msgspec.json.decode(path.read_bytes())), _AttemptRecord)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
+    when = attempt.started_on if path.name.endswith(_STARTED) else attempt.failed_on
+    return attempt if when else None
 
 
 def _flat(inputs: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -393,12 +345,6 @@ def _flat(inputs: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield from _flat(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
-
-
-def _shown(value: Any) -> str:  # noqa: ANN401  an input is any JSON value
-    if isinstance(value, list):
-        return ",".join(map(str, value)) or "none"
-    return "none" if value in {None, ""} else str(value)
 
 
 def _now() -> datetime:

@@ -1,31 +1,16 @@
 """The bill of materials in a wheel: CycloneDX 1.6 for ``.dist-info/sboms`` (PEP 770).
 
-``docs/reference/provenance.md`` describes the document. Importing cyclonedx takes 0.1 s, so this module is
-imported where a wheel is built.
+``docs/reference/provenance.md`` describes the document.
 """
 
 from __future__ import annotations
 
 import json
 import uuid
+from operator import itemgetter
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from cyclonedx.model import ExternalReference, ExternalReferenceType, HashAlgorithm, HashType, Property, XsUri
-from cyclonedx.model.bom import Bom, BomMetaData
-from cyclonedx.model.component import (
-    Commit,
-    Component,
-    ComponentScope,
-    ComponentType,
-    Diff,
-    Patch,
-    PatchClassification,
-    Pedigree,
-)
-from cyclonedx.model.lifecycle import LifecyclePhase, PredefinedLifecycle
-from cyclonedx.model.tool import ToolRepository
-from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
 
 from builders.provenance import OP_PROPERTY, pypi_purl
@@ -35,6 +20,8 @@ if TYPE_CHECKING:
 
     from builders.plan import Task
     from builders.provenance import Descriptor
+
+_SCHEMA = "http://cyclonedx.org/schema/bom-1.6.schema.json"
 
 
 def sbom(task: Task, materials: Iterable[Descriptor], *, program: str) -> bytes:
@@ -55,127 +42,115 @@ def sbom(task: Task, materials: Iterable[Descriptor], *, program: str) -> bytes:
         Version of this program.
     """
     by_role: dict[str, list[Descriptor]] = {}
-    for material in materials:
+    for material in sorted(materials, key=lambda material: (material.name, material.uri)):
         by_role.setdefault(material.role, []).append(material)
     (source,) = by_role["source"]
     main = _main_component(task, source, by_role.get("patch", []))
     components = [
         _git_component(module, f"submodule {module.name}") for module in by_role.get("submodule", [])
     ]
-    for torch in by_role.get("torch", []):
-        component = _wheel_component(torch, "runtime")
-        component.scope = ComponentScope.REQUIRED
-        components.append(component)
-    tool = Component(name="rocm-matrix", version=program, type=ComponentType.APPLICATION)
-    bom = Bom(
-        components=components,
-        serial_number=uuid.UUID(int=0),
-        metadata=BomMetaData(
-            component=main,
-            lifecycles=[PredefinedLifecycle(LifecyclePhase.BUILD)],
-            tools=ToolRepository(components=[tool]),
+    components += [
+        {**_wheel_component(torch, "runtime"), "scope": "required"} for torch in by_role.get("torch", [])
+    ]
+    references = sorted(component["bom-ref"] for component in components)
+    document: dict[str, Any] = {
+        "$schema": _SCHEMA,
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "serialNumber": uuid.UUID(int=0).urn,
+        "metadata": {
+            "component": main,
+            "lifecycles": [{"phase": "build"}],
+            "tools": {"components": [{"type": "application", "name": "rocm-matrix", "version": program}]},
+        },
+        "dependencies": sorted(
+            [
+                {"ref": main["bom-ref"], **({"dependsOn": references} if references else {})},
+                *({"ref": reference} for reference in references),
+            ],
+            key=itemgetter("ref"),
         ),
-    )
-    bom.register_dependency(main, components)
-    document = _as_json(bom)
-    document["metadata"].pop("timestamp")
-    document["formulation"] = [_formula(task, by_role)]
+        "formulation": [_formula(task, by_role)],
+    }
+    if components:
+        document["components"] = components
     name = f"urn:rocm-matrix:sbom:{json.dumps(document, sort_keys=True)}"
     document["serialNumber"] = uuid.uuid5(uuid.NAMESPACE_URL, name).urn
     return json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False).encode() + b"\n"
 
 
-def _main_component(task: Task, source: Descriptor, patches: Iterable[Descriptor]) -> Component:
+def _main_component(task: Task, source: Descriptor, patches: Iterable[Descriptor]) -> dict[str, Any]:
     """Return the component of the wheel itself.
 
     A wheel built from git gets a package URL of type ``generic``, because the project of that name on PyPI
     may be a different project, as for Apex.
     """
-    commits = []
+    pedigree: dict[str, Any] = {}
     if "gitCommit" in source.digest:
-        ancestor = _git_component(source, "source")
+        pedigree["ancestors"] = [_git_component(source, "source")]
+        pedigree["commits"] = [{"uid": source.digest["gitCommit"], "url": _repository(source)}]
         purl = PackageURL("generic", None, task.pick.name, task.pick.pinned, {"vcs_url": source.uri})
-        commits = [Commit(uid=source.digest["gitCommit"], url=XsUri(_repository(source)))]
     else:
-        ancestor = _sdist_component(task, source)
+        pedigree["ancestors"] = [_sdist_component(task, source)]
         purl = pypi_purl(task.pick.name, task.pick.pinned)
-    diffs = [Diff(url=XsUri(f"{patch.name}#sha256={patch.digest['sha256']}")) for patch in patches]
-    return Component(
-        name=task.pick.name,
-        version=task.pick.pinned,
-        bom_ref=purl.to_string(),
-        purl=purl,
-        pedigree=Pedigree(
-            ancestors=[ancestor],
-            commits=commits,
-            patches=[Patch(type=PatchClassification.UNOFFICIAL, diff=diff) for diff in diffs],
-        ),
-    )
+    diffs = [{"url": f"{patch.name}#sha256={patch.digest['sha256']}"} for patch in patches]
+    if diffs:
+        pedigree["patches"] = [{"type": "unofficial", "diff": diff} for diff in diffs]
+    component = _component("library", task.pick.name, task.pick.pinned, reference=purl.to_string())
+    return {**component, "purl": purl.to_string(), "pedigree": pedigree}
 
 
-def _sdist_component(task: Task, source: Descriptor) -> Component:
-    purl = PackageURL.from_string(source.uri)
-    reference = ExternalReference(
-        type=ExternalReferenceType.SOURCE_DISTRIBUTION,
-        url=XsUri(source.name),
-        hashes=_hashes(source),
-        comment=source.name,
-    )
-    return Component(
-        name=task.pick.name,
-        version=purl.version,
-        bom_ref=f"source: {source.uri}",
-        purl=purl,
-        external_references=[reference],
-    )
+def _sdist_component(task: Task, source: Descriptor) -> dict[str, Any]:
+    version = PackageURL.from_string(source.uri).version or ""
+    reference = {
+        "type": "source-distribution",
+        "url": source.name,
+        "hashes": _hashes(source),
+        "comment": source.name,
+    }
+    component = _component("library", task.pick.name, version, reference=f"source: {source.uri}")
+    return {**component, "purl": source.uri, "externalReferences": [reference]}
 
 
-def _git_component(material: Descriptor, role: str) -> Component:
+def _git_component(material: Descriptor, role: str) -> dict[str, Any]:
     name, commit = PurePosixPath(material.name).name, material.digest["gitCommit"]
-    purl = PackageURL("generic", None, name, commit, {"vcs_url": material.uri})
-    url = XsUri(_repository(material))
-    tree = material.digest.get("gitTree")
-    return Component(
-        name=name,
-        version=commit,
-        bom_ref=f"{role}: {purl.to_string()}",
-        purl=purl,
-        external_references=[
-            ExternalReference(type=ExternalReferenceType.VCS, url=url, comment=f"commit {commit}")
-        ],
-        properties=[Property(name="rocm-matrix:git-tree", value=tree)] if tree else [],
-    )
+    purl = PackageURL("generic", None, name, commit, {"vcs_url": material.uri}).to_string()
+    reference = {"type": "vcs", "url": _repository(material), "comment": f"commit {commit}"}
+    component = _component("library", name, commit, reference=f"{role}: {purl}")
+    component |= {"purl": purl, "externalReferences": [reference]}
+    if tree := material.digest.get("gitTree"):
+        component["properties"] = [{"name": "rocm-matrix:git-tree", "value": tree}]
+    return component
 
 
-def _wheel_component(material: Descriptor, role: str) -> Component:
-    purl = PackageURL.from_string(material.uri)
-    return Component(
-        name=material.name,
-        version=purl.version,
-        bom_ref=f"{role}: {material.uri}",
-        purl=purl,
-        hashes=_hashes(material),
-    )
+def _wheel_component(material: Descriptor, role: str) -> dict[str, Any]:
+    version = PackageURL.from_string(material.uri).version or ""
+    component = _component("library", material.name, version, reference=f"{role}: {material.uri}")
+    return {**component, "purl": material.uri, "hashes": _hashes(material)}
 
 
 def _formula(task: Task, by_role: Mapping[str, list[Descriptor]]) -> dict[str, Any]:
-    """Return the formulation: the components that were present when the wheel was built.
-
-    cyclonedx-python-lib has no class for formulations, so the components are encoded as another document.
-    """
+    """Return the formulation: the components that were present when the wheel was built."""
     host = task.build_host
     components = [_wheel_component(wheel, "build") for wheel in by_role.get("build-requirement", [])]
-    for image in by_role.get("base-image", []):
-        component = _component(ComponentType.CONTAINER, image.name, f"sha256:{image.digest['sha256']}")
-        component.hashes = _hashes(image)
-        components.append(component)
-    for name, version in (("rocm", host.rocm), ("cpython", host.python.version)):
-        if version:
-            components.append(_component(ComponentType.PLATFORM, name, version))
     components += [
-        _component(ComponentType.APPLICATION, compiler.name, compiler.version) for compiler in host.compilers
+        {
+            **_component("container", image.name, f"sha256:{image.digest['sha256']}"),
+            "hashes": _hashes(image),
+        }
+        for image in by_role.get("base-image", [])
     ]
-    formula = {"bom-ref": "build", "components": _as_json(Bom(components=components)).get("components", [])}
+    components += [
+        _component("platform", name, version)
+        for name, version in (("rocm", host.rocm), ("cpython", host.python.version))
+        if version
+    ]
+    components += [_component("application", compiler.name, compiler.version) for compiler in host.compilers]
+    formula: dict[str, Any] = {
+        "bom-ref": "build",
+        "components": sorted(components, key=itemgetter("type", "name", "version")),
+    }
     recipe = task.recipe
     ops = [op.name for op in recipe.ops if recipe.environment.get(op.variable) == "1"]
     properties = [
@@ -187,20 +162,13 @@ def _formula(task: Task, by_role: Mapping[str, list[Descriptor]]) -> dict[str, A
     return formula
 
 
-def _component(type_: ComponentType, name: str, version: str) -> Component:
-
-    # A component without a reference of its own gets a random one.
-    return Component(name=name, version=version, type=type_, bom_ref=f"build: {type_.value} {name}")
-
-
-def _as_json(bom: Bom) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(JsonV1Dot6(bom).output_as_string())
-    return document
+def _component(kind: str, name: str, version: str, *, reference: str = "") -> dict[str, Any]:
+    return {"type": kind, "name": name, "version": version, "bom-ref": reference or f"build: {kind} {name}"}
 
 
 def _repository(material: Descriptor) -> str:
     return material.uri.removeprefix("git+").rpartition("@")[0]
 
 
-def _hashes(material: Descriptor) -> list[HashType]:
-    return [HashType(alg=HashAlgorithm.SHA_256, content=material.digest["sha256"])]
+def _hashes(material: Descriptor) -> list[dict[str, str]]:
+    return [{"alg": "SHA-256", "content": material.digest["sha256"]}]

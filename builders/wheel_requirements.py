@@ -6,19 +6,21 @@ The requirements of a source are known for certain only when it is built, becaus
 from __future__ import annotations
 
 from contextlib import suppress
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from builders.wheel import DamagedError
 from resolver.environment import Environment
 from resolver.errors import UsageError
+from resolver.facts.schema import Package, Requires
 from resolver.requirements import parse_requirement
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from resolver.model import Requirement, Resolution
+    from resolver.facts.catalog import Catalog
+    from resolver.facts.schema import Row
+    from resolver.model import Distribution, Requirement, Resolution
 
 
 def unmet_requirements(resolution: Resolution, wheels: Mapping[str, Sequence[Path]]) -> list[str]:
@@ -32,18 +34,55 @@ def unmet_requirements(resolution: Resolution, wheels: Mapping[str, Sequence[Pat
     wheels
         The wheels of each distribution that we build.
     """
+    return list(
+        dict.fromkeys(
+            f"{requirement.name}{requirement.specifier or ''}, which the wheel of {pick.name} requires"
+            for pick, _, requirement in _unmet(resolution, wheels)
+        )
+    )
+
+
+def unlocked_requirements(
+    resolution: Resolution, wheels: Mapping[str, Sequence[Path]], catalog: Catalog
+) -> list[Row]:
+    """Return the requirements of our wheels that a lock does not meet, as rows for the catalog.
+
+    A distribution that the catalog does not have also gets a row.
+    """
+    rows: dict[tuple[object, ...], Row] = {}
+    for pick, wheel, requirement in _unmet(resolution, wheels):
+        source = f"Requires-Dist of {wheel.name}"
+        name = requirement.name
+        if name not in catalog.package:
+            rows[name,] = Package(name=name, title=name, status="observed", source=source)
+        row = Requires(
+            package=pick.name,
+            releases=f"=={pick.version}",
+            variant=pick.variant or None,
+            backend=resolution.target.backend,
+            on=name,
+            versions=(str(requirement.specifier or ">=0"),),
+            status="observed",
+            source=source,
+        )
+        rows[row.key()] = row
+    return list(rows.values())
+
+
+def _unmet(
+    resolution: Resolution, wheels: Mapping[str, Sequence[Path]]
+) -> Iterator[tuple[Distribution, Path, Requirement]]:
     preinstalled, environment = resolution.request.preinstalled, environment_of(resolution)
     versions = dict(preinstalled.installed) if preinstalled else {}
     versions |= {pick.name: pick.pinned for pick in resolution.distributions}
     overridden = {requirement.name for requirement in resolution.request.overrides}
-    unmet: dict[str, None] = {}
-    for name, paths in wheels.items():
-        for requirement in chain.from_iterable(requirements_in(path, environment) for path in paths):
-            version, specifier = versions.get(requirement.name, ""), requirement.specifier
-            is_met = version and (specifier is None or specifier.allows(version))
-            if not is_met and requirement.name not in overridden:
-                unmet[f"{requirement.name}{specifier or ''}, which the wheel of {name} requires"] = None
-    return list(unmet)
+    for pick in resolution.distributions:
+        for wheel in wheels.get(pick.name, ()):
+            for requirement in requirements_in(wheel, environment):
+                version, specifier = versions.get(requirement.name, ""), requirement.specifier
+                is_met = version and (specifier is None or specifier.allows(version))
+                if not is_met and requirement.name not in overridden:
+                    yield pick, wheel, requirement
 
 
 def environment_of(resolution: Resolution) -> Environment:

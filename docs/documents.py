@@ -8,8 +8,10 @@ from typing import Any, get_args
 
 import msgspec
 
+from builders.task_state import TaskState
 from matrix.commands import (
     audit,
+    build_container,
     build_one,
     build_wheels,
     builds,
@@ -25,6 +27,7 @@ from matrix.commands import (
     verify,
 )
 from matrix.consequences_json import DiffDocument
+from matrix.coverage import CoverageResult
 from matrix.explain_log import DiagnosisDocument
 from matrix.json_document import ErrorDocument
 from matrix.planning import Plan
@@ -43,8 +46,9 @@ DOCUMENTS: dict[str, Any] = {
     "graph": graph.GraphDocument,
     "fetch": fetch.FetchDocument,
     "plan": Plan,
+    "build-container": build_container.ContainerDocument,
     "build-wheels": build_wheels.BuildResult,
-    "build-wheels-table": build_wheels.TableBuildResult,
+    "build-wheels-table": CoverageResult,
     "build-one": build_one.TaskResult | build_one.TaskResults,
     "builds": builds.BuildList,
     "recipe-draft": recipe.DraftResult,
@@ -80,6 +84,8 @@ def _schema(name: str, kind: object) -> str:
     for document in types:
         component = components[document.__name__]
         component["required"] = list(dict.fromkeys(["schema", "status", *component["required"]]))
+    if task := components.get(TaskState.__name__):  # it has many defaults, but all keys are always written
+        task["required"] = list(task["properties"])
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"matrix {name}"}
     body = schemas[0] if len(schemas) == 1 else {"anyOf": list(schemas)}
     return json.dumps({**head, **body, "$defs": components}, indent=1) + "\n"

@@ -8,7 +8,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-from resolver.errors import MatrixError
+from resolver.errors import IDS, MatrixError
 
 HERE = Path(__file__).parent
 _MEANINGS = {
@@ -26,14 +26,14 @@ Every error has an id, which does not change between versions. It is in the [JSO
 
 
 def error_classes() -> dict[str, type[MatrixError]]:
-    """Return the error class that defines each id."""
+    """Return the error class of each id; several ids belong to `MatrixError`."""
     for package in ("resolver", "builders", "matrix"):
         path = importlib.import_module(package).__path__
         for module in pkgutil.walk_packages(path, f"{package}."):
             if not module.name.endswith("__main__"):
                 importlib.import_module(module.name)
+    classes = dict.fromkeys(IDS, MatrixError)
     pending: list[type[MatrixError]] = [MatrixError]
-    classes: dict[str, type[MatrixError]] = {}
     while pending:
         error = pending.pop(0)
         if "id" in vars(error):
@@ -50,7 +50,8 @@ def pages() -> dict[Path, str]:
         sys.exit(f"docs/errors.toml has no advice for: {', '.join(sorted(missing))}")
     folder = HERE / "reference" / "errors"
     rows = [
-        f"| [{name}]({name}.md) | {error.exit_code} | {_meaning(error)} |" for name, error in errors.items()
+        f"| [{name}]({name}.md) | {error.exit_code} | {_meaning(name, error)} |"
+        for name, error in errors.items()
     ]
     table = "\n".join(["| id | exit code | meaning |", "| --- | ---: | --- |", *rows]) + "\n"
     return {
@@ -59,10 +60,12 @@ def pages() -> dict[Path, str]:
     }
 
 
-def _meaning(error: type[MatrixError]) -> str:
-    return "The operation failed." if error is MatrixError else str(error.__doc__).partition("\n\n")[0]
+def _meaning(name: str, error: type[MatrixError]) -> str:
+    if error is MatrixError:
+        return IDS.get(name, "The operation failed.")
+    return str(error.__doc__).partition("\n\n")[0]
 
 
 def _page(name: str, error: type[MatrixError], advice: str) -> str:
     code = f"{error.exit_code} ({_MEANINGS[error.exit_code]})"
-    return f"# {name}\n\n{_meaning(error)} Exit code: {code}.\n\n## What to do\n\n{advice.strip()}\n"
+    return f"# {name}\n\n{_meaning(name, error)} Exit code: {code}.\n\n## What to do\n\n{advice.strip()}\n"

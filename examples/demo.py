@@ -1,7 +1,7 @@
 """The whole workflow with the real DeepSpeed and the CPU build of torch.
 
 The demo resolves, builds DeepSpeed's cpu_adam op, publishes the wheel to an index, installs it from there
-into a fresh environment with pip, and compares five optimizer steps with torch's AdamW. All files that it
+into an environment with pip, and compares five optimizer steps with torch's AdamW. All files that it
 creates are under ``.demo/``; a second run finds the wheel in the index and builds nothing.
 """
 
@@ -16,6 +16,7 @@ from pathlib import Path
 
 from builders import host
 from builders.environments.pip import is_reachable, pip_environment
+from builders.files import sha256_of
 from builders.index import Index
 from resolver.errors import EnvironmentLacksError
 from resolver.lock import read_lock
@@ -66,7 +67,16 @@ def main() -> int:
 
 
 def install(lock: Resolution) -> None:
-    """Install the pinned versions of the lock into a new environment, like the build of a container."""
+    """Install the pinned versions of the lock into a new environment, like the build of a container.
+
+    An environment with the same wheel and the same lock is kept.
+    """
+    (wheel,) = Index(INDEX).wheels("deepspeed")
+    content = f"{sha256_of(wheel)}\n{LOCK.read_text()}"
+    installed = ENVIRONMENT / "installed"
+    if installed.exists() and installed.read_text() == content:
+        print(f"{ENVIRONMENT} has this wheel already", flush=True)
+        return
     shutil.rmtree(ENVIRONMENT, ignore_errors=True)
     python = host.find_python(lock.version_of("python"))
     command([str(python), "-m", "venv", str(ENVIRONMENT)])
@@ -80,6 +90,7 @@ def install(lock: Resolution) -> None:
         print(f"{torch.index} cannot be reached; pip uses only its configured indexes", flush=True)
     pins = [f"torch=={torch.pinned}", f"deepspeed=={deepspeed.pinned}"]
     command([str(ENVIRONMENT / "bin" / "python"), "-m", "pip", "install", "-qq", *options, *pins])
+    installed.write_text(content)
 
 
 def matrix(*arguments: str) -> None:

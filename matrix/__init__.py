@@ -39,13 +39,28 @@ _MODULES = {
     "Reporter": "resolver.reporter",
 }
 
+_ANNOTATED = {
+    "Conflict": "resolver.model",
+    "Index": "builders.index",
+    "Resolution": "resolver.model",
+    "WheelAudit": "builders.audit",
+}
+"""Types in the annotations of `matrix.api`, which imports them only for type checkers, to start faster."""
+
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'matrix' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_MODULES.get(name, "matrix.api")), name)
+    module = import_module(_MODULES.get(name, "matrix.api"))
+    found = getattr(module, name)
+    if name not in _MODULES:  # typing.get_type_hints looks for the types in the globals of the function
+        annotations = " ".join(map(str, found.__annotations__.values()))
+        for annotated, source in _ANNOTATED.items():
+            if annotated in annotations:
+                vars(module)[annotated] = getattr(import_module(source), annotated)
+    return found
 
 
 def __dir__() -> list[str]:

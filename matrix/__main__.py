@@ -17,7 +17,6 @@ def main() -> int:
 
     if not sys.warnoptions:
         warnings.simplefilter("ignore")  # of libraries; they are for developers
-    _import_msgspec()
     if "_ARGCOMPLETE" in os.environ:
         from matrix.completion import complete
 
@@ -57,21 +56,6 @@ def _print_version() -> bool:
     except OSError:
         return False
     return True
-
-
-def _import_msgspec() -> None:
-    """Import msgspec without ``typing_extensions``, whose import would take a sixth of the time of resolving.
-
-    If that package is not installed, msgspec uses the same functions from `typing`.
-    """
-    hidden = "typing_extensions" not in sys.modules
-    if hidden:
-        sys.modules["typing_extensions"] = None  # type: ignore[assignment]
-    try:
-        import msgspec  # noqa: F401
-    finally:
-        if hidden:
-            del sys.modules["typing_extensions"]
 
 
 if __name__ == "__main__":

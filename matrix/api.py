@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from msgspec.structs import replace
 
 from matrix.settings import Settings, load_catalog
+from resolver.errors import UsageError
 from resolver.reporter import SILENT, Reporter
 
 if TYPE_CHECKING:
@@ -23,19 +24,19 @@ if TYPE_CHECKING:
 
 
 def resolve(
-    requirements: Iterable[str] = (),
+    requirements: str | Iterable[str] = (),
     *,
     site: str | None = None,
-    date: datetime.date | None = None,
+    date: datetime.date | str | None = None,
     backend: Literal["rocm", "cpu"] | None = None,
-    gfx: Sequence[str] = (),
+    gfx: str | Sequence[str] = (),
     driver: str | None = None,
     rocm: str | None = None,
     python: str | None = None,
     base_image: str | None = None,
     support: Literal["documented", "observed", "any"] = "any",
     prefer: Literal["advised", "newest", "proven", "oldest"] = "advised",
-    catalog: Sequence[str | Path] = (),
+    catalog: str | Path | Sequence[str | Path] = (),
 ) -> Resolution | Conflict:
     """Choose versions that work together, or explain why there are none.
 
@@ -44,17 +45,17 @@ def resolve(
     Parameters
     ----------
     requirements
-        Requirements such as ``"torch>=2.4"`` or ``"flash-attn[triton]"``; none means the default set of the
-        backend.
+        Requirements such as ``"torch>=2.4"`` or ``"flash-attn[triton]"``, or one of them; none means the
+        default set of the backend.
     site
         A site of the catalog, or a TOML file that defines a site; by default ``lumi-g``, or ``local`` for the
         CPU backend and for GPU architectures that LUMI-G lacks.
     date
-        The day for which to resolve; by default today (UTC).
+        The day for which to resolve, also as text (``"2026-03-01"``); by default today (UTC).
     backend
         By default the backend of the site.
     gfx
-        GPU architectures such as ``"gfx90a"``; by default the site's.
+        GPU architectures, as a list or as text: ``"gfx90a,gfx942"``; by default the site's.
     driver, rocm, python
         Versions of the AMD kernel driver, ROCm (as a specifier) and Python (as a specifier).
     base_image
@@ -64,7 +65,7 @@ def resolve(
     prefer
         Which solution to choose if there are several.
     catalog
-        Files or directories of facts that overlay the shipped ones.
+        Files or directories of facts that overlay the shipped ones, or one of them.
 
     Raises
     ------
@@ -88,21 +89,29 @@ def resolve(
     from builders.containers.inspection import with_inspected_image
 
     settings = Settings(
-        requirements=list(requirements),
+        requirements=[requirements] if isinstance(requirements, str) else list(requirements),
         site=site,
-        date=date,
+        date=_day(date) if isinstance(date, str) else date,
         backend=backend,
-        gfx=list(gfx),
+        gfx=[name.strip() for name in gfx.split(",")] if isinstance(gfx, str) else list(gfx),
         driver=driver,
         rocm=rocm,
         python=python,
         base_image=base_image,
         support=support,
         prefer=prefer,
-        catalog=list(map(str, catalog)),
+        catalog=[str(catalog)] if isinstance(catalog, (str, Path)) else list(map(str, catalog)),
     )
     today = datetime.datetime.now(tz=datetime.UTC).date()
     return resolve_settings(settings, with_inspected_image(load_catalog(settings), base_image), today)
+
+
+def _day(text: str) -> datetime.date:
+    try:
+        return datetime.date.fromisoformat(text)
+    except ValueError:
+        msg = f"{text!r} is not a valid date."
+        raise UsageError(msg, hint='Use the form "2026-02-25".') from None
 
 
 def resolve_settings(
@@ -117,7 +126,7 @@ def resolve_settings(
     """Resolve the request that settings describe, with a catalog and inputs that were already read.
 
     The versions of an earlier resolution are kept where possible if its request was the same, or if the
-    settings name distributions to upgrade in it.
+    settings name distributions to upgrade in it. Files that were excluded in it stay excluded.
 
     Raises
     ------
@@ -129,7 +138,7 @@ def resolve_settings(
         A package index cannot be reached, or a base image cannot be inspected.
     SourceError
         An index, or the target of a direct reference, is broken or has another hash.
-    HashMismatchError
+    MatrixError
         No file of a distribution has a hash that a requirements file states.
     TooLargeError
         The search reached its limit of steps.
@@ -142,20 +151,22 @@ def resolve_settings(
 
     inputs = inputs or read_inputs(settings)
     request = make_request(settings, catalog, today, inputs)
+    if earlier:
+        request = replace(request, excluded=earlier.request.excluded)
     keep = {}
     if earlier and (settings.upgrade or is_same_request(earlier.request, request)):
         keep = kept_versions(earlier, settings.upgrade)
     with reporter.task("resolve"):
         indexes = package_indexes(settings, inputs, reporter)
         answer = solve(catalog, request, indexes, keep=keep, reporter=reporter)
-    if inputs.hashes and not isinstance(answer, Conflict):
-        return with_stated_hashes(answer, inputs.hashes)
     if isinstance(answer, Conflict):
         from matrix.suggested import as_command
 
         suggestions = (as_command(suggestion, settings, inputs) for suggestion in answer.suggestions)
         return replace(answer, suggestions=tuple(suggestions))
-    return answer
+    if indexes and (answer.left_open or any(pick.git and not pick.files for pick in answer.built())):
+        answer = replace(answer, indexes=inputs.own_indexes())
+    return with_stated_hashes(answer, inputs.hashes) if inputs.hashes else answer
 
 
 def package_indexes(settings: Settings, inputs: Inputs, reporter: Reporter = SILENT) -> IndexClient | None:
@@ -166,8 +177,10 @@ def package_indexes(settings: Settings, inputs: Inputs, reporter: Reporter = SIL
     from builders.index_client import IndexClient
 
     return IndexClient(
-        sources.indexes,
+        sources.by_preference,
         find_links=sources.find_links,
+        bound=inputs.bound,
+        strategy=settings.index_strategy or "first-index",
         mirrors=settings.mirrors,
         offline=bool(settings.offline),
         reporter=reporter,
@@ -247,20 +260,20 @@ def build(
 
     Raises
     ------
-    BuildError, RecipeError, CommandError, AuditError
+    BuildError, MatrixError, CommandError, AuditError
         A wheel could not be built, or its content is wrong. The wheel is not published, and the error
         names the log.
     UsageError
         The resolution does not build one of the names, or an argument does not fit the resolution.
     CatalogError, LockError
         A file of facts is not valid, or no recipe builds a distribution of the resolution.
-    ImageChangedError
+    MatrixError
         The base image differs from that of the resolution.
-    SourceError, HashMismatchError
+    SourceError, MatrixError
         A source or a patch is missing, is broken, or has another hash.
     EnvironmentLacksError
         The machine lacks a tool, network access or disk space.
-    DamagedIndexError, NameTakenError
+    MatrixError, NameTakenError
         A link is in place of a directory of the index, or another wheel has the name of a new wheel.
     MatrixError
         The inspection of the base image failed; the error names the log.
@@ -268,9 +281,9 @@ def build(
         The index or the cache cannot be read or written.
     """
     from builders.build_host import find_build_host
+    from builders.build_inputs import Limits
     from builders.plan import plan
     from builders.scheduling.local import Builds
-    from builders.task import Limits
     from resolver.providers.inferred import with_releases_of
 
     names = list(names)
@@ -283,7 +296,7 @@ def build(
     tasks = plan(resolution, catalog, index, build_host, names)
     missing = {task.build_key: task for task in tasks if task.wheel is None}
     check_build_hosts(missing.values())
-    builds = Builds(missing, index, Limits(jobs, memory, offline), reporter)
+    builds = Builds(missing, index, Limits(jobs, memory, offline=offline), reporter)
     builds.run()
     for error in builds.errors.values():
         raise error

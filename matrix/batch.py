@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
+import shlex
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
+from msgspec.structs import replace
 
+from builders.build_inputs import wheels_of
 from builders.cache import cache_root
+from builders.constants import INDEX_DIRECTORY
 from builders.probe.slurm import hours_of
-from builders.scheduling.batch import Result, Run, WheelTask
+from builders.scheduling.batch import Run
 from builders.scheduling.hyperqueue import HyperQueue
 from builders.scheduling.slurm import Slurm, partition_of
 from builders.sources import obtain
-from builders.task import wheels_of
 from matrix.planning import limits_of, make_plan, options_of
 from matrix.render import counted
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
@@ -25,12 +28,12 @@ if TYPE_CHECKING:
 
     from builders.index import Index
     from builders.plan import Task
-    from builders.scheduling.batch import Executor
+    from builders.scheduling.batch import BatchSystem
     from matrix.context import Context
     from resolver.facts.catalog import Catalog
 
 
-EXECUTORS: dict[str, type[Executor]] = {kind.name: kind for kind in (Slurm, HyperQueue)}
+EXECUTORS: dict[str, type[BatchSystem]] = {kind.name: kind for kind in (Slurm, HyperQueue)}
 _OF_SLURM = ("partition", "account", "time")
 
 
@@ -40,7 +43,9 @@ def add_batch_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--partition", metavar="NAME", default="", help="default: the site's with the longest time limit"
     )
-    group.add_argument("--account", metavar="NAME", default="", help="default: Slurm's default account")
+    group.add_argument(
+        "--account", metavar="NAME", default="", help="default: that of matrix.toml, else Slurm's default"
+    )
     group.add_argument(
         "--time",
         metavar="TIME",
@@ -57,13 +62,7 @@ def add_batch_options(parser: argparse.ArgumentParser) -> None:
 
 
 def check_batch_options(args: argparse.Namespace) -> None:
-    """Check that the options of batch systems do not contradict other options.
-
-    Raises
-    ------
-    UsageError
-        Two options contradict each other, or an option would have no effect.
-    """
+    """Check that the options of batch systems do not contradict other options."""
     given = [name for name in (*_OF_SLURM, "attach", "cancel") if getattr(args, name)]
     if args.executor in EXECUTORS and (args.time_limit is not None or args.signal is not None):
         msg = (
@@ -83,12 +82,12 @@ def check_batch_options(args: argparse.Namespace) -> None:
             raise UsageError(msg)
 
 
-def executor_of(index: Index, context: Context) -> Executor:
+def executor_of(index: Index, context: Context) -> BatchSystem:
     """Return the batch system that the options name."""
     return EXECUTORS[context.args.executor](index, context.console)
 
 
-def cancel(executor: Executor, context: Context) -> int:
+def cancel(executor: BatchSystem, context: Context) -> int:
     """Cancel the jobs of an earlier command; return the exit code."""
     numbers = executor.cancel()
     if numbers:
@@ -98,7 +97,7 @@ def cancel(executor: Executor, context: Context) -> int:
     return 0
 
 
-def attach(executor: Executor, context: Context) -> Run:
+def attach(executor: BatchSystem, context: Context) -> Run:
     """Follow the jobs of an earlier command until all have ended; return the run."""
     with _saying_that_jobs_go_on(executor, context):
         return executor.follow()
@@ -107,29 +106,19 @@ def attach(executor: Executor, context: Context) -> Run:
 def build_in_jobs(
     tasks_of_locks: Sequence[tuple[Context, Sequence[Task]]],
     catalog: Catalog,
-    executor: Executor,
+    executor: BatchSystem,
     context: Context,
 ) -> Run:
     """Fetch the inputs of tasks, build the tasks in jobs, and return the run when all jobs have ended.
 
     With ``--keep-going``, only the tasks fail whose inputs cannot be fetched.
-
-    Raises
-    ------
-    MatrixError
-        A source or a wheel cannot be fetched, without ``--keep-going``.
-    UsageError
-        An option is not valid.
-    CommandError
-        The batch system rejected the jobs.
     """
     run = _run(tasks_of_locks, catalog, executor.index, context)
     tasks = {task.build_key: task for _, tasks in tasks_of_locks for task in tasks}
     errors = _fetch(tasks.values(), context)
-    run.results = {
-        key: Result("failed", f"{error.message}{_hint(error)}", error.exit_code)
-        for key, error in errors.items()
-    }
+    for key, error in errors.items():
+        task = run.by_key[key]
+        task.state, task.why, task.exit_code = "failed", f"{error.message}{_hint(error)}", error.exit_code
     if len(errors) == len(tasks):
         return run
     with _saying_that_jobs_go_on(executor, context):
@@ -146,24 +135,19 @@ def _run(
     return Run(
         directory=plan.directory,
         options=options_of(lock, index),
-        tasks=msgspec.convert(plan.missing, tuple[WheelTask, ...], from_attributes=True),
+        tasks=tuple(replace(task, inputs={}, command=()) for task in plan.missing),  # jobs need neither
         partition=args.partition or (row.name if row else ""),
-        account=args.account,
+        account=context.settings.account,
         minutes=math.ceil(60 * hours_of(args.time)) if args.time else 0,
         most_minutes=math.floor(60 * row.max_hours) if row else 0,
         most_jobs=row.max_jobs if row else 0,
+        memory=args.memory or 0.0,
         keep_going=args.keep_going,
     )
 
 
 def _fetch(tasks: Iterable[Task], context: Context) -> dict[str, MatrixError]:
-    """Fetch the inputs of the jobs, which may have no network. Return the errors by build key.
-
-    Raises
-    ------
-    MatrixError
-        A source or a wheel cannot be fetched, without ``--keep-going``.
-    """
+    """Fetch the inputs of the jobs, which may have no network. Return the errors by build key."""
     limits = limits_of(context)
     log = cache_root() / "logs" / "fetch.log"
     errors: dict[str, MatrixError] = {}
@@ -184,12 +168,9 @@ def _fetch(tasks: Iterable[Task], context: Context) -> dict[str, MatrixError]:
 
 
 def _check_torch(task: Task, context: Context) -> None:
-    """Check that the requirements of the torch of a task are known, so that they can be fetched.
+    """Check that the requirements of the torch of a task are known: jobs do not use the network.
 
-    Raises
-    ------
-    EnvironmentLacksError
-        torch is built from a commit and not built yet; the job would have to fetch its requirements.
+    A torch that is built from a commit lists them only in its wheel.
     """
     torch = next((required for required in task.requires if required.pick.name == "torch"), None)
     if torch is None or torch.wheel is not None or torch.pick.git is None:
@@ -209,11 +190,13 @@ def _hint(error: MatrixError) -> str:
 
 
 @contextmanager
-def _saying_that_jobs_go_on(executor: Executor, context: Context) -> Iterator[None]:
+def _saying_that_jobs_go_on(executor: BatchSystem, context: Context) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
         command = f"matrix build-wheels --executor {executor.name}"
+        if Path(context.args.index) != INDEX_DIRECTORY:
+            command += f" --index {shlex.quote(str(context.args.index))}"
         context.console.info(f"The {executor.title} jobs continue. To follow them: `{command} --attach`")
         context.console.info(f"To cancel them: `{command} --cancel`")
         raise

@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from builders.expected_time import expected_time
+from builders.expected_time import Estimate, expected_time
 from matrix.render import counted, duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from builders.expected_time import TimeSource
     from resolver.facts.catalog import Catalog
     from resolver.model import Distribution, Resolution
 
 
-class BuildTime(NamedTuple):
-    """The expected time of a build."""
-
-    seconds: float
-    source: TimeSource
-    cores: int
-    """Number of cores for which a recipe's time was computed."""
-
-
-def build_times(resolution: Resolution, catalog: Catalog, index: Path) -> dict[str, BuildTime]:
+def build_times(resolution: Resolution, catalog: Catalog, index: Path) -> dict[str, Estimate]:
     """Return the expected time of each build with all cores of this machine.
 
     Parameters
@@ -46,7 +36,8 @@ def build_times(resolution: Resolution, catalog: Catalog, index: Path) -> dict[s
         release = catalog.release.get((pick.name, pick.version, pick.variant))
         recipe = recipe_for(catalog, release, resolution.target.backend) if release else None
         cores = _cores() if recipe and recipe.core_hours else 1
-        times[pick.name] = BuildTime(*expected_time(recipe, _recorded(pick, index), cores), cores)
+        seconds, source = expected_time(recipe, _recorded(pick, index), cores)
+        times[pick.name] = Estimate(cores, 0, seconds, source=source)
     return times
 
 
@@ -65,7 +56,7 @@ def _cores() -> int:
     return cores()
 
 
-def time_text(times: Iterable[BuildTime], *, cores: bool = False) -> str:
+def time_text(times: Iterable[Estimate], *, cores: bool = False) -> str:
     """Return the sum of expected times as text; recipes only state a minimum time.
 
     Parameters
@@ -77,11 +68,13 @@ def time_text(times: Iterable[BuildTime], *, cores: bool = False) -> str:
 
     Examples
     --------
-    >>> measured = BuildTime(2700, "record", 16)
-    >>> unknown = BuildTime(120, "guess", 16)
+    >>> measured = Estimate(16, 0, 2700, source="record")
+    >>> unknown = Estimate(16, 0, 120)
     >>> time_text([measured]), time_text([measured, unknown]), time_text([unknown])
     ('about 45 min', 'at least 45 min', 'time unknown')
-    >>> time_text([BuildTime(120, "guess", 1), BuildTime(10800, "recipe", 2)], cores=True)
+    >>> time_text([Estimate(1, 0, 10, source="packing")])
+    'some seconds'
+    >>> time_text([Estimate(1, 0, 120), Estimate(2, 0, 10800, source="recipe")], cores=True)
     'at least 3.0 h with 2 cores'
     """
     rows = list(times)
@@ -89,6 +82,8 @@ def time_text(times: Iterable[BuildTime], *, cores: bool = False) -> str:
     if not known:
         return "time unknown"
     sources = {row.source for row in rows}
-    text = f"{'about' if sources == {'record'} else 'at least'} {duration(known)}"
+    if sources == {"packing"}:
+        return "some seconds"
+    text = f"{'about' if sources <= {'record', 'packing'} else 'at least'} {duration(known)}"
     number = next((row.cores for row in rows if row.source == "recipe"), 0)
     return f"{text} with {counted(number, 'core')}" if cores and number else text

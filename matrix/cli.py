@@ -8,7 +8,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib import import_module
 from itertools import pairwise, takewhile
 from pathlib import Path
@@ -38,13 +38,26 @@ from resolver.errors import (
 )
 
 T = TypeVar("T", bound=str)
+_MOST_USED = "most used"
+_REQUIRED = "the following arguments are required: "
+_TYPOS = 2
+"""Typos in a short command or value for which a correction is suggested."""
+_GROUPS = {
+    "from requirements to an environment": (
+        "resolve", "build-wheels", "build-container", "env", "check", "verify", "explain", "table", "graph",
+        "diff", "run", "doctor",
+    ),
+    "build farms": ("plan", "build-one", "builds", "fetch", "index", "audit", "report"),
+    "maintain": ("catalog", "recipe", "site", "completion", "help"),
+}  # fmt: skip
+"""The commands in the order of ``matrix --help``."""
 
 
 def commands() -> dict[str, Path]:
     """Return the files of all commands by name: a command is a module in ``matrix/commands``.
 
     It has ``SUMMARY``, ``EXAMPLE``, ``add_arguments(parser)`` and ``execute(context)``, which returns the
-    exit code.
+    exit code. Its help begins with the options in ``MOST_USED``, if it has many.
     """
     files = (file for folder in matrix.commands.__path__ for file in Path(folder).glob("*.py"))
     return {file.stem.replace("_", "-"): file for file in sorted(files) if file.stem != "__init__"}
@@ -68,8 +81,18 @@ class _Parser(argparse.ArgumentParser):
             message = message.partition(" (choose from")[0]
             if "COMMAND" in message:
                 message = f"unknown command {invalid[1]!r}"
-            hint = did_you_mean(invalid[1], re.findall(r"[\w-]+", invalid[2]))
+            hint = did_you_mean(invalid[1], re.findall(r"[\w-]+", invalid[2]), typos=_TYPOS)
+        elif message.startswith(_REQUIRED):
+            hint = self._choices_of(message.removeprefix(_REQUIRED).split(", "))
         raise UsageError(message[:1].upper() + message[1:] + ".", hint=hint)
+
+    def _choices_of(self, missing: Sequence[str]) -> str:
+        """Return the choices of the missing arguments, or where they are described."""
+        for action in self._actions:
+            names = {"/".join(action.option_strings), str(action.metavar), action.dest}
+            if action.choices and names & {*missing}:
+                return f"{missing[0]} is one of: {', '.join(map(str, action.choices))}."
+        return f"See {self.prog} --help."
 
     def _print_message(self, message: str, file: object = None) -> None:  # noqa: ARG002
         """Print help or the version; argparse would ignore a failure."""
@@ -143,6 +166,8 @@ def called_command(arguments: Sequence[str]) -> tuple[str, list[str]]:
             break
         if word.startswith("-") or (number and arguments[number - 1] in GLOBAL_WITH_VALUE):
             continue
+        if word == "version":
+            return "", ["--version"]
         if word != "help":
             return word, list(arguments)
         asked = [*arguments[:number], *arguments[number + 1 :], "--help"]
@@ -183,9 +208,17 @@ def make_parser(called: str = "") -> argparse.ArgumentParser:
         command = import_module(f"matrix.commands.{called.replace('-', '_')}")
         _add_arguments(subparsers.add_parser(called, **help_texts(command.SUMMARY, command.EXAMPLE)), command)
         return parser
-    for name, file in files.items():
-        subparsers.add_parser(name, help=_summary(file))
-    subparsers.add_parser("help", help="show the help of a command")
+    summaries = {name: _summary(file) for name, file in files.items()}
+    summaries["help"] = "show the help of a command"
+    for name in summaries:
+        subparsers.add_parser(name)
+    for title, names in _GROUPS.items():
+        group = parser.add_argument_group(title)
+        for name in names:
+            if name in summaries:  # these actions are only for the help
+                group._group_actions.append(argparse.Action([], name, metavar=name, help=summaries[name]))  # noqa: SLF001
+    options, *listed = parser._action_groups[1:]  # noqa: SLF001
+    parser._action_groups[1:] = [*listed, options]  # noqa: SLF001
     return parser
 
 
@@ -201,6 +234,21 @@ def _add_arguments(parser: argparse.ArgumentParser, command: ModuleType) -> None
     parser.set_defaults(execute=command.execute, parser=parser, names_dest=None)
     command.add_arguments(parser)
     add_global_options(parser)
+    _show_first(parser, getattr(command, "MOST_USED", ()))
+
+
+def _show_first(parser: argparse.ArgumentParser, options: Collection[str]) -> None:
+    """Show the help of these options before that of all others."""
+    if not options:
+        return
+    first = parser.add_argument_group(_MOST_USED)
+    groups = parser._action_groups  # noqa: SLF001
+    for group in groups[:-1]:
+        chosen = [action for action in group._group_actions if {*action.option_strings} & {*options}]  # noqa: SLF001
+        for action in chosen:
+            group._group_actions.remove(action)  # noqa: SLF001
+            first._group_actions.append(action)  # noqa: SLF001
+    groups.insert(1, groups.pop())
 
 
 def _fail(error: MatrixError, arguments: Sequence[str], console: Console) -> int:

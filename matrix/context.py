@@ -30,10 +30,21 @@ class Context:
         """Return a context with changed options, without the objects created from the present ones."""
         return Context(argparse.Namespace(**{**vars(self.args), **changes}), self.console)
 
+    def with_lock(self, lock: Resolution) -> Context:
+        """Return a context with a lock that need not be stored."""
+        context = self.with_options()
+        context.lock = lock
+        return context
+
     @cached_property
     def settings(self) -> Settings:
         """The settings of ``matrix.toml``; options take precedence."""
-        return merge(read_settings(), self.args)
+        settings = merge(read_settings(), self.args)
+        if settings.date and settings.date > self.today:
+            self.console.warning(
+                f"{settings.date} is in the future. The answer uses what is known on {self.today}."
+            )
+        return settings
 
     @cached_property
     def catalog(self) -> Catalog:

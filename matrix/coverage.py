@@ -16,6 +16,7 @@ from builders.plan import plan
 from builders.records import built_for, earlier_failure
 from builders.scheduling.estimates import estimates
 from builders.scheduling.local import machine
+from builders.task_state import TaskState
 from matrix.api import package_indexes, write_lock
 from matrix.context import Context
 from matrix.json_document import JsonDocument
@@ -35,10 +36,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from builders.build_host import BuildHost
+    from builders.build_inputs import Limits
+    from builders.expected_time import Estimate
     from builders.index import Index
     from builders.plan import Task
-    from builders.scheduling.estimates import Estimate
-    from builders.task import Limits
     from matrix.screen import Screen
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import ProvenSet
@@ -77,13 +78,15 @@ class CoveredCell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CoverageResult(JsonDocument, kw_only=True):
-    """The part of the JSON output of ``matrix build-wheels --table`` that describes cells."""
+    """The JSON output of ``matrix build-wheels --table``."""
 
+    status: Literal["ok", "failed"]
     index: str
     target: Target
     counts: dict[State, int]
     cells: tuple[CoveredCell, ...]
     """Most useful first."""
+    wheels: list[TaskState]
 
 
 class _Covered(msgspec.Struct):
@@ -172,7 +175,7 @@ class Coverage(msgspec.Struct, dict=True):
         """
         chosen: list[str] = []
         for key in keys:
-            seconds = self.expected[key].demand.seconds
+            seconds = self.expected[key].seconds
             if self._is_blocked(self.tasks[key]):
                 continue
             if seconds <= budget:
@@ -193,24 +196,20 @@ class Coverage(msgspec.Struct, dict=True):
     @cached_property
     def expected(self) -> Mapping[str, Estimate]:
         """The expected needs of each task on a separate machine."""
-        return estimates(self.tasks, self.index, machine(self.limits), alone=True)
+        return estimates(self.tasks, self.index, machine(self.limits))
 
-    def result(self, wheels: Collection[str]) -> CoverageResult:
-        """Return the state of each cell.
-
-        Parameters
-        ----------
-        wheels
-            The keys of the tasks whose wheels are in the index now.
-        """
-        cells = tuple(self._covered(cell, wheels) for cell in self.cells)
+    def result(self, wheels: list[TaskState], exit_code: int) -> CoverageResult:
+        """Return the state of each cell, with the states of its tasks."""
+        present = {wheel.key for wheel in wheels if wheel.wheel}
+        cells = tuple(self._covered(cell, present) for cell in self.cells)
         counts = Counter(cell.state for cell in cells)
         return CoverageResult(
-            status="ok",
+            status="failed" if exit_code else "ok",
             index=str(self.index.root),
             target=self.target,
             counts={state: counts[state] for state in _STATES},
             cells=cells,
+            wheels=wheels,
         )
 
     def _covered(self, cell: _Covered, wheels: Collection[str]) -> CoveredCell:
@@ -227,7 +226,7 @@ class Coverage(msgspec.Struct, dict=True):
             why=why,
             requested=cell.requested,
             tasks=tuple(task.build_key for task in cell.tasks),
-            seconds=round(sum(self.expected[task.build_key].demand.seconds for task in missing), 1),
+            seconds=round(sum(self.expected[task.build_key].seconds for task in missing), 1),
         )
 
     def _state(self, cell: _Covered, missing: Sequence[Task]) -> tuple[State, str]:
@@ -274,13 +273,7 @@ def add_table_options(parser: argparse.ArgumentParser) -> None:
 
 
 def check_table_options(args: argparse.Namespace) -> None:
-    """Check that the options of a selection do not contradict other options.
-
-    Raises
-    ------
-    UsageError
-        Two options contradict each other.
-    """
+    """Check that the options of a selection do not contradict other options."""
     if args.table is None:
         for name in ("budget", "retry_failed"):
             if getattr(args, name, None):
@@ -297,13 +290,6 @@ def cover(context: Context, index: Index) -> Coverage | Conflict:
     """Resolve the cells of the selection in the options, and find their tasks, without writing files.
 
     Returns a conflict if the selection has no row.
-
-    Raises
-    ------
-    UsageError
-        The selection is invalid.
-    EnvironmentLacksError
-        A package index can no longer be reached.
     """
     own = _context_of_selection(context)
     catalog = own.catalog_with_image

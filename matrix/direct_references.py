@@ -21,7 +21,7 @@ from matrix.checking.pip_line import is_location
 from matrix.checking.pip_line import parse_requirement as parse_pep508
 from resolver.errors import UsageError
 from resolver.requirements import normalize_name, parse_requirement
-from resolver.versions import shorten
+from resolver.versions import is_version, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -120,6 +120,8 @@ class _DirectReference:
             self._read_file_name(path)
         else:
             start = self._directory or "the working directory"
+            if is_version(text):
+                self._fail("does not exist", "For a version, write two equals signs: NAME==VERSION.")
             self._fail("does not exist", "" if text.startswith("/") else f"The path is relative to {start}.")
         return Path(path).absolute().as_uri()
 

@@ -61,6 +61,7 @@ def _urls_of_catalog(catalog: Catalog) -> Iterator[str]:
 
 def _urls_of_lock(lock: Resolution) -> Iterator[tuple[str, str, File | None]]:
     """Yield every URL of the distributions, each with the name, and with its file if an index has it."""
+    yield from (("", url, None) for url in lock.indexes)
     for pick in lock.distributions:
         yield pick.name, pick.index, None
         yield from ((pick.name, source.url, None) for source in (pick.sdist, pick.wheel, pick.git) if source)

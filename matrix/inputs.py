@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec.structs import replace
 
-from resolver.errors import HashMismatchError, UsageError
+from resolver.errors import MatrixError, UsageError
 from resolver.model import Requirement, Resolution
 from resolver.requirements import normalize_name, parse_requirement
 from resolver.textfile import read_text
@@ -42,6 +42,10 @@ _IGNORED = {
 """Options that `matrix` ignores, each with a hint on what to do instead."""
 
 
+_OPTIONS = {".txt": "-r", ".in": "-r", ".yml": "--env", ".yaml": "--env", ".toml": "--project"}
+"""The option for a file of requirements, by its suffix."""
+
+
 class FileHashes(msgspec.Struct):
     """The hashes of the files of a distribution that lines of requirements files allow."""
 
@@ -63,6 +67,8 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
     """URLs of directories and of pages with links."""
     no_index: bool = False
     """Whether a file disables package indexes (``--no-index``)."""
+    bound: dict[str, str] = {}
+    """By distribution, the index that a lock (``pylock.toml``) names for it."""
     hashes: dict[str, FileHashes] = {}
     """By distribution, the files that requirements files allow (``--hash``)."""
     warnings: tuple[str, ...] = ()
@@ -76,13 +82,21 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
         indexes = () if self.no_index else sources.indexes
         return PackageSources(indexes, tuple(dict.fromkeys([*self.find_links, *sources.find_links])))
 
+    def own_indexes(self) -> tuple[str, ...]:
+        """Return the indexes other than PyPI in order of preference, without logins."""
+        from builders.pip_configuration import public_index
+        from builders.urls import without_password
+
+        urls = (without_password(url).rstrip("/") for url in self.package_sources().by_preference)
+        return tuple(url for url in urls if url != public_index().rstrip("/"))
+
 
 def with_stated_hashes(resolution: Resolution, hashes: Mapping[str, FileHashes]) -> Resolution:
     """Return a resolution with only those files of its distributions that requirements files allow.
 
     Raises
     ------
-    HashMismatchError
+    MatrixError
         None of the files of a distribution has one of the hashes.
     """
     picks = []
@@ -97,7 +111,9 @@ def with_stated_hashes(resolution: Resolution, hashes: Mapping[str, FileHashes])
                     f"{stated.where}: no file of {pick.name} {pick.version} that fits the target has one of "
                     f"the stated hashes. Found: {found or 'no files'}."
                 )
-                raise HashMismatchError(msg, hint="Correct the version or the hashes in the file.")
+                raise MatrixError(
+                    msg, hint="Correct the version or the hashes in the file.", id="hash-mismatch"
+                )
             pick = replace(pick, files=files or pick.files)  # noqa: PLW2901
         picks.append(pick)
     return replace(resolution, picks=tuple(picks))
@@ -139,6 +155,7 @@ def read_inputs(settings: Settings) -> Inputs:
         extra_index_urls=tuple(dict.fromkeys([*extra_index_urls, *reader.extra_index_urls])),
         find_links=tuple(dict.fromkeys(reader.find_links)),
         no_index=reader.no_index,
+        bound=reader.bound,
         hashes=reader.hashes,
         warnings=tuple(reader.warnings),
     )
@@ -176,6 +193,7 @@ class _Reader:
         self.extra_index_urls: list[str] = []
         self.find_links: list[str] = []
         self.no_index = False
+        self.bound: dict[str, str] = {}
         self.hashes: dict[str, FileHashes] = {}
         self.warnings: list[str] = []
         self._done: set[tuple[str, Kind]] = set()
@@ -183,6 +201,7 @@ class _Reader:
     def add(self, kind: Kind, texts: Iterable[str], files: Iterable[str]) -> None:
         """Add requirements of the command line or of ``matrix.toml``, and requirements files."""
         for text in texts:
+            _reject_file(text)
             if _SPECIAL.search(text.strip()):
                 from matrix.checking.document import read_requirements
 
@@ -218,8 +237,8 @@ class _Reader:
             if is_pylock(path):
                 self._add_pylock(path, kind)
                 return
-        option = {".yml": "--env", ".yaml": "--env", ".toml": "--project"}.get(path.suffix.lower())
-        if option:
+        option = _OPTIONS.get(path.suffix.lower(), "-r")
+        if option != "-r":
             raise parent.error(f"{path} is not a pip requirements file.", hint=f"Use {option} {path}")
         try:
             text = read_text(path, pipes=True)
@@ -242,12 +261,15 @@ class _Reader:
             self._add_requirement(package.requirement, kind, _Source(str(path), key=package.name))
         # Packages from PyPI come from the configured index, which may be a mirror.
         known = {"", public_index().rstrip("/")}
-        urls = dict.fromkeys(package.index_url.rstrip("/") for package in lock.packages)
-        others = [_index_url(url, _Source(str(path))) for url in urls if url not in known]
-        self.extra_index_urls += others
+        others = {
+            package.name: _index_url(package.index_url, _Source(str(path)))
+            for package in lock.packages
+            if package.index_url.rstrip("/") not in known
+        }
+        self.bound |= others
         if others:
-            listed = join_words(others, joiner="and")
-            self.warnings.append(f"{path} adds package indexes, which are used for all packages: {listed}.")
+            listed = join_words([*dict.fromkeys(others.values())], joiner="and")
+            self.warnings.append(f"{path} adds package indexes for packages that it locks: {listed}.")
 
     def add_environment(self, path: Path) -> None:
         """Add the pip section of a conda environment file, and its Python."""
@@ -397,6 +419,15 @@ class _Reader:
             msg = f"the constraint {shorten(requirement.text)!r} has extras, which pip rejects."
             raise source.error(msg, hint="Write the name without brackets.")
         self.requirements[kind].append(requirement)
+
+
+def _reject_file(text: str) -> None:
+    """Reject the name of a file with requirements, for which an option was forgotten."""
+    suffix = Path(text).suffix.lower()
+    option = _OPTIONS.get(suffix)
+    if option and "@" not in text and (suffix == ".txt" or Path(text).is_file()):
+        msg = f"{shorten(text)!r} is a file, not a requirement."
+        raise UsageError(msg, hint=f"Write {option} {shorten(text)}")
 
 
 def _plain_requirement(text: str) -> Requirement | None:

@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, NoReturn
 from msgspec.structs import replace
 
 from builders.containers.image import image_name
+from builders.files import write_atomic
+from matrix.render import shortened
 from matrix.request import driver_line, site_named
 from matrix.resolution_json import LockChange
 from matrix.resolution_text import reason_of
 from matrix.settings import load_catalog, site_file
-from resolver.errors import MatrixError, UsageError, did_you_mean
+from resolver.content import ExcludedFile
+from resolver.errors import EnvironmentLacksError, MatrixError, UsageError, did_you_mean
 from resolver.providers.inferred import with_releases_of
 from resolver.specifiers import version_or_none
 from resolver.versions import allows, parse_specifier, shorten
@@ -88,6 +91,57 @@ def _overlay(name: str, lock: Path) -> str:
     raise UsageError(msg, hint="Copy it here, name another with --site or --catalog, or resolve again.")
 
 
+def exclude_file(path: Path, name: str, sha256: str, evidence: str) -> None:
+    """Exclude a file of a distribution in a lock, because a complete reading showed that it does not fit.
+
+    The lock keeps the distribution. The next `matrix resolve` that replaces the lock chooses another, and
+    keeps the exclusion.
+
+    Parameters
+    ----------
+    path
+        The lock.
+    name
+        Name of the distribution, normalized.
+    sha256
+        SHA-256 of the file.
+    evidence
+        What shows that it does not fit, as the end of a sentence that starts with the distribution:
+        ``requires CUDA: _C.so needs libcudart.so.12``.
+
+    Raises
+    ------
+    LockError
+        The lock is missing or cannot be read.
+    OSError
+        The lock cannot be written.
+    """
+    from resolver.lock import dumps, read_lock
+
+    lock = read_lock(path)
+    found = ExcludedFile(name, lock.version_of(name), sha256, evidence)
+    known = lock.request.excluded
+    if found not in known:
+        request = replace(lock.request, excluded=(*known, found))
+        write_atomic(path, dumps(replace(lock, request=request)))
+
+
+def exclude_pick(path: Path, pick: Distribution, evidence: str) -> None:
+    """Exclude the file of a distribution in a lock; see `exclude_file`.
+
+    Raises
+    ------
+    EnvironmentLacksError
+        The lock cannot be written.
+    """
+    try:
+        exclude_file(path, pick.name, pick.files[0].sha256, evidence)
+    except OSError as error:
+        msg = f"{pick.files[0].name} does not fit: it {evidence}. {path} cannot be written: {error.strerror}."
+        hint = f"Request another release of {pick.name}, and resolve again."
+        raise EnvironmentLacksError(msg, hint=hint) from None
+
+
 def is_same_request(one: Request, other: Request) -> bool:
     """Return whether two requests differ at most in their date and in the content of files of facts."""
     return (
@@ -122,6 +176,28 @@ def is_unchanged(lock: Resolution, again: Resolution) -> bool:
         and lock.request.facts_files == again.request.facts_files
         and same == lock
     )
+
+
+def check_not_smaller(lock: Resolution, again: Resolution, path: Path) -> None:
+    """Check that an incomplete resolution of the same request does not replace a lock that has more.
+
+    Raises
+    ------
+    EnvironmentLacksError
+        The resolution leaves distributions open that the lock has.
+    """
+    missing = {pick.name for pick in lock.distributions} - {pick.name for pick in again.distributions}
+    known = {reason.partition(":")[0] for reason in lock.left_open}
+    reasons = [reason for reason in again.left_open if reason.partition(":")[0] not in known]
+    if any(pick.files for pick in lock.picks) and not any(pick.files for pick in again.picks):
+        reasons.append("no package index was used")
+    if missing and reasons and is_same_request(lock.request, again.request):
+        msg = (
+            f"{path} was not replaced: the new resolution of the same request is incomplete "
+            f"({shortened(reasons, most=2, separator='; ')}), and lacks {shortened(sorted(missing))}."
+        )
+        hint = f"Resolve when all indexes can be reached. To replace the lock anyway, remove {path} first."
+        raise EnvironmentLacksError(msg, hint=hint)
 
 
 def changed_facts(lock: Resolution, again: Resolution, path: Path) -> list[str]:

@@ -63,6 +63,11 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="build packages that have a recipe, even if others publish wheels",
     )
+    group.add_argument(
+        "--no-content-check",
+        action="store_true",
+        help="do not read what the wheels of package indexes contain: they may need CUDA or another ROCm",
+    )
 
 
 def add_input_options(parser: argparse.ArgumentParser) -> None:
@@ -122,6 +127,12 @@ def add_index_access(parser: argparse.ArgumentParser) -> None:
         action="append",
         help="another package index (repeatable)",
     )
+    group.add_argument(
+        "--index-strategy",
+        choices=("first-index", "unsafe-best-match"),
+        help="indexes of a project: only the first that has it, extra indexes before the default one "
+        "(first-index, the default), or all of them, as pip does (unsafe-best-match)",
+    )
     group.add_argument("--offline", action="store_true", help="use the cache only")
 
 
@@ -146,7 +157,7 @@ def add_site_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup
     group.add_argument(
         "--gfx",
         metavar="A,B",
-        type=_names,
+        type=names,
         action="extend",
         help="GPU architectures (default: the site's); each is also a flag: --gfx90a",
     )
@@ -333,7 +344,8 @@ def date(text: str) -> datetime.date:
         ) from None
 
 
-def _names(text: str) -> list[str]:
+def names(text: str) -> list[str]:
+    """Return the names in a list that is separated by commas."""
     names = [part.strip() for part in text.split(",")]
     if not all(names):
         raise argparse.ArgumentTypeError(
@@ -389,8 +401,8 @@ def _compiler_cache(text: str) -> str:
     return text if text == NO_COMPILER_CACHE else str(Path(text).absolute())
 
 
-def add_limits(parser: argparse.ArgumentParser) -> None:
-    """Add the limits of builds: compile jobs, memory and network."""
+def add_limits(parser: argparse.ArgumentParser, *, offline: bool = True) -> None:
+    """Add the limits of builds: compile jobs, memory and, unless the command has it anyway, network."""
     parser.add_argument(
         "--jobs",
         metavar="N",
@@ -398,7 +410,10 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
         help="parallel compile jobs (default: as many as cores and memory allow)",
     )
     parser.add_argument("--memory", metavar="GIB", type=positive, help="memory that builds may use")
-    parser.add_argument("--offline", action="store_true", help="use sources and wheels from the cache only")
+    if offline:
+        parser.add_argument(
+            "--offline", action="store_true", help="use sources and wheels from the cache only"
+        )
     parser.add_argument(
         "--compiler-cache",
         metavar="PATH|none",

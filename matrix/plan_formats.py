@@ -13,16 +13,14 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from builders.scheduling.batch import WheelTask
 from builders.scheduling.hyperqueue import job_definition, mebibytes
 from resolver.texts import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from matrix.planning import Plan, PlannedTask
+    from builders.task_state import TaskState
+    from matrix.planning import Plan
 
 _SUBMIT = """\
 #!/bin/bash
@@ -55,8 +53,8 @@ def sbatch_script(plan: Plan) -> str:
         after = [f"${{job_{numbers[key]}}}" for key in task.requires if key in numbers]
         words = [
             f"matrix-{task.name}",
-            str(task.cores),
-            str(mebibytes(task.memory_gib)),
+            str(task.estimate.cores),
+            str(mebibytes(task.estimate.memory)),
             str(math.ceil(task.time_limit / 60)),
         ]
         dependency = f'"afterok:{":".join(after)}"' if after else "''"
@@ -70,17 +68,16 @@ def sbatch_script(plan: Plan) -> str:
     return "\n".join(lines)
 
 
-def _limited(task: PlannedTask) -> list[str]:
+def _limited(task: TaskState) -> list[str]:
     """Return the command with the limits that the batch system enforces."""
     return [*task.command, "--jobs", str(task.cores)]
 
 
 def hyperqueue_jobs(plan: Plan) -> str:
     """Return a job definition file for HyperQueue."""
-    tasks = msgspec.convert(plan.missing, list[WheelTask], from_attributes=True)
     commands = {task.key: _limited(task) for task in plan.missing}
     logs = Path(plan.index, ".matrix", "logs")
-    text = job_definition("matrix", tasks, commands, directory=plan.directory, logs=logs)
+    text = job_definition("matrix", plan.missing, commands, directory=plan.directory, logs=logs)
     return f"# Written by `matrix plan`. To submit it: `hq job submit-file FILE`\n{text}"
 
 
@@ -152,7 +149,7 @@ def _relative(word: str, plan: Plan) -> str:
     return word.removeprefix(f"{plan.directory}/")
 
 
-def _relative_command(task: PlannedTask, plan: Plan) -> str:
+def _relative_command(task: TaskState, plan: Plan) -> str:
     return shlex.join(_relative(word, plan) for word in task.command)
 
 

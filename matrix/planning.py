@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
-
-import msgspec
+from typing import TYPE_CHECKING, Literal
 
 from builders.build_host import find_build_host
+from builders.build_inputs import Limits
 from builders.compiler_cache import find_compiler_cache
 from builders.constants import LOCK_FILE
-from builders.expected_time import TimeSource
 from builders.plan import plan
 from builders.records import changes_since_last_build, explain_changes
 from builders.scheduling.estimates import estimates, task_graph
 from builders.scheduling.local import machine
 from builders.scheduling.scheduler import remaining_paths
-from builders.task import Limits
+from builders.task_state import InputChange, TaskState
 from matrix.context import Context
 from matrix.json_document import JsonDocument
 from matrix.locking import overlays_of
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from builders.build_host import BuildHost
+    from builders.expected_time import Estimate
     from builders.index import Index
     from builders.plan import Task
     from resolver.facts.catalog import Catalog
@@ -40,34 +39,6 @@ _UNKNOWN = 7200
 """Seconds allowed for a build with an unknown time."""
 
 
-class PlannedTask(msgspec.Struct, frozen=True, kw_only=True):
-    """One task of a plan. JSON output is this struct, encoded."""
-
-    key: str
-    name: str
-    version: str
-    state: Literal["up to date", "to build"]
-    why: str
-    """The reason why it will be built; empty if it is up to date."""
-    requires: tuple[str, ...]
-    """Keys of the tasks whose wheels are installed for this task."""
-    inputs: dict[str, Any]
-    """Everything that determines the key, which is its digest."""
-    lock: str
-    """Path of the lock that it belongs to."""
-    command: tuple[str, ...]
-    """The words of the command that executes it, on any machine that has the lock and the index."""
-    cores: int
-    memory_gib: float
-    seconds: float
-    """The expected time with that number of cores."""
-    seconds_from: TimeSource
-    time_limit: int
-    """Seconds after which the task has certainly failed."""
-    network: bool
-    """Whether it may fetch files that the cache lacks, before anything is compiled."""
-
-
 class Plan(JsonDocument, kw_only=True):
     """The JSON output of ``matrix plan``."""
 
@@ -75,14 +46,14 @@ class Plan(JsonDocument, kw_only=True):
     index: str
     directory: str
     """The directory in which to run the commands; its `matrix.toml` has the mirrors."""
-    tasks: tuple[PlannedTask, ...]
+    tasks: tuple[TaskState, ...]
     """Each task comes after those that it requires."""
     critical_path: tuple[str, ...]
     """Keys of the tasks that determine the minimum total time."""
     critical_path_seconds: float
 
     @property
-    def missing(self) -> list[PlannedTask]:
+    def missing(self) -> list[TaskState]:
         """The tasks whose wheels the index does not have."""
         return [task for task in self.tasks if task.state == "to build"]
 
@@ -102,21 +73,14 @@ def limits_of(context: Context) -> Limits:
         offline=bool(settings.offline),
         compiler_cache=args.compiler_cache,
         mirrors=settings.mirrors,
+        strategy=settings.index_strategy or "first-index",
     )
 
 
 def tasks_of(
     lock: Resolution, catalog: Catalog, index: Index, args: argparse.Namespace, names: Sequence[str] = ()
 ) -> list[Task]:
-    """Return the tasks of a lock, in install order.
-
-    Raises
-    ------
-    EnvironmentLacksError
-        There is no build host; the error lists the distributions that cannot be built.
-    MatrixError
-        As for `builders.build_host.find_build_host` and `builders.plan.plan`.
-    """
+    """Return the tasks of a lock, in install order."""
     if not lock.built(names):
         return []
     build_host = _build_host(lock, names, args)
@@ -144,8 +108,11 @@ def _build_host(lock: Resolution, names: Sequence[str], args: argparse.Namespace
 
 def why_to_build(task: Task, index: Index) -> str:
     """Return why the index has no wheel for a task, as part of a sentence."""
-    last, changes = changes_since_last_build(task, index)
-    return explain_changes(last, changes) if last else "the index has no wheel for it"
+    return _why(*changes_since_last_build(task, index))
+
+
+def _why(last: str, changed: Sequence[InputChange]) -> str:
+    return explain_changes(last, changed) if last else "the index has no wheel for it"
 
 
 def refresh_published(tasks: Iterable[Task], index: Index) -> None:
@@ -170,47 +137,47 @@ def make_plan(tasks_of_locks: Sequence[tuple[Context, Sequence[Task]]], index: I
             tasks.setdefault(task.build_key, task)
             contexts.setdefault(task.build_key, context)
     limits = limits_of(tasks_of_locks[0][0])
-    expected = estimates(tasks, index, machine(limits), alone=True)
+    expected = estimates(tasks, index, machine(limits))
     planned = []
     for key, task in tasks.items():
-        estimate = expected[key]
-        demand = estimate.demand
-        limit = round(3 * demand.seconds) + _SPARE
+        state, estimate, context = state_of(task, index), expected[key], contexts[key]
+        state.inputs, state.network = task.inputs, not limits.offline
+        state.lock, state.command = str(context.lock_path.absolute()), _command(key, context, index)
+        state.cores, state.memory_gib = estimate.cores, round(estimate.memory, 2)
+        state.seconds, state.seconds_from = round(estimate.seconds, 1), estimate.source
+        state.time_limit = round(3 * estimate.seconds) + _SPARE
         if estimate.source != "record":  # a recipe's time may be the least that is known
-            limit = max(_UNKNOWN, limit)
-        planned.append(
-            PlannedTask(
-                key=key,
-                name=task.pick.name,
-                version=task.pick.pinned,
-                state="up to date" if task.wheel else "to build",
-                why="" if task.wheel else why_to_build(task, index),
-                requires=tuple(required.build_key for required in task.requires),
-                inputs=task.inputs,
-                lock=str(contexts[key].lock_path.absolute()),
-                command=_command(key, contexts[key], index),
-                cores=demand.cores,
-                memory_gib=round(demand.memory, 2),
-                seconds=round(demand.seconds, 1),
-                seconds_from=estimate.source,
-                time_limit=limit,
-                network=not limits.offline,
-            )
-        )
-    missing = {key: task for key, task in tasks.items() if task.wheel is None}
-    path = _critical_path(missing, {key: expected[key].demand for key in missing})
+            state.time_limit = max(_UNKNOWN, state.time_limit)
+        planned.append(state)
+    path = _critical_path([task for task in tasks.values() if task.wheel is None], expected)
     return Plan(
         index=str(index.root),
         directory=str(Path.cwd()),
         tasks=tuple(planned),
         critical_path=path,
-        critical_path_seconds=round(sum(expected[key].demand.seconds for key in path), 1),
+        critical_path_seconds=round(sum(expected[key].seconds for key in path), 1),
     )
 
 
-def _critical_path(tasks: Mapping[str, Task], demands: Mapping[str, Any]) -> tuple[str, ...]:
-    graph = task_graph(list(tasks.values()))
-    remaining = remaining_paths(graph, demands)
+def state_of(task: Task, index: Index) -> TaskState:
+    """Return the state of a task before it is built."""
+    last, changed = ("", ()) if task.wheel else changes_since_last_build(task, index)
+    return TaskState(
+        key=task.build_key,
+        name=task.pick.name,
+        version=task.pick.pinned,
+        state="up to date" if task.wheel else "to build",
+        why="" if task.wheel else _why(last, changed),
+        requires=tuple(required.build_key for required in task.requires),
+        wheel=str(task.wheel) if task.wheel else None,
+        warnings=() if task.wheel else task.warnings,
+        changed=changed,
+    )
+
+
+def _critical_path(tasks: Sequence[Task], expected: Mapping[str, Estimate]) -> tuple[str, ...]:
+    graph = task_graph(tasks)
+    remaining = remaining_paths(graph, expected)
     path: list[str] = []
     choices = list(graph)
     while choices:

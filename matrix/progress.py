@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from resolver.reporter import Change, TaskState
+    from resolver.reporter import Change, Phase
 
 Mode = Literal["auto", "board", "plain", "json", "none"]
 _SHOWN_AFTER = 1.0
@@ -52,7 +52,7 @@ class Row(msgspec.Struct):
     """The state of a task."""
 
     name: str
-    state: TaskState = "waiting"
+    state: Phase = "waiting"
     step: str = ""
     expected: float = 0.0
     done: float = 0.0
@@ -173,7 +173,7 @@ class Tasks:
         """Return the tasks whose end a line reports."""
         return [row for row in self.rows.values() if row.is_listed]
 
-    def count(self, state: TaskState) -> int:
+    def count(self, state: Phase) -> int:
         """Return the number of listed tasks with a state."""
         return sum(row.state == state for row in self.listed())
 
@@ -236,7 +236,7 @@ class Display:
         self.progress(name, **(change | {"state": "running"}))
         self.tasks.rows[name].is_listed = False
         self._start_ticking()
-        state: TaskState = "failed"
+        state: Phase = "failed"
         try:
             yield
             state = "done"

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 _STYLES = {"error": "bold red", "warning": "bold yellow", "info": "cyan"}
 
+_SIZE_STEP = 1024
+_SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
 
 def findings_text(
     findings: Iterable[Finding],
@@ -140,3 +143,17 @@ def duration(seconds: float) -> str:
     if seconds < 90:  # noqa: PLR2004
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"  # noqa: PLR2004
+
+
+def format_size(size: int) -> str:
+    """Format a number of bytes.
+
+    Examples
+    --------
+    >>> format_size(512), format_size(1536), format_size(3 * 2**30)
+    ('512 B', '1.5 KiB', '3.0 GiB')
+    """
+    amount, number = float(size), 0
+    while amount >= _SIZE_STEP and number < len(_SIZE_UNITS) - 1:
+        amount, number = amount / _SIZE_STEP, number + 1
+    return f"{amount:.1f} {_SIZE_UNITS[number]}" if number else f"{size} B"

@@ -52,6 +52,8 @@ def make_request(settings: Settings, catalog: Catalog, today: datetime.date, inp
         if text:
             specifier = parse_specifier(text)
             requirements.append(Requirement(name, specifier, f"{name}{specifier}"))
+    if _is_limited_by_host(settings.consumer, requirements):
+        requirements += _glibc_of_consumer(settings.consumer or "", target, catalog)
     preinstalled = None
     if settings.keep_installed:
         from matrix.pip_list import read_preinstalled
@@ -68,9 +70,49 @@ def make_request(settings: Settings, catalog: Catalog, today: datetime.date, inp
         catalogs=tuple(settings.catalog),
         preinstalled=preinstalled,
         no_prebuilt=settings.no_prebuilt,
+        no_content_check=settings.no_content_check,
         facts_files=facts_files(overlays(settings)),
         dated=settings.date is not None and settings.date < today,
     )
+
+
+def _is_limited_by_host(consumer: str | None, requirements: Sequence[Requirement]) -> bool:
+    """Return whether a consumer uses the glibc of its machine, and the user has not limited glibc."""
+    from matrix.consumers import load_consumer
+
+    named = any(requirement.name == "glibc" for requirement in requirements)
+    return consumer is not None and not named and load_consumer(consumer).runs_on_host
+
+
+def _glibc_of_consumer(consumer: str, target: Target, catalog: Catalog) -> list[Requirement]:
+    """Return the limit for wheels that a consumer uses with the glibc of its machine.
+
+    Raises
+    ------
+    UsageError
+        The glibc of the site is not known.
+    """
+    if target.glibc:
+        return []  # wheels for this machine are limited already
+    glibc = host_glibc(target, catalog, target.date)
+    if not glibc:
+        msg = (
+            f"{consumer} installs for the glibc of the machine, not of the base image, "
+            f"and the glibc of {target.site} is not known."
+        )
+        hint = "Limit glibc to the version that `ldd --version` prints there, such as: 'glibc<=2.31'"
+        raise UsageError(msg, hint=hint)
+    return [parse_requirement(f"glibc<={glibc}")]
+
+
+def host_glibc(target: Target, catalog: Catalog, day: datetime.date) -> str:
+    """Return the glibc of a site's own operating system; empty if it is not known."""
+    if target.site == "local":
+        from builders import host
+
+        return host.glibc_version()
+    window = catalog.window_on(target.site, day)
+    return window.glibc if window else ""
 
 
 def facts_files(overlays: Sequence[Path]) -> tuple[FactsFile, ...]:

@@ -22,14 +22,14 @@ from resolver.model import PLATFORM, STATUS_RANK
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sized
 
-    from matrix.build_times import BuildTime
+    from builders.expected_time import Estimate
     from matrix.console import Console
     from resolver.model import Conflict, CoreItem, Distribution, Fact, Resolution, Target
 
 
 def resolution_text(
     resolution: Resolution,
-    times: Mapping[str, BuildTime],
+    times: Mapping[str, Estimate],
     *,
     screen: Screen = PLAIN,
     every: bool = False,
@@ -60,7 +60,7 @@ def resolution_text(
     return "\n".join(lines)
 
 
-def answer_of(resolution: Resolution, times: Mapping[str, BuildTime]) -> str:
+def answer_of(resolution: Resolution, times: Mapping[str, Estimate]) -> str:
     """Return a resolution in one line: the number of packages, their origins, and the time of the builds."""
     target, picks = resolution.target, resolution.distributions
     kinds = [_kind(pick) for pick in picks]
@@ -84,7 +84,7 @@ def _kind(pick: Distribution) -> str:
 _ORIGIN_STYLES = {"build": "yellow"}
 
 
-def _row(pick: Distribution, resolution: Resolution, times: Mapping[str, BuildTime]) -> list[Cell]:
+def _row(pick: Distribution, resolution: Resolution, times: Mapping[str, Estimate]) -> list[Cell]:
     origin = f"alias of {pick.alias_of}" if pick.alias_of else pick.origin
     known = pick.name in times and times[pick.name].source != "guess"
     reason = _reason_text(pick, resolution)
@@ -152,8 +152,21 @@ def _reason_text(pick: Distribution, resolution: Resolution) -> str:
     return f"{reason_of(pick, resolution)} {text}".strip()
 
 
-def facts_text(pick: Distribution, resolution: Resolution, screen: Screen = PLAIN) -> str:
-    """Return the reasons for a version as text: one reason, then all facts by source."""
+_STATES = {
+    "fits": "its content fits",
+    "does-not-fit": "its content does not fit",
+    "not-judged": "its content was not judged",
+}
+
+
+def facts_text(
+    pick: Distribution, resolution: Resolution, screen: Screen = PLAIN, printed: set[str] | None = None
+) -> str:
+    """Return the reasons for a version as text: one reason, then all facts by source.
+
+    Notes in `printed` are left out, and the others are added to it.
+    """
+    printed = set() if printed is None else printed
     title = f"{screen.styled('bold', f'{pick.name} {pick.key}')}: {_reason_text(pick, resolution)}"
     lines = [title.removesuffix(": ")]
     groups: dict[tuple[str, str], list[Fact]] = {}
@@ -161,14 +174,20 @@ def facts_text(pick: Distribution, resolution: Resolution, screen: Screen = PLAI
         groups.setdefault((fact.source, fact.file), []).append(fact)
     for (source, file), facts in groups.items():
         lines += [f"  - {fact.text} [{fact.status}]" for fact in facts]
-        lines += [f"    note: {note}" for note in dict.fromkeys(fact.note for fact in facts) if note]
-        lines.append(screen.styled("dim", f"    source: {source}{f' (in {file})' if file else ''}"))
+        notes = [note for note in dict.fromkeys(fact.note for fact in facts) if note and note not in printed]
+        printed.update(notes)
+        lines += [f"    note: {note}" for note in notes]
+        lines.append(f"    source: {screen.styled('dim', f'{source} (in {file})' if file else source)}")
+    if pick.content:
+        lines.append(f"  - {_STATES[pick.content.state]}: {pick.content.evidence}")
+        lines.append(f"    source: {screen.styled('dim', pick.files[0].url)}")
     return screen.wrapped("\n".join(lines))
 
 
 def reasons_text(resolution: Resolution, screen: Screen = PLAIN) -> str:
     """Return all reasons for each version with their sources, and the install order."""
-    lines = ["\n\n".join(facts_text(pick, resolution, screen) for pick in resolution.picks)]
+    printed: set[str] = set()
+    lines = ["\n\n".join(facts_text(pick, resolution, screen, printed) for pick in resolution.picks)]
     preinstalled = {pick.name for pick in resolution.picks if pick.origin == "preinstalled"}
     groups = [[name for name in group if name not in preinstalled] for group in resolution.order]
     lines += ["", "Install order"] if resolution.order or preinstalled else []

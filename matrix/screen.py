@@ -31,7 +31,7 @@ _WHOLE = re.compile(
 """Matches commands to copy, and numbers with their units, which are not wrapped."""
 _SPACE = "\ue000"
 """Stands for a space at which a line must not be broken."""
-_START = re.compile(r" *(?:[-*] |\d+\. )?")
+_START = re.compile(r" *(?:[-*] |\d+\. |note: |source: )?")
 
 
 class Screen(NamedTuple):

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import json
 import os
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from builders.cache import cache_root
-from resolver.errors import UsageError, did_you_mean
+from resolver.errors import UsageError, closest_names, did_you_mean
 from resolver.facts import loading
+from resolver.indexes import IndexStrategy
 
 if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
@@ -43,6 +46,8 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename=
     override_files: list[str] = []
     index_url: str | None = None
     extra_index_url: list[str] = []
+    index_strategy: IndexStrategy | None = None
+    """Which indexes count for a project; by default the first that has it."""
     offline: bool = False
     upgrade: tuple[str, ...] = ()
     """Normalized names of distributions to upgrade in an existing lock."""
@@ -58,9 +63,15 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename=
     prefer: Literal["advised", "newest", "proven", "oldest"] | None = None
     no_prebuilt: bool = False
     """Build packages that have a recipe, even if others publish wheels."""
+    no_content_check: bool = False
+    """Choose releases without a look at the content of their wheels."""
     catalog: list[str] = []
+    consumer: str | None = msgspec.field(default=None, name="for")
+    """The tool that will install the wheels, as for ``matrix env --for``."""
     keep_installed: str | None = None
     """A file that lists the installed distributions to keep, or ``image``."""
+    account: str = ""
+    """The account of Slurm jobs."""
     mirrors: dict[str, str] = {}
     """Maps URL prefixes to their replacement."""
 
@@ -94,12 +105,50 @@ def read_settings(path: Path = REQUEST_FILE) -> Settings:
     try:
         settings = msgspec.convert(data, Settings)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{path}: {error}.") from None
+        raise _wrong_type(path, text, data, error) from None
     if settings.mirrors:
         from builders.urls import check_mirrors
 
         check_mirrors(settings.mirrors, where=str(path))
     return settings
+
+
+def _wrong_type(path: Path, text: str, data: dict[str, Any], error: msgspec.ValidationError) -> UsageError:
+    """Return the error for a value of the wrong type, with its line, its key and an example."""
+    import msgspec.inspect
+
+    match = re.search(r"at `\$\.([\w-]+)", str(error))
+    key = match[1] if match else ""
+    info = next(field for field in msgspec.structs.fields(Settings) if field.encode_name == key)
+    what, example = _wanted(msgspec.inspect.type_info(info.type), data[key])
+    here = re.compile(rf"\s*\[?\s*[\"']?{key}[\"']?\s*[\].=]")
+    lines = (f":{number}" for number, line in enumerate(text.splitlines(), start=1) if here.match(line))
+    return UsageError(f"{path}{next(lines, '')}: {key!r} must be {what}.", hint=f"Write: {key} = {example}")
+
+
+def _wanted(info: msgspec.inspect.Type, value: object) -> tuple[str, str]:
+    """Return what a key accepts, and the value as it should be written, or else an example."""
+    import msgspec.inspect
+
+    if isinstance(info, msgspec.inspect.UnionType):
+        info = info.types[0]
+    match info:
+        case msgspec.inspect.LiteralType(values=names):
+            quoted = [f'"{name}"' for name in names]
+            close = closest_names(str(value), map(str, names))
+            return f"one of {', '.join(quoted)}, not {value!r}", f'"{close[0]}"' if close else quoted[0]
+        case msgspec.inspect.ListType() | msgspec.inspect.VarTupleType():
+            values = value if isinstance(value, list) else [] if isinstance(value, dict) else [value]
+            return "a list of strings", json.dumps([str(each) for each in values])
+        case msgspec.inspect.DateType():
+            day = value.date() if isinstance(value, datetime.datetime) else "2026-02-25"
+            return "a date", str(day)
+        case msgspec.inspect.BoolType():
+            return "true or false", "true"
+        case msgspec.inspect.DictType():
+            return "a table of strings", '{ "https://github.com/" = "file:///mirrors/github/" }'
+    simple = isinstance(value, (int, float, str))
+    return "a string", json.dumps(str(value)) if simple else '"..."'
 
 
 def merge(settings: Settings, args: argparse.Namespace) -> Settings:
@@ -110,7 +159,7 @@ def merge(settings: Settings, args: argparse.Namespace) -> Settings:
     options = {
         field.name: value
         for field in msgspec.structs.fields(Settings)
-        if (value := getattr(args, field.name, None)) not in (None, [], False)
+        if (value := getattr(args, field.name, None)) not in (None, [], False, "")
     }
     if "upgrade" in options:
         options["upgrade"] = tuple(options["upgrade"])

@@ -41,6 +41,7 @@ def as_command(suggestion: Suggestion, settings: Settings, inputs: Inputs) -> Su
     words += _repeated("--override", settings.override_files)
     words += _repeated("--index-url", [without_password(index)] if index else [])
     words += _repeated("--extra-index-url", map(without_password, extra_indexes))
+    words += _repeated("--index-strategy", [settings.index_strategy] if settings.index_strategy else [])
     words += ["--offline"] if settings.offline else []
     return replace(suggestion, request=tuple(words))
 

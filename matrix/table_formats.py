@@ -9,6 +9,7 @@ import csv
 import io
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Literal
@@ -22,6 +23,7 @@ from matrix.resolution_text import title_of
 from resolver.facts.schema import Status
 from resolver.model import CoreItem, Origin, Target
 from resolver.table import Cell
+from resolver.versions import minor, newest_first, sort_key
 
 if TYPE_CHECKING:
     from matrix.screen import Screen
@@ -36,6 +38,7 @@ _RISK, _REFUSED = "yellow", "dim"
 _MIN_WIDTH = len("- base-image")
 """Width of the most frequent reasons for a refusal, for which every column has space."""
 _GAP = "  "
+_ROCM_LABEL = re.compile(r"\+rocm[\d.]+(?![\w.])")
 NO_IMAGE = ", no base image works: published wheels only"
 REFUSED_ROWS = "Does not work at this site"
 
@@ -83,8 +86,83 @@ def answer_of(table: Table, rows: Iterable[Row]) -> str:
     torches, full = ({row.torch for row in group} for group in (working, complete))
     plural = "s work" if len(torches) > 1 else " works"
     answer = f"{len(torches)} torch version{plural} at {table.request.target.site}"
+    if not full and len(columns) > 1:
+        most = max((sum(bool(cell.picks) for cell in row.cells.values()) for row in working), default=0)
+        some = f"at most {most} of {len(columns)} packages work with one of them"
+        return f"{answer}. None has every package; {some}."
     what = columns[0].name if len(columns) == 1 else "every package below"
     return f"{answer}, {len(full)} with {what}." if columns else f"{answer}."
+
+
+def to_summary(table: Table, rows: Iterable[Row], screen: Screen) -> Iterator[str]:
+    """Yield a table with one column for each ROCm line: its newest torch, and a line for each package.
+
+    Each column is one row of the whole table, with the Pythons that have the same versions.
+    """
+    working = [row for row in rows if row.verdict]
+    yield f"{title_of(table.request.target)}\n"
+    chosen: dict[str, Row] = {}
+    for row in sorted(working, key=_rank, reverse=True):
+        chosen.setdefault(minor(row.rocm) if row.rocm else "", row)
+    usable = {
+        line: row for line, row in chosen.items() if row.images and row.verdict == "supported"
+    } or chosen
+    left_out = newest_first(chosen.keys() - usable.keys())
+    if left_out:
+        why = "no base image of the site, or at your own risk"
+        yield screen.wrapped(f"Not shown: ROCm {', '.join(left_out)} ({why})") + "\n"
+    chosen = {line: usable[line] for line in newest_first(usable)}
+    names = {column.name: column for column in table.columns}
+    shown = {name: [_short(row.cells[name].version) or "-" for row in chosen.values()] for name in names}
+    missing = [name for name, texts in shown.items() if set(texts) == {"-"}]
+    if missing:
+        yield screen.wrapped(f"No version for any of these: {', '.join(missing)}") + "\n"
+    lines = [
+        ["ROCm", *(row.rocm or "-" for row in chosen.values())],
+        ["torch", *(_short(row.torch) for row in chosen.values())],
+        ["python", *(_pythons(row, working) for row in chosen.values())],
+        *([name, *texts] for name, texts in shown.items() if name not in missing),
+    ]
+    if any(row.verdict == "at-own-risk" for row in chosen.values()):
+        lines.insert(
+            1, ["", *("own risk" if row.verdict == "at-own-risk" else "" for row in chosen.values())]
+        )
+    if not any(row.rocm for row in chosen.values()):
+        del lines[0]
+    for block in _fold(lines, math.inf if screen.width is None else screen.width):
+        yield "\n" + _aligned(block, screen)
+
+
+def _rank(row: Row) -> tuple[object, ...]:
+    """Return the sort key by which a row represents its ROCm line."""
+    available = sum(bool(cell.picks) for cell in row.cells.values())
+    return (
+        sort_key(row.torch),
+        row.verdict == "supported",
+        available,
+        sort_key(row.rocm or "0"),
+        sort_key(row.python),
+    )
+
+
+def _pythons(row: Row, rows: Iterable[Row]) -> str:
+    """Return the Pythons that have the same versions as a row in its base images, as a range if possible."""
+    same = {
+        int(minor(other.python).partition(".")[2])
+        for other in rows
+        if (other.images, other.rocm, other.torch, other.verdict)
+        == (row.images, row.rocm, row.torch, row.verdict)
+        and all(other.cells[name].version == cell.version for name, cell in row.cells.items())
+    }
+    oldest, newest = min(same), max(same)
+    if len(same) > 2 and len(same) == newest - oldest + 1:  # noqa: PLR2004
+        return f"3.{oldest} to 3.{newest}"
+    return ", ".join(f"3.{number}" for number in sorted(same))
+
+
+def _short(version: str) -> str:
+    """Return a version without the label that only repeats the ROCm of the column."""
+    return _ROCM_LABEL.sub("", version)
 
 
 def to_text(table: Table, rows: Sequence[Row], screen: Screen) -> Iterator[str]:

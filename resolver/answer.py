@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from resolver.choices import Installed, Pick
-from resolver.errors import EnvironmentLacksError, SourceError
 from resolver.reading import override_hint
 from resolver.search import is_required
 from resolver.specifiers import version_key
+from resolver.versions import join_words
 
 if TYPE_CHECKING:
     from resolver.environment import Environment
     from resolver.indexes import File
     from resolver.model import Requirement
     from resolver.solver import Solver
+
+
+_ROCM_EXTRA = re.compile(r"(^|-)(rocm|hip|amd)(-|\d|$)")
+"""Extras for AMD GPUs, such as ``srt-hip`` or ``rocm7-local``."""
 
 
 class Answer:
@@ -43,6 +48,7 @@ class Answer:
         self.request = self.world.request
         self.catalog = self.world.catalog
         self.projects = solver.projects
+        self.contents = solver.contents
         self._requirements = solver.requirements
         self.solution = self.world.solution
         self.skipped = solver.projects.skipped
@@ -57,40 +63,32 @@ class Answer:
         for choices in self.projects.open.values():
             if choices.extra and is_required(self.search.domains[choices.number]):
                 extras.setdefault(choices.name, []).append(choices.extra)
-        environment = self.environment
-        for choices in self.projects.open.values():
-            domain = self.search.domains[choices.number]
-            if is_required(domain) and not choices.extra:
-                release = choices.release(domain.bit_length() - 1)
-                files = (
-                    ()
-                    if isinstance(release, Installed)
-                    else self.projects.judge(choices, domain.bit_length() - 1).files
-                )
-                if choices.name in self.world.installed:
-                    files = ()
-                is_dynamic = bool(files) and (choices.name, release.version) in self._requirements.dynamic
-                yield Pick(
-                    choices.name,
-                    release.version,
-                    tuple(environment.installable(files) or self._lenient_environment.installable(files)),
-                    tuple(sorted(extras.get(choices.name, ()))),
-                    "inferred" if is_dynamic else "documented",
-                )
+        for choices, bit in self.projects.chosen():
+            release = choices.release(bit)
+            files = self.projects.to_install(choices, bit, self.environment)
+            is_dynamic = bool(files) and (choices.name, release.version) in self._requirements.dynamic
+            yield Pick(
+                choices.name,
+                release.version,
+                files,
+                tuple(sorted(extras.get(choices.name, ()))),
+                "inferred" if is_dynamic else "documented",
+            )
 
     @cached_property
     def environment(self) -> Environment:
         """The chosen Python with its glibc."""
-        return self._environment_of(any_patch=False)
+        return self.world.environment()
 
-    @cached_property
-    def _lenient_environment(self) -> Environment:
-        return self._environment_of(any_patch=True)
-
-    def _environment_of(self, *, any_patch: bool) -> Environment:
-        solution = self.solution
-        glibc = self.problem.version(solution, "glibc")
-        return self.targets.environment(solution["python"], glibc, any_patch=any_patch)
+    def extras_for_rocm(self) -> Iterator[str]:
+        """Yield a sentence for each requested project with extras for ROCm, none of which is requested."""
+        for pick in self.picks if self.request.target.backend == "rocm" else ():
+            files = self.files_read(pick.name) if pick.name in self.world.asked else ()
+            metadata = self.index.requirements(files) if files and self.was_read(pick.name) else None
+            extras = [one for one in metadata.extras if _ROCM_EXTRA.search(one)] if metadata else []
+            if extras and not {*extras} & {*pick.extras}:
+                listed = join_words([f"{pick.name}[{extra}]" for extra in sorted(extras)], most=6)
+                yield f"{pick.name} {pick.version} has extras for AMD GPUs, not requested here: {listed}."
 
     def replaced_for_cuda(self) -> Iterator[str]:
         """Yield a sentence for each pick that was chosen because a newer release requires CUDA."""
@@ -101,6 +99,14 @@ class Answer:
                     f"{pick.name} {pick.version} was chosen because newer releases, such as {newer}, require "
                     f"{required}, which is for CUDA. {override_hint(pick.name, required)}"
                 )
+
+    def passed_for_content(self) -> Iterator[str]:
+        """Yield a sentence for each pick that was chosen because of what a newer release contains."""
+        rocm = self.version_of("rocm")
+        for pick in self.picks:
+            passed = self.contents.passed(pick, rocm)
+            if passed:
+                yield f"{pick.name} {pick.version} was chosen because {passed}."
 
     def passed_for_wheels(self) -> Iterator[str]:
         """Yield a sentence for each pick that was chosen because a newer release has no wheel."""
@@ -117,10 +123,7 @@ class Answer:
         candidate = self.world.candidate(name)
         if candidate is None or candidate.origin == "preinstalled":
             return ()
-        try:
-            files, _ = self.index.offered(candidate, self.world.candidate("torch"))
-        except (EnvironmentLacksError, SourceError):
-            return ()
+        files = self.index.offered(candidate, self.world.candidate("torch")).files
         is_pinned = candidate.release is not None and (candidate.release.sdist or candidate.release.wheel)
         return tuple(files if is_pinned else self.environment.installable(files))
 

@@ -9,6 +9,7 @@ from msgspec.structs import astuple, replace
 
 from resolver.compiling.clauses import REQUEST
 from resolver.model import Distribution, Edge, Fact
+from resolver.names import near_names
 from resolver.order import generations, without_cycles
 from resolver.requirements import TRITON_NAMES
 from resolver.resolution import with_labels
@@ -17,7 +18,7 @@ from resolver.versions import join_words
 if TYPE_CHECKING:
     from resolver.answer import Answer
     from resolver.choices import Pick
-    from resolver.model import Resolution
+    from resolver.model import Request, Resolution
 
 _MOST_REASONS = 3
 """Maximum number of requirements to list as the reason for a distribution."""
@@ -44,6 +45,7 @@ def completed(resolution: Resolution, answer: Answer) -> Resolution:
             files=pick.files,
             extras=pick.extras,
             facts=tuple(_facts(pick, required_by.get(pick.name, ()))),
+            content=answer.contents.judgement_of(pick.files[0]) if pick.files else None,
         )
         for pick in sorted(answer.picks)
     ]
@@ -77,8 +79,15 @@ def completed(resolution: Resolution, answer: Answer) -> Resolution:
         edges=ordered,
         order=generations((pick.name for pick in distributions), ordered),
         left_open=left,
-        notes=tuple(notes),
-        warnings=(*resolution.warnings, *ignored, *_warnings(answer), *_confusions(distributions, answer)),
+        notes=(*notes, *_exclusions(resolution.request)),
+        warnings=(
+            *resolution.warnings,
+            *ignored,
+            *_warnings(answer),
+            *_contents(added, answer),
+            *_confusions(distributions, answer),
+            *near_names(answer.catalog, _only_requested(answer, required_by), answer.world.asked.keys()),
+        ),
     )
 
 
@@ -88,6 +97,29 @@ def _known_after_build(names: Sequence[str]) -> str:
         "Requirements that the catalog does not list are known only after the build; `matrix env` names them."
     )
     return f"{join_words(names, joiner='and')} {source}. {known}"
+
+
+def _exclusions(request: Request) -> Iterator[str]:
+    for one in request.excluded:
+        yield (
+            f"{one.name} {one.version} is excluded, as in the earlier lock, because its file does not fit: "
+            f"it {one.evidence}."
+        )
+
+
+def _contents(picks: Sequence[Distribution], answer: Answer) -> Iterator[str]:
+    """Yield what the content of the projects of indexes means for the user."""
+    if answer.request.target.backend == "rocm" and answer.request.no_content_check:
+        yield "What the wheels contain was not checked, so they may need CUDA or another ROCm."
+    unknown: dict[str, list[str]] = {}
+    for pick in picks:
+        if pick.content and pick.content.state == "not-judged":
+            unknown.setdefault(pick.content.evidence, []).append(pick.name)
+        elif pick.content and pick.content.on_cpu:
+            yield f"{pick} runs on the CPU, because its GPU code is for CUDA: {pick.content.evidence}."
+    if unknown:
+        reasons = [f"{', '.join(names)} ({why})" for why, names in unknown.items()]
+        yield f"Not judged: {'; '.join(reasons)}."
 
 
 def _confusions(picks: Iterable[Distribution], answer: Answer) -> Iterator[str]:
@@ -101,6 +133,18 @@ def _confusions(picks: Iterable[Distribution], answer: Answer) -> Iterator[str]:
                 "highest version of all indexes was chosen. If they are different projects, require "
                 f"{pick.name}<{pick.version}, or remove the index."
             )
+
+
+def _only_requested(answer: Answer, required_by: Mapping[str, object]) -> list[str]:
+    """Return the projects of indexes that the request names and nothing else requires."""
+    return [
+        pick.name
+        for pick in sorted(answer.picks)
+        if pick.files
+        and pick.files[0].index
+        and pick.name in answer.world.asked
+        and pick.name not in required_by
+    ]
 
 
 def _required_by(known: Iterable[Distribution], answer: Answer) -> dict[str, list[Fact]]:
@@ -178,7 +222,9 @@ def _warnings(answer: Answer) -> Iterator[str]:
         what = f"The requirements of {join_words(names, joiner='and')} are not locked: {reason.rstrip('.')}."
         yield f"{what} To lock them, run `matrix resolve` with network access."
     yield from answer.lacking()
+    yield from answer.extras_for_rocm()
     yield from answer.replaced_for_cuda()
     yield from answer.passed_for_wheels()
+    yield from answer.passed_for_content()
     for release, problem in answer.skipped.items():
         yield f"{release} was skipped: it {problem}."

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from msgspec.structs import replace
 
+from resolver.compiling.problem_builder import advice_for, is_advised
+from resolver.facts.catalog import within
 from resolver.model import Request, Requirement
 from resolver.versions import sort_key
 
@@ -22,6 +24,8 @@ _MOST_DAYS = 3
 changed."""
 
 
+_MOST_IMAGES = 3
+"""Try at most this many public base images."""
 _MOST_DRIVERS = 3
 """Try at most this many driver lines newer than the requested line."""
 
@@ -34,7 +38,7 @@ class Change(msgspec.Struct, frozen=True):
     name: str = ""
     """The component whose requirement changes; empty if the target changes."""
     frees_a_pin: bool = False
-    kind: Literal["", "day", "driver", "trust"] = ""
+    kind: Literal["", "day", "driver", "image", "trust"] = ""
     """Of several changes of the same kind, only the nearest that makes the request resolve is suggested."""
     last: bool = False
     """Whether the change is suggested only if no other change makes the request resolve."""
@@ -54,6 +58,8 @@ def changes_of(catalog: Catalog, request: Request, *, sited: bool) -> list[Chang
     changes = [_free(requirement) for requirement in requirements if requirement.specifier is not None]
     if target.base_image:
         changes.append(Change("any base image of the site", partial(_retarget, base_image=None)))
+    elif target.backend == "rocm":
+        changes += _public_images(catalog, request)
     if target.driver and catalog.windows_of(target.site):
         changes.append(Change(f"the driver of {target.site}", partial(_retarget, driver=None)))
     if target.driver:
@@ -70,6 +76,23 @@ def changes_of(catalog: Catalog, request: Request, *, sited: bool) -> list[Chang
     if target.backend != "cpu":
         changes += _other_sites(catalog, request)
     return changes
+
+
+def _public_images(catalog: Catalog, request: Request) -> Iterator[Change]:
+    """Yield changes to public base images if the site offers none: those with the ROCm of the site first."""
+    target = request.target
+    site = catalog.site.get(target.site)
+    offered = (row for row in catalog.site_image.values() if row.site == target.site)
+    if (site and site.public_images) or any(within(row, target.date) for row in offered):
+        return
+    advice = advice_for(catalog, request).get("rocm")
+    public = [row for row in catalog.image.values() if "://" in row.path and row.rocm and not row.holds]
+    public.sort(key=lambda row: (sort_key(row.rocm), row.name), reverse=True)
+    if advice:
+        public.sort(key=lambda row: not is_advised(advice, row.rocm))
+    for row in public[:_MOST_IMAGES]:
+        text = f"with the public base image {row.name}, if you may use it at {target.site}"
+        yield Change(text, partial(_retarget, base_image=row.name), kind="image")
 
 
 def _newer_drivers(catalog: Catalog, driver: str) -> Iterator[Change]:

@@ -9,13 +9,13 @@ answer.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 import resolvelib
 
+from resolver.content import judged
 from resolver.errors import EnvironmentLacksError, InternalError, SourceError, UsageError
 from resolver.facts.catalog import applies
 from resolver.problem import ABSENT
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from resolvelib.resolvers import RequirementInformation
 
     from resolver.answer import Answer
+    from resolver.facts.schema import Requires
     from resolver.indexes import Metadata
     from resolver.model import Requirement
 
-_LOG = logging.getLogger(__name__)
 _BATCH = 25
 """Number of requirements of the request to resolve at a time."""
 
@@ -76,8 +76,11 @@ def confirm(answer: Answer) -> None:
         if superfluous:
             problem = f"nothing requires {', '.join(superfluous)}"
     if problem:
-        _LOG.debug("answer: %s", provider.chosen)
-        _LOG.debug("resolvelib: %s", problem)
+        import logging
+
+        log = logging.getLogger(__name__)
+        log.debug("answer: %s", provider.chosen)
+        log.debug("resolvelib: %s", problem)
         msg = f"The answer was not confirmed by resolvelib: {problem}."
         raise InternalError(msg, hint="Please report this request. --debug writes both answers into a log.")
 
@@ -188,6 +191,7 @@ class _Provider(resolvelib.AbstractProvider["_Need", "_Chosen", str]):
             needs += self._relations(name)
         if extra:
             needs.append(_Need(name, f"{candidate.key} {candidate.version}", candidate.version.__eq__))
+        needs += self._content(name)
         metadata = self._metadata(name)
         if metadata is not None:
             if name in self._picks and version_key(metadata.version) != version_key(candidate.version):
@@ -228,10 +232,32 @@ class _Provider(resolvelib.AbstractProvider["_Need", "_Chosen", str]):
                 continue
             if is_project and row.releases and not parse_specifier(row.releases).allows(version):
                 continue
-            if not is_limit(row) and row.on in self._picks:
+            if is_limit(row) or row.on in {"gfx", "python"} or not self._is_about(row, name):
+                continue
+            if row.on in self._picks or is_project:
                 specifiers = [parse_specifier(text) for text in row.versions]
                 is_allowed = any(one.allows(self.chosen[row.on].version) for one in specifiers)
                 yield _Need(row.on, f"{name} requires {row.on}", _always if is_allowed else _never)
+
+    def _is_about(self, row: Requires, name: str) -> bool:
+        """Return whether a row is about the release itself, or about a wheel that is one of its files."""
+        if not row.is_of_wheel or name not in self._picks:
+            return True
+        read = {wheel.sha256 for wheel in self._answer.catalog.wheel.values() if wheel.package == name}
+        return any(not file.sha256 or file.sha256 in read for file in self._picks[name].files)
+
+    def _content(self, name: str) -> Iterator[_Need]:
+        """Yield what the content of the file of a project requires."""
+        pick = self._picks.get(name)
+        content = self._answer.contents.content_of(pick.files[0]) if pick and pick.files else None
+        if content is None:
+            return
+        judgement = judged(content, self._answer.request.target.gfx)
+        if judgement.state == "does-not-fit":
+            yield _Need(name, f"{name} {judgement.evidence}", _never)
+        if content.rocm:
+            allows = parse_specifier(content.rocm).allows
+            yield _Need("rocm", f"{name} requires rocm{content.rocm}", allows)
 
     def _metadata(self, name: str) -> Metadata | None:
         if not self._answer.was_read(name):

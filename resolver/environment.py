@@ -38,6 +38,7 @@ NEWEST_PATCH = 99
 _OLDEST_GLIBC = 5  # manylinux1
 _NAMED_MANYLINUX = {5: "manylinux1", 12: "manylinux2010", 17: "manylinux2014"}
 _WHEEL_TAGS = 3
+_PLATFORM = "platform"
 
 
 class Environment:
@@ -183,33 +184,40 @@ class Environment:
         tags = wheel.removesuffix(".whl").rsplit("-", _WHEEL_TAGS)[1:]
         key = "-".join(tags)
         if key not in self._ranks:
-            supported = self._supported
             ranks = [
-                supported[tag]
+                rank
                 for interpreter in tags[0].split(".")
                 for abi in tags[1].split(".")
                 for platform in tags[2].split(".")
-                if (tag := f"{interpreter}-{abi}-{platform}".lower()) in supported
+                if (rank := self._rank_of(f"{interpreter}-{abi}".lower(), platform.lower())) is not None
             ]
             self._ranks[key] = min(ranks, default=None)
         return self._ranks[key]
 
+    def _rank_of(self, python: str, platform: str) -> int | None:
+        """Return the rank of a tag in the order of `packaging.tags`: first by Python, then by platform."""
+        place = 0 if platform == "any" else self._platforms.get(platform)
+        order = self._pythons_of_tags.get(f"{python}-{'any' if platform == 'any' else _PLATFORM}")
+        return None if place is None or order is None else order * len(self._platforms) + place
+
     @cached_property
-    def _supported(self) -> dict[str, int]:
+    def _platforms(self) -> dict[str, int]:
+        platforms = platform_tags(self.glibc or f"2.{NEWEST_PATCH}", self.machine)
+        return {platform: place for place, platform in enumerate(platforms)}
+
+    @cached_property
+    def _pythons_of_tags(self) -> dict[str, int]:
+        """The order of interpreters and ABIs; one platform stands for all of them, which are many."""
         from packaging.tags import compatible_tags, cpython_tags
 
         version = tuple(int(part) for part in self.python.split("."))
-        platforms = platform_tags(self.glibc or f"2.{NEWEST_PATCH}", self.machine)
         interpreter = f"cp{version[0]}{version[1]}"
         tags = [
             # Without abis, packaging would use the ABIs of the interpreter that runs matrix.
-            *cpython_tags(version, [interpreter], platforms),
-            *compatible_tags(version, interpreter, platforms),
+            *cpython_tags(version, [interpreter], [_PLATFORM]),
+            *compatible_tags(version, interpreter, [_PLATFORM]),
         ]
-        ranks: dict[str, int] = {}
-        for tag in tags:
-            ranks.setdefault(str(tag), len(ranks))
-        return ranks
+        return {str(tag): order for order, tag in reversed(list(enumerate(tags)))}
 
     def oldest_glibc(self, wheel: str) -> int | None:
         """Return the minor version of the oldest glibc 2 that a wheel runs on; 0 if any, None if none.

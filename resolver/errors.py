@@ -15,14 +15,24 @@ exit      meaning
 from __future__ import annotations
 
 import copyreg
+from copy import copy
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
 EXIT_INTERRUPTED = 130
+IDS = {
+    "bad-wheel": "The build backend produced a file that is not a valid wheel.",
+    "hash-mismatch": "A file does not have the pinned hash.",
+    "image-changed": "The base image differs from the image that the lock was resolved for.",
+    "index-damaged": "An index is damaged.",
+    "probe": "The reply of a probe cannot be read.",
+    "recipe": "A recipe cannot build the requested wheel; nothing was compiled.",
+}
+"""The ids of errors that have no class, because nothing handles them apart, with their meaning."""
 
 
 class MatrixError(Exception):
@@ -34,17 +44,28 @@ class MatrixError(Exception):
         What failed and why, in one or more sentences.
     hint
         What to do next; empty if there is no useful advice.
+    id
+        One of `IDS`; by default, the id of the class.
     """
 
     exit_code: ClassVar[int] = 1
-    id: ClassVar[str] = "failed"
+    id: str = "failed"
 
-    def __init__(self, message: str, *, hint: str = "") -> None:
+    def __init__(self, message: str, *, hint: str = "", id: str = "") -> None:  # noqa: A002
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.id = id or self.id
         self.details: Mapping[str, Any] = {}
         """Additional keys of the JSON error document."""
+
+    def changed(self, *, message: str = "", hint: str = "", **details: object) -> Self:
+        """Return a copy with another message or hint, or with more details."""
+        other = copy(self)
+        other.args = (message or self.message,)
+        other.message, other.hint = message or self.message, hint or self.hint
+        other.details = {**self.details, **details}
+        return other
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return the state for pickling, because the constructors take arguments other than `args`."""
@@ -132,7 +153,7 @@ class InternalError(MatrixError):
 
 
 class TooLargeError(MatrixError):
-    """The search reached its step limit."""
+    """The search reached a limit."""
 
     id = "too-large"
 
@@ -141,24 +162,6 @@ class SourceError(MatrixError):
     """A source cannot be downloaded or unpacked."""
 
     id = "source"
-
-
-class HashMismatchError(MatrixError):
-    """A file does not have the pinned hash."""
-
-    id = "hash-mismatch"
-
-
-class RecipeError(MatrixError):
-    """A recipe cannot build the requested wheel; nothing was compiled."""
-
-    id = "recipe"
-
-
-class ImageChangedError(MatrixError):
-    """The base image differs from the image that the lock was resolved for."""
-
-    id = "image-changed"
 
 
 class CommandError(MatrixError):
@@ -192,17 +195,11 @@ class TooSlowError(CommandError):
 
 
 class BuildError(MatrixError):
-    """A wheel could not be built; the index is unchanged."""
+    """A wheel could not be built; it is not in the index."""
 
     id = "build-failed"
     findings: tuple[Any, ...] = ()
     """The causes that its log shows."""
-
-
-class RawWheelError(MatrixError):
-    """The build backend produced a file that is not a valid wheel."""
-
-    id = "bad-wheel"
 
 
 class AuditError(MatrixError):
@@ -210,12 +207,6 @@ class AuditError(MatrixError):
 
     id = "audit"
     findings: tuple[Any, ...] = ()
-
-
-class ProbeError(MatrixError):
-    """The reply of a probe cannot be read."""
-
-    id = "probe"
 
 
 class ProvenanceError(MatrixError):
@@ -230,12 +221,6 @@ class NameTakenError(MatrixError):
     id = "name-taken"
 
 
-class DamagedIndexError(MatrixError):
-    """An index is damaged."""
-
-    id = "index-damaged"
-
-
 _MOST_NAMES = 12
 _MOST_GUESSES = 6
 _CHARACTERS_PER_TYPO = 5
@@ -243,8 +228,13 @@ _CHARACTERS_PER_TYPO = 5
 _MIN_PREFIX = 4
 
 
-def did_you_mean(typed: str, known: Iterable[str]) -> str:
+def did_you_mean(typed: str, known: Iterable[str], *, typos: int = 1) -> str:
     """Return a hint with the known names that are closest to the typed name.
+
+    Parameters
+    ----------
+    typos
+        Number of typos that even a short name may have. More than one suits short lists only.
 
     Returns
     -------
@@ -257,22 +247,26 @@ def did_you_mean(typed: str, known: Iterable[str]) -> str:
     'Did you mean apex?'
     >>> did_you_mean("gfx90b", ["gfx950", "gfx90a"])
     'Did you mean gfx90a?'
+    >>> did_you_mean("transformer", ["transformer-engine", "transformers"])
+    'Did you mean transformers?'
     >>> did_you_mean("zzz", ["torch", "apex"])
     'Known: torch, apex.'
     >>> did_you_mean("transformers", ["torch", "transformer-engine"])
     'Known: torch, transformer-engine.'
+    >>> did_you_mean("cotaner", ["cotainr", "tykky"], typos=2)
+    'Did you mean cotainr?'
     """
     names = list(dict.fromkeys(known))
     if not names:
         return ""
-    if close := closest_names(typed, names):
+    if close := closest_names(typed, names, typos=typos):
         *others, last = close[:_MOST_GUESSES]
         return f"Did you mean {', '.join(others)} or {last}?" if others else f"Did you mean {last}?"
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return f"Known: {', '.join(names[:_MOST_NAMES])}{more}."
 
 
-def closest_names(typed: str, known: Iterable[str]) -> list[str]:
+def closest_names(typed: str, known: Iterable[str], *, typos: int = 1) -> list[str]:
     """Return the known names of which the typed name may be a misspelling, all equally close to it.
 
     Examples
@@ -281,14 +275,14 @@ def closest_names(typed: str, known: Iterable[str]) -> list[str]:
     (['triton'], [])
     """
     distance = {name: _distance(typed.lower()[:100], name.lower()) for name in known}
-    best = min(distance.values(), default=(len(typed), 0))
-    if best[0] > max(1, len(typed) // _CHARACTERS_PER_TYPO) or best[1] >= 0:
+    best = min(distance.values(), default=(len(typed), 0, 0))
+    if best[0] > max(typos, len(typed) // _CHARACTERS_PER_TYPO) or best[1] >= 0:
         return []
     return [name for name in distance if distance[name] == best]
 
 
-def _distance(typed: str, name: str) -> tuple[int, int]:
-    """Return the number of typos between two words; a longer common prefix breaks ties.
+def _distance(typed: str, name: str) -> tuple[int, int, int]:
+    """Return the number of typos between two words; a longer common prefix, then a shorter end, break ties.
 
     A typo is a missing, additional or wrong character, or two swapped ones (optimal string alignment).
     A missing end of a name counts as one typo (``mamba``), an additional "py" as none (``pytorch``).
@@ -298,9 +292,9 @@ def _distance(typed: str, name: str) -> tuple[int, int]:
     equal = (one == other for one, other in zip(typed, name, strict=False))
     prefix = sum(takewhile(bool, equal))
     if typed == f"py{name}":
-        return 0, -1
+        return 0, -1, 0
     if len(typed) >= _MIN_PREFIX and name.startswith(typed):
-        return int(typed != name), -prefix
+        return int(typed != name), -prefix, len(name) - prefix
     before: list[int] = []
     row = list(range(len(name) + 1))
     for i, character in enumerate(typed, start=1):
@@ -309,4 +303,4 @@ def _distance(typed: str, name: str) -> tuple[int, int]:
             row.append(min(before[j] + 1, row[-1] + 1, before[j - 1] + (character != other)))
             if i > 1 and j > 1 and character == name[j - 2] and typed[i - 2] == other:
                 row[j] = min(row[j], above[j - 2] + 1)
-    return row[-1], -prefix
+    return row[-1], -prefix, 0

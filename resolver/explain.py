@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import combinations
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,6 +11,7 @@ import msgspec
 from resolver.choices import ALWAYS, Link
 from resolver.compiling.clauses import OTHER_ARCHITECTURES
 from resolver.compiling.request import NEEDS_PYTHON
+from resolver.errors import TooLargeError
 from resolver.model import Conflict, CoreItem
 from resolver.problem import ABSENT, Demand, Relation, Row
 from resolver.search import Search
@@ -23,8 +24,20 @@ if TYPE_CHECKING:
 
 MAX_CORE_ITEMS = 10
 """A larger core is written in fewer sentences."""
+_MOST_WORK = 100_000
+"""Statements in all proofs that are tried to find the necessary ones."""
+_MOST_JOINED = 30
+"""Maximum number of texts in a sentence that was joined from others."""
 _MOST_PREDICATES = 3
 """Maximum number of different requirements to list for the releases of one distribution."""
+
+_PLURALS = {
+    "requires": "require",
+    "has": "have",
+    "is": "are",
+    "was": "were",
+    "contains": "contain",
+}
 
 
 class LinkGroup(msgspec.Struct, frozen=True, eq=False):
@@ -67,18 +80,19 @@ class LinkGroup(msgspec.Struct, frozen=True, eq=False):
         rest = sum(map(len, versions.values())) - sum(map(len, list(versions.values())[:_MOST_PREDICATES]))
         if rest:
             releases = "other release has" if rest == 1 else "other releases have"
-            parts.append(f"{rest} {releases} similar requirements")
+            parts.append(f"{rest} {releases} similar {'requirements' if first.object else 'problems'}")
         return CoreItem("; ".join(parts), "fact", first.source)
 
 
 def _plural(predicate: str) -> str:
     verb, _, rest = predicate.partition(" ")
-    return f"{ {'requires': 'require', 'has': 'have', 'is': 'are', 'was': 'were'}.get(verb, verb) } {rest}"
+    return f"{_PLURALS.get(verb, verb)} {rest}"
 
 
 Constraint = Demand | Relation | LinkGroup
 _Terms = list[dict[int, int]]
 _Sentence = tuple[Constraint, CoreItem]
+_Row = tuple[Constraint, list[CoreItem]]
 
 
 def explain_conflict(request: Request, refuted: Refuted) -> tuple[Conflict, list[Constraint]]:
@@ -99,13 +113,20 @@ def _core(refuted: Refuted) -> list[Constraint]:
 def _core_with_links(refuted: Refuted) -> list[Constraint]:
     """Return demands, relations and links that conflict, none of which can be left out.
 
-    The facts about the platform are left out first, then metadata, the request last.
+    The facts about the platform are left out first, then metadata, the request last. The work is limited:
+    of a conflict with hundreds of releases, some that could be left out may remain.
     """
     session = refuted.session
+    work = 0
     links = _grouped(refuted)
     always = [stated.terms for stated in session.search.stated if stated.reason is ALWAYS]
 
     def used(items: Sequence[Constraint]) -> list[Constraint] | None:
+        nonlocal work
+        work += len(items)
+        if work > _MOST_WORK:
+            msg = "The conflict has too many statements."
+            raise TooLargeError(msg, hint="Request fewer packages.")
         search = Search()
         for everything in session.search.everything:
             search.add_variable(everything)
@@ -131,14 +152,20 @@ def _core_with_links(refuted: Refuted) -> list[Constraint]:
 
 
 def _grouped(refuted: Refuted) -> dict[int, tuple[LinkGroup, _Terms]]:
-    """Return the statements of the proof about projects, each group with its incompatibilities."""
+    """Return the statements of the proof about projects, each group with its incompatibilities.
+
+    The releases of a project that cannot be used for too many different reasons are one group.
+    """
     session = refuted.session
     used = {id(link) for link in refuted.links}
+    alone = {(link.subject, link.predicate) for link in refuted.links if link.subject and not link.object}
+    reasons = Counter(subject for subject, _ in alone)
     grouped: dict[tuple[str, str, str], tuple[list[Link], _Terms]] = {}
     for stated in session.search.stated:
         link = stated.reason
         if isinstance(link, Link) and id(link) in used:
-            key = (link.subject, link.object, "" if link.subject and link.object else link.predicate)
+            is_one = bool(link.subject and link.object) or reasons[link.subject] > MAX_CORE_ITEMS
+            key = (link.subject, link.object, "" if is_one else link.predicate)
             links, terms = grouped.setdefault(key, ([], []))
             links.append(link)
             terms.append(stated.terms)
@@ -223,39 +250,44 @@ def _names(constraint: Constraint) -> tuple[str, ...]:
     return constraint.subject.name, constraint.object.name
 
 
-def _joined(sentences: list[_Sentence]) -> list[CoreItem]:
+def _joined(sentences: Sequence[_Sentence]) -> list[CoreItem]:
     """Join the sentences of a long core, the most closely related ones first."""
-    for related in (_same_pair, _same_subject, _same_kind):
-        while len(sentences) > MAX_CORE_ITEMS:
-            pairs = combinations(range(len(sentences)), 2)
-            pair = next((pair for pair in pairs if related(*(sentences[at] for at in pair))), None)
-            if pair is None:
-                break
-            first, second = pair
-            sentences[first] = (sentences[first][0], _both(sentences[first][1], sentences[second][1]))
-            del sentences[second]
-    return [item for _, item in sentences]
+    rows = [(constraint, [item]) for constraint, item in sentences]
+    keys: tuple[Callable[[Constraint, CoreItem], Hashable], ...] = (_pair, _subject_of, _kind)
+    for key in keys:
+        excess, joined = len(rows) - MAX_CORE_ITEMS, dict[Hashable, _Row]()
+        for row in rows:
+            same = key(row[0], row[1][0])
+            if same in joined and excess > 0:
+                joined[same][1].extend(row[1])
+                excess -= 1
+            else:
+                joined[id(row) if same in joined else same] = row
+        rows = [*joined.values()]
+    return [_all_of(items) for _, items in rows]
 
 
-def _same_pair(one: _Sentence, other: _Sentence) -> bool:
-    """Check whether two sentences are relations between the same components."""
-    facts = all(not isinstance(constraint, Demand) for constraint, _ in (one, other))
-    return facts and {*_names(one[0])} == {*_names(other[0])}
+def _pair(constraint: Constraint, _: CoreItem) -> Hashable:
+    """Return the components of a fact; demands have no common key."""
+    return constraint if isinstance(constraint, Demand) else frozenset(_names(constraint))
 
 
-def _same_subject(one: _Sentence, other: _Sentence) -> bool:
-    return _same_kind(one, other) and _names(one[0])[0] == _names(other[0])[0]
+def _subject_of(constraint: Constraint, item: CoreItem) -> Hashable:
+    return item.kind, _names(constraint)[0]
 
 
-def _same_kind(one: _Sentence, other: _Sentence) -> bool:
-    return one[1].kind == other[1].kind
+def _kind(_: Constraint, item: CoreItem) -> Hashable:
+    return item.kind
 
 
-def _both(one: CoreItem, other: CoreItem) -> CoreItem:
-    """Join two items without losing text or sources."""
-    text = one.text if other.text == one.text else f"{one.text}; {other.text}"
-    sources = dict.fromkeys([*one.source.split(" ; "), *other.source.split(" ; ")])
-    return CoreItem(text, one.kind, " ; ".join(sources))
+def _all_of(items: Sequence[CoreItem]) -> CoreItem:
+    """Join items without losing sources; of very many texts, the first ones remain."""
+    texts = list(dict.fromkeys(item.text for item in items))
+    rest = len(texts) - _MOST_JOINED
+    if rest > 1:
+        texts[_MOST_JOINED:] = [f"and {rest} similar statements"]
+    sources = dict.fromkeys(source for item in items for source in item.source.split(" ; "))
+    return CoreItem("; ".join(texts), items[0].kind, " ; ".join(sources))
 
 
 def subjects_left(

@@ -7,14 +7,14 @@ build `Edge` or both. Names and edges are in sorted order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import networkx
 from msgspec.structs import replace
 
-from resolver.errors import CycleError
+from resolver import order
 from resolver.model import Distribution, Edge, Resolution
 from resolver.notebook import html_table
 
@@ -23,6 +23,8 @@ PIP = "pip"
 
 
 if TYPE_CHECKING:
+    from resolver.facts.schema import EdgeKind
+
     _StrGraph = networkx.DiGraph[str]
 else:
     _StrGraph = networkx.DiGraph  # at run time it takes no parameter
@@ -64,23 +66,34 @@ def build_graph(resolution: Resolution) -> networkx.DiGraph[str]:
     for edge in edges:
         before = graph.edges.get((edge.subject, edge.object), {"needs": ()})
         graph.add_edge(edge.subject, edge.object, needs=(*before["needs"], edge))
-    if not networkx.is_directed_acyclic_graph(graph):
-        raise _cycle_error(graph)
+    generations(graph)
     return graph
 
 
 def generations(graph: networkx.DiGraph[str]) -> tuple[tuple[str, ...], ...]:
-    """Return the install order: each generation needs only members of earlier generations."""
-    groups = networkx.topological_generations(graph.reverse(copy=False))
-    return tuple(tuple(sorted(group)) for group in groups)
+    """Return the install order: each generation needs only members of earlier generations.
+
+    Raises
+    ------
+    CycleError
+        The edges form a cycle.
+    """
+    return order.generations(graph, edges_of_graph(graph))
+
+
+def needs_of(
+    graph: networkx.DiGraph[str], names: Iterable[str], kinds: Container[EdgeKind] = ("run", "build")
+) -> set[str]:
+    """Return these distributions and everything that they need through edges of these kinds."""
+    edges = [(edge.subject, edge.object) for edge in edges_of_graph(graph) if edge.kind in kinds]
+    part: networkx.DiGraph[str] = networkx.DiGraph(edges)
+    needed = set(names)
+    return needed.union(*(networkx.descendants(part, name) for name in needed if name in part))
 
 
 def with_needs(graph: networkx.DiGraph[str], names: Iterable[str]) -> networkx.DiGraph[str]:
     """Return the part of the graph that these distributions need, including themselves."""
-    part = set(names)
-    for name in names:
-        part |= networkx.descendants(graph, name)
-    return graph.subgraph(part)
+    return graph.subgraph(needs_of(graph, names))
 
 
 def roots(graph: networkx.DiGraph[str]) -> list[str]:
@@ -112,10 +125,3 @@ def _merged(edges: Iterable[Edge]) -> list[Edge]:
             edge = replace(same, declared=declared, requirement=", ".join(texts))  # noqa: PLW2901
         merged[key] = edge
     return list(merged.values())
-
-
-def _cycle_error(graph: networkx.DiGraph[str]) -> CycleError:
-    steps = networkx.find_cycle(graph)
-    needs = [edge for step in steps for edge in graph.edges[step[:2]]["needs"]]
-    path = [steps[0][0], *(step[1] for step in steps)]
-    return CycleError(path, to_build=any(edge.kind == "build" for edge in needs))

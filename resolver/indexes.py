@@ -8,14 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 
 from resolver.texts import Digest, FileName, Url
 
 if TYPE_CHECKING:
+    from resolver.content import Content
     from resolver.facts import schema
+
+
+IndexStrategy = Literal["first-index", "unsafe-best-match"]
+"""Which indexes count for a project: the first one that has it, or all of them, as for pip."""
 
 
 class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
@@ -100,13 +105,16 @@ class PackageIndexes(Protocol):
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """The URLs of the indexes in order of preference, without credentials and trailing slash."""
+        """The indexes in order of preference, then find-links; without credentials and trailing slash."""
 
     def at(self, url: str) -> PackageIndexes:
         """Return the single index at a URL, which need not be one of `urls`."""
 
     def project(self, name: str) -> Project | None:
-        """Return a project with the releases of all indexes, or None if no index has it.
+        """Return a project, or None if no index has it.
+
+        It has the releases of the first index that has more of it than wheels that we built (`label`), and
+        of all find-links locations. With the strategy ``unsafe-best-match`` it has those of all indexes.
 
         Raises
         ------
@@ -151,6 +159,26 @@ class PackageIndexes(Protocol):
             An index cannot be reached, and its reply is not cached.
         SourceError
             The metadata is broken, or contradicts the file; the message contains index, project and file.
+        """
+
+    def content(self, file: File, metadata: Metadata | None) -> Content | None:
+        """Return what a wheel or an sdist contains; None if nothing in it is compiled.
+
+        How much of the file is read depends on the file and its metadata only.
+
+        Parameters
+        ----------
+        file
+            The wheel or sdist.
+        metadata
+            The metadata of its release, if it is known.
+
+        Raises
+        ------
+        EnvironmentLacksError
+            An index cannot be reached, and its reply is not cached.
+        SourceError
+            The wheel is broken; the message contains index, project and file.
         """
 
     def is_cached(self, name: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from datetime import date
 
     from resolver.environment import Environment
-    from resolver.indexes import PackageIndexes
+    from resolver.indexes import File, PackageIndexes
     from resolver.model import Requirement
 
 _MOST_RELEASES = 25
@@ -65,6 +65,11 @@ class LookAhead:
             if name in self._remote or not self._indexes.is_cached(name):
                 self._remote.add(name)
                 self._indexes.submit(partial(self._fetch, requirement, environment))
+
+    def read(self, releases: Iterable[Sequence[File]]) -> None:
+        """Start to read the metadata of releases, each given by its files."""
+        for files in releases:
+            self._indexes.submit(partial(self._indexes.metadata, files, allow_dynamic=self._allow_dynamic))
 
     def _fetch(self, requirement: Requirement, environment: Environment) -> None:
         """Fetch a project, the metadata of its likely release, and its requirements; runs in a thread."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from resolver.content import ExcludedFile, Judgement
 from resolver.errors import UsageError, did_you_mean
 from resolver.facts.schema import Backend, EdgeKind, Git, Patch, Sdist, Status
 from resolver.indexes import File
@@ -208,6 +209,10 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether to build every distribution that has a recipe, even if wheels are published."""
     facts_files: tuple[FactsFile, ...] = ()
     """All files of facts that were read over the shipped ones, weakest first."""
+    no_content_check: bool = False
+    """Whether releases are chosen without a look at the content of their wheels."""
+    excluded: tuple[ExcludedFile, ...] = ()
+    """Files that do not fit, as a complete reading after an earlier resolution has shown."""
     dated: bool = False
     """Whether the user named a day in the past. Then releases without a known date are not candidates."""
 
@@ -240,6 +245,9 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     alias_of: str = ""
     """The distribution that this alias stands for: our wheel of this name only requires that distribution."""
     facts: tuple[Fact, ...] = ()
+    content: Judgement | None = None
+    """Whether its first file fits, judged by its content. None if nothing in it is compiled, or if it is part
+    of the catalog, whose facts decide."""
 
     @property
     def key(self) -> str:
@@ -336,7 +344,9 @@ class Resolution(
     """Install order: each group needs only members of earlier groups."""
     edges: tuple[Edge, ...] = ()
     left_open: tuple[str, ...] = ()
-    """Descriptions of the distributions that are not locked because no index could be reached."""
+    """Descriptions of the distributions that are not locked, because their metadata could not be read."""
+    indexes: tuple[Url, ...] = ()
+    """The indexes of the user other than PyPI, in order of preference, if it leaves distributions to pip."""
     notes: tuple[str, ...] = ()
     """Remarks that need no action."""
     warnings: tuple[str, ...] = ()

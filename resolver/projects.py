@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from functools import reduce
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial, reduce
 from operator import or_
 from typing import TYPE_CHECKING
 
 from resolver.choices import ALWAYS, Choices, Installed, Link, is_prerelease, names_prerelease
 from resolver.compiling.clauses import REQUEST
+from resolver.compiling.known_bad import concerning
+from resolver.content import evidence_against
+from resolver.errors import TooLargeError
 from resolver.model import layer
 from resolver.problem import ABSENT, bits
 from resolver.requirements import TRITON_NAMES
 from resolver.rules import EVERYWHERE, Context, Exclusion, judge
-from resolver.versions import join_words, parse_specifier
+from resolver.search import is_required
+from resolver.versions import join_words, parse_specifier, satisfies
 from resolver.world import LENIENT, STRICT, Terms, is_limit
 
 if TYPE_CHECKING:
-    from resolver.facts.schema import Requires
+    from resolver.environment import Environment
+    from resolver.facts.schema import KnownBad, Requires
     from resolver.indexes import File
     from resolver.problem import Variable
     from resolver.rules import Judged
@@ -27,6 +32,8 @@ _MOST_CHECKED = 25
 """Number of releases to check at a time until one can be installed."""
 _MOST_UNREADABLE = 5
 """A project is not considered any more after this many releases whose metadata cannot be read."""
+_MOST_PROJECTS = 2_000
+"""Number of projects and extras in a search; large environments have 500."""
 _MOST_PASSED = 3
 """Number of releases before an sdist among which a release with a wheel is preferred to it."""
 _FIRST = (-1, 0, 0, "")
@@ -81,6 +88,8 @@ class Projects:
         self._wheels_only: dict[str, int] = {}
         self._lenient = -1
         """The variable that decides whether some patch releases of Python are enough; -1 if not needed."""
+        self._files: dict[tuple[str, int], Sequence[File]] = {}
+        self._to_install: dict[tuple[str, int, Environment], tuple[File, ...]] = {}
         self._unreadable: dict[str, int] = {}
         """By project, the mask of the releases whose metadata cannot be read."""
 
@@ -98,6 +107,11 @@ class Projects:
         releases = base.releases if base else self.index.candidates(name, self.world.torches())
         if releases is None:
             return None
+        if len(self.open) >= _MOST_PROJECTS:
+            msg = (
+                f"The search stopped after {_MOST_PROJECTS} projects and extras without an answer, at {key}."
+            )
+            raise TooLargeError(msg, hint="Request fewer packages, or pin or exclude those that require it.")
         choices = self.open[key] = Choices(name, extra, releases)
         self.nodes_of.setdefault(name, []).append(choices)
         choices.number = self.search.add_variable(choices.everything)
@@ -229,8 +243,28 @@ class Projects:
             )
 
         return Context(
-            self.request.target.date, self.targets, is_pinned, self._allows_prereleases(choices), any_patch
+            self.request.target.date,
+            self.targets,
+            is_pinned,
+            self._allows_prereleases(choices),
+            partial(evidence_against, self.request.excluded, name),
+            partial(self._known_problem, name),
+            any_patch,
         )
+
+    def _known_problem(self, name: str, version: str) -> str:
+        """Return why a known-bad row excludes a release, alone; empty if none does."""
+        rows = self._bad_releases.get(name, ())
+        return next((row.problem for row in rows if satisfies(version, row.combination[name])), "")
+
+    @cached_property
+    def _bad_releases(self) -> dict[str, list[KnownBad]]:
+        """The known-bad rows about one project only, by project."""
+        found: dict[str, list[KnownBad]] = {}
+        for row in concerning(self.world.catalog, self.request.target):
+            if row.effect == "refuse" and len(row.combination) == 1:
+                found.setdefault(next(iter(row.combination)), []).append(row)
+        return found
 
     def _allows_prereleases(self, choices: Choices) -> bool:
         if choices.allows_prereleases is None:
@@ -356,14 +390,39 @@ class Projects:
 
     def files_of(self, choices: Choices, bit: int) -> Sequence[File]:
         """Return the files of a release that any Python may install; none if it is excluded."""
-        judged = self.judge(choices, bit)
-        return () if judged.is_excluded else self.targets.files(judged.files)
+        key = choices.name, bit
+        files = self._files.get(key)
+        if files is None:
+            judged = self.judge(choices, bit)
+            files = self._files[key] = [] if judged.is_excluded else self.targets.files(judged.files)
+        return files
+
+    def chosen(self) -> Iterator[tuple[Choices, int]]:
+        """Yield the projects of the answer, each with the number of the bit of its release."""
+        for choices in self.open.values():
+            domain = self.search.domains[choices.number]
+            if is_required(domain) and not choices.extra:
+                yield choices, domain.bit_length() - 1
+
+    def to_install(self, choices: Choices, bit: int, environment: Environment) -> tuple[File, ...]:
+        """Return the files of a release that the chosen Python may install; none if it is preinstalled."""
+        if choices.name in self.world.installed or isinstance(choices.release(bit), Installed):
+            return ()
+        key = choices.name, bit, environment
+        known = self._to_install.get(key)
+        if known is None:
+            files = self.judge(choices, bit).files
+            found = environment.installable(files)
+            found = found or self.world.environment(any_patch=True).installable(files)
+            known = self._to_install[key] = tuple(found)
+        return known
 
     def skip(self, choices: Choices, mask: int, problem: str, *, is_read: bool = False) -> None:
         """Exclude a release with bad metadata; after a few that cannot be read, also the rest."""
         version = choices.release(mask.bit_length() - 1).version
         self.skipped[f"{choices.name} {version}"] = problem
-        source = self.index.url(choices.name) or self.index.indexes.urls[0]
+        files = self.files_of(choices, mask.bit_length() - 1)
+        source = self.index.url(choices.name) or files[0].index or self.index.indexes.urls[0]
         self.search.add({choices.number: mask}, Link(choices.key, "", version, problem, source))
         if is_read:
             return

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from resolver.choices import Link
 from resolver.compiling.clauses import REQUEST
 from resolver.compiling.request import closest_versions
-from resolver.errors import EnvironmentLacksError, SourceError, UsageError, did_you_mean
+from resolver.content import evidence_against
+from resolver.errors import EnvironmentLacksError, SourceError, UsageError
 from resolver.facts.catalog import applies, is_elsewhere
 from resolver.look_ahead import LookAhead
+from resolver.names import hint_for_unknown, reject_wrong_name, stub
+from resolver.problem import ABSENT, bits
 from resolver.requirements import (
     TRITON_NAMES,
     is_for_cuda,
@@ -28,6 +32,9 @@ if TYPE_CHECKING:
     from resolver.projects import Projects
     from resolver.search import Assumption
     from resolver.world import World
+
+_SOME_READ = 3
+"""Number of releases of a project that were read before more are read at once."""
 
 
 class Requirements:
@@ -65,6 +72,8 @@ class Requirements:
         self.dynamic: set[tuple[str, str]] = set()
         self.lacking: dict[Assumption, list[str]] = {}
         self.needing_cuda: dict[str, tuple[str, str]] = {}
+        self._ahead: dict[int, int] = {}
+        """By project, the mask of the releases that were read ahead."""
         self._look_ahead = LookAhead(
             world.index.indexes,
             self.request.target.date,
@@ -116,18 +125,20 @@ class Requirements:
         if self.triton.is_of_torch(name):
             self._require_triton(when, requirement, link)
             return
+        if not requirement.url and name not in self.world.installed:
+            reject_wrong_name(self.world.catalog, name)
         nodes = self._projects.nodes(name, requirement.extras)
         if not nodes:
             msg = (
                 f"No index has the project {shorten(name)!r}. Searched: {', '.join(self.index.indexes.urls)}."
             )
-            hint = did_you_mean(name, self.world.bound)
-            raise UsageError(msg, hint=hint if hint.startswith("Did") else "Check the name.")
+            raise UsageError(msg, hint=hint_for_unknown(name, self.world.bound, self.index.candidates))
         if not nodes[0].allowed_by(requirement.specifier) and not when:
             but = self._but_url(nodes[0], 0)
             msg = f"No release of {name} matches {shorten(requirement.text)!r}{but}."
             versions = [release.version for release in nodes[0].releases]
-            raise UsageError(msg, hint=closest_versions(requirement, versions))
+            hints = (closest_versions(requirement, versions), self.index.ignored(name))
+            raise UsageError(msg, hint=" ".join(filter(None, hints)))
         for choices in nodes:
             allowed = choices.allowed_by(requirement.specifier)
             terms = {**when, choices.number: choices.everything & ~allowed}
@@ -163,13 +174,30 @@ class Requirements:
         except (UsageError, ValueError) as error:
             self._projects.skip(choices, mask, f"has an invalid requirement: {error}", is_read=True)
 
+    def read_ahead(self, choices: Choices, mask: int, domain: int) -> None:
+        """Read more releases of a project at once if its choice is another one that was not read yet.
+
+        A project of which some releases were read has conflicts, so the search probably goes on to its next
+        releases: as many again are read. uv does the same (its ``BatchPrefetcher``).
+        """
+        read, ahead = self._projects.read.get(choices.number, 0), self._ahead.get(choices.number, 0)
+        count = read.bit_count()
+        if count < _SOME_READ or mask & (read | ahead):
+            return
+        following = list(islice(bits(domain & ~(read | ahead | ABSENT)), count))
+        self._ahead[choices.number] = ahead | sum(1 << bit for bit in following)
+        releases = (self._projects.files_of(choices, bit) for bit in following)
+        self._look_ahead.read(files for files in releases if files)
+
     def _metadata_of(self, choices: Choices, mask: int) -> Metadata | None:
         """Return the metadata of a release; exclude the release if its metadata cannot be used."""
         bit = mask.bit_length() - 1
         try:
             metadata = self.index.requirements(self._projects.files_of(choices, bit))
         except SourceError as error:
-            self._projects.skip(choices, mask, f"has broken metadata: {error.message}")
+            # Without the name of the file, releases with the same defect are one line of a conflict.
+            reason = error.__cause__ or error.message.rstrip(".")
+            self._projects.skip(choices, mask, f"has broken metadata: {reason}")
             return None
         if metadata is None:
             self._projects.skip(choices, mask, "has no metadata that can be read without running its code")
@@ -266,7 +294,11 @@ class Requirements:
     def _require_open(self, terms: Terms, requirement: Requirement, link: Link) -> bool:
         """Add a requirement on any other distribution; return whether a project may satisfy it."""
         obstacle = self._obstacle_to(requirement)
-        nodes = [] if obstacle else self._projects.nodes(requirement.name, requirement.extras)
+        nodes: list[Choices] = []
+        try:
+            nodes = [] if obstacle else self._projects.nodes(requirement.name, requirement.extras)
+        except SourceError as error:
+            obstacle = f"whose page is broken: {error.message.rstrip('.')}"
         if not nodes:
             text = f"{link.predicate}, {obstacle or 'which no index has'}"
             if is_for_cuda(requirement.name):
@@ -291,7 +323,7 @@ class Requirements:
             return "which is for CUDA"
         if requirement.url and not self.index.url(name):
             return "whose URL is used only if the request contains it"
-        return ""
+        return "" if name in self.world.installed or self.index.url(name) else stub(self.world.catalog, name)
 
     def _but_url(self, choices: Choices, allowed: int) -> str:
         """Return the end of a message about a requirement that a direct reference does not meet."""
@@ -311,16 +343,10 @@ class Requirements:
                 if row.on not in known and applies(row, candidate.release):
                     self._projects.add_row(row, name, {number: mask}, candidate.version)
         files = self._files(candidate, number, mask)
-        if not files:
+        if not files or self._is_excluded(candidate, number, mask, files):
             return
-        try:
-            _, indexes = self.index.offered(candidate, self.world.candidate("torch"))
-            metadata = indexes.metadata(files, allow_dynamic=candidate.origin == "build")
-        except (EnvironmentLacksError, SourceError) as error:
-            self.unread[number, mask] = error.message
-            return
+        metadata = self._metadata_of_closed(candidate, files, number, mask)
         if metadata is None:
-            self.unread[number, mask] = "no index has the metadata"
             return
         try:
             for extra in ("", *self.world.extras_of(name)):
@@ -328,13 +354,41 @@ class Requirements:
         except (UsageError, ValueError) as error:
             self.unread[number, mask] = f"a requirement in its metadata is invalid: {error}"
 
+    def _is_excluded(self, candidate: Candidate, number: int, mask: int, files: Sequence[File]) -> bool:
+        """Exclude a published candidate if the lock excludes one of its files."""
+        name, version = candidate.name, candidate.version
+        evidence = evidence_against(self.request.excluded, name, version, {file.sha256 for file in files})
+        if not evidence or candidate.origin != "published":
+            return False
+        text = f"is excluded in the lock: {evidence}"
+        self.search.add({number: mask}, Link(name, "", version, text, files[0].url))
+        return True
+
+    def _metadata_of_closed(
+        self, candidate: Candidate, files: Sequence[File], number: int, mask: int
+    ) -> Metadata | None:
+        """Return the metadata of a distribution of the catalog; None, with the reason, if it is unknown."""
+        indexes = self.index.offered(candidate, self.world.candidate("torch")).indexes
+        try:
+            metadata = indexes.metadata(files, allow_dynamic=candidate.origin == "build")
+        except SourceError as error:
+            self.unread[number, mask] = error.message
+            return None
+        except EnvironmentLacksError as error:
+            if files[0].index in self.index.indexes.urls:
+                raise
+            self.unread[number, mask] = error.message
+            return None
+        if metadata is None:
+            self.unread[number, mask] = "no index has the metadata"
+        return metadata
+
     def _files(self, candidate: Candidate, number: int, mask: int) -> Sequence[File]:
         """Return the files of a candidate for the most preferred Python; exclude the Pythons without any."""
         release = candidate.release
-        try:
-            offered, indexes = self.index.offered(candidate, self.world.candidate("torch"))
-        except (EnvironmentLacksError, SourceError) as error:
-            self.unread[number, mask] = error.message
+        offered, indexes, problem = self.index.offered(candidate, self.world.candidate("torch"))
+        if problem:
+            self.unread[number, mask] = problem
             return []
         if release is not None and release.git is not None:
             return []

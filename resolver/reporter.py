@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
     from resolver.model import Conflict
 
-TaskState = Literal["waiting", "running", "done", "failed", "skipped"]
+Phase = Literal["waiting", "running", "done", "failed", "skipped"]
 """`waiting`: for another task, for free cores, or in the queue of a batch system."""
 
 
 class Change(TypedDict, total=False):
     """The changed values of a task."""
 
-    state: TaskState
+    state: Phase
     expected: float
     """Seconds that it is expected to run; 0 if unknown."""
     done: float

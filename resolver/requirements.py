@@ -11,7 +11,7 @@ from functools import cache
 
 from resolver.errors import UsageError
 from resolver.model import Requirement
-from resolver.versions import parse_specifier, shorten
+from resolver.versions import is_version, parse_specifier, shorten
 
 _NAME = r"\s*(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)"
 _CLAUSE = r"(?:==|!=|<=|>=|<|>|~=)\s*[A-Za-z0-9.*+_-]+\s*"
@@ -22,8 +22,10 @@ _SPECIFIER = rf"{_CLAUSE}(?:,\s*{_CLAUSE})*"
 _PLAIN = re.compile(
     rf"{_NAME}{_EXTRAS}\s*(?:(?P<specifier>{_SPECIFIER})|\((?P<bracketed>\s*{_SPECIFIER})\)\s*)?"
 )
+_SLIP = re.compile(rf"{_NAME}\s*(?P<operator>=[<>]?|:|\s)\s*v?(?P<version>\d[A-Za-z0-9.*+]*)\s*")
+"""A requirement with a wrong operator, such as ``torch=2.9`` (conda), ``torch 2.9`` or ``torch=>2.9``."""
 _SEPARATORS = re.compile(r"[-_.]+")
-_ROCM_PACKAGE = re.compile(r"rocm|rocm-sdk-.+|rocm-bootstrap|rocm-profiler|amd-[a-z]+-device-.+")
+_ROCM_PACKAGE = re.compile(r"rocm|rocm-sdk(?:-.+)?|rocm-bootstrap|rocm-profiler|amd-[a-z]+-device-.+")
 _CUDA = re.compile(r"^(nvidia|cuda)-|-cu(da)?1[1-9]\d?x?(-|$)")
 _NOT_CUDA = frozenset({"nvidia-ml-py"})  # bindings that can be imported on every machine
 TRITON_NAMES = ("triton", "triton-rocm", "pytorch-triton", "pytorch-triton-rocm")
@@ -74,8 +76,8 @@ def is_rocm_package(name: str) -> bool:
 
     Examples
     --------
-    >>> [is_rocm_package(name) for name in ("rocm", "rocm-sdk-core", "amd-torch-device-gfx942")]
-    [True, True, True]
+    >>> [is_rocm_package(name) for name in ("rocm", "rocm-sdk", "rocm-sdk-core", "amd-torch-device-gfx942")]
+    [True, True, True, True]
     >>> is_rocm_package("rocm-docs-core")
     False
     """
@@ -143,9 +145,7 @@ def _parse_with_packaging(text: str) -> Requirement:
         parsed = Pep508(text)
     except (InvalidRequirement, RecursionError):
         msg = f"{shorten(text)!r} is not a valid requirement."
-        raise UsageError(
-            msg, hint="Write a name, or a name and versions: apex, torch>=2.4, rocm==6.2.*"
-        ) from None
+        raise UsageError(msg, hint=_corrected(text)) from None
     specifier = parse_specifier(str(parsed.specifier)) if str(parsed.specifier) else None
     return Requirement(
         normalize_name(parsed.name),
@@ -155,3 +155,15 @@ def _parse_with_packaging(text: str) -> Requirement:
         url=parsed.url or "",
         marker=str(parsed.marker or ""),
     )
+
+
+def _corrected(text: str) -> str:
+    """Return a hint with the requirement that an invalid one probably means."""
+    slip = _SLIP.fullmatch(text)
+    if slip is None or not is_version(slip["version"].removesuffix(".*")):
+        return "Write a name, or a name and versions: apex, torch>=2.4, rocm==6.2.*"
+    operator, version = slip["operator"], slip["version"]
+    if len(operator) > 1:
+        return f"Write {slip['name']}{operator[::-1]}{version}"
+    short = version.replace(".", "").isdigit() and version.count(".") <= 1
+    return f"Write {slip['name']}=={version}{'.*' if short else ''}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from resolver.compiling.known_bad import known_bad_warnings
-from resolver.compiling.preinstalled import preinstalled_warnings
+from resolver.compiling.preinstalled import content_notes, preinstalled_warnings
 from resolver.compiling.problem_builder import advice_for, is_advised, window_of
 from resolver.environment import Environment
 from resolver.indexes import files_of
@@ -85,6 +85,7 @@ def resolution_of(
     if image and image.python and versions.get("python", image.python[0]) not in image.python:
         warnings.append(_foreign_python(image, versions["python"]))
     window = window_of(catalog, request)
+    notes = [*notes, *_torch_from_source(picks), *content_notes(catalog, request, picks, image)]
     return Resolution(
         request=request,
         target=replace(
@@ -107,6 +108,12 @@ def resolution_of(
         notes=tuple(notes),
         warnings=tuple(warnings),
     )
+
+
+def _torch_from_source(picks: Sequence[Distribution]) -> Iterator[str]:
+    torch = next((pick for pick in picks if pick.name == "torch" and pick.origin == "build"), None)
+    if torch:
+        yield f"No published wheel of torch fits this request, so {torch} is compiled from source."
 
 
 def _with_origin(pick: Distribution, request: Request, image: Image | None) -> Distribution:

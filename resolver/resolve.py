@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -12,21 +12,27 @@ from msgspec.structs import replace
 from resolver.compiling import compile_problem, start_problem
 from resolver.compiling.clauses import PAIRED_WITH_TORCH
 from resolver.compiling.problem_builder import reachable
-from resolver.errors import EnvironmentLacksError, MatrixError
+from resolver.errors import MatrixError
+from resolver.facts.catalog import is_elsewhere
 from resolver.model import Resolution
 from resolver.providers.inferred import InferredProvider
 from resolver.providers.labelled import LabelledProvider
 from resolver.reporter import SILENT
+from resolver.requirements import parse_requirement
 from resolver.resolution import preferred_solution, resolution_of
 from resolver.session import Refuted, Session
 
 if TYPE_CHECKING:
-    from resolver.compiling.problem_builder import ProblemBuilder
     from resolver.facts.catalog import Catalog
     from resolver.indexes import PackageIndexes
     from resolver.model import Conflict, Request
     from resolver.providers import Provider
     from resolver.reporter import Reporter
+
+_LONGEST = 900.0
+"""Seconds after which a search gives up, because the releases or the index of a stranger may have no end.
+
+A first search for 500 distributions takes less than a minute on a fast network."""
 
 
 def resolve(
@@ -47,8 +53,7 @@ def resolve(
         The facts and the request.
     indexes
         Package indexes for distributions outside the catalog, and for releases that the catalog does not list
-        if no listed release can be chosen. Without indexes, or if no index can be reached, only the platform
-        and the catalog are resolved, and all other distributions are left open.
+        if no listed release can be chosen. Without indexes, only the platform and the catalog are resolved.
     keep
         Version and variant (`Distribution.key`) to prefer, by name, such as from an earlier resolution.
     reporter
@@ -59,7 +64,8 @@ def resolve(
     UsageError
         The request names something that is neither in the catalog nor on an index.
     EnvironmentLacksError
-        An index failed after an earlier request to it had succeeded.
+        An index of the user cannot be reached. (If an index that only the catalog names cannot be reached,
+        the resolution leaves open what its metadata would require.)
     SourceError
         A page of an index is broken.
     TooLargeError
@@ -67,7 +73,8 @@ def resolve(
     """
     answer = solve(catalog, request, indexes, keep)
     if isinstance(answer, Resolution):
-        return answer
+        published = tuple(_published_instead(catalog, request, answer, indexes))
+        return replace(answer, notes=(*answer.notes, *published)) if published else answer
     from resolver.explain import explain_conflict
     from resolver.suggest import SECONDS, suggest
 
@@ -90,6 +97,30 @@ def resolve(
     return replace(conflict, suggestions=suggestions)
 
 
+def _published_instead(
+    catalog: Catalog, request: Request, answer: Resolution, indexes: PackageIndexes | None
+) -> Iterator[str]:
+    """Yield a sentence for each requested build that a published wheel with other versions would replace."""
+    asked = {requirement.name: requirement.extras for requirement in request.requirements}
+    built = {pick.name for pick in answer.picks if pick.origin == "build"} - {"torch"}
+    for name in sorted(built & asked.keys()) if not request.no_prebuilt else ():
+        if not any(map(is_elsewhere, catalog.releases_of(name))) or asked[name]:
+            continue
+        session = Session(compile_problem(catalog, request))
+        variable = session.problem.variables[name]
+        wheels = variable.mask(
+            number for number, candidate in enumerate(variable.candidates) if candidate.origin == "published"
+        )
+        chosen = session.solve_within(session.narrow_to(session.narrow(), name, wheels))
+        if chosen is None:
+            continue
+        pin = parse_requirement(f"{name}=={variable.candidate(chosen[name]).version}")
+        pinned = solve(catalog, replace(request, requirements=(*request.requirements, pin)), indexes)
+        if isinstance(pinned, Resolution):
+            torch = next((f" with {pick}" for pick in pinned.picks if pick.name == "torch"), "")
+            yield f"{name} is compiled, but {pin.text}{torch} is published. To use it, require {pin.text}."
+
+
 def _resolve_closed(
     catalog: Catalog, request: Request, keep: Mapping[str, str] | None
 ) -> Resolution | Refuted:
@@ -110,7 +141,8 @@ def solve(
 ) -> Resolution | Refuted:
     """Return the resolution of a request, or the proof that it has none; see `resolve` for the arguments.
 
-    With indexes, the search gives up at the time `until` (`time.monotonic`) with a `TooLargeError`.
+    With indexes, the search gives up with a `TooLargeError` at the time `until` (`time.monotonic`), or when
+    it has taken too long.
     """
     if indexes is None:
         return _resolve_closed(catalog, request, keep)
@@ -131,7 +163,7 @@ def solve(
         catalog, request, also=PAIRED_WITH_TORCH, keep=keep, open_world=True, providers=providers
     )
     solver = Solver(builder, indexes, keep or {})
-    solver.search.until = until
+    solver.search.until = min(until, monotonic() + _LONGEST)
     notes: list[str] = []
 
     def prefer_proven() -> list[tuple[int, int]] | None:
@@ -139,30 +171,9 @@ def solve(
         number = solver.session.number
         return None if solution is None else [(number[name], 1 << bit) for name, bit in solution.items()]
 
-    try:
-        solution = solver.solve(prefer_proven if request.prefer == "proven" else None)
-    except EnvironmentLacksError as error:
-        if solver.world.index.has_answer:
-            raise
-        return _left_open(builder, error)
+    solution = solver.solve(prefer_proven if request.prefer == "proven" else None)
     if isinstance(solution, Refuted):
-        return solution._replace(warnings=(*inferred.warnings, *solution.warnings))
+        return solution
     answer = Answer(solver)
     confirm(answer)
     return completed(resolution_of(catalog, request, solver.problem, solution, notes), answer)
-
-
-def _left_open(builder: ProblemBuilder, error: EnvironmentLacksError) -> Resolution | Refuted:
-    """Resolve the platform and the catalog alone, because no index can be reached."""
-    request, problem = builder.request, builder.problem()
-    session = Session(problem)
-    solution, notes = preferred_solution(builder.catalog, request, session)
-    if solution is None:
-        return Refuted(session, session.refutation())
-    resolution = resolution_of(builder.catalog, request, problem, solution, notes)
-    requirements = request.requirements
-    left = [requirement.text for requirement in requirements if requirement.name not in problem.variables]
-    left += [f"the requirements of {pick}" for pick in resolution.distributions]
-    note = f"Not everything is locked: {error.message}"
-    note += " To lock the rest, run `matrix resolve` with network access."
-    return replace(resolution, left_open=tuple(left), warnings=(*resolution.warnings, note))

@@ -8,7 +8,7 @@ metadata is read (`resolver.reading`): a requirement on a CUDA distribution cann
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from resolver.choices import is_prerelease
@@ -44,6 +44,10 @@ class Context(NamedTuple):
     """Returns whether a requirement pins exactly this version."""
     allows_prereleases: bool
     """Whether the request names a pre-release of the project, or the project has no other releases."""
+    evidence_against: Callable[[str, Collection[str]], str]
+    """Returns why the lock excludes a version with files of these hashes; empty if it does not."""
+    problem_of: Callable[[str], str]
+    """Returns why the catalog excludes a version; empty if it does not."""
     any_patch: bool = False
     """Whether a release is accepted that only some patch releases of a Python may install."""
 
@@ -95,6 +99,20 @@ def is_unrequested_prerelease(offered: Offered, context: Context) -> Iterator[Ex
         yield Exclusion("is a pre-release, and the request does not name one")
 
 
+def was_found_unfit(offered: Offered, context: Context) -> Iterator[Exclusion]:
+    """Exclude a release with a file that did not fit when it was read completely."""
+    evidence = context.evidence_against(offered.release.version, {file.sha256 for file in offered.files})
+    if evidence:
+        yield Exclusion(f"is excluded in the lock: {evidence}")
+
+
+def is_known_bad(offered: Offered, context: Context) -> Iterator[Exclusion]:
+    """Exclude a release that does not work according to the catalog."""
+    problem = context.problem_of(offered.release.version)
+    if problem:
+        yield Exclusion(f"does not work: {problem}")
+
+
 def fits_no_target(offered: Offered, context: Context) -> Iterator[Exclusion]:
     """Exclude the Pythons and versions of glibc for which a release has no file."""
     targets, files = context.targets, offered.files
@@ -120,7 +138,15 @@ def _without_file(files: Sequence[File], missing: int, targets: Targets) -> str:
     return f"has no file for {targets.names(missing)} on x86_64"
 
 
-RULES = (has_no_linux_file, is_uploaded_later, is_yanked, is_unrequested_prerelease, fits_no_target)
+RULES = (
+    has_no_linux_file,
+    is_uploaded_later,
+    is_yanked,
+    is_unrequested_prerelease,
+    was_found_unfit,
+    is_known_bad,
+    fits_no_target,
+)
 
 
 def judge(release: Release, context: Context) -> Judged:

@@ -27,6 +27,7 @@ solution is worse in the first variable in which it differs.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from time import monotonic
@@ -105,16 +106,20 @@ class _Table:
         """Return the subjects that still have an allowed object, and the objects that they allow."""
         known = self.revisions.get((subjects, objects))
         if known is None:
-            kept, reachable = subjects, 0
-            for bit in bits(subjects):
-                partners = self.allowed[bit] & objects
+            kept, reachable, left = subjects, 0, subjects
+            allowed = self.allowed
+            while left:  # the hottest loop: `bits` would take twice as long
+                lowest = left & -left
+                partners = allowed[lowest.bit_length() - 1] & objects
                 if partners:
                     reachable |= partners
                 else:
-                    kept ^= 1 << bit
+                    kept ^= lowest
+                left ^= lowest
             if len(self.revisions) > _MOST_REVISIONS:
                 self.revisions.clear()
-            known = self.revisions[subjects, objects] = kept, reachable
+            known = kept, reachable
+            self.revisions[subjects, objects] = self.revisions[known] = known  # both ends are consistent now
         return known
 
     def why(self, variable: int, lost: int) -> Incompatibility:
@@ -133,13 +138,16 @@ class _Table:
         return Incompatibility({self.object: lost, self.subject: subjects & ~other}, self.reason)
 
 
+_Watch = tuple[int, int, int, Incompatibility]
+"""A mask of a variable, and the incompatibility to check when all values of the variable are in it. If there
+is one other variable, as in nearly all, also this variable and its mask; otherwise -1 and 0."""
+
+
 class _Entry(NamedTuple):
     """A step of the search: a variable lost values."""
 
     variable: int
     before: int
-    previous: int
-    """Position of the variable's previous entry; -1 if this is its first."""
     level: int
     """The level of the last choice that this entry follows from; its own level if it is a choice."""
     total: int
@@ -174,30 +182,35 @@ class Search:
         self.stated: list[Incompatibility] = []
         self.touched: set[int] = set()
         self._max_conflicts = max_conflicts
-        self._touching: list[list[Incompatibility]] = []
+        self._touching: list[list[_Watch]] = []
+        """For each variable the incompatibilities with several of its values in their mask."""
+        self._of_value: list[dict[int, list[_Watch]]] = []
+        """For each variable the other incompatibilities by their only value, such as one release: they matter
+        only once the variable has this value, and most belong to releases that are not chosen."""
         self._tables: list[list[_Table]] = []
         """For each variable the tables that it is part of."""
         self._late: list[_Table] = []
         """Tables that were added after a choice."""
         self._trail: list[_Entry] = []
-        self._last: list[int] = []
-        """For each variable the position of its last entry; -1 if it has none."""
+        self._entries: list[list[int]] = []
+        """For each variable the positions of its entries, in order."""
         self._starts: list[int] = []
         """For each level from 1 the position of its first entry."""
         self._assumed: list[Assumption] = []
         """The assumptions of the current call; the first levels are theirs."""
         self._fresh: list[Incompatibility] = []
         """Incompatibilities to check, whatever changed."""
-        self._changed: list[int] = []
-        """Variables whose constraints must be checked."""
+        self._changed: dict[int, None] = {}
+        """Variables whose constraints must be checked, the first to change first."""
 
     def add_variable(self, everything: int) -> int:
         """Add a variable with a mask of values, and return its number."""
         self.domains.append(everything)
         self.everything.append(everything)
         self._touching.append([])
+        self._of_value.append({})
         self._tables.append([])
-        self._last.append(-1)
+        self._entries.append([])
         self.touched.add(len(self.domains) - 1)
         return len(self.domains) - 1
 
@@ -222,7 +235,7 @@ class Search:
             self._late.append(table)
         for variable in (subject, target):
             self._tables[variable].append(table)
-            self._changed.append(variable)
+            self._changed[variable] = None
 
     def narrow(self, assumptions: Sequence[Assumption]) -> bool:
         """Limit the domains to what propagation leaves under assumptions; return whether any is empty.
@@ -325,20 +338,27 @@ class Search:
         return kept
 
     def _add(self, incompatibility: Incompatibility) -> None:
-        for variable in incompatibility.terms:
-            self._touching[variable].append(incompatibility)
+        terms = incompatibility.terms
+        for variable, mask in terms.items():
+            others = [other for other in terms if other != variable] if len(terms) == 2 else []  # noqa: PLR2004
+            other = others[0] if others else -1
+            watch = (mask, other, terms.get(other, 0), incompatibility)
+            if mask & (mask - 1):
+                self._touching[variable].append(watch)
+            else:
+                self._of_value[variable].setdefault(mask, []).append(watch)
         self._fresh.append(incompatibility)
 
     def _limit(self, variable: int, mask: int, level: int, cause: Incompatibility | _Table | None) -> None:
         """Record that a variable keeps only the values in a mask."""
-        before, previous = self.domains[variable], self._last[variable]
+        before, entries = self.domains[variable], self._entries[variable]
         after = before & mask
-        total = max(level, self._trail[previous].total) if previous >= 0 else level
-        self._trail.append(_Entry(variable, before, previous, level, total, cause, after))
-        self._last[variable] = len(self._trail) - 1
+        total = max(level, self._trail[entries[-1]].total) if entries else level
+        entries.append(len(self._trail))
+        self._trail.append(_Entry(variable, before, level, total, cause, after))
         if before != after:
             self.domains[variable] = after
-            self._changed.append(variable)
+            self._changed[variable] = None
             self.touched.add(variable)
 
     def _settle(self) -> Incompatibility | None:
@@ -367,20 +387,27 @@ class Search:
                 continue
             if not self._changed:
                 return None
-            variable = self._changed.pop()
+            variable = next(iter(self._changed))
+            del self._changed[variable]
             violated = self._propagate_from(variable) or self._revise(variable)
             if violated:
                 return violated
 
     def _propagate_from(self, variable: int) -> Incompatibility | None:
         """Apply the incompatibilities of a changed variable; return one that is violated."""
-        domain = self.domains[variable]
-        for incompatibility in self._touching[variable]:
-            if domain & ~incompatibility.terms[variable]:
-                continue
-            if self._apply(incompatibility, is_fresh=False):
-                return incompatibility
-            domain = self.domains[variable]
+        domains = self.domains
+        domain = domains[variable]
+        for watches in (self._of_value[variable].get(domain, ()), self._touching[variable]):
+            for mask, other, excluded, incompatibility in watches:
+                if domain & ~mask:
+                    continue
+                if other < 0:
+                    if self._apply(incompatibility, is_fresh=False):
+                        return incompatibility
+                elif domains[other] & excluded:
+                    if not domains[other] & ~excluded:
+                        return incompatibility
+                    self._limit(other, ~excluded, len(self._starts), incompatibility)
         return None
 
     def _revise(self, variable: int) -> Incompatibility | None:
@@ -420,10 +447,12 @@ class Search:
 
     def _satisfier(self, variable: int, mask: int) -> int:
         """Return the position of the entry after which all values of a variable are in a mask."""
-        position = self._last[variable]
-        while position >= 0 and not self._trail[position].before & ~mask:
-            position = self._trail[position].previous
-        return position
+        entries = self._entries[variable]
+        if not entries or not self._trail[entries[0]].before & ~mask:
+            return -1
+        # Domains only shrink, and a project may have an entry for each of its releases.
+        first = bisect_left(entries, True, key=lambda position: not self._trail[position].after & ~mask)
+        return entries[min(first, len(entries) - 1)]
 
     def _level_of(self, variable: int, mask: int) -> int:
         position = self._satisfier(variable, mask)
@@ -482,13 +511,13 @@ class Search:
             entry = self._trail.pop()
             self.domains[entry.variable] = entry.before
             self.touched.add(entry.variable)
-            self._last[entry.variable] = entry.previous
+            self._entries[entry.variable].pop()
             if isinstance(entry.cause, Incompatibility) and entry.level <= level:
                 self._fresh.append(entry.cause)  # it still follows
         for table in self._late:
             if table.born > level:
                 table.born = level
-                self._changed += (table.subject, table.object)
+                self._changed |= {table.subject: None, table.object: None}
 
 
 def is_required(domain: int) -> bool:

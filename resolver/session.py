@@ -184,7 +184,7 @@ class Session:
         witness = self._witness(fixed)
         if witness is None:
             return None
-        names = list(self.number)
+        names = {number: name for name, number in self.number.items()}
         early = [(EARLY_PYTHON, self.number[name], True) for name in self.problem.preferences]
         steps = sorted([*early, *((self._rank[number], number, False) for number in numbers)])
         while any(witness[number] != ABSENT for _, number, _ in steps):
@@ -307,7 +307,7 @@ class Refuted(NamedTuple):
     releases: Mapping[str, int] = {}
     """The number of releases of each project in the search."""
     warnings: tuple[str, ...] = ()
-    """What was not considered, and how to resolve without distributions for CUDA."""
+    """How to resolve without distributions for CUDA, or with the releases of other indexes."""
 
     @property
     def links(self) -> list[Link]:

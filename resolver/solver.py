@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from resolver.choices import Link
+from resolver.judging import Contents
 from resolver.model import EARLY_PYTHON, layer
 from resolver.problem import ABSENT
 from resolver.projects import Projects
@@ -59,6 +60,7 @@ class Solver:
         self.search = self.world.search
         self.projects = Projects(self.world, keep)
         self.requirements = Requirements(self.world, self.projects)
+        self.contents = Contents(self.world, self.projects, self.requirements.needing_cuda)
         self._planned: set[int] = set()
         """The variables of the current assumptions."""
         self._late: set[int] = set()
@@ -104,7 +106,11 @@ class Solver:
             elif assumptions is None:
                 self._present.clear()  # what turned up late cannot be part of the platform after all
             elif not self._late:
-                return self.world.solution
+                present = self._needed()
+                if present == self._present:
+                    self._extends(assumptions)
+                    return self.world.solution
+                self._present = present
             else:
                 self._present += [(number, ~ABSENT) for number in sorted(self._late)]
                 self._met |= self._late
@@ -116,6 +122,14 @@ class Solver:
         links = [link for link in failed.reasons() if isinstance(link, Link)]
         hints = self._hints(links)
         return Refuted(self.session, failed, releases, tuple(dict.fromkeys(hints)))
+
+    def _needed(self) -> list[Assumption]:
+        """Return the assumptions about late parts that hold without them: another release may have gone."""
+        if not self._present:
+            return []
+        search, numbers = self.search, [self.session.number["python"], *self.projects.by_number]
+        search.narrow([(number, search.domains[number]) for number in numbers])
+        return [(number, mask) for number, mask in self._present if is_required(search.domains[number])]
 
     def _preferred_platform(self) -> Sequence[Assumption] | None:
         last = layer("python")
@@ -133,6 +147,8 @@ class Solver:
     def _choose(self) -> Assumption | None:
         """Return the next variable to decide and its values; first load what was decided."""
         self._load_decided()
+        if not (self.search.is_pending or self._undecided):
+            self.contents.judge()
         if self.search.is_pending or not self._undecided:
             return None
         self._late = {
@@ -174,6 +190,7 @@ class Solver:
         mask = self.projects.first_usable(choices, domain)
         if self.search.is_pending:
             return None
+        self.requirements.read_ahead(choices, mask, domain)
         if self._loses(number, mask):
             self.search.restart()
             return self._choose()
@@ -193,8 +210,12 @@ class Solver:
         return True
 
     def _hints(self, links: Sequence[Link]) -> Iterator[str]:
-        """Yield, for each CUDA distribution in the statements, a hint to resolve without it."""
+        """Yield hints to resolve without CUDA distributions, and with the releases of other indexes."""
         words = {word.strip(",") for link in links for word in link.predicate.split()}
         for project, (_, required) in self.requirements.needing_cuda.items():
             if required in words:
                 yield override_hint(project, required)
+        names = dict.fromkeys(link.object.partition("[")[0] for link in links)
+        yield from filter(
+            None, (self.projects.index.ignored(name) for name in names if name in self.projects.open)
+        )

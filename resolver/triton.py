@@ -79,6 +79,8 @@ class TritonProvider:
             try:
                 project = self._indexes.at(row.index).project(name)
             except (EnvironmentLacksError, SourceError):
+                if row.index in self._indexes.urls:
+                    raise
                 continue  # reported when torch is chosen and its triton is missing
             for release in project.releases if project else ():
                 if not is_prerelease(release.version) and uploaded_by(

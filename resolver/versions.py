@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from resolver.specifiers import Specifier
 
 _LONGEST = 1000  # characters of a specifier; anything longer is a mistake or an attack
-_BARE_VERSION = re.compile(r"v?\d+(\.\d+)*([a-z].*)?(\+.*)?", re.IGNORECASE)
+_BARE_VERSION = re.compile(r"v?\d+(\.\d+)*(\.\*|[a-z].*)?(\+.*)?", re.IGNORECASE)
 
 
 @cache
@@ -75,8 +75,8 @@ def parse_specifier(text: str) -> Specifier:
     Parameters
     ----------
     text
-        A PEP 440 specifier set (``">=2.4,<3"``), or a bare version: ``"6.2"`` means ``==6.2.*``,
-        ``"2.5.1"`` means ``==2.5.1``, and ``"2.5.1+rocm6.2"`` means ``==2.5.1+rocm6.2``.
+        A PEP 440 specifier set (``">=2.4,<3"``), or a bare version: ``"6.2"`` and ``"6.2.*"`` mean
+        ``==6.2.*``, ``"2.5.1"`` means ``==2.5.1``, and ``"2.5.1+rocm6.2"`` means ``==2.5.1+rocm6.2``.
 
     Raises
     ------
@@ -85,8 +85,8 @@ def parse_specifier(text: str) -> Specifier:
 
     Examples
     --------
-    >>> str(parse_specifier("6.2")), str(parse_specifier("2.5.1")), str(parse_specifier(">=3.11"))
-    ('==6.2.*', '==2.5.1', '>=3.11')
+    >>> [str(parse_specifier(text)) for text in ("6.2", "6.2.*", "2.5.1", ">=3.11")]
+    ['==6.2.*', '==6.2.*', '==2.5.1', '>=3.11']
     """
     typed = text = text.strip()
     if _BARE_VERSION.fullmatch(text):

@@ -24,6 +24,7 @@ from resolver.triton import Triton
 
 if TYPE_CHECKING:
     from resolver.compiling.problem_builder import ProblemBuilder
+    from resolver.environment import Environment
     from resolver.facts.schema import Requires
     from resolver.indexes import PackageIndexes
     from resolver.model import Candidate, Request, Requirement
@@ -74,6 +75,7 @@ class World:
         self.bound = closed_names(self.catalog, self.request.target.backend)
         self.rank: dict[int, Rank] = {}
         self.names: dict[int, str] = {}
+        self._environments: dict[tuple[int, str, bool], Environment] = {}
         self._demands = 0
         self.state_demands()
         python, glibc = (self.problem.variables[name] for name in ("python", "glibc"))
@@ -121,6 +123,16 @@ class World:
         domains = self.search.domains
         pairs = ((name, domains[number]) for name, number in self.session.number.items())
         return {name: mask.bit_length() - 1 for name, mask in pairs if is_required(mask)}
+
+    def environment(self, *, any_patch: bool = False) -> Environment:
+        """Return the chosen Python with its glibc, of which all patch releases or any may count."""
+        solution = self.solution
+        key = solution["python"], self.problem.version(solution, "glibc"), any_patch
+        environment = self._environments.get(key)
+        if environment is None:
+            environment = self.targets.environment(*key[:2], any_patch=any_patch)
+            self._environments[key] = environment
+        return environment
 
     def candidate(self, name: str) -> Candidate | None:
         """Return the chosen candidate of a component of the problem."""
@@ -182,6 +194,8 @@ class World:
     def extras_of(self, name: str) -> tuple[str, ...]:
         """Return the extras that the request and the target require of a distribution, sorted."""
         variants = {candidate.variant for candidate in self.problem.variables[name].candidates}
+        package = self.catalog.package.get(name)
+        variants |= {package.default_variant} if package else set()
         extras = {
             extra
             for requirement in self.asked.get(name, ())

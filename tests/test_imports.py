@@ -19,9 +19,9 @@ FILES = {
     if path.name != "payload.py"  # a separate program, which runs in the probed environment
 }
 HEAVY = {
-    "auditwheel", "cyclonedx", "elftools", "installer", "jinja2", "markupsafe", "networkx", "packageurl",
+    "auditwheel", "elftools", "installer", "jinja2", "markupsafe", "networkx", "packageurl",
     "pip_requirements_parser", "re2", "requests", "rich", "ruamel", "tomli_w", "waitress",
-    "werkzeug",
+    "werkzeug", "wheel",
 }  # fmt: skip
 START_UP = """
 import sys

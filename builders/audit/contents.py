@@ -51,7 +51,7 @@ class Expected(msgspec.Struct, frozen=True):
     """The values to compare a wheel with; missing values are not compared."""
 
     architectures: tuple[str, ...] = ()
-    """GPU architectures that it must contain code for: all of these and no others."""
+    """GPU architectures that it must contain code for: all of these."""
     recipe: Recipe | None = None
     torch: Torch | None = None
     """The torch that it will run with."""
@@ -60,6 +60,8 @@ class Expected(msgspec.Struct, frozen=True):
     python: str = ""
     """Prefix of the Python that it was built with. Some builds of Python put their own library directory into
     the RPATH of every extension."""
+    no_others: bool = False
+    """Whether code for other architectures is an error, as in our own builds. Published wheels have many."""
 
 
 class Contents(msgspec.Struct, frozen=True):

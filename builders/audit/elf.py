@@ -33,6 +33,9 @@ _MOST_BYTES = 1 << 28
 _MOST_SYMBOLS = 4_000_000  # libtorch_cpu has 75,000
 _MOST_NAME_BYTES = 1 << 26  # of all names that are kept
 _SYMBOL_VERSION = re.compile(r"(GLIBC|GLIBCXX|CXXABI|GCC)_(\d+(?:\.\d+)*)")
+_GLIBC_NAME = re.compile(rb"GLIBC_2\.\d+(?:\.\d+)?")
+_NAME = re.compile(rb"[\x21-\x7e]+")
+_LIBRARY = re.compile(rb"lib[\w.+-]*\.so(?:\.[\w-]+)*")
 _RELR = {"GLIBC_ABI_DT_RELR": "2.36"}
 """Versions that stand for a feature, and the glibc that introduced it."""
 _LOADER_TABLES = {
@@ -87,6 +90,33 @@ class SharedObject(msgspec.Struct, frozen=True):
     has_cuda_code: bool = False
     gpu_section: Section | None = None
     """The section with HIP code objects."""
+
+
+def libraries_in_start(start: bytes) -> tuple[str, ...] | None:
+    r"""Return the libraries that an object needs, from its first bytes; None if they do not show them.
+
+    The dynamic section is at the end of an object, but the table of its names usually is at the start. The
+    table is recognized by a symbol version of glibc: other texts of a program do not stand directly beside
+    one. Besides the needed libraries, the result may have the name of the object itself.
+
+    Examples
+    --------
+    >>> libraries_in_start(b"\x7fELF\0\0cudaFree\0libcudart.so.12\0libc.so.6\0GLIBC_2.17\0\0libcuda.so\0")
+    ('libcudart.so.12', 'libc.so.6')
+    """
+    if not start.startswith(b"\x7fELF"):
+        return None
+    texts = start.split(b"\0")
+    at = next((number for number, text in enumerate(texts) if _GLIBC_NAME.fullmatch(text)), None)
+    if at is None:
+        return None
+    first = last = at
+    while _NAME.fullmatch(texts[first - 1]):
+        first -= 1
+    while last + 1 < len(texts) and _NAME.fullmatch(texts[last + 1]):
+        last += 1
+    names = (text.decode() for text in texts[first : last + 1] if _LIBRARY.fullmatch(text))
+    return tuple(dict.fromkeys(names))
 
 
 def version_key(version: str) -> tuple[int, ...]:

@@ -28,27 +28,60 @@ def check_architectures(contents: Contents, expected: Expected) -> Iterator[Find
             text = "The wheel contains no GPU code, and its recipe promises none."
             yield Finding("no-gpu-code-promised", "info", text)
             return
+        if not contents.objects and recipe is None:
+            text = f"The wheel contains nothing compiled, and so no GPU code for {', '.join(requested)}."
+            fix = (
+                "This is expected if kernels are compiled at run time (Triton). To compare with the recipe: "
+                "--package NAME"
+            )
+            yield Finding("no-gpu-code", "warning", text, fix)
+            return
         for_them = f" for {', '.join(requested)}" if requested else ""
         text = f"The wheel contains no GPU code{for_them}."
         fix = "The build fell back to the CPU, or the package compiles at run time; see the build's log."
         yield Finding("no-gpu-code", "error", text, fix)
         return
     for path, code in sorted(contents.code.items()):
-        yield from _compare_member(path, {item.name: item.architecture for item in code}, requested)
+        names = {item.name: item.architecture for item in code}
+        yield from _compare_member(path, names, requested, no_others=expected.no_others)
+    yield from _missing_everywhere(contents, requested)
     cuda = [item.path for item in contents.objects if item.has_cuda_code]
     if cuda:
         text = f"{first_of(cuda)} contains code for NVIDIA GPUs."
         yield Finding("cuda-code", "info", text, "", {"member": cuda[0], "section": ".nv_fatbin"})
 
 
-def _compare_member(path: str, code: Mapping[str, str], requested: tuple[str, ...]) -> Iterator[Finding]:
+def _missing_everywhere(contents: Contents, requested: tuple[str, ...]) -> Iterator[Finding]:
+    """Report architectures for which a wheel has no code, if its code is in a file for each architecture."""
+    if not contents.code or not all(path.endswith(BARE_OBJECT) for path in contents.code):
+        return  # reported for each member
+    present = {
+        name for code in contents.code.values() for item in code for name in (item.name, item.architecture)
+    }
+    if missing := [name for name in requested if name not in present]:
+        text = f"The wheel contains code for {', '.join(sorted(present))}, but not for {', '.join(missing)}."
+        yield Finding(
+            "target-missing",
+            "error",
+            text,
+            "Set the architecture variables of the build.",
+            {"target": " ".join(missing)},
+        )
+
+
+def _compare_member(
+    path: str, code: Mapping[str, str], requested: tuple[str, ...], *, no_others: bool
+) -> Iterator[Finding]:
     """Compare the code of one member with the requested architectures."""
     fix = "Set the architecture variables of the build."
     for name, architecture in sorted(code.items()):
         evidence = {"member": path, "target": name}
         if requested and name not in requested and architecture not in requested:
             text = f"{path} contains code for {name}, which was not requested."
-            yield Finding("target-not-asked", "error", text, fix, evidence)
+            if no_others:
+                yield Finding("target-not-asked", "error", text, fix, evidence)
+            else:
+                yield Finding("target-not-asked", "info", text, "", evidence)
         elif name != architecture and name not in requested:
             text = f"{path} contains code for {name}, which runs only on GPUs with these features."
             yield Finding(
@@ -76,7 +109,7 @@ def check_label(contents: Contents, expected: Expected) -> Iterator[Finding]:
         fix = (
             "This is expected if kernels are compiled at run time (Triton). Otherwise, build the wheel again."
         )
-        promised = expected.recipe is not None and not expected.recipe.must_contain
+        promised = expected.recipe is not None and expected.recipe.compiles is False
         yield Finding("label-of-pure-wheel", "info" if promised else "warning", text, fix)
     elif labelled and labelled != present:
         contained = f"contains code for {', '.join(present)}" if present else "contains no GPU code"

@@ -24,6 +24,16 @@ ROCM_LIBRARIES = (
     "libroc*.so*", "librccl.so*",
 )  # fmt: skip
 """Libraries of ROCm that come with torch's ROCm wheel or the base image."""
+CUDA_LIBRARIES = (
+    "libc10_cuda.so*", "libcaffe2_nvrtc.so*", "libcublas*.so*", "libcuda.so*", "libcudart.so*",
+    "libcudf*.so*", "libcudla.so*", "libcudnn*.so*", "libcudss*.so*", "libcufft*.so*", "libcufile*.so*",
+    "libcugraph*.so*", "libcuml*.so*", "libcupti.so*", "libcurand.so*", "libcusolver*.so*",
+    "libcusparse*.so*", "libcustatevec*.so*", "libcutensor*.so*", "libcuvs*.so*", "libkvikio.so*",
+    "libnccl*.so*", "libnppi*.so*", "libnppc*.so*", "libnvToolsExt.so*", "libnvcomp*.so*", "libnvcuvid.so*",
+    "libnvidia-*.so*", "libnvinfer*.so*", "libnvJitLink.so*", "libnvjpeg*.so*", "libnvonnxparser.so*",
+    "libnvrtc*.so*", "libnvshmem*.so*", "librmm.so*", "libtorch_cuda*.so*",
+)  # fmt: skip
+"""Libraries of CUDA, of NVIDIA's packages for it, and of torch for CUDA."""
 _NUMBER = re.compile(r"\d+(?:\.\d+)*")
 
 

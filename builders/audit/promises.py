@@ -68,8 +68,8 @@ def check_promised_objects(contents: Contents, expected: Expected) -> Iterator[F
 def promises_gpu_code(recipe: Recipe) -> bool:
     """Return whether a recipe promises GPU code.
 
-    A recipe does so if it passes GPU architectures to the build and names shared objects. The Triton variant
-    of flash-attn names no objects, since its kernels are compiled at run time. mpi4py passes no architecture.
+    A recipe does so if its build compiles something and gets the GPU architectures. The Triton variant of
+    flash-attn compiles nothing, since its kernels are compiled at run time. mpi4py gets no architecture.
     """
     texts = [
         *recipe.environment.values(),
@@ -77,7 +77,7 @@ def promises_gpu_code(recipe: Recipe) -> bool:
         *(word for words in recipe.prepare for word in words),
     ]
     passed = any(name == "gfx" for text in texts for name, _ in placeholders(text))
-    return recipe.backend == "rocm" and bool(recipe.must_contain) and passed
+    return recipe.backend == "rocm" and recipe.compiles is not False and passed
 
 
 class OpTable(msgspec.Struct, frozen=True):

@@ -147,6 +147,9 @@ def audit_wheel(path: Path, expected: Expected = _NOTHING) -> WheelAudit:
     UsageError
         The file cannot be read, or is not a wheel.
     """
+    if not path.exists():
+        msg = f"The file {path} does not exist."
+        raise UsageError(msg)
     try:
         with WheelReader(path) as wheel, ThreadPoolExecutor(1) as helper:
             hashing = helper.submit(sha256_of, path)

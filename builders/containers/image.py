@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from builders.cache import cache_root
 from builders.files import sha256_of, write_atomic
-from resolver.errors import EnvironmentLacksError, ImageChangedError, UsageError, did_you_mean
+from resolver.errors import EnvironmentLacksError, MatrixError, UsageError, did_you_mean
 from resolver.versions import shorten
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ _UNSTABLE = ("dev", "proc", "run", "sys", "tmp")
 """Directories of an unpacked image whose content does not belong to it."""
 _DIGESTED = ("etc/os-release", "usr/lib/os-release", "var/lib/dpkg/status")
 """Files of an unpacked image whose content is part of its digest, in addition to ROCm's ``.info``."""
+_LARGEST_DIGESTED = 100_000_000  # bytes of such a file
 
 
 class Image(msgspec.Struct, frozen=True):
@@ -182,7 +183,7 @@ def check_digest(image: Image, locked_digest: str, locked_name: str) -> None:
 
     Raises
     ------
-    ImageChangedError
+    MatrixError
         The digests differ.
     """
     if not locked_digest or locked_digest == image.digest:
@@ -191,8 +192,10 @@ def check_digest(image: Image, locked_digest: str, locked_name: str) -> None:
         f"The base image has changed. The lock was resolved for {locked_name} {locked_digest}; "
         f"{image.path} ({image.name}) is {image.digest}."
     )
-    raise ImageChangedError(
-        msg, hint=f"Name the old image, or resolve again with `matrix resolve --base-image {image.path}`."
+    raise MatrixError(
+        msg,
+        hint=f"Name the old image, or resolve again with `matrix resolve --base-image {image.path}`.",
+        id="image-changed",
     )
 
 
@@ -208,7 +211,7 @@ def locked_image(locked: BaseImage, given: Path | None = None) -> Image:
     ------
     EnvironmentLacksError
         The image does not exist or cannot be read, or the lock has no path for it.
-    ImageChangedError
+    MatrixError
         Its digest differs from the lock's.
     UsageError
         The file is not an image.
@@ -275,7 +278,8 @@ def tree_digest(root: Path) -> str:
         executable = bool(status.st_mode & stat.S_IXUSR)
         total.update(f"{kind:o} {executable:d} {size} {relative!r} {target!r}\n".encode())
         if stat.S_ISREG(kind) and (relative in _DIGESTED or "/.info/" in relative):
-            total.update(Path(entry.path).read_bytes())
+            with Path(entry.path).open("rb") as file:
+                total.update(file.read(_LARGEST_DIGESTED))
     return total.hexdigest()
 
 

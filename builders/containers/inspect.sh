@@ -1,6 +1,6 @@
 # Run by /bin/sh in a base image. Print one fact per line: @fact, key and values, separated by tabs. The last
 # line is "@fact<tab>end"; other output is ignored. POSIX shell only: an image may have no bash, Python or
-# GNU tools.
+# GNU tools. Only regular files are read: a pipe or a device may have no end.
 
 tab=$(printf '\t')
 newline='
@@ -29,7 +29,7 @@ PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 
 # The system.
 for f in /etc/os-release /usr/lib/os-release; do
-    if [ -r "$f" ]; then
+    if [ -f "$f" ] && [ -r "$f" ]; then
         (
             . "$f"
             fact os-id "${ID-}"
@@ -56,7 +56,7 @@ done
 for name in libstdc++.so.6 libgcc_s.so.1; do
     f=$(ldconfig -p 2>/dev/null | sed -n "s/^[[:space:]]*$name (libc6,x86-64.*=> //p" | head -n 1)
     [ -n "$f" ] || for d in /usr/lib64 /lib64 /usr/lib/x86_64-linux-gnu /lib/x86_64-linux-gnu /usr/lib /lib; do
-        [ -e "$d/$name" ] && f=$d/$name && break
+        [ -f "$d/$name" ] && f=$d/$name && break
     done
     [ -n "$f" ] || continue
     for family in GLIBCXX CXXABI GCC; do
@@ -69,7 +69,7 @@ done
 # ROCm.
 for d in $(unique ${ROCM_PATH-} /opt/rocm /opt/rocm-*); do
     for f in "$d/.info/version" "$d/.info/version-dev" "$d/.info/version-rocm"; do
-        if [ -r "$f" ]; then
+        if [ -f "$f" ] && [ -r "$f" ]; then
             fact rocm "$d" "$(head -n 1 "$f")"
             break
         fi
@@ -120,7 +120,7 @@ for d in $(unique $(split "$PATH") /opt/*/bin /opt/conda/envs/*/bin /usr/local/*
     done
 done
 
-if [ -r /.singularity.d/labels.json ]; then
+if [ -f /.singularity.d/labels.json ] && [ -r /.singularity.d/labels.json ]; then
     fact labels "$(tr -d '\n' </.singularity.d/labels.json)"
 fi
 fact end

@@ -22,7 +22,7 @@ from builders.containers.image import Image, find_image, image_name, is_local
 from builders.containers.runtime import Runtime, View, run_in
 from builders.files import exclusive_lock, write_atomic
 from builders.recipes.compilers import Compiler, choose_compilers
-from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
+from resolver.errors import EnvironmentLacksError, MatrixError, TooSlowError, UsageError
 from resolver.facts import schema
 from resolver.facts.catalog import Catalog
 from resolver.requirements import TRITON_NAMES, normalize_name
@@ -42,6 +42,7 @@ _CXX_STANDARD = "17"
 _SCRIPT = Path(__file__).with_name("inspect.sh")
 _MARK = "@fact"
 _LARGEST_OUTPUT = 32 * 2**20  # characters; a longer output lacks its end
+_LONGEST = 900.0  # seconds; programs of the image answer within seconds, but the file system may be slow
 _VERSION = re.compile(r"\d+(\.\d+)+")
 _MPI = re.compile(r"(Open MPI|MPICH)\b\D*(\d+(?:\.\d+)+)")
 """Matches the output of Open MPI's ``ompi_info`` and ``mpirun``, and of MPICH's ``mpichversion``."""
@@ -228,7 +229,13 @@ def inspect_in(runtime: Runtime) -> ImageFacts:
 def _inspected(runtime: Runtime, image: Image, log: Path) -> ImageFacts:
     log.unlink(missing_ok=True)
     what = f"Inspecting the base image {image.name}"
-    run_in(runtime, ["/bin/sh", "-c", _SCRIPT.read_text()], View(), what=what, log=log)
+    command = ["/bin/sh", "-c", _SCRIPT.read_text()]
+    try:
+        run_in(runtime, command, View(), what=what, log=log, timeout=_LONGEST)
+    except TooSlowError as error:
+        msg = f"{what} did not end within {_LONGEST:.0f} s.\n  Log: {log}"
+        hint = "A program in the image may not end. The log has the output until then."
+        raise error.changed(message=msg, hint=hint) from None
     try:
         with log.open(encoding="utf-8", errors="replace") as output:
             facts = parse_output(output.read(_LARGEST_OUTPUT), image)

@@ -137,7 +137,15 @@ class HostRuntime(msgspec.Struct, frozen=True):
         return sandbox() or "none"
 
 
-def run_in(runtime: Runtime, command: Sequence[str], view: View, *, what: str, log: Path) -> None:
+def run_in(
+    runtime: Runtime,
+    command: Sequence[str],
+    view: View,
+    *,
+    what: str,
+    log: Path,
+    timeout: float | None = None,
+) -> None:
     """Run a program in a runtime and append its output to a log.
 
     The program has a fresh /tmp and HOME, unless it is a trusted program on the host.
@@ -146,16 +154,21 @@ def run_in(runtime: Runtime, command: Sequence[str], view: View, *, what: str, l
     ----------
     what
         What the program does, as the beginning of a sentence.
+    timeout
+        Seconds after which the program is stopped; None sets no limit.
 
     Raises
     ------
     CommandError
         The program failed; the error names the log and shows its most important lines.
+    TooSlowError
+        The program was stopped after `timeout`.
     """
     with _scratch(runtime, view) as scratch:
         line, env = runtime.command(command, view, scratch)
         is_isolated = runtime.image is not None or (view.untrusted and runtime.isolation != "none")
-        run(line, what=what, log=log, cwd=None if is_isolated else view.cwd, env=env)
+        cwd = None if is_isolated else view.cwd
+        run(line, what=what, log=log, cwd=cwd, env=env, timeout=timeout)
 
 
 def output_in(runtime: Runtime, command: Sequence[str], view: View | None = None) -> str:

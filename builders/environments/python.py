@@ -105,6 +105,11 @@ class TargetPython(msgspec.Struct, frozen=True):
         return ".".join(self.version.split(".")[:2])
 
     @property
+    def identity(self) -> dict[str, str]:
+        """The properties that determine extensions built with it; a patch release changes none."""
+        return {"python": self.abi, "linkers": digest(dict(self.linkers))[:12]}
+
+    @property
     def library(self) -> Path:
         """Path of site-packages below the prefix of an environment."""
         return Path("lib", f"python{self.minor}{'t' if self.abi.endswith('t') else ''}", "site-packages")

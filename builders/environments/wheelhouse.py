@@ -17,10 +17,12 @@ import shutil
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import Version
 
 from builders.cache import cache_root
 from builders.containers.runtime import Bind, run_in
@@ -35,12 +37,14 @@ from builders.environments.pip import (
 from builders.environments.python import python_view
 from builders.files import exclusive_lock, make_readable, sha256_of, write_atomic
 from builders.index_client import IndexClient
+from builders.index_client.client import PYTORCH_HOST
 from builders.io_errors import explain_cache_errors
 from builders.modes import make_directories
 from builders.pip_configuration import package_sources, public_index
 from builders.process import log_size, read_since
 from builders.urls import without_password
 from resolver.errors import CommandError, EnvironmentLacksError, UsageError
+from resolver.indexes import IndexStrategy
 from resolver.requirements import is_for_cuda
 
 if TYPE_CHECKING:
@@ -48,7 +52,7 @@ if TYPE_CHECKING:
 
     from builders.containers.runtime import Runtime
     from builders.environments.python import TargetPython
-    from resolver.indexes import Project
+    from resolver.indexes import File, Project
     from resolver.reporter import Reporter
 
 _UNREACHABLE = re.compile(
@@ -101,6 +105,8 @@ class FetchOptions(msgspec.Struct, frozen=True):
     """Whether only the cache is used."""
     torch: tuple[Wheel, ...] = ()
     """torch with everything that it requires, if the lock has their files; pip resolves only the rest."""
+    strategy: IndexStrategy = "first-index"
+    """Which of the configured indexes count for a build requirement."""
 
 
 def fetch_wheels(
@@ -125,7 +131,8 @@ def fetch_wheels(
     Raises
     ------
     EnvironmentLacksError
-        A wheel cannot be found or downloaded, is for CUDA, or is not from the first index with its project.
+        A wheel cannot be found or downloaded, is for CUDA, or differs from that of the first index with its
+        project.
     UsageError
         A requirement is not valid.
     """
@@ -139,6 +146,7 @@ def fetch_wheels(
         requested,
         sorted(options.indexes),
         sorted(wheel.sha256 for wheel in constraints),
+        *([] if options.strategy == "first-index" else [options.strategy]),
     )
     manifest = cache_root() / "wheelhouses" / f"{key}.json"
     if house := _cached(manifest, offline=options.offline):
@@ -154,11 +162,18 @@ def fetch_wheels(
             (part / "constraints.txt").write_text(pins)
             options.reporter.step(f"fetch {', '.join(requested)} with dependencies")
             links = [str(wheel.path.parent) for wheel in constraints]
-            _download(runtime, python, requested, part, links=links, options=options)
-            files = sorted((part / "files").iterdir())
-            _check(files, requested, [*pinned])
-            if not options.indexes:  # the wheel indexes of torch come from the catalog
-                _check_origin([file for file in files if not _is_exact(file, requested, pinned)], options)
+            while True:
+                _download(runtime, python, requested, part, links=links, options=options)
+                files = sorted((part / "files").iterdir())
+                _check(files, requested, [*pinned])
+                others = _from_later_indexes(files, requested, pinned, options)
+                if not others:
+                    break
+                # pip has no rule for this, so it is told which versions to ignore. Each turn adds a project.
+                with (part / "constraints.txt").open("a") as written:
+                    written.writelines(f"{line}\n" for line in others)
+                _remove_all([part / "files"])
+                make_directories(part / "files")
             wheels = sorted(map(_store, files), key=lambda wheel: wheel.name)
             # Requirements that do not depend on torch can be shared by builds for any torch.
             depends = any(wheel in wheels for wheel in pinned.values())
@@ -324,47 +339,64 @@ def _check(files: Sequence[Path], requested: Sequence[str], pinned: Sequence[str
             raise EnvironmentLacksError(msg, hint="Add torch to the recipe's build requirements.")
 
 
-def _is_exact(file: Path, requested: Sequence[str], pinned: Collection[str]) -> bool:
-    """Return whether a wheel's exact version was requested, or is that of an existing wheel."""
+def _is_exact(file: Path, requested: Sequence[str]) -> bool:
+    """Return whether a wheel's exact version was requested."""
     name, version, *_ = parse_wheel_filename(file.name)
     exact = {f"=={version}", f"==={version}"}
     requirements = map(Requirement, requested)
-    return name in pinned or any(
+    return any(
         canonicalize_name(requirement.name) == name and str(requirement.specifier) in exact
         for requirement in requirements
     )
 
 
-def _check_origin(files: Sequence[Path], options: FetchOptions) -> None:
-    """Reject a wheel from an index if an earlier index has its project, but not this file.
+def _from_later_indexes(
+    files: Sequence[Path], requested: Sequence[str], pinned: Collection[str], options: FetchOptions
+) -> list[str]:
+    """Return constraints that exclude what is not on the first index that has a project.
 
     pip takes the highest version of all indexes, so a stranger's project on one index could replace the
     project of the same name on another index (dependency confusion). Directories of find-links are the
-    user's own.
+    user's own. The wheel indexes of torch come from the catalog.
+
+    Raises
+    ------
+    EnvironmentLacksError
+        The first index has another file of the same name, or cannot be reached.
     """
-    urls = [url for url in map(options.mirrored, package_sources().indexes) if is_reachable(url)]
-    folders = find_links_directories()
-    if len(urls) <= 1:
-        return
-    client = IndexClient(urls, reporter=options.reporter)
+    urls = [*map(options.mirrored, package_sources().by_preference)]
+    if options.indexes or options.strategy != "first-index" or len(urls) <= 1:
+        return []
+    # PyTorch's index has old versions of common build requirements, so it does not count as their first.
+    urls.sort(key=lambda url: urlsplit(url).hostname == PYTORCH_HOST)
+    first = IndexClient(urls, reporter=options.reporter)
+    every = IndexClient(urls, reporter=options.reporter, strategy="unsafe-best-match")
+    folders, constraints = find_links_directories(), []
     for file in files:
         name, version, *_ = parse_wheel_filename(file.name)
-        if any((folder / file.name).exists() for folder in folders):
+        if name in pinned or any((folder / file.name).exists() for folder in folders):
             continue
-        having = [url for url in client.urls if client.at(url).project(name) is not None]
-        offering = [url for url in having if file.name in _files_of(client.at(url).project(name))]
-        if offering and offering[0] != having[0]:
-            msg = (
-                f"{name} {version} comes from {offering[0]}, but {having[0]} comes first, has a project "
-                f"{name}, and does not have this version."
-            )
+        project = first.project(name)
+        if project is None:
+            continue
+        others = every.project(name) or project
+        listed = next((one for one in _files_of(project) if one.name == file.name), None)
+        other = next((one for one in _files_of(others) if one.name == file.name), None)
+        own = {Version(release.version) for release in project.releases}
+        if listed is None and other is not None and version not in own:
+            if not _is_exact(file, requested):
+                later = {Version(release.version) for release in others.releases} - own
+                constraints.append(f"{name}{','.join(f'!={version}' for version in sorted(later))}")
+        elif other is not None and (listed is None or (listed.sha256 and listed.sha256 != sha256_of(file))):
+            index = next(_files_of(project)).index
+            msg = f"pip downloaded {file.name}, but {index} comes first and has other files of this version."
             hint = (
-                "pip takes the highest version of all indexes. If both are the same project, pin it in the "
-                f"recipe ({name}=={version}). Otherwise exclude that version in the recipe, or remove the "
-                "index from pip's configuration."
+                "Remove one of the indexes from pip's configuration, or put the right wheel into a directory "
+                "and set PIP_FIND_LINKS to it."
             )
             raise EnvironmentLacksError(msg, hint=hint)
+    return constraints
 
 
-def _files_of(project: Project | None) -> set[str]:
-    return {file.name for release in project.releases for file in release.files} if project else set()
+def _files_of(project: Project) -> Iterator[File]:
+    return (file for release in project.releases for file in release.files)

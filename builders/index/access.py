@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from builders.files import NotRegularError, open_regular
 from builders.modes import make_directories, share
-from resolver.errors import DamagedIndexError
+from resolver.errors import MatrixError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,7 +43,7 @@ def directory(root: Path, path: Path, *, create: bool = False) -> Iterator[Path]
 
     Raises
     ------
-    DamagedIndexError
+    MatrixError
         The directory, or a directory between it and the index, is a link or a file.
     OSError
         The directory does not exist, or cannot be created. Errors about files in it name their real paths.
@@ -94,7 +94,9 @@ def _enter(parent: int, name: str, path: Path, *, create: bool) -> int:
 def refuse(path: Path, problem: str) -> NoReturn:
     """Raise the error for a file that does not belong in an index."""
     msg = f"{path} {problem}."
-    raise DamagedIndexError(msg, hint="List all problems of the index with `matrix index check`.")
+    raise MatrixError(
+        msg, hint="List all problems of the index with `matrix index check`.", id="index-damaged"
+    )
 
 
 def _rename_in(error: OSError, through: str, path: Path) -> None:

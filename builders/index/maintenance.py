@@ -38,7 +38,7 @@ from builders.index.pages import (
 )
 from builders.index.repository import STATE_DIRECTORIES, Index, record_name, wheel_of
 from builders.process import run
-from resolver.errors import DamagedIndexError, EnvironmentLacksError, MatrixError, UsageError, did_you_mean
+from resolver.errors import EnvironmentLacksError, MatrixError, UsageError, did_you_mean
 from resolver.specifiers import version_or_none
 from resolver.versions import shorten
 
@@ -494,7 +494,7 @@ def set_status(index: Index, project: str, state: State, reason: str) -> str:
     ------
     UsageError
         The index has no such project.
-    DamagedIndexError
+    MatrixError
         A directory is where a file belongs, or a link where a directory belongs.
     """
     project = project_named(index, project)
@@ -578,7 +578,7 @@ def pack(index: Index, target: Path, *, log: Path) -> None:
     ------
     EnvironmentLacksError
         mksquashfs is missing.
-    DamagedIndexError
+    MatrixError
         The index has a link or a special file, which would break in the packed copy.
     CommandError
         mksquashfs failed; the error names the log.
@@ -594,7 +594,7 @@ def pack(index: Index, target: Path, *, log: Path) -> None:
         more = f" and {len(links) - _SHOWN_LINKS} more" if len(links) > _SHOWN_LINKS else ""
         msg = f"Links and special files would break in the packed index: {names}{more}."
         hint = "Replace them with the files; `matrix index check` has the details."
-        raise DamagedIndexError(msg, hint=hint)
+        raise MatrixError(msg, hint=hint, id="index-damaged")
     with atomic_path(target) as temporary:
         temporary.unlink()  # mksquashfs appends to an existing file
         command = [

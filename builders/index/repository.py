@@ -59,7 +59,7 @@ from builders.index.pages import (
     root_json,
     upload_time,
 )
-from resolver.errors import DamagedIndexError, MatrixError, NameTakenError
+from resolver.errors import MatrixError, NameTakenError
 from resolver.reporter import SILENT, Reporter
 from resolver.texts import escaped
 
@@ -93,7 +93,7 @@ class Published(msgspec.Struct, frozen=True):
 class Index:
     """Published wheels, their pages and their provenance.
 
-    Every method that uses the directory raises `DamagedIndexError` if a directory in it is a link or a file,
+    Every method that uses the directory raises `MatrixError` if a directory in it is a link or a file,
     and `OSError` if it cannot be read or written.
 
     Parameters
@@ -152,7 +152,7 @@ class Index:
 
         Raises
         ------
-        DamagedIndexError
+        MatrixError
             The directory, or a directory above it in the index, is a link or a file.
         OSError
             The directory does not exist, or cannot be created.
@@ -169,7 +169,7 @@ class Index:
 
         Raises
         ------
-        DamagedIndexError
+        MatrixError
             The directory, or a directory above it in the index, is a link or a file.
         """
         try:
@@ -186,7 +186,7 @@ class Index:
 
         Raises
         ------
-        DamagedIndexError
+        MatrixError
             The directory, or a directory above it in the index, is a link or a file.
         """
         try:
@@ -200,7 +200,7 @@ class Index:
 
         Raises
         ------
-        DamagedIndexError
+        MatrixError
             The directory, or a directory above it in the index, is a link or a file.
         """
         with self.directory(path.parent, create=True) as folder:
@@ -211,7 +211,7 @@ class Index:
 
         Raises
         ------
-        DamagedIndexError
+        MatrixError
             The directory is a link or a file.
         """
         with self.directory(self.state / name, create=True):
@@ -222,7 +222,7 @@ class Index:
 
         Raises
         ------
-        DamagedIndexError
+        MatrixError
             The directory, or a directory above it in the index, is a link or a file.
         """
         with suppress(FileNotFoundError), self.directory(path.parent) as folder:
@@ -257,7 +257,7 @@ class Index:
 
         Raises
         ------
-        DamagedIndexError
+        MatrixError
             A directory is where a page belongs, or a link where a directory belongs.
         """
         project = canonicalize_name(project)
@@ -271,7 +271,7 @@ class Index:
 
         Raises
         ------
-        DamagedIndexError
+        MatrixError
             A directory is where a page belongs, or a link where a directory belongs.
         """
         if not self.simple.is_dir():
@@ -634,7 +634,7 @@ def _check_page(path: Path) -> None:
     """Check that no directory is in the place of a page; a rename replaces anything else."""
     if path.is_dir() and not path.is_symlink():
         msg = f"{path} is a directory, but must be a page."
-        raise DamagedIndexError(msg, hint="`matrix index check --repair` moves it away.")
+        raise MatrixError(msg, hint="`matrix index check --repair` moves it away.", id="index-damaged")
 
 
 def _has_content(path: Path, text: bytes) -> bool:

@@ -35,6 +35,7 @@ from builders.index_client.stored import Page, StoredPage
 from builders.urls import OFFLINE_HINT, local_path, mirrored, without_password
 from resolver.errors import EnvironmentLacksError, MatrixError, SourceError
 from resolver.indexes import File, Metadata
+from resolver.label import built_for
 from resolver.reporter import SILENT
 from resolver.requirements import normalize_name
 
@@ -44,7 +45,8 @@ if TYPE_CHECKING:
     import requests
 
     from builders.index_client.transport import Transport
-    from resolver.indexes import Project, Release
+    from resolver.content import Content
+    from resolver.indexes import IndexStrategy, Project, Release
     from resolver.reporter import Reporter
 
 FRESH_FOR = 600.0  # seconds
@@ -52,14 +54,17 @@ _LONGEST_PROJECT = 600.0  # seconds for all pages and metadata of a project
 _LARGEST_PROJECT = 1_000_000_000  # bytes
 _FORMAT = "v3"
 _THREADS = 16
-_HIDES_MISSING = "download.pytorch.org"
-"""Replies 403 for projects that it does not have. uv makes the same exception."""
+PYTORCH_HOST = "download.pytorch.org"
+"""It replies 403 for projects that it does not have. uv makes the same exception."""
 _HTML, _JSON = "text/html", "application/json"
 _LOCAL_PAGES = {"index.json": _JSON, "index.html": _HTML}
 """Files of a project in a directory, in order of preference."""
 
 _metadata_encoder = msgspec.msgpack.Encoder()
-_metadata_decoder = msgspec.msgpack.Decoder(Metadata)
+_metadata_decoder: msgspec.msgpack.Decoder[Metadata | tuple[str, ...]] = msgspec.msgpack.Decoder(
+    Metadata | tuple[str, ...]
+)
+"""A cached result: the metadata; nothing if it cannot be read; or message, hint and cause of an error."""
 
 T = TypeVar("T")
 
@@ -67,15 +72,23 @@ T = TypeVar("T")
 class IndexClient:
     """Fetch projects and metadata from package indexes: a `resolver.indexes.PackageIndexes`.
 
-    All indexes that have a project are merged, as in pip. If several indexes have a file of the same name,
-    the file on the first index is used. An index that replies with an error other than "not found" stops the
-    resolution, because the answer could otherwise depend on its state. uv also stops; pip ignores such an
-    index. The only exception is status 403 of PyTorch's index, which means that it does not have the project.
+    A project belongs to the first index that has it, as in uv, so that a project of the same name on another
+    index does not replace it. Wheels that we built may be on any index: an index that has only those is not
+    the project's. With the strategy ``unsafe-best-match``, all indexes that have a project are merged, as in
+    pip; if several have a file of the same name, the first is used.
+
+    An index that replies with an error other than "not found" stops the resolution, because the answer could
+    otherwise depend on its state. uv also stops; pip ignores such an index. The only exception is status 403
+    of PyTorch's index, which means that it does not have the project.
 
     Parameters
     ----------
     indexes
         URLs of indexes in order of preference; ``file`` URLs for directories.
+    bound
+        By normalized name of a project, the only index that counts for it.
+    strategy
+        Which of the other indexes count for a project.
     find_links
         Directories with files and URLs of pages with links, as for pip's option of that name.
     cache
@@ -95,6 +108,8 @@ class IndexClient:
         indexes: Sequence[str],
         *,
         find_links: Sequence[str] = (),
+        bound: Mapping[str, str] | None = None,
+        strategy: IndexStrategy = "first-index",
         cache: Path | None = None,
         mirrors: Mapping[str, str] | None = None,
         offline: bool = False,
@@ -105,6 +120,8 @@ class IndexClient:
         self._login_urls = (*indexes, *find_links)
         self._indexes = _shown(indexes)
         self._links = _shown(find_links)
+        self._bound = {name: (without_password(url).rstrip("/"),) for name, url in (bound or {}).items()}
+        self._strategy = strategy
         self._cache = Path(cache or cache_root() / "indexes") / _FORMAT
         self._offline = offline
         self._fresh_for = fresh_for
@@ -117,6 +134,7 @@ class IndexClient:
         self._references: _Once[Project] = _Once()
         self._link_pages: _Once[dict[str, list[File]]] = _Once()
         self._metadata: _Once[Metadata | None] = _Once()
+        self._contents: _Once[Content | None] = _Once()
         self._pages: _Once[StoredPage] = _Once()
         self._transports: _Once[Transport] = _Once()
         self._roots: _Once[None] = _Once()
@@ -139,12 +157,13 @@ class IndexClient:
     def _restricted_to(self, url: str) -> IndexClient:
         """Return a copy that shares connections, threads, pages and metadata."""
         other = copy(self)
-        other._indexes, other._links = (url,), ()  # noqa: SLF001
-        other._projects = _Once()  # noqa: SLF001
+        is_link = url in self._links
+        other._indexes, other._links = (() if is_link else (url,)), ((url,) if is_link else ())  # noqa: SLF001
+        other._bound, other._projects = {}, _Once()  # noqa: SLF001
         return other
 
     def project(self, name: str) -> Project | None:
-        """Return a project with the releases of all indexes, or None if no index has it.
+        """Return a project with the releases of the indexes that count for it, or None if no index has it.
 
         Raises
         ------
@@ -176,6 +195,45 @@ class IndexClient:
             if metadata is not None and (allow_dynamic or not metadata.dynamic):
                 return metadata
         return None
+
+    def content(self, file: File, metadata: Metadata | None) -> Content | None:
+        """Return what a wheel or an sdist contains, read as far as the limits of `builders.content` allow.
+
+        The result is None if nothing in it is compiled.
+
+        Raises
+        ------
+        EnvironmentLacksError
+            An index cannot be reached, and the result is not in the cache.
+        SourceError
+            The wheel is broken; the error names index, project and file.
+        """
+        from builders.index_client.content import may_be_compiled
+
+        if not may_be_compiled(file, metadata):
+            return None
+        return self._contents.get(file.url, lambda: self._load_content(file))
+
+    def _load_content(self, file: File) -> Content | None:
+        from builders.index_client.content import RULES, Stored
+
+        local = self._local(file.url)
+        path = self._cache / "content" / f"{RULES}-{_identity(file, local)}.msgpack"
+        with suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
+            return msgspec.msgpack.decode(path.read_bytes(), type=Stored).content
+        if local is None and self._offline:
+            msg = f"The content of {file.name} on {file.index} is not in the cache, and --offline is set."
+            raise EnvironmentLacksError(msg, hint=OFFLINE_HINT)
+        from builders.source_content import read
+
+        if local is None:
+            with self._limited(pages.projects_in(file.name)[0] if file.index else ""):
+                content = read(file, None, self.transport)
+            self._count_reply()
+        else:
+            content = read(file, local, self.transport)
+        stored.replace(path, msgspec.msgpack.encode(Stored(content)))
+        return content
 
     def direct(self, name: str, url: str) -> Project:
         """Return a project with one release, which a direct reference (``name @ URL``) names.
@@ -213,10 +271,14 @@ class IndexClient:
     def is_cached(self, name: str) -> bool:
         """Return whether `project` would return without a request over the network."""
         name = normalize_name(name)
-        remote = [(index, name) for index in self._indexes] + [(links, "") for links in self._links]
+        with suppress(MatrixError):  # `project` raises it again
+            for index in self._indexes_of(name):
+                if self._local(index) is None and not self._is_usable(self._page_path(index, name)):
+                    return False
+                if self._owns(self._page(index, name)):
+                    break
         return all(
-            self._local(url) is not None or self._is_usable(self._page_path(url, project))
-            for url, project in remote
+            self._local(url) is not None or self._is_usable(self._page_path(url, "")) for url in self._links
         )
 
     def submit(self, work: Callable[[], object]) -> None:
@@ -224,13 +286,30 @@ class IndexClient:
         self._pool.submit(work)
 
     def _load_project(self, name: str) -> Project | None:
-        for index in self._indexes[1:]:  # at the same time as the first one
-            if self._local(index) is None and not self._is_usable(self._page_path(index, name)):
+        indexes = self._indexes_of(name)
+        if self._strategy != "first-index":
+            for index in indexes[1:]:  # at the same time as the first one
                 self.submit(partial(self._page, index, name))
-        parts: list[_Part] = [self._page(index, name) for index in self._indexes]
+        parts: list[_Part] = []
+        for index in indexes:
+            page = self._page(index, name)
+            parts.append(page)
+            if self._owns(page):
+                break
         parts += [_Links(name, self._link_page(url).get(name, ())) for url in self._links]
         present = [part for part in parts if part.exists]
         return _Project(name, present) if present else None
+
+    def _indexes_of(self, name: str) -> tuple[str, ...]:
+        return self._bound.get(name, self._indexes)
+
+    def _owns(self, page: StoredPage) -> bool:
+        """Return whether a project belongs to the index of a page, so that no later index counts."""
+        return (
+            self._strategy == "first-index"
+            and page.exists
+            and not (page.versions and all(map(built_for, page.versions)))
+        )
 
     def _page(self, index: str, name: str) -> StoredPage:
         """Return the page of a project on an index."""
@@ -357,7 +436,7 @@ class IndexClient:
         except RequestError as error:
             raise EnvironmentLacksError(f"Cannot fetch {page}: {error}.", hint=hint) from None
         code = reply.status_code
-        hidden = code == 403 and urlsplit(url).hostname == _HIDES_MISSING  # noqa: PLR2004
+        hidden = code == 403 and urlsplit(url).hostname == PYTORCH_HOST  # noqa: PLR2004
         if reply.ok or code in MISSING_CODES or hidden:
             return reply, content
         if code in {401, 403}:
@@ -400,25 +479,28 @@ class IndexClient:
             from builders.pyproject import static_metadata
 
             return static_metadata(local)
-        identity = file.sha256 or (file.url if local is None else f"{file.url} {_changed(local)}")
-        key = hashlib.sha256(identity.encode()).hexdigest()
-        path = self._cache / "metadata" / f"{key}.msgpack"
+        path = self._cache / "metadata" / f"{_identity(file, local)}.msgpack"
         cached = _cached_metadata(path, file)
-        if cached is not None:
+        if isinstance(cached, Metadata):
             return cached
         if local is None and self._offline:
-            msg = f"The metadata of {file.name} on {file.index} is not in the cache, and --offline is set."
-            raise EnvironmentLacksError(msg, hint=OFFLINE_HINT)
+            _raise_cached(cached, file)
+            return None
         from builders.index_client.metadata import read
 
-        if local is None:
-            with self._limited(pages.projects_in(file.name)[0] if file.index else ""):
-                metadata = read(file, None, self.transport)
-            self._count_reply()
-        else:
-            metadata = read(file, local, self.transport)
-        if metadata is not None:
-            stored.replace(path, _metadata_encoder.encode(metadata))
+        try:
+            if local is None:
+                with self._limited(pages.projects_in(file.name)[0] if file.index else ""):
+                    metadata = read(file, None, self.transport)
+                self._count_reply()
+            else:
+                metadata = read(file, local, self.transport)
+        except SourceError as error:
+            if error.__cause__:  # else a limit is reached
+                failure = (error.message, error.hint, str(error.__cause__))
+                stored.replace(path, _metadata_encoder.encode(failure))
+            raise
+        stored.replace(path, _metadata_encoder.encode(() if metadata is None else metadata))
         return metadata
 
     @property
@@ -465,12 +547,32 @@ class IndexClient:
         )
 
 
-def _cached_metadata(path: Path, file: File) -> Metadata | None:
+def _cached_metadata(path: Path, file: File) -> Metadata | tuple[str, ...] | None:
     try:
         cached = _metadata_decoder.decode(path.read_bytes())
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
-    return cached if pages.version_in(file.name, cached.name) is not None else None
+    if isinstance(cached, Metadata) and pages.version_in(file.name, cached.name) is None:
+        return None
+    return cached
+
+
+def _raise_cached(cached: tuple[str, ...] | None, file: File) -> None:
+    """Repeat the failure of an earlier request. Only --offline does so: the server may be repaired.
+
+    Raises
+    ------
+    EnvironmentLacksError
+        There was no earlier request.
+    SourceError
+        The metadata was broken.
+    """
+    if cached is None:
+        msg = f"The metadata of {file.name} on {file.index} is not in the cache, and --offline is set."
+        raise EnvironmentLacksError(msg, hint=OFFLINE_HINT)
+    if cached:
+        message, hint, cause = cached
+        raise SourceError(message, hint=hint) from ValueError(cause)
 
 
 class _Part(Protocol):
@@ -700,6 +802,12 @@ def _broken_page(index: str, name: str) -> Iterator[None]:
             raise FileNotFoundError from None
         msg = f"{page} cannot be read: {error.strerror}."
         raise EnvironmentLacksError(msg, hint="Check the file system of the index.") from None
+
+
+def _identity(file: File, local: Path | None) -> str:
+    """Return the name of the cached data of a file: it depends on its content, as far as that is known."""
+    identity = file.sha256 or (file.url if local is None else f"{file.url} {_changed(local)}")
+    return hashlib.sha256(identity.encode()).hexdigest()
 
 
 def _changed(path: Path) -> str:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import html
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -48,7 +47,11 @@ def read_html(text: str) -> HtmlPage:
 
 def unescape(text: str) -> str:
     """Replace character references; those with too many digits for a character are left as they are."""
-    return text if _MOST_DIGITS.search(text) else html.unescape(text)
+    if "&" not in text or _MOST_DIGITS.search(text):
+        return text
+    import html  # most pages are JSON
+
+    return html.unescape(text)
 
 
 def _tags(text: str) -> Iterator[tuple[str, dict[str, str]]]:

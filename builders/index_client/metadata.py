@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from resolver.indexes import File
 
 _LARGEST_SDIST = 100_000_000  # bytes of an sdist that is downloaded to read its metadata
+_MOST_REQUIREMENTS = 5_000  # and extras; the largest known release has a fifth of this
 _BLANK_LINE = re.compile(rb"\r?\n\r?\n")
 _RELEVANT = {"requires-dist", "provides-extra", "requires-python"}
 _STATIC_SINCE = (2, 2)  # PEP 643
@@ -54,18 +55,19 @@ def read(file: File, local: Path | None, transport: Transport) -> Metadata | Non
     EnvironmentLacksError
         The server cannot be reached.
     SourceError
-        The server does not have the file, or its metadata is broken or contradicts its name.
+        The server does not have the file, or its metadata is broken or contradicts its name. Its
+        ``__cause__`` is the reason without the name of the file.
     """
     where = f"{file.name} ({projects_in(file.name)[0]} on {file.index})" if file.index else file.name
     hint = "Exclude this version, or report the problem to the owners of the index."
     try:
         return _read_local(file, local) if local is not None else _read_remote(file, transport)
     except (DamagedError, ValueError, LookupError, RecursionError) as error:
-        raise SourceError(f"The metadata of {where} cannot be used: {error}.", hint=hint) from None
+        raise SourceError(f"The metadata of {where} cannot be used: {error}.", hint=hint) from error
     except RequestError as error:
         msg = f"The metadata of {where} could not be fetched from {without_password(file.url)}: {error}."
         if error.status in MISSING_CODES:
-            raise SourceError(msg, hint=hint) from None
+            raise SourceError(msg, hint=hint) from error
         raise EnvironmentLacksError(msg, hint=NETWORK_HINT) from None
     except FileNotFoundError as error:
         raise SourceError(f"The metadata of {where} cannot be read: {error}.", hint=hint) from None
@@ -107,17 +109,34 @@ def _metadata_file(file: File, transport: Transport) -> Metadata:
 def _remote_sdist(file: File, transport: Transport) -> Metadata | None:
     if file.size > _LARGEST_SDIST:
         return None
+    try:
+        with downloaded(file, transport, _LARGEST_SDIST) as content:
+            return from_sdist(file.name, content)
+    except TooLargeReplyError:
+        return None
+
+
+@contextmanager
+def downloaded(file: File, transport: Transport, most: int) -> Iterator[BinaryIO]:
+    """Download a file whose hash the index may list, for the time of the context.
+
+    Raises
+    ------
+    TooLargeReplyError
+        It has more than `most` bytes.
+    RequestError
+        The server cannot be reached, or does not have it.
+    DamagedError
+        It has another hash.
+    """
     digest = hashlib.sha256()
     with tempfile.TemporaryFile(prefix="matrix-") as content:
-        try:
-            for chunk in transport.download(file.url, _LARGEST_SDIST):
-                digest.update(chunk)
-                content.write(chunk)
-        except TooLargeReplyError:
-            return None
+        for chunk in transport.download(file.url, most):
+            digest.update(chunk)
+            content.write(chunk)
         _check_hash("the file", digest, file.sha256)
         content.seek(0)
-        return from_sdist(file.name, cast("BinaryIO", content))
+        yield cast("BinaryIO", content)
 
 
 def _check_hash(what: str, digest: hashlib._Hash, expected: str) -> None:
@@ -143,6 +162,10 @@ def parse(text: bytes, filename: str, source: str) -> Metadata:
     parsed = version_or_none(version)
     if parsed is None or parsed != version_or_none(version_in(filename, canonicalize_name(name)) or ""):
         msg = f"{source} belongs to {name} {version}"
+        raise DamagedError(msg)
+    count = len(raw.get("requires_dist", ())) + len(raw.get("provides_extra", ()))
+    if count > _MOST_REQUIREMENTS:
+        msg = f"{source} has {count} requirements and extras, and the limit is {_MOST_REQUIREMENTS}"
         raise DamagedError(msg)
     return Metadata(
         name=canonicalize_name(name),
@@ -219,8 +242,21 @@ def top_files(
     def is_wanted(path: PurePosixPath) -> bool:
         return path.name in names and path.parts[1:-1] == below
 
+    return {path.name: text for path, text in matching_files(filename, content, is_wanted)}
+
+
+def matching_files(
+    filename: str, content: BinaryIO, is_wanted: Callable[[PurePosixPath], bool]
+) -> Iterator[tuple[PurePosixPath, bytes]]:
+    """Yield the files of an archive that are wanted and not too large, with their paths.
+
+    Raises
+    ------
+    DamagedError
+        The file is not an archive.
+    """
     with _explain_damage():
-        return {path.name: text for path, text in _members(filename, content, is_wanted)}
+        yield from _members(filename, content, is_wanted)
 
 
 def parse_requires_txt(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -313,10 +313,57 @@ class _Reader(ast.NodeVisitor):
             return [text] if _SOURCE_FILE.search(text) else []
         if isinstance(node, ast.Name) and node.id in self._values and depth < _DEEPEST:
             return self._files(self._values[node.id], depth + 1)
-        if isinstance(node, ast.Call) and _last_name(node.func) == "format":
-            return []  # a pattern whose values are not known
-        children = [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
+        if isinstance(node, ast.ListComp | ast.GeneratorExp | ast.SetComp):
+            return self._comprehended(node, depth + 1)
+        if self._is_path(node):
+            return []  # only a part of the path is known
+        children = self._items(node, depth) if isinstance(node, ast.Subscript) else []
+        children = children or [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
         return [file for child in children for file in self._files(child, depth + 1)]
+
+    def _comprehended(self, node: ast.ListComp | ast.GeneratorExp | ast.SetComp, depth: int) -> list[str]:
+        """Return the source files of a comprehension over source files; none if it may leave some out."""
+        if depth > _DEEPEST or len(node.generators) > 1:
+            return []
+        (generator,) = node.generators
+        if generator.ifs or not isinstance(generator.target, ast.Name):
+            return []
+        outside, files = self._values, []
+        for item in self._files(generator.iter, depth):
+            self._values = {**outside, generator.target.id: ast.Constant(item)}
+            files += self._files(node.elt, depth)
+        self._values = outside
+        return files
+
+    def _is_path(self, node: ast.expr) -> bool:
+        """Return whether an expression joins or formats texts, so that its parts are no files."""
+        match node:
+            case ast.JoinedStr() | ast.BinOp(op=ast.Div() | ast.Mod()):
+                return True
+            case ast.BinOp(left=left, op=ast.Add(), right=right):
+                return self._text(left) is not None or self._text(right) is not None
+            case ast.Call(func=function):
+                return _last_name(function) in {"format", "join", "replace", "with_suffix"}
+        return False
+
+    def _items(self, node: ast.Subscript, depth: int) -> list[ast.expr]:
+        """Return the literal items that a subscript may select; several if the key is computed."""
+        container: ast.expr | None = node.value
+        containers = self._items(container, depth + 1) if isinstance(container, ast.Subscript) else []
+        while isinstance(container, ast.Name) and depth < _DEEPEST:
+            container, depth = self._values.get(container.id), depth + 1
+        key = node.slice.value if isinstance(node.slice, ast.Constant) else None
+        found: list[ast.expr] = []
+        for literal in containers or filter(None, [container]):
+            if isinstance(literal, ast.Dict):
+                keys = [each.value if isinstance(each, ast.Constant) else None for each in literal.keys]
+                found += [
+                    value for each, value in zip(keys, literal.values, strict=True) if key in {None, each}
+                ]
+            elif isinstance(literal, ast.List | ast.Tuple):
+                are_known = isinstance(key, int) and -len(literal.elts) <= key < len(literal.elts)
+                found += [literal.elts[key]] if are_known and isinstance(key, int) else literal.elts
+        return found
 
     def _texts(self, node: ast.expr, depth: int = 0) -> list[str] | None:
         """Return the items of a list of strings; None for anything else."""

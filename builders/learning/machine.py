@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import re
 import socket
+from collections.abc import Mapping, Sequence  # msgspec reads the annotations at run time
 from contextlib import suppress
 from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
 
 from builders import host
 from builders.containers.image import form_of
@@ -14,9 +18,11 @@ from builders.learning import LearnedFacts
 from builders.learning.image import learn_image
 from builders.probe.slurm import hours_of
 from builders.process import output_of
+from resolver.compiling.problem_builder import architecture_of, check_architectures
 from resolver.driver import identify_driver
 from resolver.errors import MatrixError, UsageError
 from resolver.facts import schema
+from resolver.versions import join_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -26,6 +32,9 @@ if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
 
 _SINFO = ["sinfo", "--noheader", "--format", "%R|%l|%G"]
+_GPUS = re.compile(r"gpu(?::([A-Za-z]\w*))?")
+"""A resource of Slurm, such as ``gpu:mi250:8``."""
+_STATED = "stated to matrix site init"
 _CLUSTER = re.compile(r"^ClusterName\s*=\s*(\S+)", re.MULTILINE)
 _IMAGE = (".sif", ".img", ".squashfs", ".tar")
 
@@ -36,7 +45,18 @@ def site_name() -> str:
     return (match[1] if match else socket.gethostname().partition(".")[0]).lower()
 
 
-def learn_machine(name: str, catalog: Catalog, today: date, images: Iterable[Path] = ()) -> LearnedFacts:
+class Stated(msgspec.Struct, frozen=True, kw_only=True):
+    """What the user states about a site, because this machine may not have it. It is not measured."""
+
+    backend: schema.Backend | None = None
+    gfx: Sequence[str] = ()
+    driver: str = ""
+    """A line of the driver table."""
+
+
+def learn_machine(
+    name: str, catalog: Catalog, today: date, images: Iterable[Path] = (), stated: Stated | None = None
+) -> LearnedFacts:
     """Return the rows of a site for this machine.
 
     Parameters
@@ -45,14 +65,16 @@ def learn_machine(name: str, catalog: Catalog, today: date, images: Iterable[Pat
         Name of the site.
     images
         Directories with base images. Inspecting an image may start a container.
+    stated
+        Facts that replace measurements.
 
     Raises
     ------
     UsageError
-        A directory does not exist or contains no image.
+        A directory does not exist or contains no image, or the catalog does not have a stated fact.
     """
     learned = LearnedFacts()
-    machine = _Machine(name, catalog, today, learned.remarks)
+    machine = _Machine(name, catalog, today, learned.remarks, stated or Stated())
     learned.rows += machine.rows()
     for folder in images:
         for path in _images_in(folder):
@@ -70,7 +92,8 @@ def learn_machine(name: str, catalog: Catalog, today: date, images: Iterable[Pat
 class _Machine:
     """Create the rows of a site from the properties of this machine."""
 
-    def __init__(self, name: str, catalog: Catalog, today: date, remarks: list[str]) -> None:
+    def __init__(self, name: str, catalog: Catalog, today: date, remarks: list[str], stated: Stated) -> None:
+        self._stated = stated
         self._name = name
         self._catalog = catalog
         self._today = today
@@ -80,30 +103,27 @@ class _Machine:
 
     def rows(self) -> Iterator[schema.Row]:
         """Yield the site, its driver and its partitions."""
-        reported = host.driver_version()
-        gfx = sorted(name for name in count_gpus() if self._is_known(name))
         partitions = _partitions()
-        if not gfx:
-            self._remarks.append(
-                "This machine has no AMD GPU, so the site has no GPU architecture. Run this on a node with "
-                "GPUs, or add an architecture to the file: gfx = [...]."
+        # Whether a site has GPUs cannot be seen on a login node. Without a GPU architecture, every request
+        # asks for one; a site for CPUs would give wrong answers.
+        backend = self._stated.backend or "rocm"
+        if backend == "rocm":
+            yield self._site(partitions)
+            yield from self._driver(host.driver_version())
+        else:
+            yield schema.Site(
+                name=self._name,
+                title=self._name,
+                backend=backend,
+                status="documented",
+                source=_STATED,
+                note=self._note,
             )
-        has_gpus = bool(gfx or reported)
-        yield schema.Site(
-            name=self._name,
-            title=self._name,
-            backend="rocm" if has_gpus else "cpu",
-            gfx=tuple(gfx),
-            status="observed",
-            source=f"{self._host}: /sys/class/kfd/kfd/topology",
-            note=self._note,
-        )
-        yield from self._driver(reported)
-        for partition, (hours, with_gpus) in partitions.items():
+        for partition, (hours, models) in partitions.items():
             yield schema.Partition(
                 site=self._name,
                 name=partition,
-                backend="rocm" if with_gpus and has_gpus else "cpu",
+                backend="rocm" if models and backend == "rocm" else "cpu",
                 max_hours=hours,
                 status="observed",
                 source=f"{self._host}: {_SINFO[0]}",
@@ -112,6 +132,37 @@ class _Machine:
         if not partitions:
             self._remarks.append("Slurm does not respond here, so the site has no partitions.")
 
+    def _site(self, partitions: Mapping[str, tuple[float, set[str]]]) -> schema.Site:
+        """Return the row of a site with GPUs, whose architecture may be missing."""
+        check_architectures(self._catalog, self._stated.gfx)
+        gfx = tuple(self._stated.gfx)
+        measured = sorted(name for name in count_gpus() if self._is_known(name))
+        row = schema.Site(
+            name=self._name,
+            title=self._name,
+            backend="rocm",
+            gfx=gfx or tuple(measured),
+            status="documented" if gfx else "observed",
+            source=_STATED if gfx else f"{self._host}: /sys/class/kfd/kfd/topology",
+            note=self._note,
+        )
+        if row.gfx:
+            return row
+        models = sorted(set().union(*(models for _, models in partitions.values())))
+        found = {model: one for model in models if (one := architecture_of(self._catalog, model))}
+        if found:
+            gfx = tuple(sorted({*found.values()}))
+            self._remarks.append(
+                f"This machine has no AMD GPU. The architecture {join_words(gfx)} is that of "
+                f"{join_words(list(found))}, as Slurm calls the GPUs; check it on a node with GPUs."
+            )
+            return replace(row, gfx=gfx, status="inferred", source=f"{self._host}: {_SINFO[0]}")
+        self._remarks.append(
+            "The GPU architecture is missing, because this machine has no AMD GPU. Run this on a node with "
+            "GPUs, or state it: --gfx gfx90a. For a site without AMD GPUs, use --backend cpu."
+        )
+        return row
+
     def _is_known(self, gfx: str) -> bool:
         if gfx in self._catalog.gfx:
             return True
@@ -119,10 +170,13 @@ class _Machine:
         return False
 
     def _driver(self, reported: str) -> Iterator[schema.Window]:
+        if self._stated.driver:
+            yield self._window(self._stated.driver, "documented", _STATED)
+            return
         if not reported:
             self._remarks.append(
-                "This machine has no AMD kernel driver that reports its version, so the site has no driver. "
-                "Name one with --driver when you resolve, or add a [[window]]."
+                "The kernel driver is missing, because this machine has none that reports its version. Run "
+                "this on a node with GPUs, or state it: --driver 6.3."
             )
             return
         try:
@@ -130,13 +184,17 @@ class _Machine:
         except UsageError as error:
             self._remarks.append(f"The driver {reported} was left out. {error.message} {error.hint}".strip())
             return
-        yield schema.Window(
+        source = f"{self._host}: package amdgpu-dkms, or else /sys/module/amdgpu/version"
+        yield self._window(line, "observed", source, reported)
+
+    def _window(self, line: str, status: schema.Status, source: str, package: str = "") -> schema.Window:
+        return schema.Window(
             site=self._name,
             since=self._today,
             driver=line,
-            package=reported,
-            status="observed",
-            source=f"{self._host}: package amdgpu-dkms, or else /sys/module/amdgpu/version",
+            package=package,
+            status=status,
+            source=source,
             note=self._note,
         )
 
@@ -149,14 +207,14 @@ class _Machine:
                 )
 
 
-def _partitions() -> dict[str, tuple[float, bool]]:
-    """Return Slurm's partitions, each with its time limit in hours (0 for none) and whether it has GPUs."""
-    partitions: dict[str, tuple[float, bool]] = {}
+def _partitions() -> dict[str, tuple[float, set[str]]]:
+    """Return Slurm's partitions, each with its time limit in hours (0 for none) and the names of its GPUs."""
+    partitions: dict[str, tuple[float, set[str]]] = {}
     for line in output_of(_SINFO).splitlines():
         name, limit, resources = line.split("|", 2)
-        _, with_gpus = partitions.get(name, (0.0, False))
+        _, models = partitions.get(name, (0.0, set()))
         hours = 0.0 if limit == "infinite" else hours_of(limit)
-        partitions[name] = hours, with_gpus or "gpu" in resources
+        partitions[name] = hours, models | {match[1] or "gpu" for match in _GPUS.finditer(resources)}
     return partitions
 
 

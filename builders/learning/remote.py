@@ -39,9 +39,11 @@ class RemoteWheel(io.RawIOBase):
     Raises
     ------
     EnvironmentLacksError
-        The server cannot be reached, or sends no ranges of a file that is too large to be fetched.
+        The server cannot be reached.
     SourceError
         The server does not have the file.
+    UnsupportedOperation
+        The server sends no ranges of a file that is too large to be fetched.
     """
 
     def __init__(self, transport: Transport, url: str) -> None:
@@ -52,7 +54,7 @@ class RemoteWheel(io.RawIOBase):
             raise request_failed(url, error) from None
         if remote is None:
             msg = f"{without_password(url)} can only be fetched as a whole, and is too large for that."
-            raise EnvironmentLacksError(msg, hint="Download the wheel, and learn from the file.")
+            raise io.UnsupportedOperation(msg)
         self._whole = isinstance(remote, io.BytesIO)
         self._file = remote.detach() if isinstance(remote, io.BufferedReader) else remote
         self.size = self._file.seek(0, io.SEEK_END)

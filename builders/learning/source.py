@@ -207,12 +207,28 @@ def learn_source(top: Path) -> SourceFacts:
         mentions_hip=_mentions_hip(top),
         native_cpu="-march=native" in build,
         cxx_standards=tuple(sorted({a or b for a, b in _CXX_STANDARD.findall(build)})),
-        compiles=bool(extensions or cmake.files or _compiling_backend(document))
-        or any(
-            {"ext_modules", "cffi_modules"}.intersection([*script.computed, *script.setup])
-            for script in scripts
-        ),
+        compiles=_compiles(document, scripts, cmake),
         undetermined=tuple(dict.fromkeys(undetermined)),
+    )
+
+
+def has_extensions(top: Path) -> bool:
+    """Return whether the build of a source tree compiles something, as far as is known.
+
+    Raises
+    ------
+    UsageError
+        Its ``pyproject.toml`` is not valid.
+    """
+    document = read_pyproject(top / FILE) if (top / FILE).is_file() else PyProject()
+    scripts = _read_scripts(top, document)
+    return _compiles(document, scripts, _read_cmake(top, scripts, document)[0])
+
+
+def _compiles(document: PyProject, scripts: Sequence[BuildScript], cmake: CMake) -> bool:
+    extensions = (*(row for script in scripts for row in script.extensions), *_in_pyproject(document))
+    return bool(extensions or cmake.files or _compiling_backend(document)) or any(
+        {"ext_modules", "cffi_modules"}.intersection([*script.computed, *script.setup]) for script in scripts
     )
 
 

@@ -29,6 +29,7 @@ from builders.audit.elf import version_key
 from builders.audit.platform_tags import ROCM_LIBRARIES
 from builders.audit.promises import bitsandbytes_hip, read_op_table
 from builders.containers.inspection import gcc_of
+from builders.content import ROCM_OF, content_of
 from builders.files import sha256_of
 from builders.glibc_tags import required_glibc
 from builders.index_client.transport import RequestError
@@ -37,7 +38,7 @@ from builders.learning.remote import RemoteWheel, request_failed
 from builders.temporary import TemporaryDirectory
 from builders.urls import without_password
 from builders.wheel import DamagedError, WheelReader
-from resolver.errors import SourceError, UsageError
+from resolver.errors import EnvironmentLacksError, SourceError, UsageError
 from resolver.facts import schema
 from resolver.indexes import File
 from resolver.label import built_for
@@ -53,15 +54,9 @@ if TYPE_CHECKING:
 
     from builders.audit.contents import Contents
     from builders.index_client.transport import Transport
+    from resolver.content import Content
     from resolver.facts.catalog import Catalog
 
-_ROCM_OF = {
-    "libamdhip64.so.5": ">=5,<6", "libamdhip64.so.6": ">=6,<7", "libamdhip64.so.7": ">=7",
-    "libhipblas.so.2": ">=6,<7", "libhipblas.so.3": ">=7",
-}  # fmt: skip
-"""Names of ROCm's libraries that change with its major version, and the ROCm lines that have them.
-``libamdhip64`` has HIP's major version, which is 7 for ROCm 10, too. Source: torch's wheels, and the
-libraries of bitsandbytes for ROCm 6.2 to 10.0."""
 _NEW_STRING = re.compile(r"__cxx11|B5cxx11")
 _OLD_STRING = re.compile(r"RKSs|RSs|Ss$")
 _FIRST_WITH_NEW_STRING = "2.6"
@@ -84,6 +79,7 @@ def learn_wheel(path: Path, catalog: Catalog, today: date) -> LearnedFacts:
     try:
         with WheelReader(path) as wheel:
             contents = _read(path.name, wheel, _selected(wheel))
+            content = content_of(contents, wheel)
         digest, size = sha256_of(path), path.stat().st_size
     except DamagedError as error:
         msg = f"{path} is not a valid wheel: {error}."
@@ -91,7 +87,7 @@ def learn_wheel(path: Path, catalog: Catalog, today: date) -> LearnedFacts:
     except OSError as error:
         msg = f"Cannot read {path}: {error.strerror or error}."
         raise UsageError(msg) from None
-    return learn_contents(contents, digest, catalog, today, size=size)
+    return learn_contents(contents, digest, catalog, today, size=size, content=content)
 
 
 def learn_published(file: File, catalog: Catalog, transport: Transport, today: date) -> LearnedFacts:
@@ -104,16 +100,20 @@ def learn_published(file: File, catalog: Catalog, transport: Transport, today: d
     EnvironmentLacksError
         The server cannot be reached, or sends no ranges of a file that is too large to be fetched.
     """
-    remote = RemoteWheel(transport, file.url)
     try:
+        remote = RemoteWheel(transport, file.url)
         with WheelReader(Path(file.name), cast("BinaryIO", io.BufferedReader(remote))) as wheel:
             selected = _selected(wheel)
             remote.expect(_compressed_parts(wheel, selected))
             contents = _read(file.name, wheel, selected)
+            content = content_of(contents, wheel)
     except DamagedError as error:
         msg = f"{file.name} on {file.index or file.url} is not a valid wheel: {error}."
         raise SourceError(msg, hint="Report it to the maintainers of the index.") from None
-    return learn_contents(contents, file.sha256, catalog, today, size=remote.size, read=remote.fetched)
+    except io.UnsupportedOperation as error:
+        raise EnvironmentLacksError(str(error), hint="Download the wheel, and learn from the file.") from None
+    size, read = remote.size, remote.fetched
+    return learn_contents(contents, file.sha256, catalog, today, size=size, read=read, content=content)
 
 
 def learn_url(url: str, catalog: Catalog, transport: Transport, today: date) -> LearnedFacts:
@@ -190,7 +190,14 @@ def _compressed_parts(
 
 
 def learn_contents(
-    contents: Contents, sha256: str, catalog: Catalog, today: date, *, size: int = 0, read: int | None = None
+    contents: Contents,
+    sha256: str,
+    catalog: Catalog,
+    today: date,
+    *,
+    size: int = 0,
+    read: int | None = None,
+    content: Content | None = None,
 ) -> LearnedFacts:
     """Return the rows that the content of a wheel states.
 
@@ -200,10 +207,12 @@ def learn_contents(
         Hash of the file.
     size, read
         Bytes of the file, and how many of them were read; all by default.
+    content
+        What it contains for GPUs.
     """
     learned = LearnedFacts(size=size, read=size if read is None else read)
     reading = _Reading(contents, sha256, catalog, today, learned.remarks)
-    learned.rows = merged(reading.rows())
+    learned.rows = merged([*reading.rows(), *reading.need_of_cuda(content)])
     return learned
 
 
@@ -249,6 +258,26 @@ class _Reading:
         yield from self._torch()
         yield from self._distributions()
         yield from self._built_from_commit()
+
+    def need_of_cuda(self, content: Content | None) -> Iterator[schema.KnownBad]:
+        """Yield the row that excludes a release which requires CUDA.
+
+        A catalog that lists releases of the package has builds of the same version for other GPUs.
+        """
+        contents = self._contents
+        if content is None or content.cuda != "required":
+            return
+        problem = f"its wheels require CUDA: {content.evidence}"
+        if self._catalog.releases_of(contents.name):
+            self._remark(f"{problem}. The release is not excluded, because the catalog has other builds.")
+            return
+        yield schema.KnownBad(
+            combination={contents.name: f"=={contents.version}"},
+            problem=problem,
+            status="observed",
+            source=self._source,
+            note=self._note,
+        )
 
     def _remark(self, text: str) -> None:
         self._remarks.append(f"{self._contents.file}: {text}")
@@ -415,7 +444,7 @@ class _Reading:
 
     def _rocm(self) -> Iterator[schema.Requires]:
         names = sorted({*chain.from_iterable(self._sonames.values())})
-        ranges = {_ROCM_OF[name] for name in names if name in _ROCM_OF}
+        ranges = {ROCM_OF[name] for name in names if name in ROCM_OF}
         if self._table and self._table.rocm:
             yield self._requires(
                 "rocm", [f"=={minor(self._table.rocm)}.*"], "Its op table names the ROCm of its build."

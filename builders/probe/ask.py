@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from builders.containers.runtime import Bind, Runtime, View, output_in, run_in
 from builders.probe.payload import MARK
 from builders.process import log_size, read_since
-from resolver.errors import CommandError, MatrixError, ProbeError, UsageError
+from resolver.errors import CommandError, MatrixError, UsageError
 from resolver.facts.schema import Recipe
 from resolver.requirements import normalize_name
 
@@ -181,7 +181,25 @@ class EnvironmentReply(msgspec.Struct, frozen=True, kw_only=True):
     """The variables that programs need, as the environment sets them."""
 
 
-_Reply = TypeVar("_Reply", WheelReply, EnvironmentReply)
+class WrittenWheel(msgspec.Struct, frozen=True):
+    """The objects of an installed distribution, as a wheel."""
+
+    name: str
+    file: str
+    """Its name in the directory of the probe."""
+
+
+class ContentsReply(msgspec.Struct, frozen=True, kw_only=True):
+    """The reply about the objects of an environment."""
+
+    written: list[WrittenWheel]
+    left: list[str]
+    """Distributions whose objects are too large to be copied."""
+    variables: dict[str, str] = {}
+    """The variables that programs need, as the environment sets them."""
+
+
+_Reply = TypeVar("_Reply", WheelReply, EnvironmentReply, ContentsReply)
 
 
 class Probe:
@@ -241,7 +259,7 @@ class Probe:
         ------
         CommandError
             Python did not start; the error names the log.
-        ProbeError
+        MatrixError
             The reply is damaged.
         UsageError
             The command that the user named does not start a Python.
@@ -266,6 +284,16 @@ class Probe:
                 raise UsageError(msg, hint=_NO_PYTHON) from None
             raise
 
+    def ask_contents(self, skipped: Iterable[str]) -> ContentsReply:
+        """Write the objects of distributions that may be for GPUs into wheels in the directory of the probe.
+
+        Parameters
+        ----------
+        skipped
+            Normalized names of distributions that are not written.
+        """
+        return self._ask({"skipped": sorted(skipped)}, ContentsReply)
+
     def ask_wheel(self, recipe: Recipe) -> WheelReply:
         """Return the reply about the promises of a recipe, for an installed distribution."""
         return self._ask(wheel_question(recipe), WheelReply)
@@ -284,8 +312,7 @@ class Probe:
                 self._runtime, self._start, question, kind, self._view, folder=folder, what=what, log=log
             )
         except MatrixError as error:
-            error.hint = error.hint or _NO_PYTHON
-            raise
+            raise error.changed(hint=error.hint or _NO_PYTHON) from error.__cause__
 
 
 def _words(python: str, runtime: Runtime) -> list[str]:
@@ -324,7 +351,7 @@ def ask(
     ------
     CommandError
         The script did not run to its end; the error names the log.
-    ProbeError
+    MatrixError
         The reply is missing or damaged.
     """
     script, nonce, start = folder / _SCRIPT, secrets.token_hex(), log_size(log)
@@ -366,7 +393,7 @@ def parse_reply(output: str, nonce: str, kind: type[_Reply]) -> _Reply:
 
     Raises
     ------
-    ProbeError
+    MatrixError
         The reply is missing or damaged.
     """
     lines, mark = output.splitlines(), f"{MARK}{nonce} "
@@ -376,10 +403,10 @@ def parse_reply(output: str, nonce: str, kind: type[_Reply]) -> _Reply:
                 return msgspec.json.decode(line.removeprefix(mark), type=kind)
             except msgspec.MsgspecError as error:
                 msg = f"Cannot read the reply of the probe: {error}."
-                raise ProbeError(msg, hint=_HINT) from None
+                raise MatrixError(msg, hint=_HINT, id="probe") from None
     last = next((line for line in reversed(lines) if line.strip()), "nothing")
     msg = f"The probe did not reply. Its last output was: {last[:_LONGEST]}"
-    raise ProbeError(msg, hint=_HINT)
+    raise MatrixError(msg, hint=_HINT, id="probe")
 
 
 def user_packages(base: Path, minor: str) -> dict[str, str]:

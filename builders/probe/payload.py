@@ -29,6 +29,7 @@ import importlib.machinery
 import importlib.metadata
 import importlib.util
 import json
+import mmap
 import os
 import platform
 import re
@@ -40,6 +41,7 @@ import struct
 import subprocess
 import sys
 import time
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -65,6 +67,8 @@ SIZE = 256  # rows and columns of the matrices that a GPU multiplies
 PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER = 4, 24, 36  # linux/prctl.h
 CAP_SYS_PTRACE = 19  # linux/capability.h
 CHUNK = 1 << 20  # bytes
+LARGEST_COPY = 1 << 30  # bytes of the objects of a distribution
+GPU_TEXTS = (b"libcu", b"libnv", b"_cuda.so", b"libamdhip64.so", b"libroc", b".hip_fatbin", b".nv_fatbin")
 
 
 # --- The process that judges ----------------------------------------------------------------------------
@@ -79,7 +83,10 @@ def outer(question: dict[str, Any], nonce: str) -> None:
     own = {name: os.environ[name] for name in needed if name in os.environ}
     os.environ.update(dict(needed, **own))
     os.environ["MPI4PY_RC_INITIALIZE"] = "0"  # without a launcher or a network MPI_Init may end the process
-    reply = wheel_reply(question) if "distribution" in question else environment_reply(question)
+    if "skipped" in question:
+        reply = contents_reply(question)
+    else:
+        reply = wheel_reply(question) if "distribution" in question else environment_reply(question)
     reply["variables"] = own
     end_descendants()
     print(f"\n{MARK}{nonce} {json.dumps(reply)}", flush=True)
@@ -575,6 +582,56 @@ def compared_files(distribution: importlib.metadata.Distribution, expected: dict
         "differing": sorted(name for name in same if not same[name]),
         "metadata_sha256": file_hash(metadata, "sha256").hex(),
     }
+
+
+def contents_reply(question: dict[str, Any]) -> dict[str, Any]:
+    """Write what may be GPU code of each distribution into a wheel beside the script, and list the wheels."""
+    written, left = [], []
+    for distribution in importlib.metadata.distributions(path=search_path()):
+        name = re.sub(r"[-_.]+", "_", distribution.metadata["Name"] or "").lower()
+        title = f"{name}-{distribution.version}"
+        if not re.fullmatch(r"\w+-[\w.+!]+", title) or name.replace("_", "-") in question["skipped"]:
+            continue
+        wheel = Path(__file__).with_name(f"{title}-py3-none-any.whl")
+        chosen = {} if wheel.exists() else gpu_files(distribution)
+        if not chosen:
+            continue
+        if sum(size for _, size in chosen.values()) > LARGEST_COPY:
+            left.append(name.replace("_", "-"))
+            continue
+        with zipfile.ZipFile(wheel, "w", strict_timestamps=False) as archive:
+            for member, (path, _) in chosen.items():
+                archive.write(path, member)
+            archive.writestr(f"{title}.dist-info/METADATA", distribution.read_text("METADATA") or "")
+        written.append({"name": name.replace("_", "-"), "file": wheel.name})
+    return {"written": written, "left": left}
+
+
+def gpu_files(distribution: importlib.metadata.Distribution) -> dict[str, tuple[str, int]]:
+    """Return path and size of the objects of a distribution if any of them names a GPU library.
+
+    Of a distribution without objects, its CUDA and HIP sources are returned.
+    """
+    listed = [str(file) for file in distribution.files or []]
+    objects = [name for name in listed if re.search(r"\.so(\.\d+)*$", name)]
+    names = objects or [name for name in listed if name.endswith((".cu", ".cuh", ".hip"))]
+    files = {}
+    for name in names:
+        path = str(distribution.locate_file(name))
+        if not name.startswith(("/", "..")) and os.path.isfile(path):
+            files[name] = path, os.path.getsize(path)
+    if objects and not any(names_gpu(path) for path, _ in files.values()):
+        return {}
+    return files
+
+
+def names_gpu(path: str) -> bool:
+    """Return whether a file has a text that objects for GPUs have."""
+    try:
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return any(content.find(text) >= 0 for text in GPU_TEXTS)
+    except (OSError, ValueError):  # an empty file cannot be mapped
+        return False
 
 
 def has_hash(path: str, recorded: str) -> bool:

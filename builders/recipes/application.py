@@ -9,7 +9,7 @@ import msgspec
 
 from builders.recipes import shims
 from builders.recipes.compilers import choose_compilers
-from resolver.errors import RecipeError
+from resolver.errors import MatrixError
 from resolver.facts.placeholders import fill, placeholders
 from resolver.versions import satisfies
 
@@ -63,7 +63,7 @@ def apply_recipe(task: Task, *, jobs: int = 1, prefix_map: Mapping[str, str] | N
 
     Raises
     ------
-    RecipeError
+    MatrixError
         The recipe does not support the request: several GPU architectures where it accepts one, features
         where it accepts none, a C++ standard that is older than the headers of torch need.
     EnvironmentLacksError
@@ -112,7 +112,7 @@ def _check_request(task: Task) -> None:
     recipe = task.recipe
     if recipe.backend == "rocm" and not task.gfx:
         msg = f"{task.title} needs a GPU architecture to build for ROCm."
-        raise RecipeError(msg, hint="Name an architecture, such as --gfx90a.")
+        raise MatrixError(msg, hint="Name an architecture, such as --gfx90a.", id="recipe")
     listed = ", ".join(task.gfx)
     single = [name for name, text in recipe.environment.items() if ("gfx", "one") in placeholders(text)]
     if single and len(task.gfx) > 1:
@@ -121,22 +121,24 @@ def _check_request(task: Task) -> None:
             f"its variable {single[0]} does not accept a list."
         )
         hint = f"Build once for each, such as --{task.gfx[0]}. The label of a wheel names its architecture."
-        raise RecipeError(msg, hint=hint)
+        raise MatrixError(msg, hint=hint, id="recipe")
     featured = [target for target in task.gfx if ":" in target]
     if recipe.plain_targets and featured:
         msg = f"{task.title} accepts only GPU architectures without features, not {', '.join(featured)}."
         plain = featured[0].partition(":")[0]
-        raise RecipeError(msg, hint=f"Request {plain}; its code runs with xnack on or off.")
+        raise MatrixError(msg, hint=f"Request {plain}; its code runs with xnack on or off.", id="recipe")
     if recipe.one_wave_size and len({shims.wave_size(target) for target in task.gfx}) > 1:
         msg = f"{task.title} compiles for one wave size, but {listed} need different wave sizes."
-        raise RecipeError(msg, hint="Build once for each wave size: 64 up to gfx9, 32 from gfx10 on.")
+        raise MatrixError(
+            msg, hint="Build once for each wave size: 64 up to gfx9, 32 from gfx10 on.", id="recipe"
+        )
     if recipe.cxx_standard and task.cxx_standard and int(recipe.cxx_standard) < int(task.cxx_standard):
         torch = task.torch.version if task.torch else ""
         msg = (
             f"{task.title} compiles with C++{recipe.cxx_standard}, but the headers of torch {torch} "
             f"need at least C++{task.cxx_standard}."
         )
-        raise RecipeError(msg, hint="Choose an older torch or a newer release of the package.")
+        raise MatrixError(msg, hint="Choose an older torch or a newer release of the package.", id="recipe")
 
 
 def _placeholder_values(task: Task, jobs: int) -> dict[tuple[str, str], str]:
@@ -200,7 +202,7 @@ def _prefix_map_flags(recipe: Recipe, prefix_map: Mapping[str, str]) -> dict[str
 
 def _notes(task: Task, *, chose_compilers: bool) -> Iterator[str]:
     recipe, cpu = task.recipe, task.build_host.cpu
-    if not recipe.must_contain:
+    if recipe.compiles is False:
         yield f"{task.title} compiles nothing: its wheel is pure Python and contains no GPU code."
     if recipe.native_cpu and cpu and chose_compilers:
         default = "by default the source compiles for the CPU of the build machine"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from resolver.errors import RecipeError, UsageError, did_you_mean
+from resolver.errors import MatrixError, UsageError, did_you_mean
 from resolver.facts.schema import Op, Recipe
 from resolver.versions import satisfies
 
@@ -30,14 +30,14 @@ def with_ops(recipe: Recipe, names: Sequence[str], version: str) -> Recipe:
 
     Raises
     ------
-    RecipeError
+    MatrixError
         The package has no ops to choose from.
     UsageError
         An op is unknown, this release cannot build it, or no op has GPU code although the backend is ROCm.
     """
     if not recipe.ops:
         msg = f"{recipe.package} {version} has no ops to choose from."
-        raise RecipeError(msg, hint="Build it without --ops.")
+        raise MatrixError(msg, hint="Build it without --ops.", id="recipe")
     known = {op.name: op for op in recipe.ops}
     buildable = {op.name: op for op in recipe.ops if not op.releases or satisfies(version, op.releases)}
     for name in names:
@@ -105,7 +105,7 @@ def check_source(recipe: Recipe, source: Path, title: str, others: Iterable[Reci
 
     Raises
     ------
-    RecipeError
+    MatrixError
         The source would ignore the flags, or files are missing.
     """
     problems = list(_mismatches(recipe, source))
@@ -122,7 +122,7 @@ def check_source(recipe: Recipe, source: Path, title: str, others: Iterable[Reci
         hint = (
             f"The source fits the recipe for {' or '.join(titles)}. Check its commit or file in the catalog."
         )
-    raise RecipeError(msg, hint=hint)
+    raise MatrixError(msg, hint=hint, id="recipe")
 
 
 def _mismatches(recipe: Recipe, source: Path) -> Iterator[str]:

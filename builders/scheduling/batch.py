@@ -14,6 +14,7 @@ import shutil
 import time
 from abc import ABC, abstractmethod
 from contextlib import suppress
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import msgspec
@@ -23,15 +24,16 @@ from builders.files import exclusive_lock, write_atomic
 from builders.lease import holder_of
 from builders.records import failure_path, log_path
 from builders.scheduling.watch import task_names
+from builders.task_state import TaskState
 from resolver.errors import CommandError, MatrixError, UsageError
-from resolver.texts import Digest, Name, VersionText, check_texts, explained
+from resolver.texts import Digest, Name, check_texts, explained
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
     from builders.index import Index
-    from resolver.reporter import Reporter, TaskState
+    from resolver.reporter import Phase, Reporter
 
 _SHORTEST_WAIT = 2.0
 """Seconds between two queries to the batch system after a change."""
@@ -41,6 +43,8 @@ _ENDED = {
 }  # fmt: skip
 """The states in which a job has ended, as Slurm names them. ``LAUNCH_FAILED`` and ``LOST`` are ours."""
 _RUNNING = {"RUNNING", "COMPLETING"}
+_PHASES: dict[str, Phase] = {"built": "done", "failed": "failed", "skipped": "skipped"}
+"""What to report for a task that has ended, by its state."""
 _NO_JOBS_HINT = (
     "They may have finished or been cancelled. If they belong to another index, name the index with --index."
 )
@@ -48,23 +52,6 @@ _ANOTHER_FAILED = "another wheel failed, and --keep-going is not set"
 
 
 JobNumber = Annotated[str, msgspec.Meta(pattern="^[0-9]+(@[0-9]+)?$")]
-
-
-class WheelTask(msgspec.Struct, frozen=True):
-    """The part of a task of a plan that a job needs."""
-
-    key: Name
-    name: Name
-    version: VersionText
-    requires: tuple[Name, ...]
-    """Keys of the tasks whose wheels are installed for this task."""
-    cores: int
-    memory_gib: float
-    seconds: float
-    time_limit: int
-    """Seconds after which the task has certainly failed."""
-    lock: str
-    """Path of the lock that it belongs to."""
 
 
 class SubmittedJob(msgspec.Struct):
@@ -82,27 +69,18 @@ class SubmittedJob(msgspec.Struct):
     """Number of finished commands of ninja that an unfinished build has kept for the next job, by key."""
 
 
-class Result(msgspec.Struct, frozen=True):
-    """The result of a task."""
-
-    state: Literal["built", "failed", "skipped"]
-    why: str = ""
-    exit_code: int = 1
-    """The exit code of the command, unless another wheel has a higher one; ignored if the wheel was built."""
-
-
-class Run(msgspec.Struct, kw_only=True):
+class Run(msgspec.Struct, kw_only=True, dict=True):
     """Everything that is stored about a run, in one file."""
 
-    schema: int = 1
+    schema: Literal[2] = 2
     id: Digest = msgspec.field(default_factory=lambda: secrets.token_hex(4))
     """Suffix of the names of all its jobs."""
     directory: str
     """Where the jobs run."""
     options: tuple[str, ...]
     """Options of ``matrix build-one`` that all tasks have in common, which excludes their locks."""
-    tasks: tuple[WheelTask, ...]
-    """Each task comes after those that it requires."""
+    tasks: tuple[TaskState, ...]
+    """Each task comes after those that it requires; their states are the results of the run."""
     partition: str = ""
     account: str = ""
     minutes: int = 0
@@ -111,13 +89,18 @@ class Run(msgspec.Struct, kw_only=True):
     """Longest time limit of the partition; 0 if there is none."""
     most_jobs: int = 0
     """Jobs that one user may have in the partition; 0 if there is no limit."""
+    memory: float = 0.0
+    """GiB that a job may have at most; 0 if there is no limit."""
     server: str = ""
     """Directory of the HyperQueue server that was started for the run; empty for any other server."""
     keep_going: bool = False
     """Whether to build further wheels after a failure."""
     jobs: list[SubmittedJob] = []
-    results: dict[str, Result] = {}
-    """Results by key; a task without a result is not finished."""
+
+    @cached_property
+    def by_key(self) -> dict[str, TaskState]:
+        """The tasks by key."""
+        return {task.key: task for task in self.tasks}
 
 
 def is_live(state: str) -> bool:
@@ -125,7 +108,7 @@ def is_live(state: str) -> bool:
     return state not in _ENDED
 
 
-class Executor(ABC):
+class BatchSystem(ABC):
     """Submit the jobs of a run and follow them; a batch system is a subclass."""
 
     name: ClassVar[str]
@@ -175,7 +158,7 @@ class Executor(ABC):
         """Return the states of jobs by number; missing jobs are lost. None if there is no response."""
 
     @abstractmethod
-    def _submit(self, tasks: Sequence[WheelTask]) -> None:
+    def _submit(self, tasks: Sequence[TaskState]) -> None:
         """Submit jobs for tasks that have neither a result nor a job.
 
         Raises
@@ -333,7 +316,7 @@ class Executor(ABC):
         """The directory with the submitted scripts."""
         return self.index.state / self.name / self.run.id
 
-    def _failure_record(self, task: WheelTask) -> Path:
+    def _failure_record(self, task: TaskState) -> Path:
         """Return the path of the record of the last failed attempt to build a task."""
         return failure_path(log_path(self.index, task.name, task.key))
 
@@ -388,16 +371,16 @@ class Executor(ABC):
     def _live(self) -> list[SubmittedJob]:
         return [job for job in self.run.jobs if is_live(job.state)]
 
-    def _unsubmitted(self) -> list[WheelTask]:
+    def _unsubmitted(self) -> list[TaskState]:
         """Return the tasks that have neither a result nor a job."""
         live = {key for job in self._live() for key in job.keys}
-        return [task for task in self.run.tasks if task.key not in self.run.results and task.key not in live]
+        return [task for task in self.run.tasks if task.state == "to build" and task.key not in live]
 
-    def _task(self, key: str) -> WheelTask:
-        return next(task for task in self.run.tasks if task.key == key)
+    def _tasks(self, job: SubmittedJob) -> list[TaskState]:
+        return [self.run.by_key[key] for key in job.keys]
 
     def _titles(self, job: SubmittedJob) -> str:
-        return ", ".join(f"{task.name} {task.version}" for task in map(self._task, job.keys))
+        return ", ".join(task.title for task in self._tasks(job))
 
     def _poll(self) -> bool:
         """Query the states of all jobs; return whether a state has changed."""
@@ -428,54 +411,50 @@ class Executor(ABC):
         tasks = self.run.tasks
         names = task_names({task.key: f"{task.name} {task.version.partition('+')[0]}" for task in tasks})
         for task in tasks:
-            result = self.run.results.get(task.key)
-            state: TaskState = "running" if live.get(task.key) in _RUNNING else "waiting"
-            if result is not None:
-                state = "done" if result.state == "built" else result.state
+            phase: Phase = "running" if live.get(task.key) in _RUNNING else "waiting"
             self.reporter.progress(
                 names[task.key],
-                state=state,
-                expected=task.seconds,
+                state=_PHASES.get(task.state, phase),
+                expected=task.estimate.seconds,
                 after=[names[key] for key in task.requires if key in names],
             )
 
     def _end(self, job: SubmittedJob) -> None:
         """Determine the results of the tasks of a job that has ended."""
-        results = self.run.results
         missing = []
         if job.state == "FAILED" and self._stopped_in_time(job.number):
             job.state = "TIMEOUT"
-        for key in job.keys:
-            if job.state == "COMPLETED" or self.index.find(self._task(key).name, key) is not None:
-                results[key] = Result("built")
+        for task in self._tasks(job):
+            if job.state == "COMPLETED" or self.index.find(task.name, task.key) is not None:
+                task.state = "built"
             else:
-                missing.append(key)
+                missing.append(task)
         self._report(job)
         ended = {other.number: other.state for other in self.run.jobs}
         if job.state == "CANCELLED" and {ended[number] for number in job.after} & (_ENDED - {"COMPLETED"}):
             return  # a job that it waited for failed; that job decides about these tasks
         has_progress = len(missing) < len(job.keys)
-        again = [key for key in missing if self._helps(key, job, has_progress=has_progress)]
-        for key in missing:
-            if key not in again:
-                results[key] = self._failure(key, job)
+        again = [task for task in missing if self._helps(task, job, has_progress=has_progress)]
+        for task in missing:
+            if task not in again:
+                self._fail(task, job)
         if again:
-            names = ", ".join(self._task(key).name for key in again)
+            names = ", ".join(task.name for task in again)
             explanation = self.explanations[job.state]
             self.reporter.warning(
                 f"{self.unit.capitalize()} {job.number} {explanation}; it is submitted again for {names}."
             )
 
-    def _helps(self, key: str, job: SubmittedJob, *, has_progress: bool) -> bool:
+    def _helps(self, task: TaskState, job: SubmittedJob, *, has_progress: bool) -> bool:
         """Return whether to submit a task again."""
-        if self._recorded_failure(key) is not None and job.state != "OUT_OF_MEMORY":
+        if "message" in self._record(task) and job.state != "OUT_OF_MEMORY":
             return False
         if job.state == "TIMEOUT":
-            if self._got_further(key, job):
+            if self._got_further(task.key, job):
                 return True
             if not has_progress:
                 return False
-        return self._count(key, job.state) <= self.retries.get(job.state, 0)
+        return self._count(task.key, job.state) <= self.retries.get(job.state, 0)
 
     def _got_further(self, key: str, job: SubmittedJob) -> bool:
         """Return whether a build has finished more commands than in any earlier job."""
@@ -487,51 +466,47 @@ class Executor(ABC):
         """Return how many jobs of a task ended in a state."""
         return sum(job.state == state and key in job.keys for job in self.run.jobs)
 
-    def _failure(self, key: str, job: SubmittedJob) -> Result:
-        recorded = self._recorded_failure(key)
-        if recorded is not None:
-            return Result("failed", recorded)
-        if job.number in self._dropped:
-            return Result("skipped", _ANOTHER_FAILED)
-        if job.state == "CANCELLED":
-            return Result("skipped", f"its {self.unit} {job.number} was cancelled")
-        if result := self._lacking_requirement(self._task(key)):
-            return result
-        why = f"{self.unit} {job.number} {self.explanations.get(job.state) or self._ending(job.number)}"
-        advice = self.advice.get(job.state, "")
-        return Result("failed", f"{why}{advice}\n  Log: {self._log(job.number, job.keys)}")
+    def _fail(self, task: TaskState, job: SubmittedJob) -> None:
+        """Record why a job has not built a task."""
+        if recorded := self._record(task).get("message"):
+            _end_task(task, "failed", recorded)
+        elif job.number in self._dropped:
+            _end_task(task, "skipped", _ANOTHER_FAILED)
+        elif job.state == "CANCELLED":
+            _end_task(task, "skipped", f"its {self.unit} {job.number} was cancelled")
+        elif lacking := self._lacking_requirement(task):
+            _end_task(task, "skipped", lacking)
+        else:
+            why = f"{self.unit} {job.number} {self.explanations.get(job.state) or self._ending(job.number)}"
+            advice = self.advice.get(job.state, "")
+            _end_task(task, "failed", f"{why}{advice}\n  Log: {self._log(job.number, job.keys)}")
 
-    def _record(self, key: str) -> dict[str, Any]:
+    def _record(self, task: TaskState) -> dict[str, Any]:
         """Return the failure record of a task; empty if there is none."""
         with suppress(OSError, ValueError):
-            return dict(json.loads(self._failure_record(self._task(key)).read_bytes()))
+            return dict(json.loads(self._failure_record(task).read_bytes()))
         return {}
 
-    def _recorded_failure(self, key: str) -> str | None:
-        return self._record(key).get("message")
-
-    def _lacking_requirement(self, task: WheelTask) -> Result | None:
-        """Return a result for a task that requires a wheel that was not built; else None."""
-        results = self.run.results
-        for key in task.requires:
-            if key in results and results[key].state != "built":
-                return Result("skipped", f"it requires {self._task(key).name}, which was not built")
-        return None
+    def _lacking_requirement(self, task: TaskState) -> str:
+        """Return why a task that requires a wheel that was not built is skipped; else an empty text."""
+        required = (self.run.by_key.get(key) for key in task.requires)
+        lacking = next((other for other in required if other and other.state in {"failed", "skipped"}), None)
+        return f"it requires {lacking.name}, which was not built" if lacking else ""
 
     def _settle(self) -> None:
         """Skip tasks that cannot or need not run after failures."""
-        live = {key for job in self._live() for key in job.keys}
-        stops = not self.run.keep_going and any(row.state == "failed" for row in self.run.results.values())
-        for task in self.run.tasks:
-            if task.key in self.run.results or task.key in live:
-                continue
-            if result := self._lacking_requirement(task):
-                self.run.results[task.key] = result
-            elif stops:
-                self.run.results[task.key] = Result("skipped", _ANOTHER_FAILED)
+        stops = not self.run.keep_going and any(task.state == "failed" for task in self.run.tasks)
+        for task in self._unsubmitted():
+            if why := self._lacking_requirement(task) or (_ANOTHER_FAILED if stops else ""):
+                _end_task(task, "skipped", why)
         if stops:
             self._dropped |= set(self._drop_waiting())
 
     def _skip_all(self, why: str) -> None:
         for task in self.run.tasks:
-            self.run.results.setdefault(task.key, Result("skipped", why))
+            if task.state == "to build":
+                _end_task(task, "skipped", why)
+
+
+def _end_task(task: TaskState, state: Literal["failed", "skipped"], why: str) -> None:
+    task.state, task.why, task.exit_code = state, why, 1

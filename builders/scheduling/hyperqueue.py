@@ -28,15 +28,15 @@ from builders.cache import cache_root
 from builders.diagnosis import OUT_OF_MEMORY, diagnosed
 from builders.files import write_atomic
 from builders.process import bytes_of, log_size, read_since, run, start_in_background
-from builders.scheduling.batch import Executor, SubmittedJob
-from builders.scheduling.scheduler import Demand, remaining_paths
+from builders.scheduling.batch import BatchSystem, SubmittedJob
+from builders.scheduling.scheduler import graph_of, remaining_paths
 from resolver.errors import EnvironmentLacksError, MatrixError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from builders.index import Index
-    from builders.scheduling.batch import WheelTask
+    from builders.task_state import TaskState
     from resolver.reporter import Reporter
 
 _STATES = {
@@ -59,7 +59,7 @@ _START_TIMEOUT = 120
 
 def job_definition(
     name: str,
-    tasks: Sequence[WheelTask],
+    tasks: Sequence[TaskState],
     commands: Mapping[str, Sequence[str]],
     *,
     directory: str,
@@ -93,7 +93,7 @@ def job_definition(
             "time_limit": f"{task.time_limit}s",
             "crash_limit": 3,
             "priority": remaining[task.key],
-            "request": [{"resources": {"cpus": task.cores, "mem": mebibytes(task.memory_gib)}}],
+            "request": [{"resources": {"cpus": task.estimate.cores, "mem": mebibytes(task.estimate.memory)}}],
         }
         for task in tasks
     ]
@@ -105,23 +105,18 @@ def mebibytes(gib: float) -> int:
     return math.ceil(gib * 1024) + 1024
 
 
-def _log(logs: Path, job: str, task_number: str, task: WheelTask) -> Path:
+def _log(logs: Path, job: str, task_number: str, task: TaskState) -> Path:
     return logs / f"hq-{job}-{task_number}-{task.name}.log"
 
 
-def _remaining_minutes(tasks: Sequence[WheelTask]) -> dict[str, int]:
+def _remaining_minutes(tasks: Sequence[TaskState]) -> dict[str, int]:
     """Return for each task the minutes until everything that requires it is built."""
-    from networkx import DiGraph
-
-    demands = {task.key: Demand(task.cores, task.memory_gib, task.seconds) for task in tasks}
-    graph: DiGraph[str] = DiGraph()
-    graph.add_nodes_from(demands)
-    for task in tasks:
-        graph.add_edges_from((key, task.key) for key in task.requires if key in demands)
-    return {key: math.ceil(seconds / 60) for key, seconds in remaining_paths(graph, demands).items()}
+    graph = graph_of({task.key: task.requires for task in tasks})
+    remaining = remaining_paths(graph, {task.key: task.estimate for task in tasks})
+    return {key: math.ceil(seconds / 60) for key, seconds in remaining.items()}
 
 
-class HyperQueue(Executor):
+class HyperQueue(BatchSystem):
     """HyperQueue, through its program ``hq``. A task has the number ``JOB@TASK``, as in HyperQueue."""
 
     name = "hq"
@@ -189,13 +184,7 @@ class HyperQueue(Executor):
             self._server = self.run.server
 
     def _start_server(self) -> None:
-        """Start a server and a worker on each node of this allocation.
-
-        Raises
-        ------
-        CommandError
-            The server does not respond.
-        """
+        """Start a server and a worker on each node of this allocation."""
         self.run.server = self._server = self._own_server
         self._save()
         log = self.index.state_directory("logs") / f"hq-server-{self.run.id}.log"
@@ -248,8 +237,8 @@ class HyperQueue(Executor):
         if row["state"] != "failed":
             return _STATES[row["state"]]
         error = self._errors[number] = row["error"]
-        record = next((self._record(job.keys[0]) for job in self.run.jobs if job.number == number), {})
-        if OUT_OF_MEMORY in diagnosed(record):
+        tasks = [task for job in self.run.jobs if job.number == number for task in self._tasks(job)]
+        if any(OUT_OF_MEMORY in diagnosed(self._record(task)) for task in tasks):
             return "OUT_OF_MEMORY"
         return next((state for text, state in _FAILURES if text in error), "FAILED")
 
@@ -258,7 +247,7 @@ class HyperQueue(Executor):
 
     def _log(self, number: str, keys: Sequence[str]) -> Path:
         job, _, task = number.partition("@")
-        return _log(self.index.state / "logs", job, task, self._task(keys[0]))
+        return _log(self.index.state / "logs", job, task, self.run.by_key[keys[0]])
 
     # Cancel.
 
@@ -295,10 +284,10 @@ class HyperQueue(Executor):
 
     # Submit.
 
-    def _submit(self, tasks: Sequence[WheelTask]) -> None:
+    def _submit(self, tasks: Sequence[TaskState]) -> None:
         """Submit a job with all tasks, except those that require a task of a job that has not ended."""
         waits_for = {key for job in self._live() for key in job.keys}
-        ready: list[WheelTask] = []
+        ready: list[TaskState] = []
         for task in tasks:
             if waits_for.isdisjoint(task.requires):
                 ready.append(self._with_enough_memory(task))
@@ -315,17 +304,11 @@ class HyperQueue(Executor):
             self.run.jobs.append(SubmittedJob(numbers[task.key], (task.key,), after))
         self.reporter.info(f"Submitted HyperQueue job {job}; tasks: {len(ready)}")
 
-    def _with_enough_memory(self, task: WheelTask) -> WheelTask:
-        return replace(task, memory_gib=task.memory_gib * 2 ** self._count(task.key, "OUT_OF_MEMORY"))
+    def _with_enough_memory(self, task: TaskState) -> TaskState:
+        return replace(task, memory_gib=task.estimate.memory * 2 ** self._count(task.key, "OUT_OF_MEMORY"))
 
-    def _submit_file(self, tasks: Sequence[WheelTask]) -> str:
-        """Submit tasks; return the number of their job.
-
-        Raises
-        ------
-        CommandError
-            HyperQueue rejected the tasks.
-        """
+    def _submit_file(self, tasks: Sequence[TaskState]) -> str:
+        """Submit tasks; return the number of their job."""
         text = job_definition(
             self._job_name,
             tasks,
@@ -346,8 +329,9 @@ class HyperQueue(Executor):
             raise MatrixError(msg, hint="Check with `hq job list` whether the job is listed.")
         return str(numbers[-1])
 
-    def _build_command(self, task: WheelTask) -> list[str]:
-        limits = ["--jobs", str(task.cores), "--memory", str(math.ceil(task.memory_gib)), "--offline"]
+    def _build_command(self, task: TaskState) -> list[str]:
+        needs = task.estimate
+        limits = ["--jobs", str(needs.cores), "--memory", str(math.ceil(needs.memory)), "--offline"]
         build = [sys.executable, "-m", "matrix", "build-one", task.key, "--lock", task.lock]
         return [*build, *self.run.options, *limits]
 

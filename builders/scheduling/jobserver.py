@@ -11,8 +11,11 @@ Sources: GNU make's manual ("POSIX Jobserver Interaction"), ninja's manual ("GNU
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import secrets
+import sys
+import termios
 from contextlib import suppress
 from platform import node
 from typing import TYPE_CHECKING
@@ -88,6 +91,12 @@ class Jobserver:
         """Return the descriptor of the pipe, which is readable while permissions are in it."""
         return self._pipe
 
+    @property
+    def held(self) -> int:
+        """Number of permissions that builds hold."""
+        waiting = fcntl.ioctl(self._pipe, termios.FIONREAD, bytes(4))
+        return self._issued - int.from_bytes(waiting, sys.byteorder)
+
     def resize(self, jobs: int) -> bool:
         """Issue or withdraw permissions; return whether no more than `jobs` are issued now.
 
@@ -128,7 +137,7 @@ def can_join(task: Task) -> bool:
     """Return whether the build of a task calls ninja through PATH, so that the shim applies to it."""
     names = [*task.recipe.declared, *task.recipe.undeclared]
     return (
-        bool(task.recipe.must_contain)
+        task.recipe.compiles is not False
         and any(name.startswith("ninja") for name in names)
         and not any(name.startswith(_NOT_BY_PATH) for name in names)
     )

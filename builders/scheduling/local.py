@@ -7,17 +7,14 @@ The scheduler decides when each build starts; this module starts them and distri
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import signal
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from datetime import UTC, datetime
 from multiprocessing.connection import wait as wait_for_any
 from pathlib import Path
-from platform import node
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, Self
 
@@ -26,18 +23,19 @@ from msgspec.structs import replace
 
 from builders import host
 from builders.build_directory import prune
+from builders.build_inputs import Limits
 from builders.diagnosis import OUT_OF_MEMORY, diagnosed
 from builders.diagnosis.known import known_failures
-from builders.files import write_atomic
+from builders.expected_time import Resources
 from builders.io_errors import explain_any_os_error
 from builders.process import end_with_parent
-from builders.records import failure_path, log_path, take_start
-from builders.scheduling.estimates import Estimate, estimates, task_graph
+from builders.records import forget_attempt, log_path, record_failure
+from builders.scheduling.estimates import estimates, task_graph
 from builders.scheduling.jobserver import Jobserver, can_join
 from builders.scheduling.memory import kernel_kills
-from builders.scheduling.scheduler import Demand, Event, schedule
+from builders.scheduling.scheduler import Event, schedule
 from builders.scheduling.watch import task_names, watched
-from builders.task import Limits, build_wheel
+from builders.task import build_wheel
 from resolver.errors import BuildError, InternalError, MatrixError, StoppedError
 from resolver.reporter import Reporter
 
@@ -46,18 +44,22 @@ if TYPE_CHECKING:
     from multiprocessing.context import ForkProcess
     from typing import Unpack
 
+    from builders.expected_time import Estimate
     from builders.index import Index
     from builders.plan import Task
     from builders.scheduling.scheduler import Outcome
     from resolver.reporter import Change
 
+_EPSILON = 1e-9
+_DOUBT = 3.0
+"""How much more memory than estimated a job may need if no earlier build was measured."""
 _LONGEST_END = 20.0
 """Seconds that a build may take to end its programs after a signal."""
 
 
-def machine(limits: Limits) -> Demand:
+def machine(limits: Limits) -> Resources:
     """Return the cores and the memory of this machine, within the limits of the user."""
-    return Demand(limits.jobs or host.cores(), limits.memory or host.memory_gib())
+    return Resources(limits.jobs or host.cores(), limits.memory or host.memory_gib())
 
 
 class Builds(msgspec.Struct):
@@ -101,12 +103,11 @@ class Builds(msgspec.Struct):
             self.reporter.step(f"removed the directory of an unfinished build: {row.path}")
         with self._jobserver(capacity) as jobserver:
             expected = estimates(self.tasks, self.index, capacity, sharing=jobserver is not None)
-            demands = {key: estimate.demand for key, estimate in expected.items()}
             graph = task_graph(list(self.tasks.values()))
             with _Executor(self, capacity, expected, jobserver) as executor:
                 outcome = schedule(
                     graph,
-                    demands,
+                    expected,
                     capacity,
                     executor,
                     keep_going=keep_going,
@@ -117,17 +118,17 @@ class Builds(msgspec.Struct):
                 return outcome
 
     @contextmanager
-    def _jobserver(self, capacity: Demand) -> Iterator[Jobserver | None]:
+    def _jobserver(self, capacity: Resources) -> Iterator[Jobserver | None]:
         """Create the pool of compile jobs; None if builds cannot share it or the file system has no pipes."""
         with ExitStack() as stack:
             jobserver = None
-            if capacity.cores > 1 and sum(can_join(task) for task in self.tasks.values()) > 1:
+            if capacity.cores > 1 and any(can_join(task) for task in self.tasks.values()):
                 with suppress(OSError):
                     jobserver = stack.enter_context(closing(Jobserver(self.index.state / "jobservers")))
             yield jobserver
 
 
-class _Build(msgspec.Struct):
+class _Forked(msgspec.Struct):
     """A started build."""
 
     process: ForkProcess
@@ -135,6 +136,22 @@ class _Build(msgspec.Struct):
     jobs: int
     kills: int
     """Number of processes that the kernel had killed before the build started."""
+    memory: float = 0.0
+    """GiB that all its processes use now."""
+    peak: float = 0.0
+    """The largest value of `memory`."""
+    largest: float = 0.0
+    """GiB of the largest process of its current step."""
+    seen: float | None = None
+    """When the processes of its current step were first measured."""
+
+    @property
+    def measured(self) -> dict[str, float | int]:
+        return {
+            "jobs": self.jobs,
+            "memory_gib": round(self.peak, 2),
+            "process_gib": round(self.largest, 2),
+        }
 
 
 class _Executor:
@@ -143,7 +160,7 @@ class _Executor:
     def __init__(
         self,
         builds: Builds,
-        capacity: Demand,
+        capacity: Resources,
         expected: Mapping[str, Estimate],
         jobserver: Jobserver | None,
     ) -> None:
@@ -151,11 +168,11 @@ class _Executor:
         self._capacity = capacity
         self._estimates = dict(expected)
         self._jobserver = jobserver
-        self._admitted: dict[str, Demand] = {}
+        self._admitted: dict[str, Resources] = {}
         """The builds that hold cores and memory."""
-        self._pending: list[tuple[str, Demand]] = []
+        self._pending: list[tuple[str, Resources]] = []
         """Builds to start as soon as enough compile jobs of the others have ended."""
-        self._running: dict[str, _Build] = {}
+        self._running: dict[str, _Forked] = {}
         self._retried: set[str] = set()
         picks = {key: task.pick for key, task in builds.tasks.items()}
         self._titles = task_names({key: f"{pick.name} {pick.version}" for key, pick in picks.items()})
@@ -187,14 +204,22 @@ class _Executor:
         for name in names:
             self._report(name, state="skipped")
 
-    def start(self, name: str, demand: Demand) -> None:
+    def start(self, name: str, demand: Resources) -> None:
         """Start a build, or continue a build that has waited for another process."""
         self._pending.append((name, demand))
+        known = self._estimates[name]
+        if demand.cores != known.cores:
+            self._estimates[name] = replace(
+                known, cores=demand.cores, memory=demand.memory, seconds=demand.seconds
+            )
+            self._expect(name)
 
     def wait(self) -> Sequence[Event]:
         """Wait until a build ends, waits or is ready to continue; pass on the messages of all builds."""
         while True:
             self._admit()
+            if self._jobserver is not None:
+                self._jobserver.resize(self._free_jobs())
             _import_early()  # builds that are forked from now on have the modules
             sources: list[Any] = [build.pipe for build in self._running.values()]
             if self._pending and self._jobserver is not None:
@@ -205,13 +230,7 @@ class _Executor:
                 return events
 
     def _remaining(self) -> float | None:
-        """Return the seconds until the time limit.
-
-        Raises
-        ------
-        StoppedError
-            The time limit is reached.
-        """
+        """Return the seconds until the time limit; raise `StoppedError` when it is reached."""
         if self._builds.limits.until is None:
             return None
         remaining = self._builds.limits.until - time.time()
@@ -224,6 +243,8 @@ class _Executor:
     def _admit(self) -> None:
         while self._pending:
             name, demand = self._pending[0]
+            if self._admitted and self._memory_in_use() + demand.memory > self._capacity.memory + _EPSILON:
+                return  # a running build needs more than was expected
             self._admitted[name] = demand
             if self._jobserver is not None and not self._jobserver.resize(self._free_jobs()):
                 del self._admitted[name]
@@ -237,12 +258,43 @@ class _Executor:
 
     def _free_jobs(self) -> int:
         """Return the number of compile jobs that builds share, besides the first job of each."""
-        sharing = [self._estimates[name] for name in self._admitted if self._estimates[name].joins]
+        sharing = [name for name in self._admitted if self._estimates[name].joins]
         if not sharing:
             return 0
         cores = self._capacity.cores - sum(demand.cores for demand in self._admitted.values())
-        memory = self._capacity.memory - sum(demand.memory for demand in self._admitted.values())
-        return max(0, min(cores, int(memory // max(row.memory_per_job for row in sharing))))
+        fixed = [name for name in self._admitted if not self._estimates[name].joins]
+        memory = self._capacity.memory - sum(map(self._memory_of, fixed))
+        builds = [self._running[name] for name in sharing if name in self._running]
+        expected = [self._estimates[name].memory_per_job for name in sharing]
+        per_job = max([*expected, *(build.largest for build in builds)])
+        jobs = min(cores, int(memory // per_job) - len(sharing))
+        if self._jobserver is not None and sum(build.memory for build in builds) + per_job > memory:
+            jobs = min(jobs, self._jobserver.held)  # no new jobs until running jobs end
+        return max(0, min([jobs, *map(self._jobs_to_try, sharing)]))
+
+    def _jobs_to_try(self, name: str) -> int:
+        """Return the shared jobs for which a build may use memory that it was not measured to need.
+
+        If a wrong estimate could exceed the limit, a job is added each second, while their memory is watched.
+        """
+        estimate, build = self._estimates[name], self._running.get(name)
+        is_safe = _DOUBT * estimate.memory_per_job * self._capacity.cores <= self._capacity.memory
+        if is_safe or estimate.source == "record":
+            return self._capacity.cores
+        return int(self.now() - build.seen) if build is not None and build.seen is not None else 0
+
+    def _memory_in_use(self) -> float:
+        return sum(map(self._memory_of, self._admitted))
+
+    def _memory_of(self, name: str) -> float:
+        """Return the memory that a build was expected to need, or what it uses if that is more.
+
+        The shared jobs of a build besides its first can be withdrawn, so they are not counted.
+        """
+        expected, build = self._admitted[name].memory, self._running.get(name)
+        if build is None:
+            return expected
+        return max(expected, build.largest if self._estimates[name].joins else build.memory)
 
     def _release(self, name: str) -> None:
         self._admitted.pop(name, None)
@@ -251,12 +303,11 @@ class _Executor:
                 self._jobserver.reset()
             self._jobserver.resize(self._free_jobs())
 
-    def _fork(self, name: str, demand: Demand) -> None:
+    def _fork(self, name: str, demand: Resources) -> None:
         builds, estimate = self._builds, self._estimates[name]
         task = builds.tasks[name]
         shares = estimate.joins and self._jobserver is not None
-        # A build that turns out not to share must not use more than its part of the machine.
-        jobs = max(1, self._capacity.cores // len(builds.tasks)) if shares else demand.cores
+        jobs = self._part_of_shared() if shares else demand.cores
         limits = replace(
             builds.limits,
             jobs=jobs,
@@ -271,7 +322,14 @@ class _Executor:
         theirs.close()
         self._report(name, state="running")
         used = self._capacity.cores if shares else jobs
-        self._running[name] = _Build(process, ours, used, kernel_kills())
+        self._running[name] = _Forked(process, ours, used, kernel_kills())
+
+    def _part_of_shared(self) -> int:
+        """Return the jobs of a build that turns out not to share: its part of what is free when it starts."""
+        demands = {**self._admitted, **dict(self._pending)}
+        fixed = sum(demand.cores for name, demand in demands.items() if not self._estimates[name].joins)
+        sharing = sum(self._estimates[name].joins for name in demands)
+        return max(1, (self._capacity.cores - fixed) // sharing)
 
     def _events(self, name: str) -> Iterator[Event]:
         build, reporter = self._running[name], self._builds.reporter
@@ -280,8 +338,14 @@ class _Executor:
             while build.pipe.poll():
                 kind, value = build.pipe.recv()
                 if kind == "progress":
+                    build.memory = value.get("memory", build.memory)
+                    build.peak = max(build.peak, build.memory)
                     self._report(name, **value)
+                elif kind == "largest":
+                    build.largest = max(build.largest, value)
+                    build.seen = build.seen or self.now()
                 elif kind == "step":
+                    build.largest, build.seen = 0.0, None
                     reporter.step(value, self._titles[name])
                 elif kind in {"info", "warning"}:
                     getattr(reporter, kind)(f"{package}: {value}" if len(self._titles) > 1 else value)
@@ -314,6 +378,9 @@ class _Executor:
             code = build.process.exitcode or 0
             how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
             result = BuildError(f"The process that built {task.title} {how}.", hint="Run the command again.")
+            result.details = {"measured": build.measured}
+            with suppress(OSError):
+                record_failure(task, log_path(self._builds.index, task.pick.name, name), result)
         if (
             (killed or OUT_OF_MEMORY in diagnosed(result.details))
             and build.jobs > 1
@@ -329,8 +396,15 @@ class _Executor:
         task, estimate = self._builds.tasks[name], self._estimates[name]
         fewer = max(1, jobs // 2)
         memory = min(self._capacity.memory, 2 * fewer * estimate.memory_per_job)
-        demand = Demand(fewer, memory, 2 * estimate.demand.seconds)
-        self._estimates[name] = replace(estimate, demand=demand, joins=False, memory_per_job=memory / fewer)
+        demand = self._estimates[name] = replace(
+            estimate,
+            cores=fewer,
+            memory=memory,
+            seconds=2 * estimate.seconds,
+            work=0.0,
+            memory_per_job=memory / fewer,
+            joins=False,
+        )
         text = f"{task.title} ran out of memory with up to {jobs} jobs; it is built once more with {fewer}."
         self._builds.reporter.warning(text)
         self._report(name, state="waiting")
@@ -342,8 +416,8 @@ class _Executor:
 
     def _expect(self, name: str) -> None:
         estimate = self._estimates[name]
-        seconds = 0.0 if estimate.source == "guess" else estimate.demand.seconds
-        self._report(name, expected=seconds, share=estimate.demand.cores / self._capacity.cores)
+        seconds = 0.0 if estimate.source == "guess" else estimate.seconds
+        self._report(name, expected=seconds, share=estimate.cores / self._capacity.cores)
 
 
 # In the process of a build.
@@ -397,7 +471,7 @@ def _work(task: Task, index: Index, limits: Limits, pipe: Connection, parent: in
     messages = _Messages(pipe)
     Thread(target=_import_early, daemon=True).start()
     try:
-        with watched(messages, log):
+        with watched(messages, log, lambda size: messages.send("largest", size)):
             wheel = build_wheel(task, index, limits, messages, turn=messages)
     except KeyboardInterrupt:
         raise SystemExit(130) from None
@@ -408,16 +482,16 @@ def _work(task: Task, index: Index, limits: Limits, pipe: Connection, parent: in
     except Exception as error:  # noqa: BLE001  the parent reports it
         failure = InternalError(f"Internal error: {type(error).__name__}: {error}")
     else:
-        failure_path(log).unlink(missing_ok=True)
+        forget_attempt(log)
         messages.send("done", wheel)
         return
     with suppress(OSError):  # the disk may be full
-        _record_failure(log, task, failure)
+        record_failure(task, log, failure)
     messages.send("failed", failure)
 
 
 def _import_early() -> None:
-    """Import the modules for checking and publishing while compilers run; this takes 0.3 s of CPU."""
+    """Import what checking and publishing need while compilers run."""
     import builders.sbom  # noqa: F401
 
     known_failures()
@@ -434,21 +508,3 @@ def _end_on_first_signal() -> None:
 
     for number in numbers:
         signal.signal(number, interrupt)
-
-
-def _record_failure(log: Path, task: Task, error: MatrixError) -> None:
-    """Record why a build failed, for later commands and other machines."""
-    document = {
-        "schema": 1,
-        "name": task.pick.name,
-        "version": task.pick.pinned,
-        "build_key": task.build_key,
-        "failed_on": datetime.now(tz=UTC).isoformat(timespec="seconds"),
-        "node": node(),
-        "id": error.id,
-        "message": error.message,
-        "hint": error.hint,
-        **take_start(log),
-        **error.details,
-    }
-    write_atomic(failure_path(log), json.dumps(document, indent=2) + "\n")

@@ -4,46 +4,34 @@ The scheduler reacts to events and always starts the task with the longest remai
 memory are tokens. If the first task does not fit, its start is reserved at the time when the running tasks
 are expected to have returned enough tokens. Another task may start before it only if that does not delay
 the reservation (EASY backfilling, as in Slurm and Maui), so no small tasks starve a large task.
+
+A task that can use several cores gets its number when it starts: every other task that could start now gets
+one core, and the rest is shared in proportion to the expected work. It waits if it would end much sooner with
+the cores that running tasks are about to return.
 """
 
 from __future__ import annotations
 
 from bisect import insort
+from math import inf
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 from msgspec.structs import replace
 
+from builders.expected_time import Resources
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from networkx import DiGraph
 
 _LOOK_AHEAD = 64
 """Number of ready tasks to consider at each event, which limits the cost of thousands of tasks."""
-_EPSILON = 1e-9
-
-
-class Demand(msgspec.Struct, frozen=True):
-    """The resources that a task needs while it runs, or that a machine has."""
-
-    cores: int
-    memory: float
-    """GiB."""
-    seconds: float = 0.0
-    """The expected time; it affects the order, but not the result."""
-
-    def fits(self, free: Demand) -> bool:
-        """Return whether the free resources are sufficient."""
-        return self.cores <= free.cores and self.memory <= free.memory + _EPSILON
-
-    def without(self, other: Demand) -> Demand:
-        """Return the resources without those of another demand."""
-        return replace(self, cores=self.cores - other.cores, memory=self.memory - other.memory)
-
-    def plus(self, other: Demand) -> Demand:
-        """Return the resources plus those of another demand."""
-        return replace(self, cores=self.cores + other.cores, memory=self.memory + other.memory)
+_FEW = 16
+"""Number of ready tasks up to which a task may wait for more cores."""
+_TOLERANCE = 1e-9
+"""Seconds."""
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -52,7 +40,7 @@ class Event(msgspec.Struct, frozen=True):
     name: str
     state: Literal["done", "failed", "waiting", "ready"]
     """`waiting`: it needs no tokens for now. `ready`: it can be started (again)."""
-    demand: Demand | None = None
+    demand: Resources | None = None
     """Its demand from now on, if that has changed."""
 
 
@@ -63,7 +51,7 @@ class Executor(Protocol):
         """Return the time in seconds."""
         ...
 
-    def start(self, name: str, demand: Demand) -> None:
+    def start(self, name: str, demand: Resources) -> None:
         """Start a task, or continue a task that reported `ready`."""
         ...
 
@@ -85,7 +73,24 @@ class Outcome(msgspec.Struct, frozen=True):
     """Tasks that were not started because they, or tasks that they require, would exceed the budget."""
 
 
-def remaining_paths(graph: DiGraph[str], demands: Mapping[str, Demand]) -> dict[str, float]:
+def graph_of(requires: Mapping[str, Iterable[str]]) -> DiGraph[str]:
+    """Return the graph of tasks; an edge goes from a task to a task that requires it.
+
+    Parameters
+    ----------
+    requires
+        What each task requires; names that are not tasks themselves are left out.
+    """
+    from networkx import DiGraph
+
+    graph: DiGraph[str] = DiGraph()
+    graph.add_nodes_from(requires)
+    for name, others in requires.items():
+        graph.add_edges_from((other, name) for other in others if other in requires)
+    return graph
+
+
+def remaining_paths(graph: DiGraph[str], demands: Mapping[str, Resources]) -> dict[str, float]:
     """Return for each task the seconds from its start to the end of everything that requires it.
 
     The largest of them is the critical path.
@@ -108,8 +113,8 @@ def remaining_paths(graph: DiGraph[str], demands: Mapping[str, Demand]) -> dict[
 
 def schedule(
     graph: DiGraph[str],
-    demands: Mapping[str, Demand],
-    capacity: Demand,
+    demands: Mapping[str, Resources],
+    capacity: Resources,
     executor: Executor,
     *,
     keep_going: bool = False,
@@ -158,8 +163,8 @@ class _Scheduler:
     def __init__(
         self,
         graph: DiGraph[str],
-        demands: Mapping[str, Demand],
-        capacity: Demand,
+        demands: Mapping[str, Resources],
+        capacity: Resources,
         executor: Executor,
         rank: Mapping[str, int],
     ) -> None:
@@ -206,17 +211,17 @@ class _Scheduler:
 
     def start_tasks(self) -> None:
         """Start the ready tasks that fit, those with the longest remaining path first."""
-        reserved: tuple[float, Demand] | None = None
+        reserved: tuple[float, Resources] | None = None
         for entry in self._ready[:_LOOK_AHEAD]:
             if self._free.cores < 1:
                 return
-            demand = self._demands[entry[1]]
+            demand = self._granted(entry[1])
             if not demand.fits(self._free):
                 reserved = reserved or self._reservation(demand)
                 continue
             if reserved is not None:
                 time, spare = reserved
-                if self._executor.now() + demand.seconds > time + _EPSILON:
+                if self._executor.now() + demand.seconds > time + _TOLERANCE:
                     if not demand.fits(spare):
                         continue
                     reserved = time, spare.without(demand)
@@ -244,7 +249,59 @@ class _Scheduler:
             case "failed":
                 self._fail(name)
 
-    def _start(self, name: str, demand: Demand) -> None:
+    def _granted(self, name: str) -> Resources:
+        """Return the demand of a task now; it does not fit if the task should wait for more cores."""
+        demand = self._demands[name]
+        if demand.cores == 1 or not demand.work:
+            return demand
+        now = self._executor.now()
+        best = self._part(name, self._free) if demand.least.fits(self._free) else demand.least
+        cost = best.seconds if best.fits(self._free) else inf
+        if len(self._ready) > _FEW:  # the others would take the cores
+            return best
+        free = self._free
+        for end, other in self._ends(late=2.0):
+            free = free.plus(self._demands[other])
+            if demand.least.fits(free):
+                part = self._part(name, free)
+                other_cost = 2 * (end - now) + part.seconds  # waiting must save more time than it takes
+                if other_cost < cost - _TOLERANCE:
+                    best, cost = part, other_cost
+            if best.cores == demand.cores:
+                break
+        return best
+
+    def _part(self, name: str, free: Resources) -> Resources:
+        """Return what a task gets of free resources, beside the other ready tasks and the shared jobs."""
+        demand = self._demands[name]
+        others = [self._demands[other] for _, other in self._ready[:_LOOK_AHEAD] if other != name]
+        others = [other for other in others if other.least.fits(free)]
+        sharing = [self._demands[other] for other in self._running]
+        work = sum(other.work for other in (*others, *sharing))
+        spare = max(0, free.cores - 1 - len(others))
+        cores = 1 + round(spare * demand.work / (demand.work + work))
+        per_core = demand.least.memory
+        by_memory = free.memory / per_core + _TOLERANCE if per_core else cores
+        return demand.with_cores(max(1, int(min(cores, demand.cores, by_memory))))
+
+    def _ends(self, late: float = 1.0) -> list[tuple[float, str]]:
+        """Return the running tasks and when each is expected to end, the first to end first.
+
+        Parameters
+        ----------
+        late
+            How often a task that is late is assumed to take the time that it has taken so far.
+        """
+        now, rows = self._executor.now(), []
+        for name, start in self._running.items():
+            end = start + self._demands[name].seconds
+            rows.append((end if end >= now else start + late * (now - start), name))
+        return sorted(rows)
+
+    def _start(self, name: str, demand: Resources) -> None:
+        if self._demands[name].cores > 1:
+            demand = replace(demand, work=0.0)  # the number of cores is fixed from now on
+        self._demands[name] = demand
         self._free = self._free.without(demand)
         self._running[name] = self._executor.now()
         self._started.add(name)
@@ -264,22 +321,20 @@ class _Scheduler:
         for successor in sorted(descendants(self._graph, name)):
             self.outcome.skipped.setdefault(successor, name)
 
-    def _reservation(self, demand: Demand) -> tuple[float, Demand]:
+    def _reservation(self, demand: Resources) -> tuple[float, Resources]:
         """Return when a demand is expected to fit, and the other free resources at that time."""
         now, free = self._executor.now(), self._free
-        ends = sorted(
-            (max(now, start + self._demands[name].seconds), name) for name, start in self._running.items()
-        )
-        for end, name in ends:
+        for end, name in self._ends():
             free = free.plus(self._demands[name])
             if demand.fits(free):
                 return end, free.without(demand)
         return now, free.without(demand)
 
 
-def _clipped(demand: Demand, capacity: Demand) -> Demand:
-    return replace(
-        demand,
-        cores=max(1, min(demand.cores, capacity.cores)),
-        memory=min(demand.memory, capacity.memory),
-    )
+def _clipped(demand: Resources, capacity: Resources) -> Resources:
+    """Return a demand that the machine can meet; a task that runs with one core must fit with one."""
+    cores = max(1, min(demand.cores, capacity.cores))
+    if demand.work:
+        demand = demand.with_cores(cores)
+        return replace(demand, memory=min(demand.memory, cores * capacity.memory))
+    return replace(demand, cores=cores, memory=min(demand.memory, capacity.memory))

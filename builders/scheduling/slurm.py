@@ -25,7 +25,7 @@ from builders.cache import cache_root
 from builders.files import write_atomic
 from builders.probe.slurm import Job, hours_of, job_script, submit
 from builders.process import bytes_of, run
-from builders.scheduling.batch import Executor, SubmittedJob, is_live
+from builders.scheduling.batch import BatchSystem, SubmittedJob, is_live
 from resolver.errors import EXIT_INTERRUPTED, CommandError, EnvironmentLacksError, UsageError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from builders.index import Index
-    from builders.scheduling.batch import WheelTask
+    from builders.task_state import TaskState
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Partition
     from resolver.reporter import Reporter
@@ -66,15 +66,15 @@ def partition_of(catalog: Catalog, site: str, name: str = "") -> Partition | Non
     return max(rows, key=lambda row: row.max_hours or math.inf, default=None)
 
 
-def pack(tasks: Sequence[WheelTask], most: int) -> list[list[WheelTask]]:
+def pack(tasks: Sequence[TaskState], most: int) -> list[list[TaskState]]:
     """Distribute tasks over a limited number of jobs, each job after those whose wheels it requires.
 
     Each heavy task has a separate job. Light tasks of the same level share one: every requirement between
     two jobs leads to a higher level, so no two jobs wait for each other.
     """
     levels: dict[str, int] = {}
-    groups: dict[int, list[list[WheelTask]]] = {}
-    light = {task.key: task.seconds < _LIGHT for task in tasks}
+    groups: dict[int, list[list[TaskState]]] = {}
+    light = {task.key: task.estimate.seconds < _LIGHT for task in tasks}
     for task in tasks:
         required = [key for key in task.requires if key in levels]
         level = max((levels[key] + (not (light[key] and light[task.key])) for key in required), default=0)
@@ -97,11 +97,11 @@ def pack(tasks: Sequence[WheelTask], most: int) -> list[list[WheelTask]]:
     return [group for level in sorted(groups) for group in groups[level]]
 
 
-def _expected(group: Iterable[WheelTask]) -> float:
-    return sum(task.seconds for task in group)
+def _expected(group: Iterable[TaskState]) -> float:
+    return sum(task.estimate.seconds for task in group)
 
 
-class Slurm(Executor):
+class Slurm(BatchSystem):
     """Slurm, through its own commands."""
 
     name = "slurm"
@@ -229,7 +229,7 @@ class Slurm(Executor):
 
     # Submit.
 
-    def _submit(self, tasks: Sequence[WheelTask]) -> None:
+    def _submit(self, tasks: Sequence[TaskState]) -> None:
         """Submit jobs, each after those that it requires; release all held jobs."""
         if tasks and not (self.run.minutes or self.run.most_minutes):
             self.run.most_minutes = _most_minutes(self.run.partition)
@@ -273,27 +273,31 @@ class Slurm(Executor):
                 job.is_held = False
 
     def _log(self, number: str, keys: Sequence[str]) -> Path:
-        return self.index.state / "logs" / f"slurm-{number}-{self._task(keys[0]).name}.log"
+        return self.index.state / "logs" / f"slurm-{number}-{self.run.by_key[keys[0]].name}.log"
 
-    def _build_command(self, group: Sequence[WheelTask]) -> list[str]:
+    def _build_command(self, group: Sequence[TaskState]) -> list[str]:
         keys = [task.key for task in group]
         locks = [word for lock in dict.fromkeys(task.lock for task in group) for word in ("--lock", lock)]
         return [sys.executable, "-m", "matrix", "build-one", *keys, *locks, *self.run.options]
 
-    def _sbatch(self, group: Sequence[WheelTask], after: Sequence[str]) -> str:
+    def _sbatch(self, group: Sequence[TaskState], after: Sequence[str]) -> str:
         run, keys = self.run, [task.key for task in group]
         for task in group:
             self._failure_record(task).unlink(missing_ok=True)
         growth = 2 ** max(self._count(key, "OUT_OF_MEMORY") for key in keys)
-        cores = max(task.cores for task in group)
-        memory = math.ceil(growth * max(task.memory_gib for task in group))
+        cores = max(task.estimate.cores for task in group)
+        memory = math.ceil(growth * max(task.estimate.memory for task in group))
+        requested = (memory + 1) * 1024
+        if run.memory and requested > run.memory * 1024:
+            requested, memory = math.floor(run.memory * 1024), math.ceil(run.memory)
+            cores = max(1, cores // growth)  # a job that ran out of memory cannot get more, so it does less
         # One task may need its whole time limit. If another task does as well, the next job continues it.
-        seconds = max(task.time_limit - task.seconds for task in group) + _expected(group)
+        seconds = max(task.time_limit - task.estimate.seconds for task in group) + _expected(group)
         minutes = run.minutes or math.ceil(seconds / 60)
         more = f"+{len(group) - 1}" if len(group) > 1 else ""
         options = {
             "cpus-per-task": str(cores),
-            "mem": f"{(memory + 1) * 1024}M",
+            "mem": f"{requested}M",
             "kill-on-invalid-dep": "yes",
         }
         if after:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from builders.scheduling.memory import repeat, resident_sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from resolver.reporter import Change, Reporter
@@ -66,18 +66,25 @@ class LogCount:
 
 
 @contextmanager
-def watched(reporter: Reporter, log: Path) -> Iterator[None]:
+def watched(reporter: Reporter, log: Path, measured: Callable[[float], None]) -> Iterator[None]:
     """Report the progress in a build's log, and the memory of this process's children, every second.
 
     The reports also show that the build still runs.
+
+    Parameters
+    ----------
+    measured
+        Called with the memory of the largest process in GiB.
     """
     stop = Event()
     count = LogCount(log)
 
     def look() -> None:
-        change: Change = {"memory": sum(resident_sizes()) / 2**30}
+        sizes = resident_sizes()
+        change: Change = {"memory": sum(sizes) / 2**30}
         change |= count.read()
         with suppress(OSError):  # the process that reads the reports may have ended
+            measured(max(sizes, default=0) / 2**30)
             reporter.progress(**change)
 
     thread = Thread(target=repeat, args=(look, _INTERVAL, stop), daemon=True)

@@ -23,7 +23,7 @@ from builders.io_errors import explain_cache_errors
 from builders.modes import create_file, make_directories, make_read_only
 from builders.pip_configuration import package_sources
 from builders.urls import NETWORK_HINT, local_path, mirrored, without_password
-from resolver.errors import EnvironmentLacksError, HashMismatchError, SourceError
+from resolver.errors import EnvironmentLacksError, MatrixError, SourceError
 from resolver.reporter import SILENT
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def download(url: str, target: Path, sha256: str, downloads: Downloads) -> None:
 
     Raises
     ------
-    HashMismatchError
+    MatrixError
         The file has another hash. It is kept under a name that ends in ``.mismatch``.
     SourceError
         The file does not exist.
@@ -194,7 +194,7 @@ def _append(url: str, part: IO[bytes], downloads: Downloads) -> None:
 
 
 def check_hash(path: Path, sha256: str, *, origin: str, keep_as: Path | None = None) -> None:
-    """Raise `HashMismatchError` if a file has another hash, and rename the file."""
+    """Raise `MatrixError` if a file has another hash, and rename the file."""
     actual = sha256_of(path)
     if actual == sha256:
         return
@@ -209,4 +209,6 @@ def check_hash(path: Path, sha256: str, *, origin: str, keep_as: Path | None = N
         f"{name} from {without_password(origin)} does not have the pinned hash, so it is not used.\n"
         f"  expected SHA-256 {sha256}\n  actual   SHA-256 {actual}\n  kept as  {kept}"
     )
-    raise HashMismatchError(msg, hint="Find out why the file differs, then run the same command again.")
+    raise MatrixError(
+        msg, hint="Find out why the file differs, then run the same command again.", id="hash-mismatch"
+    )

@@ -100,7 +100,7 @@ def fetch_file(file: File, downloads: Downloads, *, offline: bool = False) -> bo
 
     Raises
     ------
-    HashMismatchError
+    MatrixError
         The file does not have the hash in the lock.
     SourceError
         The index no longer has the file, or the repository no longer has the commit. Or the metadata that the

@@ -76,7 +76,7 @@ def fetch_sdist(
 
     Raises
     ------
-    HashMismatchError
+    MatrixError
         The file has another hash. It is kept under a name that ends in ``.mismatch``.
     SourceError
         The index does not have the file.

@@ -12,7 +12,7 @@ from builders.process import run
 from builders.sources.git import CachedCommit, fetch_git, git_environment, require_git
 from builders.sources.sdist import fetch_sdist, sdist_path, unpack_sdist
 from builders.urls import without_password
-from resolver.errors import CommandError, HashMismatchError, SourceError
+from resolver.errors import CommandError, MatrixError, SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -115,7 +115,7 @@ def obtain(
 
     Raises
     ------
-    SourceError, HashMismatchError
+    SourceError, MatrixError
         The source cannot be downloaded, or differs from its pin.
     CommandError
         git failed.
@@ -189,7 +189,7 @@ def patches_of(pick: Distribution, catalog: Catalog) -> tuple[Path, ...]:
     ------
     SourceError
         A file is missing.
-    HashMismatchError
+    MatrixError
         A file differs from the lock.
     """
     release = catalog.release.get((pick.name, pick.version, pick.variant))
@@ -207,7 +207,7 @@ def patches_of(pick: Distribution, catalog: Catalog) -> tuple[Path, ...]:
                 f"  expected SHA-256 {patch.sha256}\n  actual   SHA-256 {actual}"
             )
             hint = "If you changed the patch on purpose, correct its hash in the catalog and resolve again."
-            raise HashMismatchError(msg, hint=hint)
+            raise MatrixError(msg, hint=hint, id="hash-mismatch")
         paths.append(path)
     return tuple(paths)
 

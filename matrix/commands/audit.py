@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="A,B",
         action="append",
         default=[],
-        help="GPU architectures that each wheel must contain code for, and no others; also --gfx90a",
+        help="GPU architectures that each wheel must contain code for; also --gfx90a",
     )
     parser.add_argument(
         "--package", metavar="NAME", help="compare with the content that the recipe for NAME promises"

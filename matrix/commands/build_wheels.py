@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from builders import host
 from builders.cache import cached_file
 from builders.containers.image import with_cached_digest
-from builders.expected_time import TimeSource, expected_time
+from builders.expected_time import expected_time
 from builders.findings import Finding
 from builders.index import Index
-from builders.prebuilt import check_prebuilt, prebuilt
+from builders.prebuilt import check_of, prebuilt
 from builders.scheduling.estimates import recorded
 from builders.scheduling.local import Builds
 from builders.sources import Downloads, fetch_file
+from builders.task_state import TaskState
 from matrix.api import check_build_hosts, write_lock
 from matrix.batch import (
     EXECUTORS,
@@ -29,10 +31,9 @@ from matrix.batch import (
     check_batch_options,
     executor_of,
 )
-from matrix.build_times import BuildTime, time_text
+from matrix.build_times import time_text
 from matrix.coverage import (
     Coverage,
-    CoverageResult,
     add_table_options,
     check_table_options,
     cover,
@@ -40,7 +41,7 @@ from matrix.coverage import (
 )
 from matrix.hosts import report_hosts
 from matrix.json_document import JsonDocument
-from matrix.locking import same_target
+from matrix.locking import exclude_pick, same_target
 from matrix.options import (
     add_format,
     add_index,
@@ -50,7 +51,7 @@ from matrix.options import (
     add_target_options,
     add_wheel_options,
 )
-from matrix.planning import limits_of, refresh_published, tasks_of, why_to_build
+from matrix.planning import limits_of, refresh_published, state_of, tasks_of
 from matrix.request import check_names
 from matrix.resolution_text import show_conflict
 from matrix.stopping import add_stopping, stop_time
@@ -60,15 +61,16 @@ from resolver.model import Conflict
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
+    from builders.build_inputs import Limits
     from builders.plan import Task
-    from builders.scheduling.batch import Executor, Run
-    from builders.task import Limits
+    from builders.scheduling.batch import BatchSystem, Run
     from matrix.context import Context
     from resolver.facts.catalog import Catalog
     from resolver.model import Resolution
 
 SUMMARY = "build, check and publish the wheels that the lock needs and the index does not have"
 EXAMPLE = "matrix build-wheels --backend cpu --index index"
+MOST_USED = ("--index", "--site", "--jobs", "--dry-run", "--keep-going")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -95,39 +97,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_target_options(parser)
 
 
-class WheelResult(msgspec.Struct, omit_defaults=True):
-    """The outcome for one wheel of the lock. JSON output is this struct, encoded."""
-
-    name: str
-    version: str
-    state: Literal["up to date", "to build", "built", "failed", "skipped"]
-    why: str
-    """Why the wheel is or is not built."""
-    build_key: str
-    wheel: str | None
-    """Path in the index."""
-    warnings: tuple[str, ...] = ()
-    diagnosis: tuple[Finding, ...] = ()
-    """The known causes of the failure."""
-    seconds: float = 0
-    """The expected time of the build; 0 if no record and no recipe has a time, or nothing is built."""
-    seconds_from: TimeSource = "guess"
-    """The origin of `seconds`."""
-
-
 class BuildResult(JsonDocument, kw_only=True):
     """The JSON output of the command."""
 
     status: Literal["ok", "failed"]
     index: str
-    wheels: list[WheelResult]
-
-
-class TableBuildResult(CoverageResult, kw_only=True):
-    """The JSON output of the command with ``--table``."""
-
-    status: Literal["ok", "failed"]
-    wheels: list[WheelResult]
+    wheels: list[TaskState]
 
 
 def execute(context: Context) -> int:
@@ -140,31 +115,64 @@ def execute(context: Context) -> int:
     names = check_names(args.names)
     if args.attach or args.cancel:
         return _earlier_jobs(context)
-    index, limits = Index(args.index), _limits(context)
-    executor = _batch_system(index, context)
+    index = Index(args.index)
+    executor = batch_system(index, context)
     lock, catalog = _lock(context, names)
     if lock is None:
         return 1
     if not args.dry_run:
-        _fetch_prebuilt(lock, catalog, names, context)
-    tasks = tasks_of(lock, catalog, index, args, names)
-    refresh_published(tasks, index)
-    wheels = [_planned(task, index) for task in tasks]
+        fetch_prebuilt(lock, catalog, names, context)
+    tasks, wheels = planned_wheels(lock, catalog, index, args, names)
     if not args.dry_run and any(wheel.state == "to build" for wheel in wheels):
-        context.console.info(_answer(wheels))
-    missing = [task for task in tasks if task.wheel is None]
-    if args.dry_run:
-        exit_code = _warn(wheels, context)
-    elif executor:
-        exit_code = _build_in_jobs([(context, missing)], wheels, catalog, executor, context)
-    else:
-        builds = Builds({task.build_key: task for task in missing}, index, limits, context.console)
-        exit_code = _build(builds, wheels, context)
+        context.console.info(answer(wheels))
+        for wheel in wheels:
+            if wheel.changed:
+                context.console.info(f"{wheel.title} is built again: {wheel.why}.")
+    exit_code = (
+        _warn(wheels, context) if args.dry_run else build_missing(tasks, wheels, catalog, executor, context)
+    )
     _print(wheels, index, context)
     return exit_code
 
 
-def _batch_system(index: Index, context: Context) -> Executor | None:
+def planned_wheels(
+    lock: Resolution, catalog: Catalog, index: Index, args: argparse.Namespace, names: Sequence[str] = ()
+) -> tuple[list[Task], list[TaskState]]:
+    """Return the tasks of a lock, and for each task whether and why its wheel will be built.
+
+    Raises
+    ------
+    EnvironmentLacksError, MatrixError
+        As for `matrix.planning.tasks_of`.
+    """
+    tasks = tasks_of(lock, catalog, index, args, names)
+    refresh_published(tasks, index)
+    return tasks, [_planned(task, index) for task in tasks]
+
+
+def build_missing(
+    tasks: Sequence[Task],
+    wheels: Sequence[TaskState],
+    catalog: Catalog,
+    executor: BatchSystem | None,
+    context: Context,
+) -> int:
+    """Build the wheels that the index lacks, record the results, and return the exit code.
+
+    Raises
+    ------
+    MatrixError
+        A build failed, without ``--keep-going``.
+    """
+    missing = [task for task in tasks if task.wheel is None]
+    if executor:
+        return _build_in_jobs([(context, missing)], wheels, catalog, executor, context)
+    index, limits = Index(context.args.index), _limits(context)
+    builds = Builds({task.build_key: task for task in missing}, index, limits, context.console)
+    return _build(builds, wheels, context)
+
+
+def batch_system(index: Index, context: Context) -> BatchSystem | None:
     """Return the batch system that will build the wheels; None for this machine and with ``--dry-run``.
 
     Raises
@@ -201,62 +209,51 @@ def _lock(context: Context, names: Sequence[str]) -> tuple[Resolution | None, Ca
     return lock, catalog
 
 
-def _fetch_prebuilt(lock: Resolution, catalog: Catalog, names: Sequence[str], context: Context) -> None:
-    """Fetch wheels that others compiled, and audit them.
+def fetch_prebuilt(lock: Resolution, catalog: Catalog, names: Sequence[str], context: Context) -> None:
+    """Fetch wheels that others compiled, audit them, and judge whether they fit.
 
     Raises
     ------
     MatrixError
-        A wheel cannot be fetched, or its audit found errors.
+        A wheel cannot be fetched, its audit found errors, or it does not fit.
     """
     settings = context.settings
+    check = check_of(lock, catalog, partial(exclude_pick, context.lock_path))
     for pick in prebuilt(lock, catalog):
         if not names or pick.name in names:
             file = pick.files[0]
             with context.console.task(f"fetch {file.name}"):
                 downloads = Downloads(settings.mirrors, context.console)
                 fetch_file(file, downloads, offline=settings.offline)
-            check_prebuilt(pick, cached_file(file), lock.target.gfx)
+            check(pick, cached_file(file))
 
 
-def _planned(task: Task, index: Index) -> WheelResult:
-    result = WheelResult(
-        name=task.pick.name,
-        version=task.pick.pinned,
-        state="up to date",
-        why="the index has a wheel built from the same inputs",
-        build_key=task.build_key,
-        wheel=str(task.wheel) if task.wheel else None,
-    )
-    if task.wheel is None:
-        seconds, source = expected_time(task.recipe, recorded(task.pick, index), host.cores())
-        result.state, result.why = "to build", why_to_build(task, index)
-        result.seconds, result.seconds_from = 0 if source == "guess" else round(seconds, 1), source
-        result.warnings = task.warnings
-    return result
+def _planned(task: Task, index: Index) -> TaskState:
+    state = state_of(task, index)
+    if task.wheel is not None:
+        state.why = "the index has a wheel built from the same inputs"
+        return state
+    state.cores = host.cores()
+    seconds, state.seconds_from = expected_time(task.recipe, recorded(task.pick, index), state.cores)
+    state.seconds = round(seconds, 1) if state.seconds_from != "guess" else None
+    return state
 
 
-def _warn(wheels: Sequence[WheelResult], context: Context) -> int:
+def _warn(wheels: Sequence[TaskState], context: Context) -> int:
     for wheel in wheels:
         for warning in wheel.warnings:
             context.console.warning(warning)
     return 0
 
 
-def _build(builds: Builds, wheels: Sequence[WheelResult], context: Context) -> int:
-    """Build the wheels that the index lacks, record the results, and return the exit code.
-
-    Raises
-    ------
-    MatrixError
-        A build failed, without ``--keep-going``.
-    """
+def _build(builds: Builds, wheels: Sequence[TaskState], context: Context) -> int:
+    """Build the wheels that the index lacks, record the results, and return the exit code."""
     if not builds.tasks:
         return 0
     check_build_hosts(builds.tasks.values())
     outcome = builds.run(keep_going=context.args.keep_going)
     for wheel in wheels:
-        key = wheel.build_key
+        key = wheel.key
         if path := builds.wheels.get(key):
             wheel.state, wheel.wheel = "built", str(path)
         elif key in builds.errors:
@@ -277,7 +274,7 @@ def _build_table(context: Context) -> int:
     args = context.args
     args.keep_going = True
     index = Index(args.index)
-    executor = _batch_system(index, context)
+    executor = batch_system(index, context)
     coverage = cover(context, index)
     if isinstance(coverage, Conflict):
         show_conflict(coverage, context.console, as_json=args.format == "json")
@@ -292,7 +289,7 @@ def _build_table(context: Context) -> int:
         exit_code = _build_cells(coverage, keys, wheels, executor, context)
     except StoppedError as error:
         for wheel in wheels:
-            published = index.find(wheel.name, wheel.build_key)
+            published = index.find(wheel.name, wheel.key)
             wheel.wheel = str(published.path) if published else None
         error_to_print: MatrixError | None = error
     else:
@@ -303,15 +300,15 @@ def _build_table(context: Context) -> int:
     return _print_cells(coverage, wheels, context, exit_code)
 
 
-def _of(wheels: Iterable[WheelResult], keys: Collection[str]) -> list[WheelResult]:
-    return [wheel for wheel in wheels if wheel.build_key in keys]
+def _of(wheels: Iterable[TaskState], keys: Collection[str]) -> list[TaskState]:
+    return [wheel for wheel in wheels if wheel.key in keys]
 
 
 def _build_cells(
     coverage: Coverage,
     keys: Sequence[str],
-    wheels: Sequence[WheelResult],
-    executor: Executor | None,
+    wheels: Sequence[TaskState],
+    executor: BatchSystem | None,
     context: Context,
 ) -> int:
     """Build some tasks of a selection, record the results, and return the exit code."""
@@ -329,22 +326,20 @@ def _limits(context: Context) -> Limits:
     return replace(limits_of(context), until=stop_time(context))
 
 
-def _print_cells(coverage: Coverage, wheels: list[WheelResult], context: Context, exit_code: int) -> int:
+def _print_cells(coverage: Coverage, wheels: list[TaskState], context: Context, exit_code: int) -> int:
     """Print the cells of a selection, with the reasons why wheels were not built; return the exit code."""
     index = coverage.index
     for wheel in wheels:
-        key = wheel.build_key
+        key = wheel.key
         if key in coverage.why_not:
             wheel.state, wheel.why = "skipped", coverage.why_not[key]
         elif wheel.state == "failed":
             coverage.why_not[key] = f"it failed: {wheel.why.partition(chr(10))[0]}"
         elif wheel.state == "skipped":
             coverage.why_not[key] = wheel.why
-    result = coverage.result({wheel.build_key for wheel in wheels if wheel.wheel})
+    result = coverage.result(wheels, exit_code)
     if context.args.format == "json":
-        fields = {**asdict(result), "status": "failed" if exit_code else "ok"}
-        document = TableBuildResult(**fields, wheels=wheels)
-        context.console.document(document)
+        context.console.document(result)
     else:
         context.console.data(coverage_text(result, context.console.out))
         context.console.data(f"Index: {index.simple.as_uri()}")
@@ -358,51 +353,40 @@ def _earlier_jobs(context: Context) -> int:
     if context.args.cancel:
         return cancel(executor, context)
     finished = attach(executor, context)
-    wheels = [
-        WheelResult(
-            name=task.name,
-            version=task.version,
-            state="to build",
-            why="",
-            build_key=task.key,
-            wheel=None,
-        )
-        for task in finished.tasks
-    ]
-    exit_code = _record(finished, wheels, index, context)
+    wheels = list(finished.tasks)
+    exit_code = record(finished, wheels, index, context)
     _print(wheels, index, context)
     return exit_code
 
 
 def _build_in_jobs(
     tasks_of_locks: Sequence[tuple[Context, Sequence[Task]]],
-    wheels: Sequence[WheelResult],
+    wheels: Sequence[TaskState],
     catalog: Catalog,
-    executor: Executor,
+    executor: BatchSystem,
     context: Context,
 ) -> int:
     """Build in jobs the wheels that the index lacks, record the results, and return the exit code."""
     if not any(tasks for _, tasks in tasks_of_locks):
         return 0
     finished = build_in_jobs(tasks_of_locks, catalog, executor, context)
-    return _record(finished, wheels, executor.index, context)
+    return record(finished, wheels, executor.index, context)
 
 
-def _record(finished: Run, wheels: Sequence[WheelResult], index: Index, context: Context) -> int:
+def record(finished: Run, wheels: Sequence[TaskState], index: Index, context: Context) -> int:
     """Record the results of jobs, print the failures, and return the exit code."""
     for wheel in wheels:
-        result = finished.results.get(wheel.build_key)
+        result = finished.by_key.get(wheel.key)
         if result is None:
             continue
-        wheel.state = result.state
+        wheel.state, wheel.exit_code = result.state, result.exit_code
         if result.state != "built":
             wheel.why = result.why
         if result.state == "failed":
-            context.console.error(f"{wheel.name} {wheel.version}: {result.why}")
-        elif published := index.find(wheel.name, wheel.build_key):
+            context.console.error(f"{wheel.title}: {result.why}")
+        elif published := index.find(wheel.name, wheel.key):
             wheel.wheel = str(published.path)
-    codes = (result.exit_code for result in finished.results.values() if result.state != "built")
-    return max(codes, default=0)
+    return max((task.exit_code for task in finished.tasks), default=0)
 
 
 def _report_failures(builds: Builds, context: Context) -> int:
@@ -416,7 +400,7 @@ def _report_failures(builds: Builds, context: Context) -> int:
     return max((error.exit_code for error in errors), default=0)
 
 
-def _answer(wheels: Sequence[WheelResult]) -> str:
+def answer(wheels: Sequence[TaskState]) -> str:
     """Return the result for all wheels, in one line."""
     if not wheels:
         return "The lock builds nothing: everything in it is published."
@@ -428,17 +412,16 @@ def _answer(wheels: Sequence[WheelResult]) -> str:
     ]
     if counts["to build"]:
         waiting = [wheel for wheel in wheels if wheel.state == "to build"]
-        parts.insert(0, f"{len(waiting)} to build, {_time(waiting)}")
+        parts.insert(0, f"{len(waiting)} to build, {expected_text(waiting)}")
     return "; ".join(parts)
 
 
-def _time(wheels: Sequence[WheelResult]) -> str:
+def expected_text(wheels: Iterable[TaskState]) -> str:
     """Return the expected time of builds as text."""
-    cores = host.cores()
-    return time_text((BuildTime(wheel.seconds, wheel.seconds_from, cores) for wheel in wheels), cores=True)
+    return time_text((wheel.estimate for wheel in wheels), cores=True)
 
 
-def _print(wheels: list[WheelResult], index: Index, context: Context) -> None:
+def _print(wheels: list[TaskState], index: Index, context: Context) -> None:
     console = context.console
     if context.args.format == "json":
         failed = any(wheel.state == "failed" for wheel in wheels)
@@ -446,8 +429,8 @@ def _print(wheels: list[WheelResult], index: Index, context: Context) -> None:
             BuildResult(status="failed" if failed else "ok", index=str(index.root), wheels=wheels)
         )
         return
-    console.answer(_answer(wheels))
+    console.answer(answer(wheels))
     for wheel in wheels:
         why = f": {wheel.why}" if wheel.state in {"up to date", "to build", "skipped"} else ""
-        console.text(f"  {wheel.name} {wheel.version}  {wheel.state}{why}")
+        console.text(f"  {wheel.title}  {wheel.state}{why}")
     console.data(f"Index: {index.simple.as_uri()}")

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Literal
 
 from builders.index import Index
 from builders.io_errors import not_an_index
-from builders.records import BuildRecord, build_records
+from builders.records import build_records
+from builders.task_state import TaskState
 from matrix.json_document import JsonDocument
 from matrix.options import add_format, add_index, add_names
 from matrix.render import counted, duration
@@ -31,7 +32,7 @@ class BuildList(JsonDocument, kw_only=True):
 
     status: Literal["ok"] = "ok"
     index: str
-    builds: list[BuildRecord]
+    builds: list[TaskState]
     """The builds, in the order in which they started."""
 
 
@@ -59,7 +60,7 @@ def execute(context: Context) -> int:
 _STYLES = {"built": "green", "failed": "bold red", "running": "yellow"}
 
 
-def _text(builds: Sequence[BuildRecord], logs: Path, screen: Screen) -> str:
+def _text(builds: Sequence[TaskState], logs: Path, screen: Screen) -> str:
     if not builds:
         return "There are no builds."
     head = ["STATE", "WHEEL", "NODE", "STARTED (UTC)", "TIME", "GIB", "CORES", "CACHE", "LOG", "WHY"]
@@ -86,7 +87,7 @@ def _text(builds: Sequence[BuildRecord], logs: Path, screen: Screen) -> str:
     return "\n".join([*lines, *map(screen.wrapped, errors), f"Logs: {logs}"])
 
 
-def _hits(build: BuildRecord) -> str:
+def _hits(build: TaskState) -> str:
     """Return how many of the compiled files came from the compiler cache."""
     if build.cache_hits is None:
         return "-"

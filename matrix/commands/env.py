@@ -7,32 +7,39 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec.structs import replace
 
 from builders.constants import MOUNTED_INDEX
 from builders.files import sha256_of
+from builders.host import glibc_version
 from builders.index import Index
 from builders.wheel_requirements import unmet_requirements
 from matrix.consumers import Consumer, consumer_names, load_consumer
 from matrix.consumers.shared.files import Layout, files_in_wheelhouse, write_files
-from matrix.consumers.shared.installation import Installation, left_to_pip, pin
+from matrix.consumers.shared.installation import Installation, index_of, left_to_pip, pin
 from matrix.hosts import report_hosts
 from matrix.locking import names_target, same_target
 from matrix.options import add_index, add_lock, add_target_options, output_path
 from matrix.render import sdists_text, shortened
+from matrix.request import host_glibc
 from resolver.errors import MatrixError, UsageError
+from resolver.versions import join_words
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping, Sequence
 
+    from builders.findings import Finding
     from matrix.console import Console
     from matrix.consumers.shared.files import File
     from matrix.context import Context
-    from resolver.model import Resolution
+    from resolver.model import Distribution, Resolution
 
 _URL = re.compile(r"""(?:[a-z+]+://|(?=\$))(?:[^\s'"\\`$]|\$\{[A-Z0-9_]+\})+""")
 """Matches a URL as the files may contain it: pip expands ``${VARIABLE}`` itself."""
+_BINDING = {"uv", "pylock"}
+"""Consumers whose files bind each distribution to its index or file."""
 _DOWNLOAD = "pip download -r requirements.txt -d DIR"
 SUMMARY = "write the file that a consumer of the index reads"
 EXAMPLE = "matrix env --for cotainr -o env.yml"
@@ -77,42 +84,95 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_target_options(parser)
 
 
+class Emitted(msgspec.Struct, frozen=True):
+    """The files of a consumer, not yet written."""
+
+    files: Sequence[File]
+    installation: Installation
+    layout: Layout
+    wheels: Mapping[str, Sequence[Path]]
+    """The wheels of each distribution that we build."""
+    findings: Sequence[Finding] = ()
+
+    @property
+    def incomplete(self) -> str:
+        """What the lock leaves to pip, and how to lock it; empty if the lock is complete."""
+        return "" if self.installation.is_complete else " ".join(left_to_pip(self.installation))
+
+    @property
+    def unbuilt(self) -> list[Distribution]:
+        """The distributions whose wheels are not built yet."""
+        return [pick for pick in self.installation.built if not self.wheels[pick.name]]
+
+
 def execute(context: Context) -> int:
     """Run the command."""
     args, console = context.args, context.console
+    folder = folder_of(args.output)
+    emitted = emit(context)
+    if emitted.incomplete:
+        console.info(emitted.incomplete)
+    report_hosts(context)
+    _write(emitted.files, args.output, folder, console)
+    for pick in emitted.unbuilt:
+        console.warning(
+            f"{pick.name} {pick.pinned} is not in {Index(args.index).root} yet. "
+            "Build it with `matrix build-wheels`."
+        )
+    for finding in emitted.findings:
+        console.warning(str(finding))
+    if warning := _confusable(emitted.installation, context):
+        console.warning(warning)
+    sdists = sdists_text(emitted.installation.sdists) if emitted.layout.wheelhouse else ""
+    if sdists and not emitted.incomplete:
+        console.warning(sdists)
+    return 0
+
+
+def folder_of(output: Path | None) -> Path:
+    """Return the directory of the files for the value of ``--output``."""
+    path = output or Path()
+    return path if path.is_dir() else path.parent
+
+
+def emit(context: Context) -> Emitted:
+    """Return the files of a consumer for a lock.
+
+    Raises
+    ------
+    UsageError, MatrixError
+        The consumer cannot use the lock, or the options contradict each other.
+    """
+    args = context.args
     consumer = load_consumer(args.consumer)
     _check_options(args, consumer)
     lock = context.lock
     if names_target(args):
         same_target(lock, args, context.catalog_of_lock)
-    folder, main = args.output or Path(), consumer.file
-    if not folder.is_dir():
-        folder, main = folder.parent, folder.name
+    folder = folder_of(args.output)
+    main = consumer.file if args.output is None or args.output.is_dir() else args.output.name
     index = Index(args.index)
     wheelhouse = args.wheelhouse.resolve() if args.wheelhouse else None
     layout = Layout(main, index.root.resolve(), (args.index_url or "").rstrip("/"), folder, wheelhouse)
-    installation = Installation(lock, variables=context.run_variables())
+    installation = Installation(
+        lock,
+        variables=context.run_variables(),
+        host_glibc=_host_glibc(context) if consumer.runs_on_host else ("", ""),
+    )
     wheels = _built_wheels(installation, index, args.wheelhouse)
     installation = replace(installation, left_open=_left_open(lock, wheels))
     if args.hashes:
         installation = replace(installation, hashes=_hashes(installation, wheels, index))
-    report_hosts(context)
     files = consumer.emit(installation, layout)
-    findings = list(consumer.check(installation, layout))
-    _write(files, args.output, folder, console)
-    for pick in installation.built:
-        if not wheels[pick.name]:
-            console.warning(
-                f"{pick.name} {pick.pinned} is not in {index.root} yet. Build it with `matrix build-wheels`."
-            )
-    for finding in findings:
-        console.warning(str(finding))
-    if not installation.is_complete:
-        message, hint = left_to_pip(installation)
-        console.info(f"{message} {hint}")
-    elif wheelhouse and (warning := sdists_text(installation.sdists)):
-        console.warning(warning)
-    return 0
+    return Emitted(files, installation, layout, wheels, consumer.check(installation, layout))
+
+
+def _host_glibc(context: Context) -> tuple[str, str]:
+    """Return the glibc of the lock's site today, else that of this machine, with the name of either."""
+    target = context.lock.target
+    if target.site != "local" and (known := host_glibc(target, context.catalog_of_lock, context.today)):
+        return known, target.site
+    return glibc_version(), "this machine"
 
 
 def _write(files: Sequence[File], output: Path | None, folder: Path, console: Console) -> None:
@@ -147,6 +207,36 @@ def _left_open(lock: Resolution, wheels: Mapping[str, Sequence[Path]]) -> list[s
     ]
     reasons = [f"the requirements of {name}, which is not built yet" for name in unbuilt]
     return [*lock.left_open, *unmet_requirements(lock, wheels), *reasons]
+
+
+def _confusable(installation: Installation, context: Context) -> str:
+    """Return a warning about distributions that pip may take from another index than the lock; else empty.
+
+    Versions with a local label are not on PyPI. uv and pylock.toml bind each distribution to its index.
+    """
+    args = context.args
+    if args.consumer in _BINDING or args.hashes or args.wheelhouse:
+        return ""
+    known = {row.index.rstrip("/") for row in context.catalog_of_lock.torch.values()}
+    picks = [
+        pick
+        for pick in installation.on_top
+        if pick.origin == "published" and index_of(pick) and pick.index.rstrip("/") not in known
+        if "+" not in pick.pinned and not pick.direct_url
+    ]
+    if picks:
+        can_hash = load_consumer(args.consumer).supports_hashes and installation.is_complete
+        other = (
+            "installs only the locked files with --hashes" if can_hash else "cannot do so with --for pylock"
+        )
+        return (
+            f"pip follows its own rule: it may take {shortened(map(pin, picks))} from PyPI instead of "
+            f"{picks[0].index}, if PyPI has the same version. It {other}."
+        )
+    if installation.searched:
+        names = join_words(installation.searched, joiner="and")
+        return f"For what the lock leaves open, pip takes the highest version on PyPI and on {names}."
+    return ""
 
 
 def _built_wheels(installation: Installation, index: Index, wheelhouse: Path | None) -> dict[str, list[Path]]:

@@ -26,12 +26,14 @@ from resolver.rejected import (
     working_version,
 )
 from resolver.requirements import parse_requirement
-from resolver.versions import parse_specifier, shorten, sort_key
+from resolver.versions import join_words, parse_specifier, shorten, sort_key
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
     from builders.index_client import IndexClient
+    from matrix.console import Console
     from matrix.context import Context
     from resolver.facts.catalog import Catalog
     from resolver.model import Conflict, Request, Requirement
@@ -114,16 +116,26 @@ def execute(context: Context) -> int:
         console.document(ExplainDocument(picks=picks, rejected=versions, rejected_more=more))
     else:
         others = names_of_others(lock) if requirement is None and console.verbosity <= 0 else frozenset()
-        texts = [facts_text(pick, lock, console.out) for pick in picks if pick.name not in others]
+        printed: set[str] = set()
+        texts = [facts_text(pick, lock, console.out, printed) for pick in picks if pick.name not in others]
         texts += [others_text(others)] if others else []
-        console.data("\n\n".join(texts))
-        if rejected:
-            heading = console.out.styled("bold", "Not chosen")
-            console.text("\n".join(["", heading, *map(_rejected_text, rejected)]))
-        if more:
-            command = f"matrix explain '{picks[0].name}==VERSION'"
-            console.text(f"  {more} more versions would be preferred. To explain one of them: `{command}`")
+        refused = _refused_text(rejected, more, picks[0].name, console) if rejected or more else []
+        asks_why_not = requirement is not None and requirement.specifier is not None
+        console.data("\n\n".join([*refused, *texts] if asks_why_not else [*texts, *refused]))
     return 0
+
+
+def _refused_text(rejected: Sequence[RejectedVersion], more: int, name: str, console: Console) -> list[str]:
+    """Return the reasons why versions were not chosen, each once, with all versions to which it applies."""
+    versions: dict[str, list[str]] = {}
+    for each in rejected:
+        versions.setdefault(_rejected_text(each), []).append(each.key)
+    lines = [console.out.styled("bold", "Not chosen")]
+    lines += [f"  {join_words(keys, joiner='and')}{reason}" for reason, keys in versions.items()]
+    if more:
+        command = f"matrix explain '{name}==VERSION'"
+        lines.append(f"  {more} more versions would be preferred. To explain one of them: `{command}`")
+    return [console.out.wrapped("\n".join(lines))]
 
 
 def _rejected(context: Context, requirement: Requirement) -> tuple[list[RejectedVersion], int]:
@@ -190,15 +202,14 @@ def _older(name: str, chosen: str) -> Requirement | None:
 
 
 def _rejected_text(rejected: RejectedVersion) -> str:
+    """Return the text that follows the version."""
     if rejected.instead:
         other, now, then = rejected.instead
         change = f"{other} would be {then} instead of {now}, and {other} is chosen first"
-        return f"  {rejected.key} would also fit, but {change}"
+        return f" would also fit, but {change}"
     if rejected.preferred:
-        return f"  {rejected.key} would also fit; {rejected.preferred}"
-    return "\n".join(
-        [f"  {rejected.key}", *(f"    - {item.text}{first_source(item)}" for item in rejected.core)]
-    )
+        return f" would also fit; {rejected.preferred}"
+    return "\n".join(["", *(f"    - {item.text}{first_source(item)}" for item in rejected.core)])
 
 
 def _rejected_document(rejected: RejectedVersion) -> RejectedDocument:

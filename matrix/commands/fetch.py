@@ -27,9 +27,9 @@ from matrix.api import package_indexes
 from matrix.build_requirements import fetch_build_requirements
 from matrix.hosts import report_hosts
 from matrix.json_document import JsonDocument
-from matrix.locking import same_image
+from matrix.locking import exclude_pick, same_image
 from matrix.options import add_build_host_options, add_format, add_index, add_lock, add_names
-from matrix.render import sdists_text, shortened
+from matrix.render import format_size, sdists_text, shortened
 from matrix.request import check_names
 from resolver.errors import MatrixError, UsageError
 
@@ -39,14 +39,13 @@ if TYPE_CHECKING:
 
     from matrix.console import Console
     from matrix.context import Context
+    from matrix.settings import Settings
     from resolver.facts.catalog import Catalog
     from resolver.model import Distribution, Resolution
 
 SUMMARY = "download everything the lock installs and its builds need, and check all hashes"
 EXAMPLE = "matrix fetch && matrix build-wheels --offline && matrix fetch --wheelhouse wheels"
 _MOST_ERRORS = 10
-_STEP = 1024
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _BUILD_WHEELS = "wheels of torch and the build requirements"
 
 
@@ -104,6 +103,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(context: Context) -> int:
     """Run the command."""
+    result = fetch_lock(context)
+    _report(result, context.args, context.console)
+    return exit_code_of(result)
+
+
+def exit_code_of(result: FetchResult) -> int:
+    """Return the highest exit code of the items that could not be fetched; 0 if there are none."""
+    return max((item.exit_code for item in result.missing), default=0)
+
+
+def fetch_lock(context: Context) -> FetchResult:
+    """Fetch what the options name, and return all items; those that cannot be fetched are in the result.
+
+    Raises
+    ------
+    UsageError, LockError
+        The options do not agree with the lock, or the lock cannot be read.
+    """
     args, console = context.args, context.console
     settings = context.settings
     names = check_names(args.names)
@@ -119,7 +136,7 @@ def execute(context: Context) -> int:
         fetch_published,
         mirrors=settings.mirrors,
         offline=args.offline,
-        check=check_of(lock, catalog),
+        check=check_of(lock, catalog, partial(exclude_pick, context.lock_path)),
         reporter=console,
     )
     with console.task("fetch"):
@@ -129,7 +146,7 @@ def execute(context: Context) -> int:
             wheels = partial(
                 _fetch_wheels,
                 catalog=catalog,
-                mirrors=settings.mirrors,
+                settings=settings,
                 args=args,
                 console=console,
                 seen={item.identity for item in result.sources},
@@ -152,17 +169,11 @@ def execute(context: Context) -> int:
             _fill_wheelhouse(args.wheelhouse, result, lock, built, Index(args.index))
     if warning := sdists_text([pick for pick in locked if pick.is_sdist]):
         result.warnings.append(warning)
-    _report(result, args, console)
-    return max((item.exit_code for item in result.missing), default=0)
+    return result
 
 
 def _report(result: FetchResult, args: argparse.Namespace, console: Console) -> None:
-    for warning in result.warnings:
-        console.warning(warning)
-    for item in result.missing[:_MOST_ERRORS]:
-        console.error(f"{item.name} {item.version}: {item.message}", item.hint)
-    if len(result.missing) > _MOST_ERRORS:
-        console.error(f"Not shown: {len(result.missing) - _MOST_ERRORS} more. `--format json` lists all.")
+    report_problems(result, console)
     if args.format == "json":
         console.document(_document(result))
     else:
@@ -170,6 +181,17 @@ def _report(result: FetchResult, args: argparse.Namespace, console: Console) -> 
         if args.wheelhouse is not None:
             command = f"matrix env --wheelhouse {quote(str(args.wheelhouse))}"
             console.info(f"Use the files in {args.wheelhouse} with `{command}`.")
+
+
+def report_problems(result: FetchResult, console: Console) -> None:
+    """Print the warnings that are new, and an error for each item that could not be fetched."""
+    for warning in result.warnings:
+        if warning not in console.warnings:
+            console.warning(warning)
+    for item in result.missing[:_MOST_ERRORS]:
+        console.error(f"{item.name} {item.version}: {item.message}", item.hint)
+    if len(result.missing) > _MOST_ERRORS:
+        console.error(f"Not shown: {len(result.missing) - _MOST_ERRORS} more. `--format json` lists all.")
 
 
 def _check_wheelhouse_options(args: argparse.Namespace, lock: Resolution) -> None:
@@ -212,7 +234,7 @@ def _fetch_wheels(
     picks: Sequence[Distribution],
     *,
     catalog: Catalog,
-    mirrors: Mapping[str, str],
+    settings: Settings,
     args: argparse.Namespace,
     console: Console,
     seen: set[str],
@@ -221,9 +243,11 @@ def _fetch_wheels(
 
     `seen` are the identities of files that have been fetched.
     """
-    from builders.task import Limits, wheels_of
+    from builders.build_inputs import Limits, wheels_of
     from matrix.planning import build_host_of
 
+    strategy = settings.index_strategy or "first-index"
+    limits = Limits(offline=args.offline, mirrors=settings.mirrors, strategy=strategy)
     log = cache_root() / "logs" / "fetch.log"
     log.unlink(missing_ok=True)
     if not picks:
@@ -237,7 +261,7 @@ def _fetch_wheels(
         return
     for task in tasks:
         try:
-            before, wheels = wheels_of(task, Limits(offline=args.offline, mirrors=mirrors), log, console)
+            before, wheels = wheels_of(task, limits, log, console)
         except MatrixError as error:
             yield MissingItem.from_error(task.pick.name, task.pick.pinned, _BUILD_WHEELS, error)
             continue
@@ -290,17 +314,3 @@ def _text(result: FetchResult, *, every: bool) -> str:
         f"{len(missing)} missing. Cache: {cache_root()}"
     )
     return "\n".join([answer, *lines])
-
-
-def format_size(size: int) -> str:
-    """Format a number of bytes.
-
-    Examples
-    --------
-    >>> format_size(512), format_size(1536), format_size(3 * 2**30)
-    ('512 B', '1.5 KiB', '3.0 GiB')
-    """
-    amount, number = float(size), 0
-    while amount >= _STEP and number < len(_UNITS) - 1:
-        amount, number = amount / _STEP, number + 1
-    return f"{amount:.1f} {_UNITS[number]}" if number else f"{size} B"

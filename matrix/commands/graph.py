@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import date
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -16,8 +15,7 @@ from matrix.render import counted
 from matrix.resolution_text import names_of_others, others_text, show_conflict, title_of
 from matrix.screen import PLAIN
 from resolver.errors import UsageError, did_you_mean
-from resolver.facts.schema import Backend
-from resolver.model import Conflict, Edge
+from resolver.model import Conflict, Edge, Target
 from resolver.requirements import parse_requirement
 from resolver.versions import allows, shorten
 
@@ -33,15 +31,6 @@ if TYPE_CHECKING:
 SUMMARY = "show the build graph: the run and build requirements of each distribution"
 EXAMPLE = "matrix graph --format svg -o graph.svg"
 FORMATS = ("text", "dot", "mermaid", "svg", "json")
-
-
-class GraphTarget(msgspec.Struct, kw_only=True):
-    """The target that the graph was resolved for."""
-
-    site: str
-    date: date
-    backend: Backend
-    gfx: tuple[str, ...]
 
 
 class GraphNode(msgspec.Struct, kw_only=True):
@@ -63,7 +52,7 @@ class GraphDocument(JsonDocument, kw_only=True):
     """The build graph."""
 
     status: Literal["ok"] = "ok"
-    target: GraphTarget
+    target: Target
     requirements: list[str]
     nodes: list[GraphNode]
     edges: list[GraphEdge]
@@ -160,13 +149,7 @@ def _lock(context: Context) -> Resolution | None:
 
 
 def _required_names(graph: DiGraph[str], lock: Resolution, context: Context) -> list[str]:
-    """Return the distributions that the command line names.
-
-    Raises
-    ------
-    UsageError
-        The lock lacks a distribution, or has a version that does not match.
-    """
+    """Return the distributions that the command line names."""
     names = []
     path = context.lock_path
     for requirement in map(parse_requirement, context.args.requirements):
@@ -201,9 +184,8 @@ def graph_document(graph: DiGraph[str], lock: Resolution, requirements: Sequence
                 generation=generation[name],
             )
         )
-    target = lock.target
     return GraphDocument(
-        target=GraphTarget(site=target.site, date=target.date, backend=target.backend, gfx=target.gfx),
+        target=lock.target,
         requirements=list(requirements),
         nodes=nodes,
         edges=[GraphEdge(**asdict(edge)) for edge in edges_of_graph(graph)],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from builders.index import Index
-from matrix.build_times import BuildTime, time_text
+from matrix.build_times import time_text
 from matrix.coverage import add_table, check_table_options, cover
 from matrix.locking import same_target
 from matrix.options import (
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 SUMMARY = "print the build tasks of a lock: key, command, cores, memory, expected time"
 EXAMPLE = "matrix plan --jobs 16 --memory 64 --format sbatch -o build.sh"
+MOST_USED = ("--lock", "--index", "--jobs", "--format", "--output")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -101,14 +102,14 @@ def _text(plan: Plan, screen: Screen) -> str:
             task.state,
             str(task.cores),
             f"{task.memory_gib:g}",
-            "unknown" if task.seconds_from == "guess" else duration(task.seconds),
-            "-" if task.seconds_from == "guess" else task.seconds_from,
+            "unknown" if task.estimate.source == "guess" else duration(task.estimate.seconds),
+            "-" if task.estimate.source == "guess" else task.estimate.source,
             ", ".join(names[key] for key in task.requires) or "-",
             task.why,
         ]
         for task in plan.tasks
     ]
-    times = {task.key: BuildTime(task.seconds, task.seconds_from, task.cores) for task in plan.missing}
+    times = {task.key: task.estimate for task in plan.missing}
     answer = "Nothing to build."
     lines = ["", screen.table(rows, head, indent=""), ""]
     if times:

@@ -188,7 +188,8 @@ def _build(file: Path, facts: SourceFacts, context: Context) -> Trial:
     """Resolve, build and audit the draft for the CPU backend; a failure is a result."""
     from builders.audit import Expected, audit_wheel
     from builders.build_host import find_build_host
-    from builders.task import Limits, build_wheel
+    from builders.build_inputs import Limits
+    from builders.task import build_wheel
 
     args, console = context.args, context.console
     settings = msgspec.structs.replace(
@@ -208,7 +209,8 @@ def _build(file: Path, facts: SourceFacts, context: Context) -> Trial:
         host = find_build_host(resolution, [facts.name], kind=None)
         (task,) = plan(resolution, catalog, index, host, [facts.name])
         check_build_hosts([task])
-        limits = Limits(offline=settings.offline, mirrors=settings.mirrors)
+        strategy = settings.index_strategy or "first-index"
+        limits = Limits(offline=settings.offline, mirrors=settings.mirrors, strategy=strategy)
         wheel = task.wheel or build_wheel(task, index, limits, console)
     except MatrixError as error:
         why = f"{error.message}\n{error.hint}".rstrip()

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from builders.files import write_atomic
 from builders.index import Index
-from builders.records import BuildRecord, build_records
+from builders.records import build_records
+from builders.task_state import TaskState
 from matrix.consequences_json import DiffDocument
 from matrix.consequences_text import HEADINGS, summary
 from matrix.locking import names_target
@@ -129,7 +130,7 @@ def _request(context: Context) -> tuple[Catalog, Request]:
     return context.catalog_with_image, context.request()
 
 
-def _states(builds: Sequence[BuildRecord]) -> dict[tuple[str, str], str]:
+def _states(builds: Sequence[TaskState]) -> dict[tuple[str, str], str]:
     return {(build.name, build.version): build.state for build in builds}
 
 

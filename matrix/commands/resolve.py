@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from builders.constants import INDEX_DIRECTORY, LOCK_FILE
 from matrix.api import package_indexes, write_lock
 from matrix.build_times import build_times
-from matrix.locking import EVERYTHING, changed_facts, changes, is_unchanged
+from matrix.consumers import consumer_names
+from matrix.locking import EVERYTHING, changed_facts, changes, check_not_smaller, is_unchanged
 from matrix.options import (
     add_format,
     add_index_access,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 SUMMARY = "choose versions that work together and write matrix.lock"
 _MOST_CHANGES = 20
 EXAMPLE = "matrix resolve apex deepspeed --site lumi-g --python 3.12"
+MOST_USED = ("--requirement", "--site", "--gfx", "--python", "--output")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,6 +64,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-lock", action="store_true", help="write no lock")
     add_format(parser)
+    parser.add_argument(
+        "--for",
+        dest="consumer",
+        choices=consumer_names(),
+        metavar="CONSUMER",
+        help="the tool that will install the wheels, as for matrix env: %(choices)s. For tools that use the "
+        "machine's glibc (tykky, pip, uv), the base image may not have a newer one",
+    )
     parser.add_argument(
         "--keep-installed",
         metavar="FILE|image",
@@ -115,6 +125,8 @@ def execute(context: Context) -> int:
         show_conflict(answer, console, as_json=args.format == "json")
         return 1
     forget_conflict()
+    if earlier is not None and not args.no_lock:
+        check_not_smaller(earlier, answer, args.output)
     is_valid = earlier is not None and is_unchanged(earlier, answer)
     for change in changed_facts(earlier, answer, args.output) if earlier else ():
         console.info(change)

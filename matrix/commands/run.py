@@ -32,7 +32,7 @@ from matrix.container_variables import (
     uses_container,
 )
 from matrix.options import add_index, add_lock
-from resolver.errors import EnvironmentLacksError, UsageError
+from resolver.errors import EnvironmentLacksError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from matrix.context import Context
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 SUMMARY = "run a command, such as cotainr, so that it can use the index"
 EXAMPLE = "matrix run -- cotainr build my.sif --base-image rocm.sif --conda-env env.yml --accept-licenses"
 _OTHER_NODE = ("srun", "salloc", "sbatch")
+_PROGRAMS = ("cotainr", "conda-containerize", "pip-containerize", "apptainer", "singularity")
 _IMAGE_OPTION = "--base-image"
 
 
@@ -124,14 +125,17 @@ def _require(command: list[str], index: Index) -> None:
     if command[0].startswith("-"):
         msg = f"{command[0]} is not a program."
         raise UsageError(msg, hint=f"Put options for `matrix run` before the two dashes: `{EXAMPLE}`")
-    if not index.simple.is_dir():
-        msg = f"There is no index at {index.root}: it has no directory simple/."
-        raise UsageError(msg, hint="Create one with `matrix build-wheels`, or name another with --index.")
     if not shutil.which(command[0]):
         msg = f"{command[0]} is not on PATH."
+        guess = did_you_mean(command[0], _PROGRAMS, typos=2) if command[0] not in _PROGRAMS else ""
+        if guess.startswith("Did"):
+            raise UsageError(msg, hint=guess)
         raise EnvironmentLacksError(
             msg, hint=f"Load the site's module (`module avail {command[0]}`) or install it."
         )
+    if not index.simple.is_dir():
+        msg = f"There is no index at {index.root}: it has no directory simple/."
+        raise UsageError(msg, hint="Create one with `matrix build-wheels`, or name another with --index.")
 
 
 def _bindable(root: Path) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from builders.learning.machine import learn_machine, site_name
+from builders.learning.machine import Stated, learn_machine, site_name
 from matrix.json_document import JsonDocument
-from matrix.options import add_action, add_catalog, add_format, output_path
+from matrix.options import add_action, add_catalog, add_format, names, nonempty, output_path
 from matrix.refresh.update import Draft
+from matrix.request import driver_line
 from matrix.settings import overlays
-from resolver.errors import UsageError
+from resolver.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
     import argparse
@@ -21,6 +22,7 @@ SUMMARY = "write a site file for this machine"
 EXAMPLE = "matrix site init -o cirrus.toml"
 _HEADER = "# Facts about {name}, read on this machine. Correct and complete them, and check the file:\n"
 _HEADER += "# matrix catalog check {path}\n"
+_MISSING = "#\n# Missing or not measured:\n"
 
 
 class SiteDocument(JsonDocument, kw_only=True):
@@ -44,6 +46,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     init.add_argument(
         "-o", "--output", metavar="FILE", type=output_path, help="the file to write (default: NAME.toml)"
     )
+    group = init.add_argument_group("facts that cannot be measured on this machine, such as a login node")
+    group.add_argument("--backend", choices=("rocm", "cpu"), help="cpu for a site without AMD GPUs")
+    group.add_argument(
+        "--gfx", metavar="A,B", type=names, action="extend", help="GPU architectures (default: measured)"
+    )
+    group.add_argument(
+        "--driver", metavar="VERSION", type=nonempty, help="AMD kernel driver (default: measured)"
+    )
     add_catalog(init)
     add_format(init)
 
@@ -56,8 +66,21 @@ def execute(context: Context) -> int:
     if path.exists():
         msg = f"{path} already exists."
         raise UsageError(msg, hint="Remove it, or name another file with -o FILE.")
-    draft = Draft(path, overlays(context.settings), header=_HEADER.format(name=name, path=path))
-    learned = learn_machine(name, draft.load(), context.today, args.images)
+    if args.backend == "cpu" and (args.gfx or args.driver):
+        msg = "A site for CPUs has no GPU architecture and no kernel driver."
+        raise UsageError(msg, hint="Remove --gfx and --driver, or --backend cpu.")
+    layers = overlays(context.settings)
+    catalog = Draft(path, layers).load()
+    driver = driver_line(args.driver, catalog) or ""
+    if driver and driver not in catalog.driver:
+        msg = f"The catalog has no kernel driver {driver!r}."
+        raise UsageError(msg, hint=did_you_mean(driver, catalog.driver))
+    stated = Stated(backend=args.backend, gfx=tuple(args.gfx or ()), driver=driver)
+    learned = learn_machine(name, catalog, context.today, args.images, stated)
+    header = _HEADER.format(name=name, path=path)
+    if learned.remarks:
+        header += _MISSING + "".join(f"# - {' '.join(text.split())}\n" for text in learned.remarks)
+    draft = Draft(path, layers, header=header)
     draft.append(learned.rows)
     draft.write()
     for remark in learned.remarks:

@@ -13,7 +13,7 @@ from matrix.report.page import render_page
 from matrix.report.table_data import table_report
 from matrix.resolution_text import show_conflict
 from matrix.screen import PLAIN
-from matrix.table_formats import answer_of, to_csv, to_json, to_text
+from matrix.table_formats import answer_of, to_csv, to_json, to_summary, to_text
 from resolver.errors import UsageError
 from resolver.model import Conflict
 from resolver.table import Row, Table
@@ -43,9 +43,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", metavar="FILE", type=output_path, help="where to write (default: stdout)"
     )
     parser.add_argument(
+        "--all",
+        action="store_true",
+        help="as text, every torch, Python and base image (default: the newest torch of each ROCm)",
+    )
+    parser.add_argument(
         "--all-rows",
         action="store_true",
-        help="also list every combination of torch and Python that does not work, with the reason",
+        help="list everything, and every combination of torch and Python that does not work, with the reason",
     )
     parser.add_argument(
         "--together", action="store_true", help="add a column in which all others are resolved together"
@@ -86,8 +91,10 @@ def execute(context: Context) -> int:
         ):
             file.writelines(pieces)
         console.info(f"Wrote {args.output}")
-    if args.format == "table":
+    if args.format == "table" and (args.all or args.all_rows):
         console.info("\nA dash followed by a name: no version works, because of facts about that component.")
+    elif args.format == "table":
+        console.info("\nThis is the newest torch of each ROCm. Everything: `matrix table --all`")
     return 0
 
 
@@ -102,7 +109,8 @@ def _pieces(table: Table, rows: Iterable[Row], args: argparse.Namespace, console
     screen = console.out if args.output is None else PLAIN
     rows = list(rows)
     answer = screen.styled("bold", screen.wrapped(answer_of(table, rows)))
-    return chain([f"{answer}\n"], to_text(table, rows, screen))
+    write = to_text if args.all or args.all_rows else to_summary
+    return chain([f"{answer}\n"], write(table, rows, screen))
 
 
 def _print(pieces: Iterable[str], device: Path | None, console: Console) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -18,6 +19,7 @@ from builders.files import write_atomic
 from builders.findings import Finding, limited
 from builders.index import Index
 from builders.probe.ask import EnvironmentReply, Probe, user_packages
+from builders.probe.contents import judge_contents
 from builders.probe.environment import NOT_JUDGED, judge_environment, judge_variables
 from builders.probe.slurm import Job, hours_of, job_script, partition_for, submit
 from builders.probe.wheel import judge_wheel
@@ -28,6 +30,7 @@ from builders.wheel_requirements import environment_of
 from matrix.container_variables import site_changes
 from matrix.context import built_recipes
 from matrix.json_document import JsonDocument
+from matrix.locking import exclude_pick
 from matrix.options import add_catalog, add_format, add_index, output_path
 from matrix.render import counted, findings_text
 from resolver.errors import UsageError
@@ -39,7 +42,7 @@ if TYPE_CHECKING:
     from matrix.context import Context
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import SiteVariable
-    from resolver.model import Resolution
+    from resolver.model import Distribution, Resolution
 
 SUMMARY = "check that a built container or environment matches the lock"
 EXAMPLE = "matrix verify --image container.sif"
@@ -117,7 +120,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="",
         help="partition of the job (default: the site's GPU partition with the shortest sufficient limit)",
     )
-    job.add_argument("--account", metavar="NAME", default="", help="default: Slurm's default account")
+    job.add_argument(
+        "--account", metavar="NAME", default="", help="default: that of matrix.toml, else Slurm's default"
+    )
     job.add_argument("--time", metavar="TIME", default=_TIME, help="time limit (default: %(default)s)")
     job.add_argument(
         "-o",
@@ -132,20 +137,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(context: Context) -> int:
     """Run the command."""
     args, console = context.args, context.console
-    lock = context.lock if context.has_lock else None
-    catalog = context.catalog_of_lock if lock else context.catalog
     if args.gpu:
-        return _submit(args, lock, catalog, console)
+        submit_job(context)
+        return 0
     _reject_job_options(args)
-    variables = context.run_variables() if lock else []
-    with console.task("verify"):
-        reply, findings = _verify(args, lock, catalog, variables)
-    verdict: Verdict = "defective" if any(finding.severity == "error" for finding in findings) else "sound"
+    reply, findings = verify(context)
+    verdict: Verdict = "defective" if is_defective(findings) else "sound"
     if args.format == "json":
         console.document(_document(args.image, reply, findings, verdict))
     else:
-        _show(args.image, reply, findings, console)
+        show(args.image, reply, findings, console)
     return int(verdict == "defective")
+
+
+def is_defective(findings: Sequence[Finding]) -> bool:
+    """Return whether an environment with these findings is defective."""
+    return any(finding.severity == "error" for finding in findings)
+
+
+def verify(context: Context) -> tuple[EnvironmentReply, list[Finding]]:
+    """Probe the environment that the options name, and judge its replies."""
+    lock, catalog = _lock(context)
+    variables = context.run_variables() if lock else []
+    with context.console.task("verify"):
+        return _verify(context.args, lock, catalog, variables, partial(exclude_pick, context.lock_path))
+
+
+def _lock(context: Context) -> tuple[Resolution | None, Catalog]:
+    lock = context.lock if context.has_lock else None
+    return lock, context.catalog_of_lock if lock else context.catalog
 
 
 def _reject_job_options(args: argparse.Namespace) -> None:
@@ -163,13 +183,20 @@ def _reject_job_options(args: argparse.Namespace) -> None:
 
 
 def _verify(
-    args: argparse.Namespace, lock: Resolution | None, catalog: Catalog, variables: Sequence[SiteVariable]
+    args: argparse.Namespace,
+    lock: Resolution | None,
+    catalog: Catalog,
+    variables: Sequence[SiteVariable],
+    exclude: Callable[[Distribution, str], None],
 ) -> tuple[EnvironmentReply, list[Finding]]:
     """Probe the environment and judge its replies."""
     if args.where and not args.image:
         msg = f"--in {args.where} requires an image."
         hint = "Name it with --image PATH. Without --in, the Python of this machine is verified."
         raise UsageError(msg, hint=hint)
+    if args.image and ":/" not in str(args.image) and not args.image.exists():
+        msg = f"The file {args.image} does not exist."
+        raise UsageError(msg, hint="Name the container that was built, such as container.sif.")
     image = find_image(args.image) if args.image else None
     runtime = choose_runtime(args.where, image)
     # Several verifications may run at once, also on other nodes with the same cache.
@@ -202,6 +229,7 @@ def _verify(
         if dist is not None:  # a missing pin is a finding already
             promised = recipe_as_built(recipe, dist.ops)
             findings += judge_wheel(probe.ask_wheel(promised), promised, rebuild)
+    findings += judge_contents(probe, folder.root, reply, lock, catalog, exclude=exclude)
     log.unlink()
     return reply, findings
 
@@ -250,7 +278,18 @@ def _import_recipe(name: str, module: str) -> Recipe:
     return Recipe(package=name, backend="rocm", imports=(module,), status="inferred", source="its name")
 
 
-def _submit(args: argparse.Namespace, lock: Resolution | None, catalog: Catalog, console: Console) -> int:
+def submit_job(context: Context) -> None:
+    """Write the job that verifies the environment on a GPU node, and submit it unless ``--dry-run`` is set.
+
+    Raises
+    ------
+    UsageError
+        The partition is not known, or a value is not valid for sbatch.
+    EnvironmentLacksError, CommandError
+        sbatch is not installed, or rejected the job.
+    """
+    args, console = context.args, context.console
+    lock, catalog = _lock(context)
     hours = hours_of(args.time)
     site = lock.target.site if lock else ""
     partition = args.partition
@@ -259,7 +298,7 @@ def _submit(args: argparse.Namespace, lock: Resolution | None, catalog: Catalog,
         raise UsageError(msg, hint="Name the partition with --partition, or the lock with --lock.")
     job = Job(
         partition=partition or partition_for(catalog, site, hours),
-        account=args.account,
+        account=context.settings.account,
         time=args.time,
         command=_command(args),
         output=str(args.output.absolute().parent / _OUTPUT),
@@ -267,11 +306,10 @@ def _submit(args: argparse.Namespace, lock: Resolution | None, catalog: Catalog,
     write_atomic(args.output, job_script(job))
     console.info(f"Wrote {args.output}, for partition {job.partition}, {job.time}")
     if args.dry_run:
-        return 0
+        return
     number = submit(args.output.absolute(), cache_root() / "logs" / "sbatch.log")
     console.data(number)
     console.info(f"Submitted job {number}. Its output goes to {job.output.replace('%j', number)}")
-    return 0
 
 
 def _command(args: argparse.Namespace) -> list[str]:
@@ -305,7 +343,8 @@ def _document(
     )
 
 
-def _show(image: Path | None, reply: EnvironmentReply, findings: Sequence[Finding], console: Console) -> None:
+def show(image: Path | None, reply: EnvironmentReply, findings: Sequence[Finding], console: Console) -> None:
+    """Print the findings on an environment."""
     errors = sum(finding.severity == "error" for finding in findings)
     not_judged = _count_not_judged(findings)
     summary = f"{counted(errors, 'error')}." if errors else "No errors."

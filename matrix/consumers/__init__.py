@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from builders.findings import Finding
     from matrix.consumers.shared.files import File, Layout
     from matrix.consumers.shared.installation import Installation
@@ -21,6 +23,25 @@ if TYPE_CHECKING:
 
 def _no_findings(_: Installation, __: Layout) -> list[Finding]:
     return []
+
+
+class Maker(msgspec.Struct, frozen=True, kw_only=True):
+    """How `matrix build-container` makes one container or environment from the files of a consumer."""
+
+    programs: tuple[str, ...]
+    """The programs that can make it; one of them must be on PATH."""
+    module: str
+    """LUMI's modules that have the program, as arguments of ``module load``."""
+    install: str
+    """How to get the program elsewhere, as a sentence."""
+    command: Callable[[Path, Path], list[str]]
+    """Returns the command that makes it, given the directory of the files and the path of the result."""
+    python: Callable[[Path, Path], str] | None = None
+    """Returns the command that starts its Python, given the same paths; None for an image."""
+    mark: str = ""
+    """A file in every environment of this kind, relative to its directory; empty for an image."""
+    job: tuple[str, ...] = ()
+    """The resources of srun that it needs on LUMI, where login nodes are too small for it."""
 
 
 class Consumer(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +53,10 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True):
     """Returns the main file, then the others."""
     check: Callable[[Installation, Layout], list[Finding]] = _no_findings
     """Returns notes for the user about the files."""
+    runs_on_host: bool = False
+    """Whether programs run with the glibc of the machine instead of that of the base image."""
+    maker: Maker | None = None
+    """None if its files do not make one container or environment."""
     supports_hashes: bool = False
     hashes_hint: str = ""
     """What to do instead of ``--hashes``, and why."""
@@ -40,6 +65,11 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True):
 def consumer_names() -> list[str]:
     """Return the names of all consumers, without importing them."""
     return sorted(module.name for module in iter_modules(__path__) if not module.ispkg)
+
+
+def container_consumers() -> list[str]:
+    """Return the names of the consumers that make one container or environment."""
+    return [name for name in consumer_names() if load_consumer(name).maker]
 
 
 def load_consumer(name: str) -> Consumer:

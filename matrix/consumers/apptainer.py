@@ -9,10 +9,11 @@ LUMI-training-materials docs/2day-20260422/205-Containers.md ("unprivileged proo
 from __future__ import annotations
 
 import re
+import shutil
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from matrix.consumers import Consumer
+from matrix.consumers import Consumer, Maker
 from matrix.consumers.shared.files import MARK, File, Source, comments
 from matrix.consumers.shared.requirements import (
     IMAGE_HASHES_HINT,
@@ -25,12 +26,16 @@ from resolver.errors import UsageError
 from resolver.texts import printable
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from matrix.consumers.shared.files import Layout
     from matrix.consumers.shared.installation import Installation
 
 _PREFIX = "/opt/matrix"
 """Path of the environment in the image."""
 _FILES = "/opt/matrix-files"
+_FILE = "container.def"
+_RUNTIMES = ("apptainer", "singularity")
 _END = "# end of the file"
 """The end of a here-document; no requirement can be this text, as it could be a word."""
 
@@ -116,4 +121,19 @@ def _sources(installation: Installation, layout: Layout) -> tuple[list[tuple[str
     return copied, requirement_lines(installation, Source(f"file://{_FILES}/simple"), chosen)
 
 
-CONSUMER = Consumer(file="container.def", emit=_emit, hashes_hint=IMAGE_HASHES_HINT)
+def _command(folder: Path, target: Path) -> list[str]:
+    runtime = next(filter(shutil.which, _RUNTIMES), _RUNTIMES[0])
+    return [runtime, "build", str(target), str(folder / _FILE)]
+
+
+CONSUMER = Consumer(
+    file=_FILE,
+    emit=_emit,
+    hashes_hint=IMAGE_HASHES_HINT,
+    maker=Maker(
+        programs=_RUNTIMES,
+        module="LUMI PRoot",
+        install="Install Apptainer or SingularityCE.",
+        command=_command,
+    ),
+)

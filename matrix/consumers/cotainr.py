@@ -6,8 +6,11 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from builders.constants import MOUNT_POINT
-from matrix.consumers import Consumer
+from builders.findings import Finding
+from builders.urls import local_path
+from matrix.consumers import Consumer, Maker
 from matrix.consumers.shared.files import MARK, File, comments
+from matrix.consumers.shared.installation import pin
 from matrix.consumers.shared.requirements import environment_file, reject_preinstalled, requirement_lines
 from matrix.consumers.shared.shell import (
     ENVIRONMENT,
@@ -20,12 +23,18 @@ from matrix.consumers.shared.shell import (
     source_checks,
     stoppable,
 )
+from matrix.container_variables import is_visible
+from matrix.render import shortened
 
 if TYPE_CHECKING:
     from matrix.consumers.shared.files import Layout
     from matrix.consumers.shared.installation import Installation
 
 SCRIPT = "build.sh"
+_MODULE = "LUMI cotainr"
+_JOB = ("-p", "debug", "-t", "30:00", "-c", "8", "--mem=100G")
+"""Source: LUMI-training-materials docs/2day-20260422/205-Containers.md; cotainr issues 51 and 170
+(the unpacked image needs up to 100 GB, and /tmp is memory)."""
 
 
 def _emit(installation: Installation, layout: Layout) -> list[File]:
@@ -72,7 +81,8 @@ def _build_script(installation: Installation, layout: Layout) -> str:
         script=SCRIPT,
         environment=container_environment(),
         stoppable=stoppable(SCRIPT, "target"),
-        load=r"; on LUMI: \`module load LUMI cotainr\`"
+        logged=fill("logged.sh"),
+        load=rf"; on LUMI: \`module load {_MODULE}\`"
         if installation.lock.target.site.startswith("lumi")
         else "",
         checks="\n".join([image_checks(installation), *bound, *exports]),
@@ -82,17 +92,38 @@ def _build_script(installation: Installation, layout: Layout) -> str:
 
 
 def _site_hints(installation: Installation) -> list[str]:
-    """Return commands to run the script at the site, if known.
-
-    Source: LUMI-training-materials docs/2day-20260422/205-Containers.md; cotainr issues 51 and 170
-    (the unpacked image needs up to 100 GB, and /tmp is memory).
-    """
+    """Return commands to run the script at the site, if known."""
     if not installation.lock.target.site.startswith("lumi"):
         return []
     return [
-        "On LUMI, run `module purge; module load LUMI cotainr`, then:",
-        f"  srun -A PROJECT -p debug -t 30:00 -c 8 --mem=100G bash {SCRIPT}",
+        f"On LUMI, run `module purge; module load {_MODULE}`, then:",
+        f"  srun -A PROJECT {' '.join(_JOB)} bash {SCRIPT}",
     ]
 
 
-CONSUMER = Consumer(file="env.yml", emit=_emit, supports_hashes=True)
+def _check(installation: Installation, layout: Layout) -> list[Finding]:
+    """Name the distributions whose files are on this machine, where the container cannot see them."""
+    picks = (pick for pick in installation.installed if pick.origin == "published" and pick.files)
+    paths = {pin(pick): local_path(pick.files[0].url) for pick in picks}
+    hidden = [name for name, path in paths.items() if path is not None and not is_visible(str(path))]
+    if layout.wheelhouse is not None or not hidden:
+        return []
+    message = f"The container cannot see the files of {shortened(hidden)}, which are on this machine."
+    fix = "Run `matrix fetch --wheelhouse wheels`, and repeat this command with --wheelhouse wheels."
+    return [Finding("hidden-files", "warning", message, fix, {"distributions": hidden})]
+
+
+CONSUMER = Consumer(
+    file="env.yml",
+    emit=_emit,
+    check=_check,
+    supports_hashes=True,
+    maker=Maker(
+        programs=("cotainr",),
+        module=_MODULE,
+        install="Install it with `pipx install cotainr`.",
+        # Without -v, cotainr writes a spinner to the log.
+        command=lambda folder, target: ["bash", str(folder / SCRIPT), str(target), "-v", "--no-color"],
+        job=_JOB,
+    ),
+)

@@ -15,8 +15,9 @@ from __future__ import annotations
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from matrix.consumers import Consumer
+from matrix.consumers import Consumer, Maker
 from matrix.consumers.shared.files import MARK, File, comments
+from matrix.consumers.shared.glibc import newer_glibc, newest_required
 from matrix.consumers.shared.requirements import (
     environment_file,
     reject_preinstalled,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 _REQUIREMENTS = "req.txt"
 _SCRIPT = "build.sh"
+_MODULE = "LUMI lumi-container-wrapper"
 
 
 def _emit(installation: Installation, layout: Layout) -> list[File]:
@@ -70,28 +72,46 @@ def _build_script(installation: Installation, layout: Layout) -> str:
         "With --update, pip installs the changes into an existing environment.",
         "tykky builds in /tmp, which may be in memory; CW_BUILD_TMPDIR=DIR chooses another directory.",
         f"Set {layout.variable} if the {layout.what} has moved.",
+        "Set MATRIX_GLIBC if the glibc of tykky's container differs from that of this machine.",
     ]
     source = source_checks(installation, layout)
     option = 'PIP_FIND_LINKS="file://${index// /%20}"'
     if layout.wheelhouse is None:
         option = 'PIP_EXTRA_INDEX_URL="${PIP_EXTRA_INDEX_URL:-} file://${index// /%20}/simple"'
     moved = [source, f'[ -z "${{{layout.variable}:-}}" ] || export {option}'] if source else []
+    glibc = newest_required(installation, layout)
+    checks = [fill("glibc.sh", glibc=glibc)] if glibc else []
     exports = [f"export {name}={value}" for name, value in installation.pip_variables.items()]
     text = fill(
         "build_with_tykky.sh",
         head=head(installation, "tykky", _SCRIPT, notes),
         main=quote(layout.main),
         unset=" ".join(DISTURBING),
-        load=r"; on LUMI: \`module load LUMI lumi-container-wrapper\`"
+        logged=fill("logged.sh"),
+        load=rf"; on LUMI: \`module load {_MODULE}\`"
         if installation.lock.target.site.startswith("lumi")
         else "",
         python=quote(installation.python),
         script=_SCRIPT,
         stoppable=stoppable(_SCRIPT, "target"),
-        checks="\n".join([*moved, *exports]),
+        checks="\n".join([*checks, *moved, *exports]),
         check=installed_check(installation.installed, nothing_else=installation.is_complete),
     )
     return f"{text}\n"
 
 
-CONSUMER = Consumer(file="env.yml", emit=_emit, supports_hashes=True)
+CONSUMER = Consumer(
+    file="env.yml",
+    emit=_emit,
+    check=newer_glibc,
+    runs_on_host=True,
+    supports_hashes=True,
+    maker=Maker(
+        programs=("conda-containerize",),
+        module=_MODULE,
+        install="Load the module of tykky (`module avail tykky`), or install hpc-container-wrapper.",
+        command=lambda folder, target: ["bash", str(folder / _SCRIPT), str(target)],
+        python=lambda _, target: str(target / "bin" / "python"),
+        mark="share/conf.yaml",
+    ),
+)

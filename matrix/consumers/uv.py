@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl
 from builders.urls import git_commit, local_path
 from matrix.consumers import Consumer
 from matrix.consumers.shared.files import MARK, File, comments
+from matrix.consumers.shared.glibc import newer_glibc
 from matrix.consumers.shared.installation import index_of, pin, wheel_only
 from matrix.consumers.shared.requirements import reject_preinstalled
 from resolver.errors import UsageError
@@ -86,7 +87,7 @@ def _sources(installation: Installation, url: str) -> list[str]:
     indexes = [(OURS, url)] if installation.built else []
     for name, address in [*indexes, *((name, address) for address, name in names.items())]:
         lines += ["", "[[tool.uv.index]]", f"name = {_text(name)}", f"url = {_text(address)}"]
-        lines.append("explicit = true")
+        lines += [] if address in installation.searched else ["explicit = true"]
     return lines
 
 
@@ -148,5 +149,7 @@ def _index_names(urls: Sequence[str]) -> dict[str, str]:
 CONSUMER = Consumer(
     file="pyproject.toml",
     emit=_emit,
+    check=newer_glibc,
+    runs_on_host=True,
     hashes_hint="uv writes hashes into its own uv.lock: run `uv lock` in the directory of the file.",
 )

@@ -8,11 +8,11 @@ run_squashfs.sh).
 
 from __future__ import annotations
 
-from shlex import quote
+from shlex import join, quote
 from typing import TYPE_CHECKING
 
 from builders.constants import MOUNT_POINT
-from matrix.consumers import Consumer
+from matrix.consumers import Consumer, Maker
 from matrix.consumers.shared.files import File
 from matrix.consumers.shared.requirements import (
     IMAGE_HASHES_HINT,
@@ -34,6 +34,8 @@ from matrix.consumers.shared.shell import (
 )
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from matrix.consumers.shared.files import Layout
     from matrix.consumers.shared.installation import Installation
 
@@ -104,4 +106,21 @@ def _run(installation: Installation) -> str:
     return f"{text}\n"
 
 
-CONSUMER = Consumer(file="requirements.txt", emit=_emit, hashes_hint=IMAGE_HASHES_HINT)
+def _with(venv: Path, script: Path) -> list[str]:
+    """Return the command that runs a script for an environment at another path."""
+    return ["env", f"MATRIX_VENV={venv}", "bash", str(script)]
+
+
+CONSUMER = Consumer(
+    file="requirements.txt",
+    emit=_emit,
+    hashes_hint=IMAGE_HASHES_HINT,
+    maker=Maker(
+        programs=("apptainer", "singularity"),
+        module="LUMI",
+        install="Install Apptainer or SingularityCE.",
+        command=lambda folder, target: _with(target, folder / _MAKE),
+        python=lambda folder, target: join([*_with(target, folder / _RUN), "python"]),
+        mark="pyvenv.cfg",
+    ),
+)

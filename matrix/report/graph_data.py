@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from resolver.graph import PIP, build_graph, edges_of_graph, generations, pick_in
+from resolver.graph import PIP, build_graph, edges_of_graph, generations, needs_of, pick_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,15 +24,10 @@ def graph_data(lock: Resolution, states: Mapping[tuple[str, str], str]) -> dict[
     states
         The state of each build (running, built, failed, interrupted) by name and version.
     """
-    import networkx
-
     graph = build_graph(lock)
-    runs: networkx.DiGraph[str] = networkx.DiGraph()
     edges = edges_of_graph(graph)
-    runs.add_nodes_from(graph)
-    runs.add_edges_from((edge.subject, edge.object) for edge in edges if edge.kind == "run")
     names = {requirement.name for requirement in lock.request.requirements} & set(graph)
-    used = {name for start in names for name in (start, *networkx.descendants(runs, start))}
+    used = needs_of(graph, names, {"run"})
     numbers = {name: number for number, group in enumerate(generations(graph), start=1) for name in group}
     return {
         "nodes": [

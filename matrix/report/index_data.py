@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 
     from builders.index import Index
     from builders.provenance import Statement
-    from builders.records import BuildRecord
+    from builders.task_state import TaskState
 
 _PAUSE = timedelta(minutes=30)
 """Builds that are further apart get separate time axes."""
 _HEIGHT = 100.0
 
 
-def timeline(records: Sequence[BuildRecord]) -> list[dict[str, Any]]:
+def timeline(records: Sequence[TaskState]) -> list[dict[str, Any]]:
     """Return builds in groups without a long pause in between, the last group first.
 
     Each group has its bars in percent of its time, and the cores and memory in use as paths of an SVG drawing
     with width and height 100. Builds without a recorded start have no bar.
     """
-    groups: list[list[BuildRecord]] = []
+    groups: list[list[TaskState]] = []
     end = datetime.min.replace(tzinfo=UTC)
     for record in sorted(records, key=lambda record: (record.started or end, record.name)):
         if not groups or (record.started is not None and record.started > end + _PAUSE):
@@ -42,13 +42,13 @@ def timeline(records: Sequence[BuildRecord]) -> list[dict[str, Any]]:
     return [_group(group) for group in reversed(groups)]
 
 
-def _end(record: BuildRecord) -> datetime | None:
+def _end(record: TaskState) -> datetime | None:
     if record.finished is not None:
         return record.finished
     return record.started + timedelta(seconds=record.seconds or 0) if record.started else None
 
 
-def _group(records: Sequence[BuildRecord]) -> dict[str, Any]:
+def _group(records: Sequence[TaskState]) -> dict[str, Any]:
     spans = [(record.started, _end(record) or record.started) for record in records if record.started]
     start = min((begin for begin, _ in spans), default=None)
     total = max(((end - start).total_seconds() for _, end in spans if start), default=0) or 1
@@ -73,7 +73,7 @@ def _group(records: Sequence[BuildRecord]) -> dict[str, Any]:
 
 
 def _usage(
-    records: Sequence[BuildRecord], start: datetime | None, total: float, name: str, unit: str
+    records: Sequence[TaskState], start: datetime | None, total: float, name: str, unit: str
 ) -> dict[str, Any] | None:
     """Return the sum of an amount over time as the path of a drawing; None if nothing was recorded."""
     steps: dict[float, float] = {}

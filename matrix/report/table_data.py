@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from matrix.report.page import Report
 from matrix.table_formats import NO_IMAGE, REFUSED_ROWS
 from resolver.label import labelled, wheel_label
+from resolver.suggest import request_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping
@@ -85,7 +87,7 @@ class TableData:
                 for column in table.columns
             ],
             "limits": [requirement.text for requirement in table.limits],
-            "options": options_of(table.request),
+            "options": _options_of(table.request),
             "groups": self._groups.values,
             "facts": self._facts.values,
             "cells": self._cells.values,
@@ -185,16 +187,7 @@ def subtitle_of(table: Table) -> str:
     return f"{'; '.join(parts)}; from {facts} facts."
 
 
-def options_of(request: Request) -> list[str]:
+def _options_of(request: Request) -> list[str]:
     """Return the options of all commands of the page; each cell adds its versions and its base image."""
-    target = request.target
-    options = ["--site", request.site_file or target.site, "--date", str(target.date)]
-    options += ["--backend", target.backend]
-    options += ["--gfx", ",".join(target.gfx)] if target.gfx else []
-    options += ["--driver", target.driver] if target.driver else []
-    options += ["--support", request.support] if request.support != "any" else []
-    options += ["--prefer", request.prefer] if request.prefer != "advised" else []
-    options += ["--no-prebuilt"] if request.no_prebuilt else []
-    for catalog in request.catalogs:
-        options += ["--catalog", catalog]
-    return options
+    target = replace(request.target, base_image=None)
+    return list(request_arguments(replace(request, target=target, requirements=(), preinstalled=None)))

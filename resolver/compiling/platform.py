@@ -13,6 +13,7 @@ from resolver.compiling.clauses import (
     allowed_by,
     architectures,
     covers,
+    no_candidate,
     version_in,
 )
 from resolver.compiling.problem_builder import is_advised
@@ -197,7 +198,7 @@ def _add_images(builder: ProblemBuilder) -> None:
         "base-image", candidates, rank=lambda image: sort_key(images[image.version].rocm or "0")
     )
     _add_glibc(builder)
-    rocm, glibc = [], []
+    rocm, glibc, unknown = [], [], []
     for row in images.values():
         this = version_in([row.name])
         if row.rocm:  # an image without ROCm gets it only from torch's wheel
@@ -207,9 +208,13 @@ def _add_images(builder: ProblemBuilder) -> None:
         if row.glibc:
             fact = Fact.of(row, f"{row.name} is {row.os}, which has glibc {row.glibc}", note=_glibc_note(row))
             glibc.append(Clause(this, version_in([row.glibc]), fact))
+        else:
+            fact = Fact.of(row, f"the glibc of {row.name} is not known", note="")
+            unknown.append(Clause(this, no_candidate, fact))
     _prefer_python_of_image(builder)
     builder.relate("base-image", "rocm", rocm)
     builder.relate("base-image", "glibc", glibc)
+    builder.relate("base-image", "glibc", unknown, when_present=True, forbids=True)
     if builder.is_required("libstdcxx"):
         _add_libstdcxx(builder)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from resolver.compiling.clauses import Clause, LineIs, any_candidate, version_in
 from resolver.errors import UsageError
+from resolver.facts.catalog import within
 from resolver.model import IMAGE, Candidate, Fact
 from resolver.problem import Problem
 from resolver.providers.installed import inspected_images, installed_names, source_of
@@ -16,7 +17,8 @@ from resolver.versions import join_words, minor, newest_first
 if TYPE_CHECKING:
     from resolver.compiling.problem_builder import ProblemBuilder
     from resolver.facts import schema
-    from resolver.model import Preinstalled, Request
+    from resolver.facts.catalog import Catalog
+    from resolver.model import Distribution, Preinstalled, Request
 
 _LABEL = re.compile(r"rocm(?P<rocm>\d+\.\d+)|(?P<other>cpu|cu\d)")
 
@@ -161,6 +163,64 @@ def preinstalled_warnings(request: Request, problem: Problem, solution: Mapping[
             f"Name the base image with --base-image."
         )
     return warnings
+
+
+def content_notes(
+    catalog: Catalog, request: Request, picks: Sequence[Distribution], image: schema.Image | None
+) -> list[str]:
+    """Return a note if a base image has distributions that would be installed or built again.
+
+    The chosen image counts if it has any of them, else the images that the site offers on the day count for
+    what is built.
+    """
+    others = {pick.name: pick for pick in picks if pick.kind == "distribution"}
+    if request.preinstalled is not None:
+        kept = request.preinstalled
+        is_built = any(pick.origin == "build" for pick in picks)
+        if kept.source != IMAGE or kept.installed or not image or not is_built:
+            return []
+        note = f"Only what the catalog records of {image.name} is kept, and it may have more."
+        return [f"{note} If the image is on this machine, name its file: --base-image PATH."]
+    if image and (held := _held(catalog, image, request, others)):
+        return [_content(image, held, "--keep-installed image")]
+    built = {name: pick for name, pick in others.items() if pick.origin == "build"}
+    offered = [
+        catalog.image[row.image]
+        for row in catalog.site_image.values()
+        if row.site == request.target.site and within(row, request.target.date)
+    ]
+    rows = (
+        [] if request.target.base_image else [row for row in offered if _held(catalog, row, request, built)]
+    )
+    if not rows:
+        return []
+    best = max(rows, key=lambda row: (len(_held(catalog, row, request, built)), row.name))
+    return [
+        _content(
+            best, _held(catalog, best, request, built), f"--base-image {best.name} --keep-installed image"
+        )
+    ]
+
+
+def _held(
+    catalog: Catalog, image: schema.Image, request: Request, picks: Mapping[str, Distribution]
+) -> dict[str, str]:
+    """Return the distributions among some that an image has; none if the request excludes its content."""
+    for stated in (*request.requirements, *request.constraints):
+        version = image.holds.get(stated.name)
+        versions = {"rocm": (image.rocm,), "python": image.python}.get(stated.name, (version,))
+        known = [one for one in versions if one]
+        if stated.specifier and known and not any(map(stated.specifier.allows, known)):
+            return {}
+        variants = {release.variant for release in catalog.releases_of(stated.name)}
+        if version and variants & {*stated.extras}:
+            return {}
+    return {name: version for name, version in image.holds.items() if name in picks}
+
+
+def _content(image: schema.Image, held: Mapping[str, str], options: str) -> str:
+    listed = join_words([f"{name} {version}" for name, version in held.items()], most=8, joiner="and")
+    return f"{image.name} already has {listed}. To use these instead: {options}"
 
 
 def _sentence(text: str) -> str:

@@ -301,8 +301,8 @@ def reachable(catalog: Catalog, backend: Backend, names: Iterable[str]) -> froze
 
 def check_target(catalog: Catalog, target: Target) -> None:
     """Raise a UsageError if the target names something that is not in the catalog."""
+    check_architectures(catalog, target.gfx)
     known: tuple[tuple[str, Sequence[str | None], Mapping[str, object]], ...] = (
-        ("GPU architecture", target.gfx, catalog.gfx),
         ("kernel driver", [target.driver], catalog.driver),
         ("base image", [target.base_image], catalog.image),
     )
@@ -311,6 +311,22 @@ def check_target(catalog: Catalog, target: Target) -> None:
             if name is not None and name not in rows:
                 msg = f"The catalog has no {kind} {shorten(name)!r}."
                 raise UsageError(msg, hint=did_you_mean(name, rows))
+
+
+def check_architectures(catalog: Catalog, names: Iterable[str]) -> None:
+    """Raise a UsageError if the catalog does not have a GPU architecture."""
+    for name in names:
+        if name not in catalog.gfx:
+            msg = f"The catalog has no GPU architecture {shorten(name)!r}."
+            meant = architecture_of(catalog, name)
+            raise UsageError(msg, hint=f"Did you mean {meant}?" if meant else did_you_mean(name, catalog.gfx))
+
+
+def architecture_of(catalog: Catalog, typed: str) -> str:
+    """Return the architecture of a product, such as ``mi250x``, or of a name without ``gfx``; else empty."""
+    word = "".join(filter(str.isalnum, typed.lower()))
+    products = {product.lower(): row.target for row in catalog.gfx.values() for product in row.products}
+    return products.get(word) or next((one for one in (f"gfx{word}", word) if one in catalog.gfx), "")
 
 
 def advice_for(catalog: Catalog, request: Request) -> dict[str, schema.SiteAdvice]:

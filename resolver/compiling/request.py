@@ -18,7 +18,8 @@ from resolver.compiling.clauses import (
 from resolver.errors import UsageError, closest_names, did_you_mean
 from resolver.facts.catalog import within
 from resolver.model import Fact, Requirement
-from resolver.versions import bounds_cross, join_words, minor, newest_first, shorten
+from resolver.names import reject_wrong_name
+from resolver.versions import bounds_cross, is_version, join_words, minor, newest_first, shorten, sort_key
 
 if TYPE_CHECKING:
     from resolver.compiling.clauses import Test
@@ -160,9 +161,12 @@ def _demand_requirement(builder: ProblemBuilder, requirement: Requirement) -> No
     _reject_url(requirement)
     variable = builder.variables.get(requirement.name)
     if variable is None:
+        reject_wrong_name(builder.catalog, requirement.name)
         known = {*builder.variables, *builder.catalog.package, *PAIRED_WITH_TORCH}
         raise unknown_component(requirement.name, known)
-    allowed = _allowed(requirement, variable.candidates, open_world=builder.open_world)
+    package = builder.catalog.package.get(requirement.name)
+    default = package.default_variant if package else ""
+    allowed = _allowed(requirement, variable.candidates, default, open_world=builder.open_world)
     if not any(map(allowed, variable.candidates)) and _applying_pythons(builder, requirement):
         text = shorten(requirement.text)
         if requirement.specifier is not None and bounds_cross(requirement.specifier):
@@ -201,9 +205,11 @@ def _applies(requirement: Requirement, python: str) -> bool:
 
 
 def _allowed(
-    requirement: Requirement, candidates: Sequence[Candidate], *, open_world: bool
+    requirement: Requirement, candidates: Sequence[Candidate], default: str, *, open_world: bool
 ) -> Callable[[Candidate], bool]:
     """Return a test for the versions and the variant that a requirement allows.
+
+    The default variant is that of releases without a variant, and of commits.
 
     If no name in brackets is a variant or similar to one, the names are extras, which only an open world can
     resolve.
@@ -217,6 +223,8 @@ def _allowed(
         return _allows_python(requirement.specifier)
     versions = allowed_by([str(requirement.specifier)] if requirement.specifier is not None else [])
     known = sorted({candidate.variant for candidate in candidates} - {""}, key=_names_before_commits)
+    if default and requirement.extras == (default,):
+        return lambda candidate: _names_before_commits(candidate.variant)[0] and versions(candidate)
     if all(map(_is_device, requirement.extras)):
         return versions
     if open_world and not any(closest_names(extra, known) for extra in requirement.extras):
@@ -260,9 +268,27 @@ def unknown_component(name: str, known: Iterable[str]) -> UsageError:
     return UsageError(f"{shorten(name)!r} is not in the catalog.", hint=hint)
 
 
-def closest_versions(requirement: Requirement, versions: Sequence[str]) -> str:
-    """Return a hint with the version that the user may mean, and the known versions."""
-    pins = [clause.version for clause in requirement.specifier or ()]
-    guess = did_you_mean(pins[0].removesuffix(".*"), versions) if pins else ""
-    listed = f"Known versions: {join_words(list(dict.fromkeys(versions)), most=12, joiner='and')}."
-    return f"{guess} {listed}" if guess.startswith("Did") else listed
+def closest_versions(requirement: Requirement, versions: Iterable[str]) -> str:
+    """Return a hint with the known versions before and after the requested one, and the known versions.
+
+    Examples
+    --------
+    >>> from resolver.requirements import parse_requirement
+    >>> closest_versions(parse_requirement("torch==2.9.5"), ["2.10.0", "2.9.1+rocm6.4", "2.9.1+cpu", "2.9.0"])
+    'The nearest versions are 2.9.1 and 2.10.0. Known versions: 2.10.0, 2.9.1 and 2.9.0.'
+    """
+    versions = list(versions)
+    known = list(dict.fromkeys(version.partition("+")[0] for version in versions))
+    listed = f"Known versions: {join_words(known, most=12, joiner='and')}."
+    stated = [clause.version.removesuffix(".*").partition("+")[0] for clause in requirement.specifier or ()]
+    if not stated or not is_version(stated[0]):
+        return listed
+    labels = [version for version in versions if version.startswith(f"{stated[0]}+")]
+    if labels:
+        return f"Known labels of this version: {join_words(labels, most=12, joiner='and')}."
+    key = sort_key(stated[0])
+    lower = max((version for version in known if sort_key(version) < key), key=sort_key, default="")
+    higher = min((version for version in known if sort_key(version) > key), key=sort_key, default="")
+    near = [version for version in (lower, higher) if version]
+    verb = "version is" if len(near) == 1 else "versions are"
+    return f"The nearest {verb} {join_words(near, joiner='and')}. {listed}" if near else listed

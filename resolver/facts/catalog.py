@@ -40,6 +40,7 @@ class Catalog(msgspec.Struct, frozen=True, dict=True):
     recipe: list[schema.Recipe]
     known_bad: dict[tuple[object, ...], schema.KnownBad]
     proven: dict[str, schema.ProvenSet]
+    wrong_name: dict[str, schema.WrongName]
     inferred: dict[tuple[object, ...], str] = {}
     """The releases that no file lists, each with the version of the release whose facts it inherits."""
 
@@ -67,6 +68,7 @@ class Catalog(msgspec.Struct, frozen=True, dict=True):
             recipe=rows.recipe,
             known_bad={row.key(): row for row in rows.known_bad},
             proven={row.id: row for row in rows.proven},
+            wrong_name={row.name: row for row in rows.wrong_name},
         )
 
     def with_image(self, row: schema.Image) -> Catalog:

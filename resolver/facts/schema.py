@@ -118,6 +118,8 @@ class Gfx(Row, frozen=True, kw_only=True):
     """A GPU architecture."""
 
     target: str
+    products: tuple[str, ...] = ()
+    """Models with this architecture, such as ``MI250X``, for hints."""
     driver: str = ""
     """Specifier of the kernel drivers that support it, such as ``>=30.10``; empty if undocumented."""
 
@@ -248,6 +250,8 @@ class Window(Dated, frozen=True, kw_only=True):
     """Major.minor line of AMD's driver."""
     package: str = ""
     """The site's name for the driver package."""
+    glibc: str = ""
+    """The glibc of the site's own operating system, which tykky, pip and uv use there; empty if unknown."""
 
     identity = ("site", "since")
 
@@ -462,6 +466,8 @@ class Recipe(Row, frozen=True, kw_only=True):
     """Ops that can be chosen; by default those whose variable is ``1`` in `environment`."""
     all_ops: tuple[str, ...] = ()
     """Variables of `environment` that request all ops; they are removed if ops are chosen."""
+    compiles: bool | None = None
+    """Whether the build compiles something; by default, whether the source has extension modules."""
     must_contain: tuple[str, ...] = ()
     """Globs of wheel members, each of which must match at least one shared object."""
     imports: tuple[str, ...] = ()
@@ -552,8 +558,25 @@ class Package(Row, frozen=True, kw_only=True):
     name: str
     title: str
     import_name: str = ""
+    default_variant: str = ""
+    """The name of the variant that releases without a variant and commits have, such as ``ck``."""
     pypi: str = ""
     """The project of this name on PyPI: ``same``, ``other project`` or ``none``."""
+
+    identity = ("name",)
+
+
+class WrongName(Row, frozen=True, kw_only=True):
+    """A project of an index whose name is mistaken for the name of another project."""
+
+    name: str
+    """Normalized name of the project."""
+    project: str
+    """What it is, to follow the word "is"."""
+    means: tuple[str, ...]
+    """The projects that are usually meant, the most likely first."""
+    stub: bool = False
+    """Whether it cannot be installed or has no content, so that no requirement on it can be met."""
 
     identity = ("name",)
 
@@ -584,6 +607,7 @@ class CatalogFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     recipe: list[Recipe] = []
     known_bad: list[KnownBad] = []
     proven: list[ProvenSet] = []
+    wrong_name: list[WrongName] = []
 
 
 KINDS = tuple(field for field in CatalogFile.__struct_fields__ if field not in {"schema", "include"})

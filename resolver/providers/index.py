@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from resolver.choices import Installed
 from resolver.errors import EnvironmentLacksError, SourceError, UsageError
 from resolver.indexes import files_of
+from resolver.label import built_for
 from resolver.requirements import is_rocm_package
 from resolver.specifiers import version_key, version_or_none
 from resolver.versions import shorten
 
 if TYPE_CHECKING:
+    from packaging.version import Version
+
     from resolver.facts.catalog import Catalog
     from resolver.indexes import File, Metadata, PackageIndexes, Release
     from resolver.model import Candidate, Request, Requirement
+
+
+class Offered(NamedTuple):
+    """The files of a candidate of the catalog."""
+
+    files: Sequence[File]
+    indexes: PackageIndexes
+    """The indexes that have them."""
+    problem: str = ""
+    """The reason why an index that only the catalog names has no answer."""
 
 
 class IndexProvider:
@@ -29,11 +42,6 @@ class IndexProvider:
         The facts and the request.
     applies
         Returns whether a marker applies to any Python of the request.
-
-    Attributes
-    ----------
-    has_answer
-        Whether an index has replied.
     """
 
     def __init__(
@@ -45,7 +53,6 @@ class IndexProvider:
     ) -> None:
         self._applies = applies
         self.indexes = indexes
-        self.has_answer = False
         self._metadata: dict[str, Metadata] = {}
         """By the URL of a file, so that the confirmation reads nothing again."""
         self._catalog = catalog
@@ -69,7 +76,6 @@ class IndexProvider:
         if is_rocm_package(name) and not installed:
             return self._beside_torch(name, torches)
         project = self.indexes.project(name)
-        self.has_answer = True
         if installed:
             same = (
                 [release for release in project.releases if release.version == installed] if project else []
@@ -94,39 +100,51 @@ class IndexProvider:
                 self._metadata |= dict.fromkeys((file.url for file in files), known)
         return known
 
-    def offered(self, candidate: Candidate, torch: Candidate | None) -> tuple[Sequence[File], PackageIndexes]:
-        """Return all files of a candidate of the catalog, and the indexes that have them.
+    def offered(self, candidate: Candidate, torch: Candidate | None) -> Offered:
+        """Return all files of a candidate of the catalog.
 
         Raises
         ------
         EnvironmentLacksError, SourceError
-            The index cannot be reached, or its page is broken.
+            An index of the user cannot be reached, or its page is broken.
         """
         release, index = candidate.release, index_of(candidate, torch)
         indexes = self.indexes.at(index) if index else self.indexes
         if release is not None and release.git is not None:
-            return [], indexes
+            return Offered((), indexes)
         if release is not None and release.wheels:
-            return files_of(release), indexes
+            return Offered(files_of(release), indexes)
+        files: Sequence[File] = ()
+        problem = ""
         try:
             files = self._listed(candidate, indexes)
-        except (EnvironmentLacksError, SourceError):
-            indexes = self.indexes  # another index of the user may have the same wheel
-            files = self._listed(candidate, indexes) if index else ()
-            if not files:
+        except (EnvironmentLacksError, SourceError) as error:
+            if self.is_configured(index):
                 raise
-        if not files and index:
+            problem = error.message
+        if not files and index:  # an index of the user may have the same wheel
             files, indexes = self._listed(candidate, self.indexes), self.indexes
         pinned = release and (release.sdist or release.wheel)
-        return [file for file in files if file.name == pinned.file] if pinned else files, indexes
+        files = [file for file in files if file.name == pinned.file] if pinned else files
+        return Offered(files, indexes, "" if files else problem)
+
+    def is_configured(self, url: str) -> bool:
+        """Return whether an index is the user's; only the catalog names the others. Empty means all."""
+        return not url or url in self.indexes.urls
 
     def _listed(self, candidate: Candidate, indexes: PackageIndexes) -> Sequence[File]:
-        """Return the files of exactly the version of a candidate, with its label."""
-        project = indexes.project(candidate.name)
-        self.has_answer = True
+        """Return the files of exactly the version of a candidate, with its label.
+
+        The catalog says which project this is. So each index may list it, not only the first that has a
+        project of this name.
+        """
         parsed = version_or_none(candidate.version)
-        releases = project.releases if project else ()
-        return next((row.files for row in releases if version_or_none(row.version) == parsed), ())
+        for source in (indexes, *map(indexes.at, indexes.urls[1:])):
+            project = source.project(candidate.name)
+            for release in project.releases if project else ():
+                if version_or_none(release.version) == parsed:
+                    return release.files
+        return ()
 
     def url(self, name: str) -> str:
         """Return the URL of the direct reference that the request has for a name, if any.
@@ -151,7 +169,28 @@ class IndexProvider:
         """Return the first index that has a project, if it comes before the given index."""
         urls = self.indexes.urls
         before = urls[: urls.index(index)] if index in urls else ()
-        return next((url for url in before if self.indexes.at(url).project(name) is not None), "")
+        return next((url for url in before if self._versions(name, url)), "")
+
+    def ignored(self, name: str) -> str:
+        """Return a hint if an index has releases of a project that do not count; empty if none has."""
+        try:
+            project = self.indexes.project(name)
+            counting = {version_or_none(release.version) for release in (project.releases if project else ())}
+            other = next((url for url in self.indexes.urls if self._versions(name, url) - counting), "")
+        except (EnvironmentLacksError, SourceError):
+            return ""
+        if not other:
+            return ""
+        return (
+            f"{other} has other releases of {name}, which do not count, because an index before it has the "
+            "project. --index-strategy unsafe-best-match considers all indexes."
+        )
+
+    def _versions(self, name: str, url: str) -> set[Version | None]:
+        """Return the versions of a project on an index, without those of wheels that we built."""
+        project = self.indexes.at(url).project(name)
+        versions = (release.version for release in (project.releases if project else ()))
+        return {version_or_none(version) for version in versions if built_for(version) is None}
 
     def _beside_torch(self, name: str, torches: Iterable[Candidate]) -> Sequence[Release] | None:
         """Return the releases of a project on the indexes of torch wheels."""
@@ -163,9 +202,10 @@ class IndexProvider:
             try:
                 project = self.indexes.at(url).project(name)
             except (EnvironmentLacksError, SourceError) as error:
+                if self.is_configured(url):
+                    raise
                 failure = error
                 continue
-            self.has_answer = True
             for release in project.releases if project else ():
                 releases.setdefault(release.version, release)
         if failure and not releases:

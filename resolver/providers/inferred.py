@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from resolver.compiling.problem_builder import closed_names
 from resolver.compiling.request import closest_versions
-from resolver.errors import EnvironmentLacksError, UsageError
+from resolver.errors import UsageError
 from resolver.facts.catalog import is_elsewhere, recipe_for
 from resolver.facts.schema import Sdist
 from resolver.indexes import uploaded_by
@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 class InferredProvider:
     """Releases that only an index lists, each with the facts of the nearest older release of the catalog.
 
-    The pages of the projects are fetched when candidates are asked for. An index that cannot be reached has
-    no candidates; `check` reports it if a requirement depends on them.
+    The pages of the projects are fetched when candidates are asked for.
 
     Parameters
     ----------
@@ -56,7 +55,6 @@ class InferredProvider:
         self._backend = request.target.backend
         self._closed = closed_names(catalog, self._backend)
         self._wider: dict[str, Catalog] = {}
-        self._lacks: dict[str, EnvironmentLacksError] = {}
 
     def start(self, names: Iterable[str]) -> None:
         """Start to fetch the pages of projects."""
@@ -97,19 +95,9 @@ class InferredProvider:
             if not self._is_unmatched(self._catalog, requirement) or not self._is_on_index(name):
                 continue
             wider = self._with_releases(name)
-            if name in self._lacks:
-                raise _unknown(self._catalog, requirement, self._lacks[name]) from None
             if not requirement.marker and self._is_unmatched(wider, requirement):
                 project = self._indexes.project(name)
                 raise _no_release(self._catalog, requirement, self._request, project, self._indexes.urls)
-
-    @property
-    def warnings(self) -> list[str]:
-        """A warning for each project whose index could not be reached."""
-        return [
-            f"Releases of {name} that the catalog does not list were not considered: {error.message}"
-            for name, error in self._lacks.items()
-        ]
 
     def _counts(self, name: str) -> bool:
         """Return whether releases of a package may be inferred for the request."""
@@ -123,11 +111,7 @@ class InferredProvider:
         """Return a private catalog that has the releases of a project, too."""
         wider = self._wider.get(name)
         if wider is None:
-            wider, project = self._catalog, None
-            try:
-                project = self._indexes.project(name)
-            except EnvironmentLacksError as lack:
-                self._lacks[name] = lack
+            wider, project = self._catalog, self._indexes.project(name)
             if project is not None:
                 until = self._request.target.date
                 wider = infer_releases(self._catalog, name, project, self._backend, until=until)
@@ -221,14 +205,6 @@ def _is_unmatched(catalog: Catalog, request: Request, requirement: Requirement) 
         not any(specifier.allows(row.version) for row in rows)
         and not {row.variant for row in rows} & {*requirement.extras}
         and name not in installed_names(catalog, request)
-    )
-
-
-def _unknown(catalog: Catalog, requirement: Requirement, lack: EnvironmentLacksError) -> UsageError:
-    msg = f"No known version of {requirement.name} matches {shorten(requirement.text)!r}."
-    known = _closest(requirement, (row.version for row in catalog.releases_of(requirement.name)))
-    return UsageError(
-        msg, hint=f"{known} Other versions are unknown, because no index was queried: {lack.message}"
     )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from resolver.compiling.clauses import PAIRED_WITH_TORCH
-from resolver.errors import EnvironmentLacksError, SourceError
 from resolver.facts import schema
 from resolver.facts.catalog import recipe_for
 from resolver.indexes import uploaded_by
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
 class LabelledProvider:
     """Labelled wheels on the user's indexes as candidates, with what their labels say as requirements.
 
-    The first index is not queried: it is usually PyPI, which rejects labels and may have other projects of
-    the same names.
+    A single index is not queried: it is usually PyPI, which rejects labels and may have other projects of the
+    same names.
 
     Parameters
     ----------
@@ -54,11 +53,9 @@ class LabelledProvider:
         ):
             return []
         found: dict[str, Candidate] = {}
-        for url in self._indexes.urls[1:]:
-            try:
-                project = self._indexes.at(url).project(name)
-            except (EnvironmentLacksError, SourceError):
-                continue  # if the project is needed, the search reports the error
+        urls = self._indexes.urls
+        for url in urls if len(urls) > 1 else ():
+            project = self._indexes.at(url).project(name)
             for published in project.releases if project else ():
                 label = built_for(published.version)
                 if label is None or label.backend != backend or not {*self._target.gfx} <= {*label.gfx}:

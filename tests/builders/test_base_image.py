@@ -21,8 +21,9 @@ from builders.containers.image import (
     tree_digest,
 )
 from builders.files import sha256_of
-from resolver.errors import EnvironmentLacksError, ImageChangedError, MatrixError, UsageError
+from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
 from resolver.model import BaseImage
+from tests.support.errors import has_id
 
 
 def sif(path: Path, data: bytes = b"data", *, missing: int = 0) -> Path:
@@ -156,11 +157,20 @@ class TestTreeDigest:
         change(unpacked)
         assert tree_digest(unpacked) != before
 
+    def test_file_of_any_size_is_read_to_a_limit(
+        self, unpacked: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        os.truncate(unpacked / "etc" / "os-release", 2**40)
+        monkeypatch.setattr(images, "_LARGEST_DIGESTED", 100)
+        before = tree_digest(unpacked)
+        os.truncate(unpacked / "etc" / "os-release", 2**40 + 1)
+        assert tree_digest(unpacked) != before
+
 
 class TestLocked:
     def test_changed_image_reports_names_and_digests(self, tmp_path: Path) -> None:
         image = find_image(sif(tmp_path / "new.sif"))
-        with pytest.raises(ImageChangedError) as caught:
+        with pytest.raises(MatrixError, check=has_id("image-changed")) as caught:
             check_digest(image, "sha256:" + "0" * 64, "old")
         for text in ("old", "sha256:" + "0" * 64, "new", image.digest):
             assert text in caught.value.message

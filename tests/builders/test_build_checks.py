@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from builders import task as builds
 from builders.build_host import BuildHost, local_build_host
+from builders.build_inputs import Limits
 from builders.compilation import build_view
 from builders.containers.image import Image
 from builders.containers.inspection import ImageFacts
@@ -25,7 +26,7 @@ from builders.index import Index
 from builders.plan import Task
 from builders.recipes.application import apply_recipe
 from builders.recipes.compilers import Compiler
-from builders.task import Limits, build_wheel
+from builders.task import build_wheel
 from resolver.errors import EnvironmentLacksError, MatrixError
 from resolver.facts.catalog import recipe_for
 from resolver.facts.loading import load
@@ -56,7 +57,7 @@ def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Task:
         wheel_version="1.0+rocm6.4",
         sdist=Sdist("tiny-1.0.tar.gz", hashlib.sha256(b"").hexdigest()),
     )
-    recipe = Recipe(package="tiny", backend="rocm", must_contain=("t*.so",), status="observed", source="test")
+    recipe = Recipe(package="tiny", backend="rocm", compiles=True, status="observed", source="test")
     build_host = BuildHost(HostRuntime(), local_build_host("3.11").python, {}, image=RICH)
     return Task(pick, recipe, build_host, make_resolution(pick, gfx=("gfx90a",)))
 

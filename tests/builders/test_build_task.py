@@ -27,11 +27,12 @@ from msgspec.structs import replace
 from builders import host
 from builders.build_directory import BuildDirectory
 from builders.build_host import local_build_host
+from builders.build_inputs import Limits, requirements_of
 from builders.cache import cache_root
 from builders.environments.wheelhouse import FetchOptions
 from builders.index import Index
 from builders.plan import Task
-from builders.task import Limits, build_wheel, requirements_of
+from builders.task import build_wheel
 from resolver.errors import AuditError, BuildError, CommandError, EnvironmentLacksError
 from resolver.facts.schema import Recipe, Sdist
 from resolver.model import Distribution, Edge
@@ -107,6 +108,26 @@ def answer_of(wheel: Path, package: str, into: Path) -> str:
 
 
 @pytest.mark.integration
+@pytest.mark.parametrize("module", ["ext_modules=[Extension('tiny._native', ['native.c'])]", ""])
+def test_recipe_without_promised_objects_looks_at_source(
+    task_for: MakeTask, index: Index, tmp_path: Path, module: str
+) -> None:
+    source = tmp_path / "tiny"
+    (source / "tiny").mkdir(parents=True)
+    (source / "tiny" / "__init__.py").touch()
+    native = (PACKAGES / "sound" / "sound" / "native.c").read_text()
+    (source / "native.c").write_text(native.replace("sound", "tiny"))
+    setup = f"setup(name='tiny', version='1.0', packages=['tiny'], {module})"
+    (source / "setup.py").write_text(f"from setuptools import Extension, setup\n{setup}\n")
+    task = task_for("tiny", source=source)
+    recorder = Recorder()
+    task = replace(task, recipe=replace(task.recipe, must_contain=()))
+    wheel = build_wheel(task, index, Limits(jobs=2), recorder)
+    assert ("none-any" in wheel.name) is (not module)
+    assert any("compiles nothing" in message for message in recorder.messages) is (not module)
+
+
+@pytest.mark.integration
 def test_sound_project_is_built_and_published(
     task_for: MakeTask, index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,7 +189,7 @@ def test_compile_error_names_cause_and_changes_nothing(
     assert finding.id == "rocm-header-missing"
     assert "hip/not_there.h" in finding.evidence["text"][0]["text"]
     assert caught.value.details["diagnosis"] == [msgspec.to_builtins(finding)]
-    assert "The index is unchanged" in caught.value.hint
+    assert "No wheel was added to the index for it." in caught.value.hint
     assert contents(index.root) == before
 
 
@@ -273,7 +294,8 @@ def test_build_continues_unless_it_failed_by_itself(
 
 BUILD = """
 import pickle, sys
-from builders.task import Limits, build_wheel
+from builders.build_inputs import Limits
+from builders.task import build_wheel
 from resolver.reporter import SILENT
 with open(sys.argv[1], "rb") as source:
     build_wheel(*pickle.load(source), Limits(jobs=1), SILENT)

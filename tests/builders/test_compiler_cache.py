@@ -11,12 +11,13 @@ import pytest
 
 from builders import host
 from builders.build_host import local_build_host
+from builders.build_inputs import Limits
 from builders.cache import cache_root
 from builders.compiler_cache import find_compiler_cache
 from builders.containers.sandbox import sandbox
 from builders.index import Index
 from builders.plan import Task
-from builders.task import Limits, build_wheel
+from builders.task import build_wheel
 from resolver.errors import UsageError
 from resolver.facts.schema import Recipe, Sdist
 from tests.support.locks import built_pick

@@ -17,9 +17,10 @@ from builders.cache import cache_root, cached_file
 from builders.sources import fetch_published, obtain
 from builders.sources.download import Downloads
 from builders.sources.fetch import fetch_file
-from resolver.errors import EnvironmentLacksError, HashMismatchError, SourceError
+from resolver.errors import EnvironmentLacksError, MatrixError, SourceError
 from resolver.facts.schema import Sdist
 from resolver.indexes import File
+from tests.support.errors import has_id
 from tests.support.locks import locked_pick
 from tests.support.tasks import make_distribution
 from tests.support.tiny import tiny_wheel
@@ -161,7 +162,7 @@ def test_partial_download_of_another_file_is_replaced(server: FileServer, old: b
 
 def test_wrong_hash_is_an_error_and_file_kept_aside(server: FileServer) -> None:
     file = server.file(sha256="0" * 64)
-    with pytest.raises(HashMismatchError, match="does not have the pinned hash"):
+    with pytest.raises(MatrixError, match="does not have the pinned hash", check=has_id("hash-mismatch")):
         fetch(file)
     assert not cached_file(file).exists()
     assert cached_file(file).with_name(f"{NAME}.mismatch").read_bytes() == DATA
@@ -172,7 +173,7 @@ def test_damaged_cached_file_is_found(server: FileServer) -> None:
     fetch(file)
     cached_file(file).chmod(0o644)
     cached_file(file).write_bytes(b"damaged")
-    with pytest.raises(HashMismatchError):
+    with pytest.raises(MatrixError, check=has_id("hash-mismatch")):
         fetch(file, offline=True)
     assert fetch(file)
     assert cached_file(file).read_bytes() == DATA

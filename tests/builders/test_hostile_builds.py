@@ -17,8 +17,9 @@ from typing import Any
 
 import pytest
 
-from builders import compilation, host, task
+from builders import build_check, compilation, host, task
 from builders.build_host import local_build_host
+from builders.build_inputs import Limits
 from builders.cache import cache_root
 from builders.compilation import BuiltWheel, copy_out
 from builders.containers import runtime, sandbox
@@ -26,7 +27,7 @@ from builders.files import sha256_of
 from builders.index import Index
 from builders.plan import Task
 from builders.probe.ask import ask as probe_ask
-from builders.task import Limits, build_wheel
+from builders.task import build_wheel
 from resolver.errors import BuildError
 from resolver.facts.schema import Recipe, Sdist
 from tests.support.locks import built_pick
@@ -257,7 +258,7 @@ def test_paths_of_the_probe_have_no_fixed_names(attacked: Attacked, monkeypatch:
         names.append({folder.name, Path(python[0]).parents[1].name})
         return probe_ask(runtime, python, *rest, folder=folder, **more)
 
-    monkeypatch.setattr(task, "ask", ask)
+    monkeypatch.setattr(build_check, "ask", ask)
     for number in range(2):
         attacked.index = Index(attacked.work / f"index{number}")
         attacked.build({"read": [number]})

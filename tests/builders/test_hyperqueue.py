@@ -171,17 +171,17 @@ def test_failed_build_shows_its_record_and_skips_dependents(server: Server, foll
         {"1@3": "finished"},
     )
     assert states(run) == {"a": "failed", "b": "skipped", "c": "built"}
-    assert run.results["a"].why == "Building a failed."
-    assert run.results["b"].why == "it requires a, which was not built"
+    assert run.by_key["a"].why == "Building a failed."
+    assert run.by_key["b"].why == "it requires a, which was not built"
     assert len(server.calls("submit-file")) == 1
 
 
 def test_failure_cancels_other_tasks_without_keep_going(follow: Follow) -> None:
     run, _ = follow(run_of(task("a"), task("b")), {"1@1": "Program terminated with exit code 2."}, {})
     assert states(run) == {"a": "failed", "b": "skipped"}
-    assert run.results["a"].why.startswith("task 1@1 failed: Program terminated with exit code 2.")
-    assert "hq-1-1-a.log" in run.results["a"].why
-    assert run.results["b"].why == "another wheel failed, and --keep-going is not set"
+    assert run.by_key["a"].why.startswith("task 1@1 failed: Program terminated with exit code 2.")
+    assert "hq-1-1-a.log" in run.by_key["a"].why
+    assert run.by_key["b"].why == "another wheel failed, and --keep-going is not set"
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_failure_cancels_other_tasks_without_keep_going(follow: Follow) -> None:
 )
 def test_failures_of_tasks_are_told_apart(error: str, why: str, follow: Follow) -> None:
     run, _ = follow(run_of(task("a")), {"1@1": error})
-    assert why in run.results["a"].why
+    assert why in run.by_key["a"].why
 
 
 @pytest.mark.parametrize("has_record", [True, False])
@@ -224,7 +224,7 @@ def test_cancelled_job_is_not_submitted_again(server: Server, follow: Follow) ->
         run_of(task("a"), task("b", "a")), {"1@1": "running"}, {"1@1": "canceled", "1@2": "canceled"}
     )
     assert states(run) == {"a": "skipped", "b": "skipped"}
-    assert run.results["a"].why == "its task 1@1 was cancelled"
+    assert run.by_key["a"].why == "its task 1@1 was cancelled"
     assert len(server.calls("submit-file")) == 1
 
 

@@ -359,10 +359,60 @@ def page(*names: str, **more: Any) -> dict[str, Any]:
     return {"files": [{"filename": name, "url": f"/f/{name}", "hashes": {}, **more} for name in names]}
 
 
+OURS = "pkg-1.0+cpu.torch2.9.1-py3-none-any.whl"
+
+
+@pytest.mark.parametrize(
+    ("pages", "found", "asked"),
+    [
+        ({"one": ["pkg-1.0.tar.gz"], "two": ["pkg-2.0.tar.gz"]}, ["1.0"], "one"),
+        ({"two": ["pkg-1.0.tar.gz"], "three": ["pkg-2.0.tar.gz"]}, ["1.0"], "two"),
+        ({"three": ["pkg-2.0.tar.gz"]}, ["2.0"], "three"),
+        (
+            {"one": [OURS], "two": ["pkg-1.0.tar.gz"], "three": ["pkg-2.0.tar.gz"]},
+            ["1.0+cpu.torch2.9.1", "1.0"],
+            "two",
+        ),
+        ({"one": [OURS, "pkg-0.1.zip"], "two": ["pkg-1.0.tar.gz"]}, ["1.0+cpu.torch2.9.1", "0.1"], "one"),
+        ({"one": ["pkg-0.1-cp312-cp312-win_amd64.whl"], "two": ["pkg-1.0.tar.gz"]}, ["0.1"], "one"),
+        ({"one": ["other-1.0.zip"], "two": ["pkg-1.0.tar.gz"]}, [], "one"),
+        ({"one": [], "two": ["pkg-1.0.tar.gz"]}, [], "one"),
+    ],
+    ids=["first", "second", "third", "our wheels", "ours and others", "windows", "names", "empty"],
+)
+@pytest.mark.parametrize("offline", [True, False])
+def test_project_belongs_to_the_first_index_that_has_it(
+    pages: dict[str, list[str]],
+    found: list[str],
+    asked: str,
+    server: Server,
+    client: MakeClient,
+    *,
+    offline: bool,
+) -> None:
+    names = ["one", "two", "three"]
+    for name, listed in pages.items():
+        server.json(f"/{name}/pkg/", page(*listed))
+    urls = [f"{server.url}/{name}" for name in names]
+    indexes = client(*urls)
+    assert not indexes.is_cached("pkg")
+    project = indexes.project("pkg")
+    assert versions(project) == found
+    assert client(*urls).is_cached("pkg")
+    assert server.paths == [f"/{name}/pkg/" for name in names[: names.index(asked) + 1]]
+    if offline:
+        assert versions(client(*urls, offline=True).project("pkg")) == found
+    everything = client(*urls, strategy="unsafe-best-match").project("pkg")
+    assert len(versions(everything)) == len(
+        {version for listed in pages.values() for version in listed} - {"other-1.0.zip"}
+    )
+
+
 def test_indexes_are_merged_and_first_wins(server: Server, client: MakeClient) -> None:
     server.json("/one/pkg/", page("pkg-2.0.tar.gz", "pkg-1.0-py3-none-any.whl", size=1))
     server.json("/two/pkg/", page("pkg-1.0-py3-none-any.whl", "pkg-1.0.0.tar.gz", "pkg-1.5.zip", size=2))
-    indexes = client(f"{server.url}/one", f"{server.url}/none/", f"{server.url}/two/")
+    urls = f"{server.url}/one", f"{server.url}/none/", f"{server.url}/two/"
+    indexes = client(*urls, strategy="unsafe-best-match")
     assert indexes.urls == tuple(f"{server.url}/{name}" for name in ("one", "none", "two"))
     project = indexes.project("pkg")
     assert versions(project) == ["2.0", "1.5", "1.0"]
@@ -382,7 +432,8 @@ def test_indexes_are_asked_at_the_same_time(server: Server, client: MakeClient) 
 
     names = ("one", "two", "three")
     server.pages = {f"/{name}/pkg/": reply for name in names}
-    assert client(*(f"{server.url}/{name}" for name in names)).project("pkg") is None
+    urls = (f"{server.url}/{name}" for name in names)
+    assert client(*urls, strategy="unsafe-best-match").project("pkg") is None
     assert len(server.paths) == 3
 
 
@@ -390,7 +441,7 @@ def test_one_index_alone(server: Server, client: MakeClient) -> None:
     server.json("/one/pkg/", page("pkg-2.0.tar.gz"))
     server.json("/two/pkg/", page("pkg-1.0.tar.gz"))
     server.json("/three/pkg/", page("pkg-3.0.tar.gz"))
-    indexes = client(f"{server.url}/one", f"{server.url}/two")
+    indexes = client(f"{server.url}/one", f"{server.url}/two", strategy="unsafe-best-match")
     assert versions(indexes.project("pkg")) == ["2.0", "1.0"]
     two = indexes.at(f"{server.url}/two/")
     assert two.urls == (f"{server.url}/two",)
@@ -791,6 +842,28 @@ def test_sdist_without_metadata(server: Server, client: MakeClient) -> None:
     assert client().metadata([]) is None
 
 
+def test_metadata_that_could_not_be_used_is_the_same_offline(server: Server, client: MakeClient) -> None:
+    """What is wrong with a release is repeated without network; with network, it is read again."""
+    broken = sdist_of(LEGACY, **{"some_pkg.egg-info/requires.txt": "six ==", "a": "broken"})
+    missing = File("some_pkg-1.0-py3-none-any.whl", f"{server.url}/f/missing", "0" * 64, index=server.url)
+    for file in (file_of(server, broken, "some_pkg-1.0.tar.gz"), missing):
+        errors = []
+        for offline in (False, True):
+            with pytest.raises(SourceError) as caught:
+                client(offline=offline).metadata([file], allow_dynamic=True)
+            errors.append((caught.value.message, caught.value.hint, str(caught.value.__cause__)))
+        assert errors[0] == errors[1]
+        assert file.name not in errors[0][2]
+    without = file_of(server, sdist_of(None), "some_pkg-1.0.tar.gz")
+    assert [client(offline=offline).metadata([without]) for offline in (False, True)] == [None, None]
+    sent = len(server.requests)
+    assert client().metadata([without]) is None
+    assert len(server.requests) > sent
+    unread = file_of(server, sdist_of(None, b="unread"), "some_pkg-1.0.tar.gz")
+    with pytest.raises(EnvironmentLacksError, match="not in the cache"):
+        client(offline=True).metadata([unread])
+
+
 # Faults
 
 
@@ -819,7 +892,7 @@ def test_gone_project_is_not_there(server: Server, client: MakeClient) -> None:
 def test_pytorch_hides_missing_projects(
     client: MakeClient, monkeypatch: pytest.MonkeyPatch, server: Server
 ) -> None:
-    monkeypatch.setattr("builders.index_client.client._HIDES_MISSING", "127.0.0.1")
+    monkeypatch.setattr("builders.index_client.client.PYTORCH_HOST", "127.0.0.1")
     server.pages["/simple/some-pkg/"] = lambda request: request.reply(403)
     assert client().project("some-pkg") is None
 
@@ -910,8 +983,11 @@ def broken(client: IndexClient, file: File, *words: str) -> SourceError:
 def test_wrong_hash_of_metadata_file(server: Server, client: MakeClient, tmp_path: Path) -> None:
     server.file("/f/some_pkg-1.0-py3-none-any.whl.metadata", CORE.encode())
     wheel = file_of(server, b"", has_metadata=True, metadata_sha256="ab" * 32)
-    broken(client(), wheel, "ab" * 32, sha256(CORE.encode()))
-    assert not list(tmp_path.rglob("*.msgpack"))
+    for offline in (False, True):
+        broken(client(offline=offline), wheel, "ab" * 32, sha256(CORE.encode()))
+    for path in tmp_path.rglob("*.msgpack"):
+        assert b"Requires-Dist" not in path.read_bytes()
+        assert EXPECTED.requires[0].encode() not in path.read_bytes()
 
 
 def test_wrong_hash_of_sdist(server: Server, client: MakeClient) -> None:
@@ -927,6 +1003,8 @@ def test_wrong_hash_of_sdist(server: Server, client: MakeClient) -> None:
         CORE.replace("Some_Pkg", "other"),
         CORE.replace("Version: 1.0", "Version: one"),
         CORE.replace("Version: 1.0\n", ""),
+        CORE.replace("Version: 1.0\n", "Version: 1.0\n" + "Requires-Dist: x\n" * 5_001),
+        CORE.replace("Version: 1.0\n", "Version: 1.0\n" + "Provides-Extra: x\n" * 5_001),
         "",
         "\n\n",
     ],

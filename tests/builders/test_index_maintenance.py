@@ -25,7 +25,8 @@ from builders.index.maintenance import (
     unyank,
     yank,
 )
-from resolver.errors import DamagedIndexError, UsageError
+from resolver.errors import MatrixError, UsageError
+from tests.support.errors import has_id
 
 MakeWheel = Callable[..., Path]
 
@@ -315,7 +316,7 @@ def test_check_directory_instead_of_page_is_moved(index: Index, page: str) -> No
     path.unlink()
     path.mkdir()
     assert set(ids(index)) == {"page-wrong"}
-    with pytest.raises(DamagedIndexError, match="is a directory") as caught:
+    with pytest.raises(MatrixError, match="is a directory", check=has_id("index-damaged")) as caught:
         index.refresh_all()
     assert "--repair" in caught.value.hint
     check(index, repair=True)

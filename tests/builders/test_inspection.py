@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -27,7 +28,7 @@ from builders.containers.inspection import (
 )
 from builders.containers.runtime import View
 from builders.recipes.compilers import Compiler
-from resolver.errors import CommandError, MatrixError, UsageError
+from resolver.errors import CommandError, MatrixError, TooSlowError, UsageError
 from resolver.facts.loading import load
 from resolver.texts import check_texts
 from resolver.versions import is_version
@@ -243,11 +244,12 @@ class Standin:
     image: Image | None = IMAGE
     output: str = ""
     code: int = 0
+    seconds: int = 0
 
     def command(self, command: Sequence[str], view: View, _: Path) -> tuple[list[str], Mapping[str, str]]:
         assert command[:2] == ["/bin/sh", "-c"]
         assert not view.network
-        line = ["/bin/sh", "-c", f'printf "%s\\n" "$OUTPUT"; exit {self.code}']
+        line = ["/bin/sh", "-c", f'printf "%s\\n" "$OUTPUT"; sleep {self.seconds}; exit {self.code}']
         return line, {"PATH": "/bin:/usr/bin", "OUTPUT": self.output}
 
     @property
@@ -282,9 +284,36 @@ class TestInspecting:
             inspect_in(Standin(output="FATAL: no such image", code=255))  # type: ignore[arg-type]
         assert "FATAL: no such image" in caught.value.message
 
+    def test_image_whose_programs_do_not_end_is_an_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(inspection, "_LONGEST", 0.5)
+        with pytest.raises(TooSlowError, match=r"image base did not end within .* s\.\n  Log: ") as caught:
+            inspect_in(Standin(output="no end", seconds=60))  # type: ignore[arg-type]
+        assert caught.value.hint
+        assert cached_facts(IMAGE) is None
+
     def test_host_cannot_be_inspected(self) -> None:
         with pytest.raises(UsageError):
             inspect_in(Standin(image=None))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["pipe", "device"]
+)
+def test_script_reads_only_regular_files(make: Callable[[Path], None], tmp_path: Path) -> None:
+    """With another root directory, the script finds nothing there, and ends."""
+    for name in ("etc/os-release", "opt/rocm/.info/version", ".singularity.d/labels.json"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        make(tmp_path / name)
+    script = Path(inspection.__file__).with_name("inspect.sh").read_text()
+    for name in ("/etc/", "/usr/lib/os-release", "/opt/", "/.singularity.d/"):
+        script = script.replace(f" {name}", f" {tmp_path}{name}")
+    env = {"PATH": "/nowhere"}
+    script = script.replace("PATH=$PATH:/usr/local/sbin:/usr/local/bin", "PATH=$PATH")
+    done = subprocess.run(
+        ["/bin/sh", "-c", script], capture_output=True, text=True, check=True, timeout=60, env=env
+    )
+    facts = parse_output(done.stdout, IMAGE)
+    assert (facts.os, facts.rocm, facts.labels) == ("", "", {})
 
 
 @pytest.mark.integration

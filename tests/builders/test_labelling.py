@@ -22,10 +22,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from packaging.tags import sys_tags
 from packaging.utils import parse_wheel_filename
-from wheel.wheelfile import WheelFile
+from wheel.wheelfile import WheelError, WheelFile
 
 from builders.labelling import Labelled, Labels, label_wheel, runtime_pins
-from resolver.errors import MatrixError, RawWheelError
+from builders.wheel import check_written
+from resolver.errors import MatrixError
+from tests.support.errors import has_id
 
 MakeWheel = Callable[..., Path]
 
@@ -395,14 +397,18 @@ def with_record(source: Path, changes: Mapping[str, bytes | None], *, folder: st
 def test_metadata_of_another_wheel_is_rejected(
     make_wheel: MakeWheel, tmp_path: Path, metadata: str, message: str
 ) -> None:
-    with pytest.raises(RawWheelError, match=rf"tiny-1.0-py3-none-any.whl is not a valid wheel: .*{message}"):
+    with pytest.raises(
+        MatrixError,
+        match=rf"tiny-1.0-py3-none-any.whl is not a valid wheel: .*{message}",
+        check=has_id("bad-wheel"),
+    ):
         label(make_wheel(metadata=metadata), tmp_path / "out")
     assert left_in(tmp_path / "out") == []
 
 
 @pytest.mark.parametrize("name", [METADATA, WHEEL, RECORD])
 def test_wheel_without_metadata_file_is_rejected(source: Path, tmp_path: Path, name: str) -> None:
-    with pytest.raises(RawWheelError, match=f"it has no {name.rpartition('/')[2]}"):
+    with pytest.raises(MatrixError, match=f"it has no {name.rpartition('/')[2]}", check=has_id("bad-wheel")):
         label(repacked(source, {name: None}), tmp_path / "out")
     assert left_in(tmp_path / "out") == []
 
@@ -427,7 +433,7 @@ def test_inconsistent_wheel_is_rejected(
     source: Path, tmp_path: Path, changes: dict[str, bytes], message: str
 ) -> None:
     make = with_record if {WHEEL, "tiny-1.0.data/x"} & changes.keys() else repacked
-    with pytest.raises(RawWheelError) as caught:
+    with pytest.raises(MatrixError, check=has_id("bad-wheel")) as caught:
         label(make(source, changes), tmp_path / "out")
     assert message in caught.value.message
     assert left_in(tmp_path / "out") == []
@@ -441,7 +447,7 @@ def test_link_is_rejected(source: Path, tmp_path: Path) -> None:
         link = zipfile.ZipInfo("tiny/link.so")
         link.external_attr = (stat.S_IFLNK | 0o777) << 16
         after.writestr(link, "/etc/passwd")
-    with pytest.raises(RawWheelError, match=r"tiny/link.so is a link or a device"):
+    with pytest.raises(MatrixError, match=r"tiny/link.so is a link or a device", check=has_id("bad-wheel")):
         label(made, tmp_path / "out")
 
 
@@ -449,7 +455,9 @@ def test_link_is_rejected(source: Path, tmp_path: Path) -> None:
 def test_duplicate_member_is_rejected(source: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(source, "a") as archive:
         archive.writestr("tiny/__init__.py", b"ANSWER = 42\n")
-    with pytest.raises(RawWheelError, match=r"tiny/__init__.py is in the wheel twice"):
+    with pytest.raises(
+        MatrixError, match=r"tiny/__init__.py is in the wheel twice", check=has_id("bad-wheel")
+    ):
         label(source, tmp_path / "out")
 
 
@@ -465,7 +473,9 @@ def with_method(source: Path, method: int) -> Path:
 
 def test_bzip2_member_is_rejected(source: Path, tmp_path: Path) -> None:
     made = with_method(source, zipfile.ZIP_BZIP2)
-    with pytest.raises(RawWheelError, match=r"tiny/data\.bin is compressed by method 12"):
+    with pytest.raises(
+        MatrixError, match=r"tiny/data\.bin is compressed by method 12", check=has_id("bad-wheel")
+    ):
         label(made, tmp_path / "out")
 
 
@@ -477,7 +487,7 @@ def test_bomb_is_rejected_before_unpacking(source: Path, tmp_path: Path) -> None
     ):
         for _ in range(270):
             sink.write(bytes(1 << 20))
-    with pytest.raises(RawWheelError, match="its members would unpack to 283"):
+    with pytest.raises(MatrixError, match="its members would unpack to 283", check=has_id("bad-wheel")):
         label(source, tmp_path / "out")
     assert left_in(tmp_path / "out") == []
 
@@ -507,7 +517,7 @@ def test_false_size_or_checksum_is_rejected(
     source: Path, tmp_path: Path, offset: int, value: int, message: str
 ) -> None:
     """Tools that read the stated size and tools that read to the end would unpack different files."""
-    with pytest.raises(RawWheelError, match=f"tiny/data.bin {message}"):
+    with pytest.raises(MatrixError, match=f"tiny/data.bin {message}", check=has_id("bad-wheel")):
         label(with_field(source, offset, value), tmp_path / "out")
     assert left_in(tmp_path / "out") == []
 
@@ -546,7 +556,9 @@ def test_handmade_member_is_accepted(source: Path, tmp_path: Path) -> None:
 def test_data_after_the_compressed_member_is_rejected(
     source: Path, tmp_path: Path, compressed: Callable[[bytes], bytes]
 ) -> None:
-    with pytest.raises(RawWheelError, match="ends too early or is followed by other data"):
+    with pytest.raises(
+        MatrixError, match="ends too early or is followed by other data", check=has_id("bad-wheel")
+    ):
         label(packed_by_hand(source, compressed), tmp_path / "out")
 
 
@@ -554,7 +566,11 @@ def test_member_with_two_names_is_rejected(source: Path, tmp_path: Path) -> None
     """Some tools use the local header, others the header in the directory."""
     data = source.read_bytes().replace(b"tiny/data.bin", b"tiny/DATA.bin", 1)
     source.write_bytes(data)
-    with pytest.raises(RawWheelError, match=r"tiny/data\.bin cannot be unpacked \(File name in directory"):
+    with pytest.raises(
+        MatrixError,
+        match=r"tiny/data\.bin cannot be unpacked \(File name in directory",
+        check=has_id("bad-wheel"),
+    ):
         label(source, tmp_path / "out")
 
 
@@ -574,21 +590,29 @@ def test_strong_hashes_are_checked_and_weak_rejected(source: Path, tmp_path: Pat
         made = label(wheel, tmp_path / f"out-{algorithm}")
         assert read_all(made.path)["tiny/__init__.py"] == content
         other = repacked(source, {RECORD: record(algorithm, b"other")}, folder=f"other-{algorithm}")
-        with pytest.raises(RawWheelError, match=f"the {algorithm} of tiny/__init__.py differs from RECORD"):
+        with pytest.raises(
+            MatrixError,
+            match=f"the {algorithm} of tiny/__init__.py differs from RECORD",
+            check=has_id("bad-wheel"),
+        ):
             label(other, tmp_path / "out")
     weak = repacked(source, {RECORD: record("md5", content)}, folder="weak")
-    with pytest.raises(RawWheelError, match=r"RECORD has no SHA-256 for tiny/__init__\.py"):
+    with pytest.raises(
+        MatrixError, match=r"RECORD has no SHA-256 for tiny/__init__\.py", check=has_id("bad-wheel")
+    ):
         label(weak, tmp_path / "out")
 
 
 def test_other_file_is_rejected(tmp_path: Path) -> None:
     other = tmp_path / "tiny-1.0-py3-none-any.whl"
     other.write_bytes(b"not a zip file")
-    with pytest.raises(RawWheelError, match="is not a valid wheel: File is not a zip file") as caught:
+    with pytest.raises(
+        MatrixError, match="is not a valid wheel: File is not a zip file", check=has_id("bad-wheel")
+    ) as caught:
         label(other, tmp_path / "out")
     assert str(other) in caught.value.hint
     archive = other.rename(tmp_path / "tiny.zip")
-    with pytest.raises(RawWheelError, match="its name is not of the form"):
+    with pytest.raises(MatrixError, match="its name is not of the form", check=has_id("bad-wheel")):
         label(archive, tmp_path / "out")
 
 
@@ -607,7 +631,7 @@ def test_damaged_wheel_is_rejected_or_unchanged(source: Path, tmp_path: Path, da
     out = tmp_path / "broken-out"
     try:
         made = label(path, out)
-    except RawWheelError:
+    except MatrixError:
         assert left_in(out) == []
         return
     members = read_all(made.path)
@@ -625,3 +649,18 @@ def test_full_disk_leaves_nothing(source: Path, tmp_path: Path, monkeypatch: pyt
     with pytest.raises(OSError, match="No space left"):
         label(source, tmp_path / "out")
     assert left_in(tmp_path / "out") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("tiny/not_recorded.py", b"", "No hash found for file 'tiny/not_recorded.py'"),
+        (METADATA, b"Metadata-Version: 2.1\nName: tiny\nVersion: 2.0\n", "Hash mismatch for file"),
+    ],
+)
+def test_written_wheel_that_disagrees_with_its_record_is_noticed(
+    source: Path, name: str, data: bytes, message: str
+) -> None:
+    check_written(source)
+    with pytest.raises(WheelError, match=message):
+        check_written(repacked(source, {name: data}))

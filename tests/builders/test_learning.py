@@ -18,8 +18,11 @@ from builders.learning.wheel import learn_published, learn_url, learn_wheel
 from resolver.errors import EnvironmentLacksError, SourceError, UsageError
 from resolver.facts import schema
 from resolver.facts.catalog import Catalog
+from resolver.indexes import File
 from tests.builders.bundles import HOST, PREFIX, code_object, packed, padded, plain
+from tests.support.elf import shared_object
 from tests.support.range_server import RangeServer, serving
+from tests.support.tiny import wheel_of
 
 MakeWheel = Callable[..., Path]
 TODAY = datetime.date(2026, 11, 22)
@@ -304,3 +307,41 @@ def test_missing_remote_wheel_is_an_error(make_wheel: MakeWheel, catalog: Catalo
     assert wheel_row(learned).sha256 == sha256_of(path)
     with pytest.raises(EnvironmentLacksError):
         learn_url(url, catalog, IndexClient([url]).transport, TODAY)
+
+
+CUDA_ONLY = {"tiny/_C.abi3.so": shared_object(needed=("libcudart.so.12", "libc.so.6"))}
+
+
+def excluded(learned: LearnedFacts) -> list[tuple[dict[str, str], str]]:
+    return [(row.combination, row.problem) for row in learned.rows if isinstance(row, schema.KnownBad)]
+
+
+def test_need_of_cuda_excludes_the_release(tmp_path: Path, catalog: Catalog) -> None:
+    learned = learn_wheel(wheel_of(tmp_path, "tiny", "1.0", CUDA_ONLY), catalog, TODAY)
+    problem = "its wheels require CUDA: tiny/_C.abi3.so needs libcudart.so.12"
+    assert excluded(learned) == [({"tiny": "==1.0"}, problem)]
+    with serving(tmp_path) as server:
+        (path,) = tmp_path.glob("*.whl")
+        file = File(path.name, f"{server.url}/{path.name}", sha256_of(path))
+        published = learn_published(file, catalog, IndexClient([server.url]).transport, TODAY)
+    assert excluded(published) == excluded(learned)
+
+
+def test_cuda_sources_without_objects_exclude_the_release(tmp_path: Path, catalog: Catalog) -> None:
+    wheel = wheel_of(tmp_path, "tiny", "1.0", {"tiny/kernel.cu": b"__global__ void f();"})
+    assert [combination for combination, _ in excluded(learn_wheel(wheel, catalog, TODAY))] == [
+        {"tiny": "==1.0"}
+    ]
+
+
+@pytest.mark.parametrize("needed", ["libc.so.6", "libamdhip64.so.6"])
+def test_other_wheels_exclude_nothing(tmp_path: Path, catalog: Catalog, needed: str) -> None:
+    wheel = wheel_of(tmp_path, "tiny", "1.0", {"tiny/_C.abi3.so": shared_object(needed=(needed,))})
+    assert excluded(learn_wheel(wheel, catalog, TODAY)) == []
+
+
+def test_other_builds_of_the_version_are_not_excluded(tmp_path: Path, catalog: Catalog) -> None:
+    """The version of a CUDA wheel is that of its ROCm build, too."""
+    learned = learn_wheel(wheel_of(tmp_path, "torchvision", "0.24.1", CUDA_ONLY), catalog, TODAY)
+    assert excluded(learned) == []
+    assert any("the catalog has other builds" in remark for remark in learned.remarks)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from builders.learning.build_script import read_script
-from builders.learning.source import SourceFacts, learn_source
+from builders.learning.source import SourceFacts, has_extensions, learn_source
 from resolver.errors import UsageError
 
 Learn = Callable[..., SourceFacts]
@@ -27,7 +27,9 @@ def learn(tmp_path: Path) -> Learn:
             path = tmp_path / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-        return learn_source(tmp_path)
+        facts = learn_source(tmp_path)
+        assert has_extensions(tmp_path) is facts.compiles
+        return facts
 
     return write
 
@@ -332,3 +334,61 @@ def test_names_that_refer_to_each_other_many_times_are_not_followed_forever(form
     assert time.process_time() - start < 2
     assert len(str(script)) < 1_000_000
     assert len(script.extensions) == 2
+
+
+COMPREHENDED = {
+    "a path": "sources=[str(HERE / 'src' / name) for name in FILES]",
+    "os.path": "sources=[os.path.join('src', name) for name in FILES]",
+    "a formatted text": "sources=[f'src/{name}' for name in FILES]",
+    "a sum": "sources=['src/' + name for name in FILES]",
+    "beside others": "sources=[*[str(HERE / 'src' / name) for name in FILES], 'bind.cpp']",
+    "a generator": "sources=list('src/' + name for name in FILES)",
+    "a table": "sources=[str(HERE / 'src' / name) for name in TABLE[target][1]]",
+    "a known item of a table": "sources=[str(HERE / 'src' / name) for name in TABLE['gpu'][1]]",
+    "nested": "sources=[str(name) for name in [HERE / 'src' / name for name in FILES]]",
+}
+
+
+@pytest.mark.parametrize("sources", COMPREHENDED.values(), ids=COMPREHENDED)
+def test_sources_of_a_comprehension_keep_their_directory(learn: Learn, sources: str) -> None:
+    facts = learn(
+        "import os, sys\nfrom pathlib import Path\nfrom setuptools import Extension, setup\n"
+        "HERE = Path(os.path.dirname(__file__)).absolute()\ntarget = sys.argv[1]\n"
+        "FILES = ['a.cpp', 'b.cpp']\n"
+        "TABLE = {'gpu': [1, ['a.cpp', 'b.cpp'], ['bind.cpp']], 'cpu': [2, ['a.cpp'], ['bind.cpp']]}\n"
+        f"setup(name='x', ext_modules=[Extension('x._C', {sources})])\n",
+        **{"src/a.cpp": "", "src/b.cpp": "", "bind.cpp": ""},
+    )
+    (extension,) = facts.extensions
+    assert {"src/a.cpp", "src/b.cpp"} <= {*extension.sources}
+    assert facts.missing == ()
+
+
+@pytest.mark.parametrize(
+    "sources",
+    [
+        "[os.path.join(unknown(), 'a.cpp')]",
+        "[f'{unknown()}/a.cpp']",
+        "[unknown() + 'a.cpp']",
+        "[unknown() / 'a.cpp']",
+        "['%s/a.cpp' % unknown()]",
+        "[name for name in ['a.cpp'] if unknown(name)]",
+        "[unknown(a) + b for a in ['a.cpp'] for b in ['b.cpp']]",
+    ],
+)
+def test_parts_of_unknown_paths_are_not_missing_files(learn: Learn, sources: str) -> None:
+    facts = learn(
+        "import os\nfrom tools import unknown\nfrom setuptools import Extension, setup\n"
+        f"setup(name='x', ext_modules=[Extension('x._C', sources={sources})])\n"
+    )
+    assert facts.missing == ()
+
+
+def test_missing_files_of_a_comprehension_are_reported(learn: Learn) -> None:
+    facts = learn(
+        "from setuptools import Extension, setup\n"
+        "names = ['a.cpp', 'b.cpp']\n"
+        "setup(name='x', ext_modules=[Extension('x._C', sources=['src/' + name for name in names])])\n",
+        **{"src/a.cpp": ""},
+    )
+    assert facts.missing == ("src/b.cpp",)

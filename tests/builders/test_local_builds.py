@@ -18,19 +18,22 @@ from msgspec.structs import replace
 from builders import host
 from builders.build_directory import finished_commands, path_of
 from builders.build_host import local_build_host
+from builders.build_inputs import Limits
 from builders.cache import cache_root
+from builders.expected_time import Resources
 from builders.index import Index
 from builders.plan import Task
 from builders.records import build_records, failure_path, log_path
+from builders.scheduling.estimates import estimates
+from builders.scheduling.jobserver import can_join
 from builders.scheduling.local import Builds
-from builders.task import Limits
 from resolver.errors import StoppedError
 from resolver.facts.schema import Recipe, Sdist
 from tests.support.built import running_below
 from tests.support.locks import built_pick
 from tests.support.projects import write_sdist
 from tests.support.recorder import Recorder
-from tests.support.tasks import make_resolution
+from tests.support.tasks import make_recipe, make_resolution, make_task
 
 pytestmark = pytest.mark.integration
 
@@ -83,6 +86,7 @@ def packed(shared_cache: Path, monkeypatch: pytest.MonkeyPatch) -> MakeTask:
             backend="cpu",
             undeclared=("setuptools", "wheel", "ninja"),
             match_runtime=(),
+            compiles=bool(must_contain),
             must_contain=must_contain,
             memory_per_job=0.5,
             core_hours=core_hours,
@@ -134,6 +138,22 @@ def ninja_project(packed: MakeTask) -> MakeTask:
 
 def builds_of(tasks: Sequence[Task], index: Index, *, jobs: int = 4) -> Builds:
     return Builds({task.build_key: task for task in tasks}, index, Limits(jobs=jobs), Recorder())
+
+
+@pytest.mark.parametrize("must_contain", [(), ("tiny/*.so",)])
+def test_cores_depend_on_compiling_and_not_on_promised_objects(
+    must_contain: tuple[str, ...], tmp_path: Path
+) -> None:
+    cores = {}
+    for compiles in (None, True, False):
+        recipe = make_recipe(
+            "cpu", compiles=compiles, must_contain=must_contain, undeclared=("ninja",), memory_per_job=1.0
+        )
+        task = make_task(recipe)
+        alone = estimates({task.build_key: task}, Index(tmp_path), Resources(8, 64.0))
+        assert can_join(task) is (compiles is not False)
+        cores[compiles] = alone[task.build_key].cores
+    assert cores == {None: 8, True: 8, False: 1}
 
 
 def test_chain_is_built_beside_a_long_build(sleeper: MakeTask, tmp_path: Path) -> None:
@@ -346,7 +366,7 @@ RUN = """
 import pickle, sys
 from builders.records import build_records
 from builders.scheduling.local import Builds
-from builders.task import Limits
+from builders.build_inputs import Limits
 from resolver.reporter import SILENT
 with open(sys.argv[1], "rb") as source:
     tasks, index = pickle.load(source)
@@ -379,3 +399,76 @@ def test_nothing_survives_the_end_of_a_run(sleeper: MakeTask, tmp_path: Path, nu
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert index.projects() == []
+
+
+def test_build_that_cannot_share_gets_the_cores_that_are_free_when_it_starts(
+    packed: MakeTask, tmp_path: Path
+) -> None:
+    index = Index(tmp_path / "index")
+    report = "import os, sys\nif 'bdist_wheel' in sys.argv: print('jobs', os.environ['MAX_JOBS'])\n"
+
+    def make(name: str, requires: Sequence[Task] = ()) -> Task:
+        setup = f"from setuptools import Extension, setup\n{report}"
+        setup += f"setup(name='{name}', version='1.0', packages=['{name}'],"
+        setup += f"ext_modules=[Extension('{name}._native', ['native.c'])])"
+        files = {"setup.py": setup, "native.c": NATIVE.replace("sound", name), f"{name}/__init__.py": ""}
+        task = packed(name, files, must_contain=(f"{name}/_native*.so",), requires=requires)
+        return replace(task, recipe=replace(task.recipe, undeclared=("setuptools", "wheel")))
+
+    quick = [make(f"quick{number}") for number in range(4)]
+    last = make("last", quick)
+    builds = builds_of([*quick, last], index)
+    builds.run()
+    assert not builds.errors
+    (log,) = (index.state / "logs").glob("last-*.log")
+    assert "jobs 4" in log.read_text().splitlines()
+
+
+GREEDY = """
+import subprocess, sys
+from setuptools import Extension, setup
+rule = (
+    "import sys, time; start = time.monotonic(); data = b'1' * (150 * 2**20); time.sleep(1.5);"
+    "print('ran', start, time.monotonic()); open(sys.argv[1], 'w')"
+)
+with open("build.ninja", "w") as file:
+    print("rule run\\n  command = " + sys.executable + ' -c "' + rule + '" $out', file=file)
+    for number in range(12):
+        print(f"build o{number}: run", file=file)
+if "bdist_wheel" in sys.argv:
+    subprocess.run(["ninja", "-v", "-j", "8"], check=True)
+native = Extension("greedy._native", ["native.c"])
+setup(name="greedy", version="1.0", packages=["greedy"], ext_modules=[native])
+"""
+
+
+def test_memory_is_a_limit_even_if_the_estimate_is_too_small(packed: MakeTask, tmp_path: Path) -> None:
+    """Each job uses 0.15 GiB, but the recipe expects 0.05; eight jobs would use 1.2 GiB."""
+    index = Index(tmp_path / "index")
+    files = {
+        "setup.py": GREEDY,
+        "native.c": NATIVE.replace("sound", "greedy"),
+        "greedy/__init__.py": "",
+    }
+    task = packed("greedy", files, must_contain=("greedy/_native*.so",))
+    task = replace(task, recipe=replace(task.recipe, memory_per_job=0.05))
+    builds = Builds({task.build_key: task}, index, Limits(jobs=8, memory=0.6), Recorder())
+    builds.run()
+    assert not builds.errors
+    assert concurrency(intervals(index, "greedy")) <= 4
+
+
+def test_failed_build_teaches_how_much_memory_a_job_needs(packed: MakeTask, tmp_path: Path) -> None:
+    index = Index(tmp_path / "index")
+    # Memory is measured now and then.
+    text = "import sys, time\ndata = b'1' * (300 * 2**20)\n"
+    text += "if 'bdist_wheel' in sys.argv:\n    time.sleep(2)\n    sys.exit('no')\n"
+    text += "from setuptools import setup\nsetup(name='large', version='1.0')\n"
+    task = packed("large", {"setup.py": text}, must_contain=("large/*.so",))
+    task = replace(task, recipe=replace(task.recipe, memory_per_job=0.05))
+    tasks = {task.build_key: task}
+    assert estimates(tasks, index, Resources(4, 64.0))[task.build_key].memory_per_job == 0.05
+    builds = Builds(tasks, index, Limits(jobs=4), Recorder())
+    builds.run()
+    assert list(builds.errors) == [task.build_key]
+    assert estimates(tasks, index, Resources(4, 64.0))[task.build_key].memory_per_job > 0.25

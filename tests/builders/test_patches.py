@@ -11,12 +11,13 @@ import pytest
 
 from builders.cache import cache_root
 from builders.sources import obtain, patches_of
-from resolver.errors import CatalogError, EnvironmentLacksError, HashMismatchError, SourceError
+from resolver.errors import CatalogError, EnvironmentLacksError, MatrixError, SourceError
 from resolver.facts.catalog import Catalog
 from resolver.facts.loading import load
 from resolver.facts.schema import Sdist
 from resolver.model import Distribution
 from tests.builders.gitrepos import commit
+from tests.support.errors import has_id
 from tests.support.locks import built_pick
 
 FIX = """\
@@ -121,7 +122,7 @@ def test_changed_or_removed_patch_is_an_error(tmp_path: Path) -> None:
     catalog = overlay(tmp_path / "facts", FIX)
     pick = locked(catalog)
     (tmp_path / "facts" / "0.patch").write_text(FIX.replace("patched", "evil"))
-    with pytest.raises(HashMismatchError, match=r"0\.patch") as caught:
+    with pytest.raises(MatrixError, match=r"0\.patch", check=has_id("hash-mismatch")) as caught:
         patches_of(pick, catalog)
     assert sha256(FIX) in caught.value.message
     (tmp_path / "facts" / "0.patch").unlink()

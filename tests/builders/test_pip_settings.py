@@ -163,12 +163,15 @@ def test_package_sources_are_those_of_pip(tmp_path: Path, monkeypatch: pytest.Mo
         ("http://one/simple", "http://two"),
         (tmp_path.as_uri(), "http://host/links.html"),
     )
-    assert package_sources("http://own", ["http://two", "http://three"]).indexes == (
-        "http://own", "http://two", "http://three",
-    )  # fmt: skip
+    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "http://four")
+    own = package_sources("http://own", ["http://two", "http://three"])
+    assert own.indexes == ("http://own", "http://two", "http://three", "http://four")
+    assert own.by_preference == ("http://two", "http://three", "http://four", "http://own")
 
 
 def test_no_index_leaves_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "true")
     assert package_sources().indexes == ()
     assert package_sources("http://own").indexes == ("http://own",)
+    extra = ["http://two", "http://three"]
+    assert package_sources("", extra).by_preference == tuple(extra)

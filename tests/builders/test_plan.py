@@ -24,6 +24,7 @@ from resolver.model import Request, Requirement, Resolution, Target
 from resolver.resolve import resolve
 from resolver.versions import parse_specifier
 from tests.support.records import record_of
+from tests.support.tasks import make_distribution, make_recipe, make_task
 
 
 @pytest.fixture(scope="module")
@@ -236,3 +237,21 @@ def test_flash_attn_warns_for_ck_and_not_for_triton(catalog: Catalog) -> None:
     recipes = [row for row in catalog.recipe if row.package == "flash-attn" and row.backend == "rocm"]
     assert {row.core_hours >= 3 for row in recipes if row.must_contain} == {True}
     assert {row.core_hours < 0.01 for row in recipes if not row.must_contain} == {True}
+
+
+def test_each_input_is_read_once_however_deep_the_requirements_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    inputs = Task.inputs.fget  # type: ignore[attr-defined]
+
+    def counted(task: Task) -> Any:
+        read.append(task.pick.name)
+        return inputs(task)
+
+    monkeypatch.setattr(Task, "inputs", property(counted))
+    ladder: list[Task] = []
+    for number in range(16):  # each requires the two before it, so the paths grow as the Fibonacci numbers
+        task = make_task(make_recipe(), pick=make_distribution(f"rung{number}"))
+        ladder.append(replace(task, requires=tuple(ladder[-2:])))
+    keys = [task.build_key for task in ladder] + [task.build_key for task in ladder]
+    assert len(set(keys)) == 16
+    assert sorted(read) == sorted({task.pick.name for task in ladder})

@@ -42,12 +42,13 @@ from builders.probe.slurm import Job, hours_of, job_script, partition_for, submi
 from builders.probe.wheel import judge_wheel
 from builders.provenance import OP_PROPERTY, SBOM_NAME
 from builders.wheel import recorded_hash
-from resolver.errors import CommandError, EnvironmentLacksError, MatrixError, ProbeError, UsageError
+from resolver.errors import CommandError, EnvironmentLacksError, MatrixError, UsageError
 from resolver.facts.loading import load
 from resolver.facts.schema import Recipe, SiteVariable
 from resolver.indexes import File
 from resolver.model import Distribution, Request, Resolution, Target
 from resolver.requirements import parse_requirement
+from tests.support.errors import has_id
 
 SITE = "/opt/env/lib/python3.11/site-packages"
 REBUILD = "Make it again."
@@ -459,9 +460,9 @@ def test_missing_python_and_damaged_reply(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="does not start a working Python") as caught:
         probe(tmp_path, tmp_path / "none").ask_environment([])
     assert "--python" in caught.value.hint
-    with pytest.raises(ProbeError, match="Its last output was: hello"):
+    with pytest.raises(MatrixError, match="Its last output was: hello", check=has_id("probe")):
         parse_reply("hello\n\n", "42", EnvironmentReply)
-    with pytest.raises(ProbeError, match="Cannot read the reply"):
+    with pytest.raises(MatrixError, match="Cannot read the reply", check=has_id("probe")):
         parse_reply(f"{MARK}42 {{}}", "42", EnvironmentReply)
 
 
@@ -610,13 +611,14 @@ def test_submit_returns_job_number(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_documentation_lists_every_finding() -> None:
     source = Path(judging.__file__)
-    given = re.findall(r'Finding\(\s*"([a-z-]+)",\s*"([a-z]+)"', source.read_text())
+    texts = [source.read_text(), (source.parent / "contents.py").read_text()]
+    given = re.findall(r'Finding\(\s*"(verify-[a-z-]+)",\s*"([a-z]+)"', "".join(texts))
     rows = re.findall(
         r"(?m)^\| `(verify-[a-z-]+)` \| ([a-z]+) \|",
         (source.parents[2] / "docs" / "reference" / "verifying.md").read_text(),
     )
     assert sorted(set(given)) == sorted(rows)
-    assert len(rows) == source.read_text().count('"verify-')
+    assert len(rows) == "".join(texts).count('"verify-')
 
 
 def test_variables_of_site_are_judged() -> None:

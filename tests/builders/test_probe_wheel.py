@@ -25,8 +25,9 @@ from builders.probe.ask import (
     wheel_question,
 )
 from builders.probe.wheel import judge_wheel
-from resolver.errors import ProbeError
+from resolver.errors import MatrixError
 from resolver.facts.schema import Op, Recipe
+from tests.support.errors import has_id
 
 STAND_IN = """__version__ = "2.9.1"  # a stand-in for torch
 class version: hip = None
@@ -359,7 +360,7 @@ def test_script_reports_missing_distribution(site: Path) -> None:
     ["", "Traceback\nKilled\n", "rocm-matrix-probe: 42 {", 'rocm-matrix-probe: 42 {"a": 1}', FORGED],
 )
 def test_damaged_reply_is_an_error(output: str) -> None:
-    with pytest.raises(ProbeError) as caught:
+    with pytest.raises(MatrixError, check=has_id("probe")) as caught:
         parse_reply(output, "42", WheelReply)
     assert caught.value.hint
 

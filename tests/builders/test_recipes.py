@@ -12,10 +12,11 @@ import pytest
 from builders.recipes.application import AppliedRecipe, apply_recipe
 from builders.recipes.compilers import Compiler, choose_compilers
 from builders.recipes.recipe import check_source, recipe_as_built, with_ops
-from resolver.errors import EnvironmentLacksError, RecipeError, UsageError
+from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
 from resolver.facts.catalog import Catalog, recipe_for
 from resolver.facts.loading import load
 from resolver.facts.schema import Op, Recipe
+from tests.support.errors import has_id
 from tests.support.tasks import make_recipe, make_task
 
 TWO = ("gfx90a", "gfx942")
@@ -118,8 +119,8 @@ def test_build_directories_are_mapped_for_every_compiler() -> None:
     assert "HIPFLAGS" not in cpu
 
 
-def error_of(recipe: Recipe, *gfx: str, **fields: Any) -> RecipeError:
-    with pytest.raises(RecipeError) as caught:
+def error_of(recipe: Recipe, *gfx: str, **fields: Any) -> MatrixError:
+    with pytest.raises(MatrixError, check=has_id("recipe")) as caught:
         apply(recipe, *gfx, **fields)
     assert caught.value.exit_code == 1
     assert caught.value.hint
@@ -237,7 +238,7 @@ def test_unknown_or_unbuildable_op_is_rejected() -> None:
     with pytest.raises(UsageError) as caught:
         with_ops(with_choice(), ["c"], "1.0")
     assert ">=2" in caught.value.hint
-    with pytest.raises(RecipeError):
+    with pytest.raises(MatrixError, check=has_id("recipe")):
         with_ops(make_recipe(), ["a"], "1.0")
 
 
@@ -300,7 +301,7 @@ def test_apex_flags_must_fit_commit(
     check_source(recipe, apex(tmp_path / "right", style=style), "apex")
     wrong = apex(tmp_path / "wrong", style=other)
     all_of_them = [row for row in catalog.recipe if row.package == "apex"]
-    with pytest.raises(RecipeError) as caught:
+    with pytest.raises(MatrixError, check=has_id("recipe")) as caught:
         check_source(recipe, wrong, f"apex {version}", all_of_them)
     assert f"apex {version}" in caught.value.message
     assert "setup.py" in caught.value.message
@@ -319,14 +320,14 @@ def test_apex_recipes_use_both_flag_styles(catalog: Catalog) -> None:
 def test_source_without_kernels_is_rejected(tmp_path: Path) -> None:
     wants = make_recipe(source_has=("csrc/ck/*.hpp",))
     (tmp_path / "csrc" / "ck").mkdir(parents=True)
-    with pytest.raises(RecipeError, match=re.escape("csrc/ck/*.hpp is missing")):
+    with pytest.raises(MatrixError, match=re.escape("csrc/ck/*.hpp is missing"), check=has_id("recipe")):
         check_source(wants, tmp_path, "tiny 1.0")
     (tmp_path / "csrc" / "ck" / "core.hpp").touch()
     check_source(wants, tmp_path, "tiny 1.0")
 
 
 def test_source_without_stated_file_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=r"setup\.py does not mention GPU_ARCHS"):
+    with pytest.raises(MatrixError, match=r"setup\.py does not mention GPU_ARCHS", check=has_id("recipe")):
         check_source(make_recipe(source_contains={"setup.py": "GPU_ARCHS"}), tmp_path, "tiny 1.0")
     check_source(make_recipe(source_lacks={"setup.py": "GPU_ARCHS"}), tmp_path, "tiny 1.0")
 
@@ -371,7 +372,7 @@ def test_shipped_recipe_names_target_everywhere(recipe: Recipe, version: str) ->
 def test_shipped_recipe_takes_two_targets_or_rejects(recipe: Recipe, version: str) -> None:
     fields: dict[str, Any] = {"version": version, "torch": "2.9.1+rocm6.4"}
     if any("{gfx:one}" in text for text in recipe.environment.values()):
-        with pytest.raises(RecipeError, match="one GPU architecture at a time"):
+        with pytest.raises(MatrixError, match="one GPU architecture at a time", check=has_id("recipe")):
             apply(recipe, *TWO, **fields)
         return
     made = apply(recipe, *TWO, **fields).environment

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -18,13 +19,16 @@ from builders.plan import Task
 from builders.provenance import Descriptor, Run, statement
 from builders.records import (
     build_records,
+    built_for,
     changed_inputs,
     changes_since_last_build,
+    earlier_failure,
     explain_changes,
+    forget_attempt,
     log_path,
     record_start,
-    take_start,
 )
+from builders.task_state import InputChange
 from tests.support.tasks import make_recipe, make_task
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -84,7 +88,8 @@ def test_started_build_runs_while_its_lock_is_held(index: Index) -> None:
     assert (running.state, running.node, running.log) == ("running", os.uname().nodename, str(log))
     assert running.seconds is not None
     assert (interrupted.state, interrupted.seconds) == ("interrupted", None)
-    assert take_start(log)["inputs"]["gfx"] == ["gfx90a"]
+    assert interrupted.inputs["gfx"] == ["gfx90a"]
+    forget_attempt(log)
     assert build_records(index) == []
 
 
@@ -174,13 +179,56 @@ INPUTS = {
         ({"torch": "2.10.0"}, ["torch 2.9.1 -> 2.10.0"]),
         ({"version": "1.0+rocm"}, []),
         ({"version": "1.1", "source": {"file": "tiny-1.1.tar.gz"}}, ["version 1.0 -> 1.1"]),
-        ({"source": {"file": "tiny-1.0.tar.gz", "sha256": "d" * 64}}, ["source.sha256"]),
-        ({"patches": ["e" * 64]}, ["patches"]),
+        (
+            {"source": {"file": "tiny-1.0.tar.gz", "sha256": "d" * 64}},
+            ["source.sha256 aaaaaaaaaaaa -> dddddddddddd"],
+        ),
+        ({"patches": ["e" * 64]}, ["patches none -> eeeeeeeeeeee"]),
         ({"gfx": ["gfx90a", "gfx942"]}, ["gfx gfx90a -> gfx90a,gfx942"]),
         ({"recipe": {"environment": {}, "options": []}}, ["recipe.environment.CFLAGS -O2 -> none"]),
-        ({"requires": {"other": "f" * 64}}, ["requires.other"]),
+        ({"requires": {"other": "f" * 64}}, ["requires.other cccccccccccc -> ffffffffffff"]),
         ({"pinning": "release"}, ["pinning none -> release"]),
     ],
 )
 def test_each_changed_input_is_named(change: dict[str, Any], texts: list[str]) -> None:
     assert [str(row) for row in changed_inputs(INPUTS, {**INPUTS, **change})] == texts
+
+
+def test_failure_record_of_an_earlier_version_is_read(index: Index) -> None:
+    task = tiny()
+    log = log_path(index, "tiny", task.build_key)
+    log.parent.mkdir(parents=True)
+    document = {
+        "schema": 1,
+        "name": "tiny",
+        "version": "1.0",
+        "build_key": task.build_key,
+        "failed_on": "2026-03-01T10:01:00+00:00",
+        "node": "nid01",
+        "id": "build-failed",
+        "message": "Building tiny 1.0 failed.\n  Log: x",
+        "hint": "",
+        "started_on": "2026-03-01T10:00:00Z",
+        "inputs": {"torch": "2.9.1"},
+        "diagnosis": [],
+        "measured": {"jobs": 2, "memory_gib": 0.5},
+    }
+    log.with_suffix(".failed.json").write_text(json.dumps(document))
+    (build,) = build_records(index)
+    assert (build.state, build.error, build.node) == ("failed", "Building tiny 1.0 failed.", "nid01")
+    assert (build.seconds, build.cores, build.memory_gib) == (60.0, 2, 0.5)
+    assert "it failed on 2026-03-01" in earlier_failure(task, index)
+    assert built_for(index) == {("tiny", "2.9.1")}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "text"),
+    [
+        ("cp311", "cp312", "cp311 -> cp312"),
+        ("a" * 64, "b" * 64, f"{'a' * 12} -> {'b' * 12}"),
+        (["gfx90a"], [], "gfx90a -> none"),
+        (f"sha256:{'0' * 64}", "x" * 90, f"{'0' * 12} -> {'x' * 45}..."),
+    ],
+)
+def test_changed_input_is_shown_with_both_values(before: Any, after: Any, text: str) -> None:
+    assert str(InputChange("it", before, after)) == f"it {text}"

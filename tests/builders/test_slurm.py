@@ -19,8 +19,9 @@ from builders.index import Index
 from builders.probe.slurm import submit
 from builders.records import failure_path, log_path
 from builders.scheduling import slurm
-from builders.scheduling.batch import Run, WheelTask
+from builders.scheduling.batch import Run
 from builders.scheduling.slurm import Slurm, pack, partition_of
+from builders.task_state import TaskState
 from resolver.errors import CommandError, EnvironmentLacksError, MatrixError, UsageError
 from resolver.facts.loading import load
 from tests.support.batch_runs import Follow, Killed, follower, kill, run_of, states, task
@@ -113,7 +114,7 @@ def follow(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Follow:
 # --- which tasks share a job ---------------------------------------------------------------------------
 
 
-def names(groups: Sequence[Sequence[WheelTask]]) -> list[list[str]]:
+def names(groups: Sequence[Sequence[TaskState]]) -> list[list[str]]:
     return [[task.name for task in group] for group in groups]
 
 
@@ -243,16 +244,16 @@ def test_failed_build_shows_its_record(cluster: Cluster, follow: Follow) -> None
         {2: "COMPLETED"},
     )
     assert states(run) == {"a": "failed", "b": "skipped", "c": "built"}
-    assert run.results["a"].why == "Building a failed."
-    assert run.results["b"].why == "it requires a, which was not built"
+    assert run.by_key["a"].why == "Building a failed."
+    assert run.by_key["b"].why == "it requires a, which was not built"
     assert len(cluster.calls("sbatch")) == 3
 
 
 def test_failure_without_record_names_exit_code_and_log(cluster: Cluster, follow: Follow) -> None:
     run = run_of(task("a"))
     done, _ = follow(run, [lambda: cluster.exits(run, 1, 2), {1: "FAILED"}])
-    assert "job 1 failed with exit code 2" in done.results["a"].why
-    assert "slurm-1-a.log" in done.results["a"].why
+    assert "job 1 failed with exit code 2" in done.by_key["a"].why
+    assert "slurm-1-a.log" in done.by_key["a"].why
 
 
 def test_failure_stops_waiting_jobs_without_keep_going(cluster: Cluster, follow: Follow) -> None:
@@ -287,7 +288,7 @@ def test_job_longer_than_partition_admits_is_reported_once(follow: Follow) -> No
 
 def test_node_failures_are_retried_twice(follow: Follow) -> None:
     run, _ = follow(run_of(task("a")), {1: "NODE_FAIL"}, {2: "NODE_FAIL"}, {3: "NODE_FAIL"})
-    assert run.results["a"].why.startswith("job 3 ended because its node failed")
+    assert run.by_key["a"].why.startswith("job 3 ended because its node failed")
 
 
 def test_timed_out_job_is_retried_once_if_it_finished_a_wheel(cluster: Cluster, follow: Follow) -> None:
@@ -299,7 +300,7 @@ def test_timed_out_job_is_retried_once_if_it_finished_a_wheel(cluster: Cluster, 
     )
     assert [job.keys for job in run.jobs] == [("a", "b", "c"), ("b", "c")]
     assert states(run) == {"a": "built", "b": "built", "c": "failed"}
-    assert "allow more with --time" in run.results["c"].why
+    assert "allow more with --time" in run.by_key["c"].why
 
 
 def test_timed_out_job_is_submitted_again_while_its_build_gets_further(
@@ -321,12 +322,12 @@ def test_timed_out_job_is_submitted_again_while_its_build_gets_further(
     assert [job.finished_commands for job in done.jobs] == [{"a": 3}, {"a": 5}, {"a": 5}]
     again = "reached its time limit; it is submitted again for a."
     assert len([message for message in reporter.messages if again in message]) == 2
-    assert "allow more with --time" in done.results["a"].why
+    assert "allow more with --time" in done.by_key["a"].why
 
 
 def test_timed_out_job_without_progress_fails(follow: Follow) -> None:
     run, _ = follow(run_of(task("a")), {1: "TIMEOUT"})
-    assert "job 1 reached its time limit" in run.results["a"].why
+    assert "job 1 reached its time limit" in run.by_key["a"].why
 
 
 def test_job_out_of_memory_gets_more_once(cluster: Cluster, follow: Follow) -> None:
@@ -334,7 +335,14 @@ def test_job_out_of_memory_gets_more_once(cluster: Cluster, follow: Follow) -> N
         run_of(task("a")), [lambda: cluster.fail("a"), {1: "OUT_OF_MEMORY"}], {2: "OUT_OF_MEMORY"}
     )
     assert [cluster.option(number, "mem") for number in (1, 2)] == ["5120M", "9216M"]
-    assert "job 2 ran out of memory" in run.results["a"].why
+    assert "job 2 ran out of memory" in run.by_key["a"].why
+
+
+def test_job_requests_no_more_memory_than_the_user_allows(cluster: Cluster, follow: Follow) -> None:
+    follow(run_of(task("a"), memory=4.0), [lambda: cluster.fail("a"), {1: "OUT_OF_MEMORY"}], {2: "COMPLETED"})
+    assert [cluster.option(number, "mem") for number in (1, 2)] == ["4096M", "4096M"]
+    assert [cluster.option(number, "cpus-per-task") for number in (1, 2)] == ["2", "1"]
+    assert "--jobs 1 --memory 4 " in (cluster.root / "2.sh").read_text()
 
 
 def test_cancelled_job_is_not_submitted_again(cluster: Cluster, follow: Follow) -> None:
@@ -344,7 +352,7 @@ def test_cancelled_job_is_not_submitted_again(cluster: Cluster, follow: Follow) 
         {1: "COMPLETED"},
     )
     assert states(run) == {"a": "built", "b": "skipped", "c": "skipped"}
-    assert run.results["b"].why == "its job 2 was cancelled"
+    assert run.by_key["b"].why == "its job 2 was cancelled"
     assert len(cluster.calls("sbatch")) == 3
 
 
@@ -467,4 +475,24 @@ def test_damaged_state_file_is_named(cluster: Cluster) -> None:
     path.write_text("{")
     with pytest.raises(MatrixError, match=re.escape(str(path))) as caught:
         Slurm(cluster.index, Recorder()).current_run()
+    assert "squeue --me" in caught.value.hint
+
+
+def test_run_of_an_earlier_version_is_refused_with_its_file(cluster: Cluster) -> None:
+    executor = Slurm(cluster.index, Recorder())
+    executor.state_file.parent.mkdir(parents=True)
+    task = {"key": "a", "name": "a", "version": "1.0", "requires": [], "cores": 1, "memory_gib": 1.0}
+    old = {
+        "schema": 1,
+        "directory": "/work",
+        "options": [],
+        "tasks": [{**task, "seconds": 1.0}],
+        "results": {},
+    }
+    executor.state_file.write_text(json.dumps(old))
+    with pytest.raises(MatrixError) as caught:
+        executor.current_run()
+    assert (
+        f"{executor.state_file}, which lists the Slurm jobs of a run, cannot be read" in caught.value.message
+    )
     assert "squeue --me" in caught.value.hint

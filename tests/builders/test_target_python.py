@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from builders.containers.image import Image
 from builders.containers.runtime import Bind, HostRuntime, View
@@ -19,6 +20,7 @@ from builders.environments import python as module
 from builders.environments.python import find_python, python_view
 from builders.host import running_python
 from resolver.errors import EnvironmentLacksError, UsageError
+from tests.support.tasks import PYTHON
 
 Interpreter = Callable[..., Path]
 
@@ -196,3 +198,10 @@ def test_python_variables_of_image_are_unset(runtime: ImageRuntime, interpreter:
     assert env["PYTHONPATH"] == env["PYTHONHOME"] == ""
     assert env["PYTHONNOUSERSITE"] == "1"
     assert not view.network
+
+
+def test_patch_release_of_python_is_the_same_input() -> None:
+    newer = replace(PYTHON, version="3.12.7", build="3.12.7 (main, Oct  1 2026) [GCC 14.2.0]")
+    assert newer.identity == PYTHON.identity
+    assert replace(PYTHON, abi="cp313").identity != PYTHON.identity
+    assert replace(PYTHON, linkers={"LDSHARED": "gcc -shared -static-libgcc"}).identity != PYTHON.identity

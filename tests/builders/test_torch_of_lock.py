@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from builders.build_inputs import Limits, fetching_of, requirements_of
 from builders.containers.runtime import HostRuntime
 from builders.environments.layers import fetch_build_wheels
 from builders.environments.wheelhouse import FetchOptions, Wheel
-from builders.task import Limits, fetching_of, requirements_of
 from resolver.errors import EnvironmentLacksError
 from resolver.model import Edge, Resolution
 from tests.support.locks import built_pick, local_file, lock_of, locked_pick

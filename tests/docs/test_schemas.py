@@ -96,6 +96,10 @@ def test_documents_of_resolving(printed: Callable[..., Any]) -> None:
     refused = printed("conflict", "resolve", "torch", *KEPT, "--date", "2026-02-01", "rocm==7.0.*", code=1)
     assert refused["target"]["kept"]["installed"]["requests"] == "2.32.3"
     printed("conflict", "explain")
+    planned = printed(
+        "build-container", "build-container", "x.sif", "apex", "--site", "lumi-g", *DAY, "--dry-run"
+    )
+    assert planned["wheels"]
     assert printed("resolve", "resolve", "apex", "flash-attn[triton]", "--site", "lumi-g", *DAY)["edges"]
     printed("explain", "explain")
     assert printed("explain", "explain", "apex")["rejected"]

@@ -19,10 +19,12 @@ from pathlib import Path
 import pytest
 
 from builders.index import Index
-from builders.scheduling.batch import Run, WheelTask
+from builders.scheduling.batch import Run
 from builders.scheduling.hyperqueue import HyperQueue
+from builders.task_state import TaskState
 from matrix.plan_formats import hyperqueue_jobs
 from tests.integration.test_builds_on_slurm import DIAMOND, PROJECTS, write_projects
+from tests.support.batch_runs import states, task
 from tests.support.plans import plan_of
 from tests.support.recorder import Recorder
 from tests.support.waiting import wait_until
@@ -88,7 +90,7 @@ class Scripts(HyperQueue):
 
     scripts: Mapping[str, str]
 
-    def _build_command(self, task: WheelTask) -> list[str]:
+    def _build_command(self, task: TaskState) -> list[str]:
         return ["sh", "-c", self.scripts[task.key]]
 
     def _sleep(self, seconds: float) -> None:
@@ -106,7 +108,7 @@ def run_of(
 ) -> Run:
     limits = time_limits or {}
     tasks = [
-        WheelTask(key, key, "1.0", required, 1, 0.1, 1.0, limits.get(key, 300), "matrix.lock")
+        task(key, *required, seconds=1.0, cores=1, memory_gib=0.1, time_limit=limits.get(key, 300))
         for key, required in requires.items()
     ]
     return Run(directory=str(tmp_path), options=(), tasks=tuple(tasks), keep_going=True)
@@ -150,8 +152,8 @@ def test_200_tasks_survive_killed_worker_and_killed_server(servers: Servers, tmp
         servers.start()
         servers.worker(4)
     (run,) = results
-    assert {result.state for result in run.results.values()} == {"built"}
-    assert len(run.results) == len(set(finished())) == 200
+    assert set(states(run).values()) == {"built"}
+    assert len(states(run)) == len(set(finished())) == 200
     order = {name: place for place, name in reversed(list(enumerate(finished())))}
     assert all(order[required] < order[name] for name, needed in requires.items() for required in needed)
     assert "LOST" in {job.state for job in run.jobs}
@@ -178,7 +180,7 @@ def test_ways_to_fail_are_told_apart(servers: Servers, tmp_path: Path) -> None:
         return len(pids.read_text().split()) if pids.exists() else 0
 
     def is_over(key: str) -> bool:
-        return key in made.run.results
+        return key in states(made.run)
 
     with in_background(lambda: results.append(made.start(run))):
         wait_until(lambda: killed_workers() == 1 and is_over("slow"))
@@ -189,7 +191,7 @@ def test_ways_to_fail_are_told_apart(servers: Servers, tmp_path: Path) -> None:
         kill(worker)
         wait_until(lambda: is_over("unlucky"))
         servers.worker(6)
-    why = {key: result.why.partition("\n")[0] for key, result in results[0].results.items()}
+    why = {task.key: task.why.partition("\n")[0] for task in results[0].tasks}
     assert why == {
         "slow": "task 1@1 reached its time limit",
         "killed": "task 2@1 ran out of memory, or was killed",
@@ -209,7 +211,7 @@ def test_cancelled_tasks_end(servers: Servers, tmp_path: Path) -> None:
     with in_background(lambda: results.append(made.start(run_of(tmp_path, {"a": (), "b": ("a",)})))):
         wait_until(lambda: started.exists() and "1@2" in made.state_file.read_text())
         assert executor(tmp_path, {}).cancel() == ["1@1", "1@2"]
-    assert all("was cancelled" in result.why for result in results[0].results.values())
+    assert all("was cancelled" in task.why for task in results[0].tasks)
     assert made._ask("job", "list") == []
 
 

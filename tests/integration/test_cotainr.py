@@ -15,6 +15,7 @@ import shutil
 import ssl
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,20 +28,23 @@ from resolver.lock import dumps, read_lock
 from resolver.model import BaseImage, Resolution
 from resolver.requirements import normalize_name
 from tests.rig.rig import HERE as RIG
-from tests.rig.rig import PROJECT, Rig
+from tests.rig.rig import PROJECT, USER, Rig
 from tests.rig.standin_download import VARIABLE
 from tests.support.fusedtiny import make_apex
-from tests.support.locks import with_image
+from tests.support.locks import built_pick, lock_of, with_image
 from tests.support.records import results_of
 from tests.support.tiny import tiny_wheel, wheel_of
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(2400)]
 COTAINR = "cotainr==2025.7.1"
 LABEL = "+rocm7.2.torch2.13.0.gfx90a"
 OPS = {"apex": "amp_C", "deepspeed": "fused_adam"}
 """The only op of each package that is compiled, to save time."""
-BUILD = ["build.sh", "container.sif"]
-VERIFY = ["verify", "--image", "container.sif"]
+STEPS = ("resolve", "fetch", "build-wheels", "env", "container", "verify")
+FILES = "train.sif.files"
+DELAY = {"build-wheels": 20.0, "container": 5.0, "verify": 1.0}
+"""Seconds to wait in a step before it is killed, so that it has begun to work."""
 CERTIFICATES = ("PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
 INSTALLER = "standin_miniforge.sh"
 PACKAGES = "/opt/cotainr/conda/envs/conda_container_env/lib/python3.11/site-packages/"
@@ -58,8 +62,8 @@ dependencies:
     - tinyext==1.0+rocm7.2
 """
 JOB = """\
-source environment.sh
-apptainer exec container.sif python -c 'import torch, apex.amp_C, bitsandbytes, deepspeed, flash_attn
+source train.sif.files/environment.sh
+apptainer exec train.sif python -c 'import torch, apex.amp_C, bitsandbytes, deepspeed, flash_attn
 print(*(module.__file__ for module in (apex.amp_C, bitsandbytes, deepspeed, flash_attn)), sep="\\n")'
 """
 
@@ -104,11 +108,48 @@ class User:
 
     def build_script(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         """Build a container with build.sh."""
-        return self.run("bash", BUILD[0], *arguments, **(self.building | env))
+        return self.run("bash", f"{FILES}/build.sh", *arguments, **(self.building | env))
+
+    def command(self, *options: str) -> list[str]:
+        """Return README's command, with the options that it names and those that save time."""
+        text = (PROJECT / "README.md").read_text().partition("## One command")[2]
+        more = text.partition("options:\n`")[2].partition("`")[0].replace("IMAGE", str(self.rig.image))
+        ops = [word for name, op in OPS.items() for word in ("--ops", f"{name}:{op}")]
+        _, *words = shlex.split(text.split("```")[1])
+        # This machine has the programs of Slurm, but no cluster.
+        return [*words, *more.split(), *ops, "--executor", "local", *options]
+
+    def container(self, *options: str, **env: str) -> subprocess.CompletedProcess[str]:
+        """Run README's command."""
+        return self.matrix(*self.command(*options), **(self.building | env))
+
+    def killed_in(self, step: str) -> str:
+        """Run README's command, kill it in a step, and return its messages."""
+        log = self.work / f"killed-{step}.txt"
+        env = {**self.rig.user_environment(), **self.rig.with_project, **self.env, **self.building}
+        words = [self.rig.python, "-m", "matrix", *self.command()]
+        as_user: dict[str, Any] = {"user": USER, "group": USER, "extra_groups": ()}
+        with log.open("w") as sink:
+            process = subprocess.Popen(
+                words,
+                cwd=self.work,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=sink,
+                **(as_user if os.geteuid() == 0 else {}),
+            )
+            mark = f"/{len(STEPS)} {step}: "
+            wait_until(lambda: mark in log.read_text() or process.poll() is not None, patience=1500)
+            assert process.poll() is None, log.read_text()[-4000:]
+            time.sleep(DELAY.get(step, 0))
+            process.kill()
+            process.wait()
+        return log.read_text()
 
     def verify(self, sif: str, **env: str) -> tuple[int, dict[str, Any]]:
         """Verify the container; return the exit code and the JSON document."""
-        done = self.matrix(*VERIFY[:-1], sif, "--format", "json", **env)
+        done = self.matrix("verify", "--image", sif, "--format", "json", **env)
         document = json.loads(done.stdout)
         assert "verdict" in document, document
         return done.returncode, document
@@ -151,32 +192,41 @@ def small(rig: Rig, cotainr: Path) -> User:
 
 @pytest.fixture(scope="module")
 def readme(rig: Rig, cotainr: Path, hidden_certificates: Path) -> User:
-    """Run README's commands up to `matrix env`, with the options that it names, and a stand-in for Apex.
+    """Run README's command with the options that it names, killed in each step, with a stand-in for Apex.
 
-    The user has set variables for a certificate file that containers do not have.
+    The user has set variables for a certificate file that containers do not have, and has an older container.
     """
     links, sources = rig.work(), rig.work()
     certificates = dict.fromkeys(CERTIFICATES, str(hidden_certificates))
     user = User(rig, rig.work(), cotainr, {"PIP_FIND_LINKS": str(links), "PIP_RETRIES": "0", **certificates})
+    user.env["XDG_CACHE_HOME"] = str(user.work / "cache")
     shutil.copy(rig.torch, links)
     (user.work / "apex.toml").write_text(make_apex(sources))
     (user.work / "matrix.toml").write_text('catalog = ["apex.toml"]\n')
+    (user.work / "train.sif").write_text("an older container")
     hand_over(user.work, sources)
-    text = (PROJECT / "README.md").read_text().partition("**Build the wheels")[2]
-    commands = [shlex.split(line, comments=True) for line in text.split("```")[1].strip().splitlines()]
-    assert [command[:2] for command in commands[:4]] == [
-        ["matrix", name] for name in ("resolve", "fetch", "build-wheels", "env")
-    ]
-    assert commands[4:] == [["bash", *BUILD], ["matrix", *VERIFY]]
-    more = text.partition("options: `")[2].partition("`")[0].replace("IMAGE", str(rig.image))
-    good(user.matrix(*commands[0][1:], *more.split()))
-    triton = next(pick for pick in user.lock.picks if pick.name.startswith("triton"))
-    standin = {"triton.py": (RIG / "standin_triton.py").read_bytes()}
-    wheel_of(links, triton.name, triton.pinned, standin)
-    ops = [word for name, op in OPS.items() for word in ("--ops", f"{name}:{op}")]
-    for _, *command in commands[1:4]:
-        good(user.matrix(*command, *(ops if command[0] == "build-wheels" else [])))
+    make_triton(user, links)
+    for step in STEPS:
+        killed = user.killed_in(step)
+        assert f"/{len(STEPS)} {step}: " in killed, killed[-4000:]
+        assert (user.work / "train.sif").read_text() == "an older container"
+    done = user.container()
+    good(done)
+    (user.work / "output.txt").write_text(done.stdout + done.stderr)
     return user
+
+
+def make_triton(user: User, links: Path) -> None:
+    """Write the stand-in for the triton that the request needs, which only the resolution names."""
+    env = {"XDG_CACHE_HOME": str(user.work / "other-cache")}
+    words = user.command()[2:]
+    request = words[: words.index("--ops")]
+    good(user.matrix("resolve", *request, "-o", "other.lock", **env))
+    other = user.work / "other.lock"
+    triton = next(pick for pick in read_lock(other).picks if pick.name.startswith("triton"))
+    other.unlink()
+    shutil.rmtree(user.work / "other-cache")
+    wheel_of(links, triton.name, triton.pinned, {"triton.py": (RIG / "standin_triton.py").read_bytes()})
 
 
 @pytest.fixture(scope="module")
@@ -229,6 +279,42 @@ def test_failed_build_keeps_exit_code(small: User) -> None:
     assert "no-such.sif" in done.stdout + done.stderr
 
 
+def test_changed_lock_makes_container_again(rig: Rig, cotainr: Path) -> None:
+    user = User(rig, rig.work(), cotainr)
+    command = ["build-container", "small.sif", "--executor", "local"]
+    image = BaseImage(name="base", path=str(rig.image))
+    for names in (["packaging"], ["packaging", "six"]):
+        good(user.matrix("resolve", *names, "--backend", "cpu", "--python", "3.11"))
+        (user.work / "matrix.lock").write_text(dumps(with_image(user.lock, image)))
+        done = user.matrix(*command, **user.building)
+        good(done)
+        count = f"{len(names)} distribution{'s' if len(names) > 1 else ''}"
+        assert done.stdout.endswith(f"small.sif is ready: {count}, verified.\n")
+    inside = user.run(
+        "apptainer", "exec", "small.sif", "python", "-c", "import packaging, six; print('both')"
+    )
+    assert inside.stdout == "both\n", inside.stderr
+    done = user.matrix(*command, **user.building)
+    assert done.stdout == "Nothing to do: small.sif is up to date, verified.\n"
+
+
+def test_cause_of_failed_pip_is_last(small: User) -> None:
+    lock = lock_of(built_pick("tinyext", wheel_version="1.0+rocm7.2"))
+    lock = with_image(lock, BaseImage(name="base", path=str(small.rig.image)))
+    (small.work / "matrix.lock").write_text(dumps(lock))
+    (small.work / FILES).mkdir()
+    hand_over(small.work)
+    good(small.matrix("env", "--for", "cotainr", "-o", FILES))
+    definition = small.work / FILES / "env.yml"
+    definition.write_text(f"{definition.read_text()}      - no-such-project==1.0\n")
+    done = small.build_script("broken.sif")
+    assert done.returncode not in {0, 3}
+    end = done.stderr.partition("build.sh: cotainr failed")[2]
+    assert "No matching distribution found for no-such-project==1.0" in end.splitlines()[-1], done.stdout
+    assert "network" not in end
+    assert not (small.work / "broken.sif").exists()
+
+
 def test_readme_builds_requested_ops(readme: User) -> None:
     for project, op in OPS.items():
         audit = readme.audit(project, "--gfx90a")
@@ -254,24 +340,39 @@ def test_verify_reports_defects_of_base_image(readme: User) -> None:
     assert {"verify-user-site", "verify-user-site-adds"} & set(ids)
 
 
-def test_build_script_replaces_container_only_after_success(readme: User, hidden_certificates: Path) -> None:
-    """build.sh uses the certificates in the user's variables; afterwards, the container matches the lock."""
-    sif = readme.work / "container.sif"
-    good(readme.run("cp", "env.yml", str(sif)))  # stands in for an older container
+def test_container_matches_complete_lock(readme: User, hidden_certificates: Path) -> None:
+    """The certificates in the user's variables are used; the requirements of Apex's wheel are locked, too."""
+    output = (readme.work / "output.txt").read_text()
+    assert str(hidden_certificates) not in output
+    assert "to pip" not in output
+    assert readme.lock.is_complete
+    assert {"cxxfilt", "tabulate", "tomli"} <= {pick.name for pick in readme.lock.distributions}
+    assert "--no-index" in (readme.work / FILES / "env.yml").read_text()
+    log = (readme.work / FILES / "build.log").read_text()
+    assert f"{len(readme.lock.distributions)} distributions match the lock." in log
+    assert "TMPDIR=/opt is not visible in the container" in log
+    check_four_wheels(readme)
+
+
+def test_second_run_does_nothing(readme: User) -> None:
+    before = (readme.work / "train.sif").stat()
+    started = time.monotonic()
+    done = readme.container()
+    good(done)
+    assert done.stdout == "Nothing to do: train.sif is up to date, verified.\n"
+    assert time.monotonic() - started < 20
+    assert (readme.work / "train.sif").stat() == before
+
+
+def test_build_script_replaces_container_only_after_success(readme: User) -> None:
+    sif = readme.work / "other.sif"
+    good(readme.run("cp", f"{FILES}/env.yml", str(sif)))  # stands in for an older container
     older = sif.read_bytes()
     before = {path.name for path in readme.work.iterdir()}
-    failed = readme.build_script(**{VARIABLE: "/nowhere"})
+    failed = readme.build_script("other.sif", **{VARIABLE: "/nowhere"})
     assert failed.returncode not in {0, 3}, failed.stderr
     assert sif.read_bytes() == older
     assert {path.name for path in readme.work.iterdir()} == before
-    done = readme.build_script(*BUILD[1:], "-v", "--no-color")
-    good(done)
-    assert f"{len(readme.lock.distributions)} distributions match the lock." in done.stdout
-    assert done.stdout.endswith("Built ./container.sif\n")
-    assert "TMPDIR=/opt is not visible in the container" in done.stderr
-    assert str(hidden_certificates) not in done.stdout + done.stderr
-    assert {path.name for path in readme.work.iterdir()} == before
-    check_four_wheels(readme)
 
 
 def check_four_wheels(user: User) -> None:
@@ -280,7 +381,7 @@ def check_four_wheels(user: User) -> None:
     built = {pick.name for pick in user.lock.distributions if pick.origin == "build"}
     assert built == {"apex", "deepspeed", "flash-attn"}
     assert all(locked[name].endswith(LABEL) for name in built)
-    code, answer = user.verify("container.sif")
+    code, answer = user.verify("train.sif")
     errors = [finding for finding in answer["findings"] if finding["severity"] == "error"]
     assert (code, answer["verdict"]) == (0, "sound"), errors
     installed = {normalize_name(name): version for name, version in answer["distributions"].items()}

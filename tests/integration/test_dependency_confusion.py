@@ -24,6 +24,7 @@ from builders.host import running_python
 from builders.index import Index
 from matrix.cli import main
 from resolver.errors import EnvironmentLacksError
+from resolver.indexes import IndexStrategy
 from resolver.lock import dumps, read_lock
 from resolver.model import BaseImage, Resolution
 from resolver.reporter import SILENT
@@ -252,32 +253,87 @@ def test_hashes_reject_the_same_version_of_another_index(tmp_path: Path) -> None
     assert (code, installed) == (0, OURS | OTHERS)
 
 
-def fetched(tmp_path: Path, *requirements: str) -> dict[str, str]:
+def fetched(tmp_path: Path, *requirements: str, strategy: IndexStrategy = "first-index") -> dict[str, str]:
     """Fetch build requirements for this Python; return their versions."""
-    options = FetchOptions(tmp_path / "log", SILENT)
+    options = FetchOptions(tmp_path / "log", SILENT, strategy=strategy)
     python = find_python(HostRuntime(), running_python())
     house = fetch_wheels(HostRuntime(), python, requirements, options)
     return {wheel.name: wheel.version for wheel in house.wheels}
 
 
-@pytest.mark.usefixtures("both")
 def test_build_requirements_come_from_the_first_index(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    both: str, evil: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ours is the extra index: the default one has higher versions, and later the same version."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_INDEX_URL", evil)
+    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", both)
+    assert fetched(tmp_path, "setuptools", "ninja") == {"setuptools": "80.0", "ninja": "1.11"}
+    assert not list((tmp_path / "cache").rglob("setuptools-99.0*.whl"))
+    assert fetched(tmp_path, "setuptools==99.0+cpu") == {"setuptools": "99.0+cpu"}
+    assert fetched(tmp_path, "apex") == {"apex": f"99.0+{LABEL}"}  # only the default index has it
+    higher = fetched(tmp_path, "setuptools", strategy="unsafe-best-match")
+    assert higher == {"setuptools": f"99.0+{LABEL}"}
+    folder = tmp_path / "evil" / "simple" / "setuptools"
+    other = (wheel := tiny_wheel(folder, "setuptools", "80.0")).rename(
+        folder / "setuptools-80.0-9-py3-none-any.whl"
+    )
+    assert not wheel.exists()
+    (folder / "index.html").write_text(f'<a href="{other.name}">{other.name}</a>')
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "new-cache"))
+    with pytest.raises(EnvironmentLacksError, match=r"comes first and has other files of this version"):
+        fetched(tmp_path, "setuptools<99")
+
+
+@pytest.mark.usefixtures("both")
+def test_build_requirements_of_a_first_index_that_does_not_answer_come_from_no_other(
+    evil: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    with pytest.raises(EnvironmentLacksError, match=r"setuptools 99\.0.* comes from http://127\.0\.0\.1"):
-        fetched(tmp_path, "setuptools", "ninja==1.11")
-    assert not list((tmp_path / "cache").rglob("setuptools-99.0*.whl"))
-    assert fetched(tmp_path, "setuptools<99", "ninja<99") == {"setuptools": "80.0", "ninja": "1.11"}
-    assert fetched(tmp_path, "setuptools==99.0+cpu") == {"setuptools": "99.0+cpu"}
+    monkeypatch.setenv("PIP_INDEX_URL", evil)
+    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", (tmp_path / "unmounted").as_uri())
+    with pytest.raises(EnvironmentLacksError, match="unmounted"):
+        fetched(tmp_path, "setuptools")
 
 
-def test_resolve_names_versions_of_a_second_index(
+def test_resolve_takes_projects_from_the_first_index(
     both: str, evil: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """Ours is the extra index, so the public one cannot replace its projects; pip's rule is an option."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_INDEX_URL", evil)
+    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", both)
+    command = ["resolve", "mpmath", "ninja<99", "--backend", "cpu", "--python", running_python()]
+    for options, version in (([], "1.3.0"), (["--index-strategy", "unsafe-best-match"], f"99.0+{LABEL}")):
+        assert main([*command, *options, "-o", f"{version}.lock"]) == 0
+        pick = read_lock(Path(f"{version}.lock")).pick("mpmath")
+        assert pick is not None
+        assert pick.version == version
+        output = capsys.readouterr()
+        warning = f"comes from {evil}, and {both} also has a project mpmath."
+        assert (warning in output.out + output.err) is bool(options)
+        assert "a project ninja" not in output.out + output.err
+
+
+def test_resolve_follows_the_first_index_rule_of_uv(
+    both: str, evil: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert main(["resolve", "mpmath", "ninja<99", "--backend", "cpu", "--python", running_python()]) == 0
-    output = capsys.readouterr()
-    assert f"comes from {evil}, and {both} also has a project mpmath." in output.out + output.err
-    assert "a project ninja" not in output.out + output.err
+    for default, extra in ((both, evil), (evil, both)):
+        for strategy in ("first-index", "unsafe-best-match"):
+            options = ["--extra-index-url", extra, "--index-strategy", strategy]
+            command = [uv.find_uv_bin(), "pip", "compile", "-", "--no-cache", "--python-version", "3.12"]
+            locked = subprocess.run(
+                [*command, "--default-index", default, *options, "--no-header", "--no-annotate"],
+                input="mpmath", text=True, check=True, capture_output=True,
+                env={name: value for name, value in os.environ.items() if not name.startswith("UV_")},
+            ).stdout  # fmt: skip
+            ours = ["resolve", "mpmath", "--backend", "cpu", "--python", "3.12", "--index-url", default]
+            Path("matrix.lock").unlink(missing_ok=True)
+            monkeypatch.delenv("PIP_EXTRA_INDEX_URL", raising=False)
+            assert main([*ours, *options, "-q"]) == 0
+            pick = read_lock(Path("matrix.lock")).pick("mpmath")
+            assert pick is not None
+            assert f"mpmath=={pick.version}" in locked.splitlines(), (default, extra, strategy)

@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 
 from builders.index import Index
-from builders.scheduling.batch import Run, WheelTask
+from builders.scheduling.batch import Run
 from builders.scheduling.slurm import Slurm as SlurmExecutor
+from builders.task_state import TaskState
 from tests.rig.slurm import PARTITION, Slurm, cluster
-from tests.support.batch_runs import states
+from tests.support.batch_runs import states, task
 from tests.support.recorder import Recorder
 from tests.support.waiting import wait_until
 
@@ -48,7 +49,7 @@ class Scripts(SlurmExecutor):
 
     scripts: Mapping[str, str]
 
-    def _build_command(self, group: list[WheelTask]) -> list[str]:  # type: ignore[override]
+    def _build_command(self, group: list[TaskState]) -> list[str]:  # type: ignore[override]
         return ["sh", "-c", "; ".join(self.scripts[task.key] for task in group)]
 
     def _sleep(self, seconds: float) -> None:
@@ -82,7 +83,7 @@ class Case:
 
     def run(self, requires: Mapping[str, tuple[str, ...]], minutes: int = 0) -> Run:
         tasks = tuple(
-            WheelTask(key, key, "1.0", required, 1, 0.1, 100.0, 300, "matrix.lock")
+            task(key, *required, cores=1, memory_gib=0.1, time_limit=300)
             for key, required in requires.items()
         )
         return Run(
@@ -130,8 +131,8 @@ def test_diamond_beside_failing_parent(case: Case, *, has_accounting: bool) -> N
     scripts = {name: f"sleep 0.5; echo {name} >> order" for name in requires} | {"bad": "exit 7"}
     run = case.executor(scripts).start(case.run(requires))
     assert states(run) == {**dict.fromkeys(DIAMOND, "built"), "bad": "failed", "never": "skipped"}
-    assert "failed with exit code 7" in run.results["bad"].why
-    assert run.results["never"].why == "it requires bad, which was not built"
+    assert "failed with exit code 7" in run.by_key["bad"].why
+    assert run.by_key["never"].why == "it requires bad, which was not built"
     order = case.lines()
     assert (order[0], sorted(order[1:3]), order[3:]) == ("base", ["left", "right"], ["top"])
     rejected = [
@@ -147,7 +148,7 @@ def test_job_cancelled_by_hand(case: Case, slurm: Slurm) -> None:
         wait_until((case.root / "started").exists)
         slurm.run("scancel", executor.run.jobs[0].number)
     assert states(results[0]) == {"a": "skipped", "b": "skipped", "c": "built"}
-    assert "was cancelled" in results[0].results["a"].why
+    assert "was cancelled" in results[0].by_key["a"].why
 
 
 @pytest.mark.long
@@ -198,4 +199,4 @@ def test_job_killed_by_its_time_limit(case: Case, slurm: Slurm, *, has_accountin
         with case.in_background(executor.follow) as results:
             pass
     assert states(results[0]) == {"a": "failed", "b": "skipped"}
-    assert "reached its time limit" in results[0].results["a"].why
+    assert "reached its time limit" in results[0].by_key["a"].why

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
 import inspect
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,6 +40,26 @@ def test_examples_on_the_api_page_run(tmp_path: Path, make_wheel: Callable[..., 
     for block in blocks:
         exec(compile(block, str(PAGE), "exec"), namespace)
     assert (tmp_path / "matrix.lock").exists()
+
+
+@pytest.mark.parametrize("name", matrix.__all__)
+def test_type_hints_of_every_public_name_are_known(name: str) -> None:
+    """In a new process, where no other test has imported the types."""
+    code = f"import typing, matrix; print(typing.get_type_hints(matrix.{name}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_one_value_may_stand_for_a_list(tmp_path: Path) -> None:
+    (tmp_path / "facts.toml").write_text("schema = 1\n")
+    many = matrix.resolve(["apex"], gfx=["gfx90a"], date=datetime.date(2026, 3, 1), catalog=[tmp_path])
+    assert isinstance(many, matrix.Resolution)
+    assert matrix.resolve("apex", gfx="gfx90a", date="2026-03-01", catalog=tmp_path) == many
+    assert matrix.resolve("apex", gfx="gfx90a", date="2026-03-01", catalog=str(tmp_path)) == many
+    two = matrix.resolve("torch", gfx="gfx90a, gfx942", date="2026-03-01")
+    assert two.target.gfx == ("gfx90a", "gfx942")
+    with pytest.raises(UsageError, match="'soon' is not a valid date"):
+        matrix.resolve("apex", date="soon")
 
 
 def test_build_uses_the_executor_and_raises_the_first_error(

@@ -51,7 +51,9 @@ def test_exit_code_with_one_defective_wheel(capsys: Capture) -> None:
     message = capsys.readouterr().out
     assert "good-1.0-py3-none-linux_x86_64.whl: sound" in message
     assert "bad-1.0-py3-none-linux_x86_64.whl: defective" in message
-    assert "code for gfx90a, which was not requested. [target-not-asked]" in message
+    assert "contains code for gfx90a, but not for gfx942. [target-missing]" in message
+    both = str(wheel("both", first=code_object("gfx90a"), second=code_object("gfx942")))
+    assert main(["audit", both, "--gfx", "gfx942"]) == 0
 
 
 def test_package_option_checks_the_recipe(capsys: Capture) -> None:
@@ -104,6 +106,7 @@ def test_image_options_are_compared(capsys: Capture) -> None:
 def test_bad_input(rest: str, message: str, capsys: Capture) -> None:
     path = wheel(kernel=code_object())
     Path("cut-1.0-py3-none-any.whl").write_bytes(path.read_bytes()[:100])
+    Path("strange.whl").touch()
     assert main(["audit", *rest.format(wheel=path).split()]) == 2
     captured = capsys.readouterr()
     assert message in captured.err

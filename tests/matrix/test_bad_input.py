@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import datetime
 import errno
 import json
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
+import tomli_w
 
 from builders.cache import cache_root
 from matrix import cli
 from matrix.cli import main
+from matrix.settings import Settings, read_settings
+from resolver.errors import UsageError
 
 Capture = pytest.CaptureFixture[str]
 
@@ -50,7 +55,62 @@ BAD = [
     ("env", "--for", ""),
     ("env --for no-such-tool", "'no-such-tool'", "cotainr"),
     ("env --for cotainr", "matrix.lock", "matrix resolve"),
+    ("env --for cotaner", "'cotaner'", "Did you mean cotainr?"),
+    ("index", "ACTION", "ACTION is one of: list, add"),
+    ("audit", "WHEEL", "matrix audit --help"),
+    ("audit nowhere-1.0-py3-none-any.whl", "nowhere-1.0-py3-none-any.whl does not exist", ""),
+    ("audit nowhere", "nowhere does not exist", ""),
+    ("verify --image nowhere.sif", "nowhere.sif does not exist", ""),
+    ("check nowhere.yml", "nowhere.yml does not exist", ""),
+    ("doctor --base-image nowhere.sif", "nowhere.sif does not exist", ""),
+    ("resolve -r nowhere.txt", "nowhere.txt does not exist", ""),
+    ("run -- cotainer build", "cotainer", "Did you mean cotainr?"),
 ]
+
+
+WRONG: tuple[object, ...] = (3.12, True, "x", [3], {"a": 1}, datetime.datetime(2026, 3, 1, 10))  # noqa: DTZ001
+
+
+@pytest.mark.parametrize("key", [field.encode_name for field in msgspec.structs.fields(Settings)])
+def test_value_of_wrong_type_is_named_with_line_key_and_example(key: str) -> None:
+    """The example in the hint is a valid line for every key and every wrong value."""
+    refused = 0
+    for wrong in WRONG:
+        written = tomli_w.dumps({"catalog": ["."], key: wrong} if key != "catalog" else {key: wrong})
+        Path("matrix.toml").write_text(written)
+        try:
+            read_settings()
+        except UsageError as error:
+            refused += 1
+            line = next(
+                n for n, text in enumerate(written.splitlines(), 1) if text.strip("[]").startswith(key)
+            )
+            assert error.message.startswith(f"matrix.toml:{line}: '{key}' must be "), written  # noqa: PT017
+            Path("matrix.toml").write_text(error.hint.removeprefix("Write: "))
+            assert error.hint.startswith(f"Write: {key} = ")  # noqa: PT017
+            read_settings()
+    assert refused
+
+
+def test_number_and_list_become_the_text_that_was_meant() -> None:
+    for wrong, right in [("python = 3.12", 'python = "3.12"'), ('gfx = "gfx90a"', 'gfx = ["gfx90a"]')]:
+        Path("matrix.toml").write_text(wrong)
+        with pytest.raises(UsageError) as caught:
+            read_settings()
+        assert caught.value.hint == f"Write: {right}"
+
+
+def test_future_day_warns(capsys: Capture) -> None:
+    for day, warns in [("2999-01-01", True), ("2026-03-01", False)]:
+        assert main(["resolve", "torch", "--date", day, "--no-lock", "-q"]) == 0
+        assert (f"warning: {day} is in the future" in capsys.readouterr().err) is warns
+
+
+def test_matrix_version_prints_the_version(capsys: Capture) -> None:
+    for arguments in (["version"], ["-q", "version"], ["--version"]):
+        with pytest.raises(SystemExit):
+            main(arguments)
+        assert capsys.readouterr().out.startswith("matrix ")
 
 
 @pytest.mark.parametrize(("line", "cause", "hint"), BAD, ids=[line or "nothing" for line, _, _ in BAD])
@@ -178,7 +238,7 @@ def test_directory_in_cache_is_reported_as_cache(
 
 BAD_FILES = [
     ("requirments = ['apex']", "Did you mean requirements?"),
-    ("requirements = 'apex'", "Expected `array`"),
+    ("requirements = 'apex'", "must be a list of strings"),
     ("backend = 'cuda'", "cuda"),
     ("requirements = [", "matrix.toml"),
     ("date = 'tomorrow'", "date"),

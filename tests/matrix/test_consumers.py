@@ -117,7 +117,7 @@ def test_uv_binds_each_name_to_its_index(work: Path) -> None:
 def test_lock_that_replaces_torch_of_image_is_rejected(work: Path, capsys: Capture, consumer: str) -> None:
     assert env(consumer, "-o", str(work)) == 2
     output = capsys.readouterr().err
-    assert "torch==2.9.1+rocm6.4, which would replace the torch of the base image" in output
+    assert "The lock installs torch==2.9.1+rocm6.4, and keeps no torch of the base image" in output
     assert "--keep-installed image" in output
     assert sorted(path.name for path in work.iterdir()) == ["bare.lock", "kept.lock"]
 
@@ -134,15 +134,33 @@ def test_cpu_lock_without_image_is_rejected(work: Path, capsys: Capture, consume
     assert "replace" not in output
 
 
-def test_pip_reports_wheel_for_newer_glibc(work: Path, capsys: Capture) -> None:
+@pytest.mark.parametrize("consumer", ["pip", "uv", "tykky"])
+@pytest.mark.parametrize(
+    ("windows", "machine"), [(True, "lumi-g has glibc 2.38"), (False, "this machine has")]
+)
+def test_consumer_on_host_reports_wheel_for_newer_glibc(
+    work: Path,
+    capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
+    consumer: str,
+    machine: str,
+    *,
+    windows: bool,
+) -> None:
+    """The machine is the site if its glibc is known, else this machine."""
+    if not windows:
+        monkeypatch.setattr("resolver.facts.catalog.Catalog.window_on", lambda *_: None)
     wheel = tiny_wheel(work / "made", "apex", f"1.9.0{LABEL}")
     tags = "cp312-cp312-manylinux_2_99_x86_64"
     wheel = wheel.rename(wheel.with_name(wheel.name.replace("py3-none-any", tags)))
     Index(work / "index").publish(wheel, {})
-    assert env("pip", "-o", str(work)) == 0
+    assert env(consumer, "-o", str(work)) == 0
     output = capsys.readouterr().err
     assert f"The wheel of apex 1.9.0{LABEL} requires glibc 2.99" in output
-    assert f"this machine has glibc {glibc_version()}" in output
+    assert machine in output
+    assert windows or f"this machine has glibc {glibc_version()}" in output
+    assert env("cotainr", "-o", str(work)) == 0
+    assert "requires glibc" not in capsys.readouterr().err
 
 
 def test_pip_reports_wheel_for_missing_python(

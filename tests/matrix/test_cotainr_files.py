@@ -16,15 +16,17 @@ from typing import Any
 from unittest.mock import ANY
 
 import pytest
+from msgspec.structs import replace
 from ruamel.yaml import YAML
 
 from builders.constants import CERTIFICATE_VARIABLES
 from builders.index import Index
 from matrix.cli import main
 from matrix.container_variables import DISTURBING, applied, container_changes, unset_changes
+from resolver.indexes import File
 from resolver.lock import dumps, read_lock
 from resolver.model import BaseImage
-from tests.support.locks import with_image
+from tests.support.locks import locked_pick, with_image
 from tests.support.tiny import tiny_wheel
 from tests.support.waiting import wait_for_end, wait_until
 
@@ -426,3 +428,21 @@ def test_unknown_libstdcxx_of_image_is_reported(cpu_lock: Path) -> None:
     (cpu_lock / "other.lock").write_text(dumps(lock))
     assert main(["env", "--for", "cotainr", "--lock", "other.lock", "-o", "other.yml"]) == 0
     assert "# The libstdc++ of this base image is unknown" in Path("other.yml").read_text()
+
+
+def test_files_that_container_cannot_see_are_named(
+    cpu_lock: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lock = read_lock(Path("matrix.lock"))
+    urls = {
+        "here": "file:///srv/links/here-1.0-py3-none-any.whl",
+        "tmp": "file:///tmp/tmp-1.0-py3-none-any.whl",
+    }
+    picks = [
+        locked_pick(name, "1.0", File(f"{name}-1.0-py3-none-any.whl", url)) for name, url in urls.items()
+    ]
+    (cpu_lock / "other.lock").write_text(dumps(replace(lock, picks=(*lock.picks, *picks))))
+    assert main(["env", "--for", "cotainr", "--lock", "other.lock", "-o", "other.yml"]) == 0
+    error = capsys.readouterr().err
+    assert "cannot see the files of here==1.0, which are on this machine" in error
+    assert "--wheelhouse wheels" in error

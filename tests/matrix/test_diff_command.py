@@ -97,7 +97,7 @@ def test_other_shipped_facts_are_those_of_before(capsys: Capture, tmp_path: Path
     for path in Path(FOLDER).rglob("*.toml"):
         copy = tmp_path / "old" / path.relative_to(FOLDER)
         copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_text(path.read_text("utf-8").replace('driver = "6.3"\npackage', 'driver = "6.0"\npackage'))
+        copy.write_text(path.read_text("utf-8").replace('driver = "6.3"\nglibc', 'driver = "6.0"\nglibc'))
     write_lock(capsys, "matrix.lock", "torch==2.10.0+rocm7.0")
     document = run_json(capsys, "diff", *SITE, "--from-shipped", "old")
     assert document["before"]["shipped"] == "old"

@@ -53,6 +53,11 @@ def test_host_that_the_configuration_does_not_name_is_found(
     assert unnamed_hosts(lock, Settings(requirements=[f"x @ {url}/x.whl" for url in named]), catalog) == []
 
 
+def test_host_of_an_index_that_pip_would_search_is_found(catalog: Catalog) -> None:
+    lock = lock_of(left_open=("x",), indexes=("https://evil.example/simple",))
+    assert unnamed_hosts(lock, Settings(), catalog) == ["evil.example"]
+
+
 @pytest.mark.usefixtures("own_cache")
 def test_host_to_which_a_page_of_a_configured_index_links_is_named(tmp_path: Path, catalog: Catalog) -> None:
     page = tmp_path / "simple" / "far" / "index.html"

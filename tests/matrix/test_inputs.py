@@ -196,6 +196,7 @@ def test_index_with_unset_variable_is_skipped(monkeypatch: pytest.MonkeyPatch) -
         ("-r env.yml", "--env"),
         ("-r .", "is a directory"),
         ("./missing", "does not exist"),
+        ("torch@2.9.1", "NAME==VERSION"),
         ("torch @ ftp://a.example/x.whl", "not a URL that matrix can use"),
         ("https://a.example/archive", "NAME @ https://a.example/archive"),
         ("other @ https://a.example/torch-2.0-py3-none-any.whl", "is torch, not other"),
@@ -211,6 +212,30 @@ def test_error_names_file_and_line(line: str, expected: str) -> None:
     assert message.startswith("r.txt:2: ")
     assert expected in message
     assert "secret" not in message
+
+
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [
+        ("requirements.txt", "-r"),
+        ("requirements/base.txt", "-r"),
+        ("fine-tuning.in", "-r"),
+        ("env.yml", "--env"),
+        ("./environment.yaml", "--env"),
+        ("pyproject.toml", "--project"),
+    ],
+)
+def test_file_without_its_option_is_an_error(name: str, option: str) -> None:
+    Path(name).parent.mkdir(exist_ok=True)
+    Path(name).touch()
+    with pytest.raises(UsageError) as caught:
+        read_inputs(Settings(requirements=["torch", name]))
+    assert caught.value.hint == f"Write {option} {name}"
+
+
+def test_name_of_a_project_may_look_like_that_of_a_missing_file() -> None:
+    assert texts(read_inputs(Settings(requirements=["ruamel.yaml"])).requirements) == ["ruamel.yaml"]
+    assert "-r missing.txt" in error_of(Settings(requirements=["missing.txt"]))
 
 
 def test_url_of_a_requirements_file_is_an_error() -> None:

@@ -180,17 +180,86 @@ def test_existing_site_file_is_kept(capsys: Capture) -> None:
     assert Path("mine.toml").read_text() == "mine"
 
 
-def test_machine_without_gpu_driver_and_slurm_is_a_cpu_site(
-    monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
+@pytest.fixture
+def _login(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simulate a machine without GPU, driver and Slurm."""
     monkeypatch.setattr(machine, "count_gpus", dict)
     monkeypatch.setattr(host, "driver_version", lambda: "")
     monkeypatch.setattr(machine, "output_of", lambda _: "")
-    assert main(["site", "init", "--name", "login", "-o", "login.toml"]) == 0
+
+
+INIT = ["site", "init", "--name", "login", "-o", "login.toml"]
+
+
+@pytest.mark.usefixtures("_login")
+def test_what_a_login_node_cannot_measure_is_missing_and_asked_for(capsys: Capture) -> None:
+    assert main(INIT) == 0
     warnings = capsys.readouterr().err
-    for text in ("no AMD GPU", "no AMD kernel driver", "Slurm does not respond"):
+    for text in ("GPU architecture is missing", "kernel driver is missing", "Slurm does not respond"):
         assert text in warnings
+        assert re.search(rf"^# - .*{text}", Path("login.toml").read_text(), re.MULTILINE)
+    assert main(["resolve", "torch", "--site", "login.toml", "--offline", "--no-lock"]) == 2
+    assert "has no GPU architecture" in capsys.readouterr().err
+    assert (
+        main(
+            [
+                "resolve",
+                "torch",
+                "--site",
+                "login.toml",
+                "--gfx90a",
+                "--offline",
+                "--no-lock",
+                "--format=json",
+            ]
+        )
+        == 0
+    )
+    target = json.loads(capsys.readouterr().out)["target"]
+    assert (target["backend"], target["gfx"], target.get("driver")) == ("rocm", ["gfx90a"], None)
+
+
+@pytest.mark.usefixtures("_login")
+def test_facts_may_be_stated_on_a_login_node(capsys: Capture) -> None:
+    assert main([*INIT, "--gfx90a", "--driver", "6.3"]) == 0
+    assert "missing" not in capsys.readouterr().err
+    catalog = load([Path("login.toml")])
+    assert (catalog.site["login"].backend, catalog.site["login"].gfx) == ("rocm", ("gfx90a",))
+    assert [window.driver for window in catalog.windows_of("login")] == ["6.3"]
+
+
+@pytest.mark.usefixtures("_login")
+def test_site_without_gpus_is_stated(capsys: Capture) -> None:
+    assert main([*INIT, "--backend", "cpu"]) == 0
+    assert "GPU" not in capsys.readouterr().err
     assert load([Path("login.toml")]).site["login"].backend == "cpu"
+
+
+@pytest.mark.usefixtures("_login")
+@pytest.mark.parametrize(
+    "more", [["--gfx", "mi250x"], ["--driver", "5.99"], ["--backend", "cpu", "--gfx90a"]]
+)
+def test_wrong_statement_is_an_error(more: list[str]) -> None:
+    assert main([*INIT, *more]) == 2
+    assert not Path("login.toml").exists()
+
+
+@pytest.mark.usefixtures("_node")
+def test_architecture_comes_from_slurm_if_the_machine_has_no_gpu(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setattr(machine, "count_gpus", dict)
+    assert main(["site", "init"]) == 0
+    assert re.search(r"architecture gfx90a is that of mi250, as Slurm", capsys.readouterr().err)
+    catalog = load([Path("cirrus.toml")])
+    assert (catalog.site["cirrus"].gfx, catalog.site["cirrus"].status) == (("gfx90a",), "inferred")
+    assert {
+        row.name for row in catalog.partition.values() if row.site == "cirrus" and row.backend == "rocm"
+    } == {
+        "standard-g",
+        "debug",
+        "long",
+    }
 
 
 @pytest.mark.usefixtures("_node")

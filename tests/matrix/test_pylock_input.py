@@ -48,7 +48,8 @@ def test_versions_markers_and_python_are_read() -> None:
         "torch==2.9.1+rocm6.4",
         'tomli==2.0 ; python_version < "3.11"',
     ]
-    assert inputs.extra_index_urls == ("https://download.pytorch.org/whl/rocm6.4",)
+    assert inputs.bound == {"torch": "https://download.pytorch.org/whl/rocm6.4"}
+    assert inputs.extra_index_urls == ()
 
 
 def test_places_become_direct_references(tmp_path: Path) -> None:

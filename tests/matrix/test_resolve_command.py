@@ -16,7 +16,9 @@ from builders.index import Index
 from builders.index.server import serving
 from matrix.cli import main, main_inner
 from matrix.console import Console
+from matrix.consumers import consumer_names, load_consumer
 from resolver.lock import encode, read_lock
+from resolver.versions import sort_key
 from tests.support.commands import run_json
 from tests.support.tiny import tiny_wheel
 
@@ -44,6 +46,49 @@ def test_built_extensions_come_after_torch(capsys: Capture) -> None:
     rank = {name: number for number, group in enumerate(document["order"]) for name in group}
     for edge in document["edges"]:
         assert rank[edge["to"]] < rank[edge["from"]]
+
+
+@pytest.mark.parametrize("consumer", consumer_names())
+@pytest.mark.parametrize(("day", "limit"), [("2025-06-01", "2.31"), ("2026-03-01", "2.38")])
+def test_base_image_has_no_newer_glibc_than_the_host_of_the_consumer(
+    capsys: Capture, consumer: str, day: str, limit: str
+) -> None:
+    """A consumer that uses its host's glibc limits the base image; for all others the answer is the same."""
+    request = ["resolve", "torch", "deepspeed", "--site", "lumi-g", "--date", day]
+    document = run_json(capsys, *request, "--for", consumer)
+    if load_consumer(consumer).runs_on_host:
+        (glibc,) = (pick["version"] for pick in document["picks"] if pick["name"] == "glibc")
+        assert sort_key(glibc) <= sort_key(limit)
+        assert document["picks"] == run_json(capsys, *request, f"glibc<={limit}")["picks"]
+    else:
+        assert document["picks"] == run_json(capsys, *request)["picks"]
+
+
+def test_unknown_glibc_of_host_is_refused_unless_it_is_stated(capsys: Capture) -> None:
+    request = ["resolve", "torch", "--site", "frontier", "--for", "tykky", "--no-lock"]
+    assert main(request) == 2
+    error = capsys.readouterr().err
+    assert "the glibc of frontier is not known" in error
+    assert "'glibc<=2.31'" in error
+    assert main([*request, "glibc<=2.31"]) == 0
+    Path("matrix.toml").write_text('for = "tykky"\nsite = "frontier"\n')
+    assert main(["resolve", "torch", "--no-lock"]) == 2
+
+
+def test_base_image_with_unknown_glibc_does_not_meet_a_limit(capsys: Capture, tmp_path: Path) -> None:
+    facts = """schema = 1
+[[image]]
+name = "unknown.sif"
+rocm = "6.4.4"
+path = "/unknown.sif"
+status = "observed"
+source = "a test"
+"""
+    (tmp_path / "facts.toml").write_text(facts)
+    request = ["resolve", "torch", "--no-lock", "--base-image", "unknown.sif", "--catalog", str(tmp_path)]
+    assert main([*request, "-q"]) == 0
+    assert main([*request, "--for", "tykky"]) == 1
+    assert "the glibc of unknown.sif is not known" in capsys.readouterr().out
 
 
 def test_label_names_rocm_torch_and_gpu_architecture(capsys: Capture) -> None:

@@ -19,6 +19,7 @@ from resolver.facts.catalog import Catalog
 from resolver.facts.loading import load
 from resolver.model import SCHEMA
 from resolver.table import Row, Table
+from resolver.versions import sort_key
 from tests.resolver.solve_helpers import ask
 from tests.support.commands import run, run_json
 
@@ -210,7 +211,7 @@ def test_reasons_add_core_to_json_and_html(capsys: Capture) -> None:
 
 def test_narrow_text_has_a_table_for_each_torch(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
-    text = run(capsys, *ASKED)
+    text = run(capsys, *ASKED, "--all")
     assert max(map(len, text.splitlines())) <= 80
     assert text.isascii()
     shown: dict[tuple[str, ...], str] = {}
@@ -239,14 +240,55 @@ def test_narrow_text_shows_the_packages_of_a_combination(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     line = ["table", "apex", "deepspeed", "bitsandbytes", "torch==2.9.1", "--python", "3.12", "--rocm", "6.4"]
-    text = run(capsys, *line, *ON_LUMI, "--together")
+    text = run(capsys, *line, *ON_LUMI, "--together", "--all")
     shown = [line.split() for line in text.splitlines() if line.startswith("  together: ")]
     alone = [line.split() for line in text.splitlines() if re.match("  (apex|deepspeed|bits)", line)]
     assert shown == [["together:", *cells] for cells in alone]
 
 
+@pytest.mark.parametrize("width", ["60", "80", "300"])
+@pytest.mark.parametrize("site", ["lumi-g", "frontier", "lumi-c"])
+def test_summary_is_the_newest_torch_of_each_rocm(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, width: str, site: str
+) -> None:
+    """Each column is a row of the whole table, for all Pythons that it names; no line is empty."""
+    monkeypatch.setenv("COLUMNS", width)
+    names = ["deepspeed", "mpi4py", "aiter"]
+    line = ["table", *names, "--site", site, "--date", "2026-06-01"]
+    text = run(capsys, *line)
+    assert max(map(len, text.splitlines())) <= max(int(width), 80)
+    assert len(text.splitlines()) <= 50
+    rows = run_json(capsys, *line)["rows"]
+    columns: list[dict[str, str]] = []
+    for block in text.split("\n\n")[1:]:
+        lines = [re.split("  +", each) for each in block.splitlines()]
+        assert all(set(each[1:]) != {"-"} for each in lines)
+        columns += [
+            dict(zip([each[0] for each in lines], cells, strict=True))
+            for cells in zip(*[e[1:] for e in lines], strict=True)
+        ]
+    for column in columns:
+        same = [row for row in rows if row["rocm"] == column.get("ROCm", "")]
+        newest = max((row["torch"] for row in same), key=sort_key)
+        assert column["torch"] == re.sub(r"\+rocm[\d.]+$", "", newest)
+        first, _, last = column["python"].partition(" to ")
+        pythons = [f"3.{n}" for n in range(int(first[2:]), int(last[2:]) + 1)] if last else first.split(", ")
+        for python in pythons:
+            assert any(
+                all(column.get(name, "-") == _short(row["cells"][name]) for name in names)
+                for row in same
+                if (row["torch"], row["python"]) == (newest, python)
+            )
+    usable = [row for row in rows if row["base_image"] and row["verdict"] == "supported"]
+    assert len(columns) == max(len({".".join(row["rocm"].split(".")[:2]) for row in usable}), 1)
+
+
+def _short(cell: dict[str, Any]) -> str:
+    return re.sub(r"\+rocm[\d.]+$", "", _key(cell)) or "-"
+
+
 def test_text_is_coloured_on_terminal_only(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    line = ["table", "apex", "cupy", "torch<2.9", "python==3.10", *ON_LUMI]
+    line = ["table", "apex", "cupy", "torch<2.9", "python==3.10", "--all", *ON_LUMI]
     plain = run(capsys, *line)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.setenv("NO_COLOR", "1")
@@ -265,7 +307,10 @@ def test_text_is_coloured_on_terminal_only(capsys: Capture, monkeypatch: pytest.
 def test_own_risk_is_marked_in_every_format(capsys: Capture) -> None:
     line = ["table", "apex", "torch<2.4", "--python", "3.10", *ON_LUMI]
     assert "at-own-risk" in {row["verdict"] for row in run_json(capsys, *line)["rows"]}
-    assert "ROCm 6.0, no base image works: published wheels only, at your own risk" in run(capsys, *line)
+    assert "ROCm 6.0, no base image works: published wheels only, at your own risk" in run(
+        capsys, *line, "--all"
+    )
+    assert "own risk" in run(capsys, *line)
     assert any(group["risk"] for group in page_data(run(capsys, *line, "--format", "html"))["groups"])
     assert "at-own-risk" in {row["verdict"] for row in _of_csv(run(capsys, *line, "--format", "csv"))[1]}
 

@@ -80,6 +80,26 @@ def test_script_builds_environment_without_packages_of_user(work: Path) -> None:
     assert leftovers(work) == []
 
 
+@pytest.mark.parametrize(
+    ("required", "container", "works"),
+    [("2.99", "", False), ("2.99", "2.100", True), ("2.5", "", True), ("2.39", "2.4", False)],
+)
+def test_script_checks_glibc_before_it_builds(
+    work: Path, required: str, container: str, *, works: bool
+) -> None:
+    """Versions are compared by number: 2.100 is newer than 2.99."""
+    for wheel in (work / "index").rglob("fused-*.whl"):
+        tags = f"py3-none-manylinux_{required.replace('.', '_')}_x86_64"
+        Index(work / "other").publish(
+            wheel.rename(wheel.with_name(wheel.name.replace("py3-none-any", tags))), {"build_key": "x"}
+        )
+    assert main(["env", "--for", "tykky", "-o", ".", "--index", "other"]) == 0
+    done = run(work, MATRIX_GLIBC=container)
+    assert (done.returncode == 0) is works, done.stderr
+    assert (work / "said.txt").exists() is works
+    assert works or f"build.sh: the wheels require glibc {required}, and tykky's container has" in done.stderr
+
+
 def test_existing_environment_is_replaced_after_success(work: Path) -> None:
     assert run(work).returncode == 0
     old = installed(work)

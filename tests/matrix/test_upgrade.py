@@ -7,11 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from matrix import api
 from matrix.cli import main
 from matrix.commands import resolve as resolving
-from resolver.lock import read_lock
+from resolver.lock import dumps, read_lock
 from tests.support.indexes import FakeIndexes, FakeRelease
 
 Capture = pytest.CaptureFixture[str]
@@ -163,14 +164,20 @@ def test_upgrade_without_lock_is_an_error(capsys: Capture) -> None:
 
 @pytest.mark.parametrize("consumer", ["pip", "uv", "cotainr"])
 def test_requirements_left_open_are_written_without_version(
-    consumer: str, monkeypatch: pytest.MonkeyPatch
+    consumer: str, resolve: Versions, capsys: Capture
 ) -> None:
-    indexes = FakeIndexes({}, unreachable=["rich"])
-    monkeypatch.setattr(api, "package_indexes", lambda *_: indexes)
-    assert main(["resolve", "torch", "rich>=13", "--backend", "cpu", "--python", "3.12"]) == 0
-    assert read_lock(Path("matrix.lock")).left_open[0] == "rich>=13"
+    """The user's indexes are written, too, so that pip does not search PyPI only."""
+    resolve({"rich": {"13.0": []}, "torch": {"2.9.1": []}}, "torch", "rich>=13")
+    lock = read_lock(Path("matrix.lock"))
+    picks = tuple(pick for pick in lock.picks if pick.name != "rich")
+    own = "https://own.example/simple"
+    smaller = replace(lock, picks=picks, left_open=("rich>=13",), indexes=(own,))
+    Path("matrix.lock").write_text(dumps(smaller))
     assert main(["env", "--for", consumer, "-o", "out"]) == 0
     assert "rich>=13" in Path("out").read_text()
+    assert own in Path("out").read_text()
+    if consumer != "uv":
+        assert f"pip takes the highest version on PyPI and on {own}" in capsys.readouterr().err
 
 
 def test_requirement_that_no_release_matches_lists_versions(resolve: Versions, capsys: Capture) -> None:

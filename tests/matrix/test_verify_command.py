@@ -137,7 +137,7 @@ def test_verify_script_without_slurm_is_kept(capsys: Capture, tmp_path: Path, mo
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
-        (["--image", "none.sif"], 3, "does not exist"),
+        (["--image", "none.sif"], 2, "does not exist"),
         (["--lock", "none.lock"], 2, "none.lock"),
         (["--dry-run"], 2, "--dry-run requires --gpu"),
         (["--gpu"], 2, "its GPU partition are unknown"),

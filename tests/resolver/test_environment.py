@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from packaging.markers import Marker
+from packaging.tags import compatible_tags, cpython_tags
 
-from resolver.environment import Environment
+from resolver.environment import Environment, platform_tags
 from resolver.facts.catalog import Catalog
 from resolver.model import Resolution
 from resolver.resolve import resolve
@@ -92,3 +94,21 @@ def test_markers_apply_as_in_packaging(text: str, extra: str) -> None:
     except ValueError:
         return  # such as an order of texts, which is not defined
     assert applies == any(map(expected, ("3.12.0", "3.12.99")))
+
+
+@pytest.mark.parametrize("glibc", ["2.17", "2.39"])
+@pytest.mark.parametrize("python", ["3.9", "3.13"])
+def test_wheels_rank_in_the_order_of_packaging(python: str, glibc: str) -> None:
+    major, minor = map(int, python.split("."))
+    interpreter, platforms = f"cp{major}{minor}", platform_tags(glibc, "x86_64")
+    tags = [
+        *cpython_tags((major, minor), [interpreter], platforms),
+        *compatible_tags((major, minor), interpreter, platforms),
+    ]
+    ordered = list(dict.fromkeys(map(str, tags)))
+    environment = Environment(python, glibc, "x86_64")
+    ranks = {tag: environment.rank(f"a-1-{tag}.whl") for tag in ordered}
+    assert sorted(ordered, key=lambda tag: ranks[tag] or 0) == ordered
+    assert len({*ranks.values()} - {None}) == len(ordered)
+    assert environment.rank(f"a-1-{interpreter}-{interpreter}-manylinux_2_40_x86_64.whl") is None
+    assert environment.rank("a-1-cp27-none-any.whl") is None

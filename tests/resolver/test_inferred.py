@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from resolver.compiling import compile_problem
-from resolver.errors import UsageError
+from resolver.errors import EnvironmentLacksError, UsageError
 from resolver.facts.catalog import Catalog, recipe_for
 from resolver.facts.loading import load
 from resolver.facts.schema import Backend, Requires
@@ -283,18 +283,11 @@ def test_support_without_inferred_facts_queries_no_index(ext: Catalog) -> None:
     assert indexes.asked == []
 
 
-def test_unreachable_index_is_named_in_hint(ext: Catalog) -> None:
+@pytest.mark.parametrize("asked", ["ext==1.5", "ext", "ext==1.0 python==3.12"])
+def test_unreachable_index_is_an_error(ext: Catalog, asked: str) -> None:
     indexes = FakeIndexes({}, unreachable=["ext"])
-    with pytest.raises(UsageError, match="No known version of ext matches") as caught:
-        _resolved(ext, indexes, "ext==1.5")
-    assert "Known versions: 4.0, 3.0, 2.0 and 1.0." in caught.value.hint
-    assert f"{URL} cannot be reached" in caught.value.hint
-
-
-def test_unreachable_index_is_a_warning_of_a_conflict(ext: Catalog) -> None:
-    indexes = FakeIndexes({}, unreachable=["ext"])
-    conflict = _conflict(ext, indexes, "ext==1.0 python==3.12")
-    assert [URL in warning for warning in conflict.warnings] == [True]
+    with pytest.raises(EnvironmentLacksError, match=f"{URL} cannot be reached"):
+        _resolved(ext, indexes, asked)
 
 
 @pytest.mark.parametrize(
@@ -329,7 +322,8 @@ def test_release_without_facts_is_an_error_with_reason(ext: Catalog, version: st
 def test_version_that_no_index_has_is_an_error_with_versions_of_both(ext: Catalog) -> None:
     with pytest.raises(UsageError, match="neither in the catalog nor on an index") as caught:
         _resolved(ext, FakeIndexes({"ext": {"1.5": SDIST}}), "ext==9")
-    assert caught.value.hint == f"Known versions: 4.0, 3.0, 2.0, 1.5 and 1.0. Searched: {URL}."
+    known = "Known versions: 4.0, 3.0, 2.0, 1.5 and 1.0."
+    assert caught.value.hint == f"The nearest version is 4.0. {known} Searched: {URL}."
 
 
 def test_project_that_no_index_has_is_an_error_that_names_the_indexes(ext: Catalog) -> None:

@@ -41,3 +41,10 @@ def test_gpu_architectures_decide_the_rocm_line(overlay: Callable[[str], Path], 
     refused = _resolved(catalog, "gfx1100", is_open=is_open)
     assert isinstance(refused, Conflict)
     assert any("newext" in item.text for item in refused.core)
+
+
+def test_project_whose_facts_alone_require_rocm_is_confirmed(catalog: Catalog) -> None:
+    indexes = FakeIndexes({"cupy-rocm-7-0": {"14.2.0": []}})
+    answer = resolve(catalog, ask(catalog, "cupy-rocm-7-0", day="2026-11-21"), indexes)
+    assert isinstance(answer, Resolution)
+    assert minor(answer.version_of("rocm") or "") == "7.0"

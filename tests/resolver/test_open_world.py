@@ -13,9 +13,13 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from resolver.errors import MatrixError, UsageError
+from resolver import explain
+from resolver import projects as projects_module
+from resolver import resolve as resolve_module
+from resolver.errors import MatrixError, SourceError, TooLargeError, UsageError
 from resolver.facts.catalog import Catalog
 from resolver.facts.loading import load
+from resolver.indexes import File, Metadata
 from resolver.model import Conflict, Preinstalled, Request, Resolution, Support, Target
 from resolver.requirements import parse_requirement
 from resolver.resolve import resolve
@@ -599,3 +603,102 @@ def test_version_of_a_later_index_is_named(version: str, warned: bool) -> None:
     assert isinstance(resolution, Resolution)
     text = "comes from https://second.example/simple, and https://first.example/simple also has a project "
     assert [text in warning for warning in resolution.warnings if "comes from" in warning] == [True] * warned
+
+
+# Strangers' releases without end
+
+
+def test_endless_chain_of_requirements_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(projects_module, "_MOST_PROJECTS", 50)
+    chain = {f"p{number}": {"1": [f"p{number + 1}"]} for number in range(1000)}
+    indexes = FakeIndexes(chain)
+    with pytest.raises(TooLargeError, match="stopped after 50 projects and extras without an answer, at p50"):
+        answer(indexes, "p0")
+    assert len(set(indexes.asked)) <= 51
+
+
+def test_search_has_a_limit_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resolve_module, "_LONGEST", 0.0)
+    with pytest.raises(TooLargeError, match="time limit"):
+        answer({"a": {"1": []}}, "a")
+
+
+def test_large_conflict_is_explained_within_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    projects = {"a": {f"{number}": [f"missing-{number}"] for number in range(1, 40)}}
+    whole = answer(projects, "a", "a>1")
+    monkeypatch.setattr(explain, "_MOST_WORK", 100)
+    limited = answer(projects, "a", "a>1")
+    assert isinstance(whole, Conflict)
+    assert isinstance(limited, Conflict)
+    for conflict in (whole, limited):
+        assert any("missing-39" in item.text for item in conflict.core)
+        assert any("you asked for a" in item.text for item in conflict.core)
+
+
+def test_release_that_requires_a_project_with_a_broken_page_is_not_chosen() -> None:
+    projects: Projects = {"a": {"2": ["b"], "1": []}, "b": {"1": []}}
+
+    class Broken(FakeIndexes):
+        def project(self, name: str) -> Any:
+            if name == "b":
+                msg = "The page of b cannot be used: it is nested too deeply."
+                raise SourceError(msg, hint="")
+            return super().project(name)
+
+    assert chosen(Broken(projects), "a") == {"a": "1"}
+    conflict = answer(Broken(projects), "a==2")
+    assert isinstance(conflict, Conflict)
+    assert "nested too deeply" in " ".join(item.text for item in conflict.core)
+    with pytest.raises(SourceError, match="nested too deeply"):
+        answer(Broken(projects), "b")
+
+
+class Unreadable(FakeIndexes):
+    """Indexes with releases whose metadata is broken: the reason follows from the version."""
+
+    def __init__(self, projects: Projects, reason: Callable[[str], str]) -> None:
+        super().__init__(projects)
+        self.reason = reason
+
+    def metadata(self, files: Sequence[File], *, allow_dynamic: bool = False) -> Metadata | None:
+        metadata = super().metadata(files, allow_dynamic=allow_dynamic)
+        if metadata is None or metadata.name != "a":
+            return metadata
+        msg = f"The metadata of {files[0].name} (a on {files[0].index}) cannot be used."
+        raise SourceError(msg) from ValueError(self.reason(metadata.version))
+
+
+def test_broken_releases_with_one_reason_are_one_line() -> None:
+    conflict = answer(Unreadable({"a": versions(*"12345678")}, lambda _: "it has no name"), "a")
+    assert isinstance(conflict, Conflict)
+    texts = [item.text for item in conflict.core]
+    assert "a 8, 7, 6, 5 and 4 have broken metadata: it has no name" in texts
+    assert " ".join(texts).count("it has no name") == 1
+    assert len(texts) == 3
+
+
+@pytest.mark.parametrize(
+    "requirement",
+    [lambda n: f"missing{n}", lambda n: f"b=={n}.{n}", lambda n: f"b not {n}", lambda n: f"nvidia-x{n}"],
+    ids=["missing projects", "missing releases", "invalid requirements", "CUDA"],
+)
+def test_hundreds_of_releases_with_their_own_reasons_are_few_short_lines(
+    requirement: Callable[[int], str],
+) -> None:
+    releases = {str(number): FakeRelease(requires=[requirement(number)]) for number in range(1, 301)}
+    conflict = answer({"a": releases, "b": versions("1")}, "a")
+    assert isinstance(conflict, Conflict)
+    assert len(conflict.core) <= explain.MAX_CORE_ITEMS
+    assert sum(len(item.text) for item in conflict.core) < 1000
+
+
+def test_hundreds_of_conflicting_projects_are_few_short_lines() -> None:
+    """A chain of projects, each of which requires the next, and the last one too much of the first."""
+    chain: dict[str, Mapping[str, FakeRelease | Sequence[str]]] = {
+        f"p{number}": {"1": [f"p{number + 1}>=1"]} for number in range(300)
+    }
+    conflict = answer(chain | {"p300": {"1": ["p0>=2"]}}, "p0")
+    assert isinstance(conflict, Conflict)
+    assert len(conflict.core) == explain.MAX_CORE_ITEMS
+    assert sum(len(item.text) for item in conflict.core) < 5000
+    assert any(" similar statements" in item.text for item in conflict.core)

@@ -7,23 +7,27 @@ closed problem. `test_judged` compares closed problems with an independent solve
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
-from itertools import product
+from itertools import pairwise, product
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from resolver import suggest
 from resolver.errors import UsageError
 from resolver.facts.loading import load
-from resolver.model import Resolution
+from resolver.model import Conflict, Resolution, Suggestion
+from resolver.reporter import Reporter
 from resolver.requirements import parse_requirement
 from resolver.resolve import resolve
 from tests.resolver.solve_helpers import ask
-from tests.support.indexes import FakeIndexes
+from tests.support.indexes import FakeIndexes, FakeRelease
 
 CATALOGUED = ("torch", "torch", "torch", "apex", "deepspeed")
 SPECIFIERS = {
@@ -131,3 +135,97 @@ def test_note_names_distributions_built_from_git() -> None:
     answer = resolve(catalog, ask(catalog, "lib"), FakeIndexes({"lib": {"1": ["torch"]}}))
     assert isinstance(answer, Resolution)
     assert answer.notes == ()
+
+
+@pytest.mark.parametrize("projects", range(4))
+def test_package_with_unlisted_releases_may_be_required_late(projects: int) -> None:
+    """Its variables get their numbers after those of the projects that were met before."""
+    chain = [f"p{number}" for number in range(projects)]
+    requires = dict(pairwise(["a", *chain, "xformers"]))
+    indexes = FakeIndexes(
+        {
+            **{name: {"1": [required]} for name, required in requires.items()},
+            "xformers": {"0.0.32.post99": FakeRelease(wheels=(), sdist=True)},
+        }
+    )
+    answer = resolve(load(), ask(load(), "torch a", day="2026-11-21"), indexes)
+    assert isinstance(answer, Resolution), answer
+    assert {"xformers", *requires} <= {pick.name for pick in answer.distributions}
+
+
+@pytest.mark.parametrize(
+    ("extras", "requested", "named"),
+    [
+        (["rocm7-local", "cuda12"], "a", ["a[rocm7-local]"]),
+        (["all-hip", "srt-hip", "srt"], "a", ["a[all-hip]", "a[srt-hip]"]),
+        (["all-hip", "srt-hip"], "a[srt-hip]", []),
+        (["cuda12", "hipster", "amdahl"], "a", []),
+    ],
+)
+def test_extras_for_amd_gpus_are_named_if_none_is_requested(
+    extras: list[str], requested: str, named: list[str]
+) -> None:
+    indexes = FakeIndexes({"a": {"1": FakeRelease(extras=extras)}, "b": {"1": ["a"]}})
+    for text, expected in ((requested, named), ("b", [])):
+        answer = resolve(load(), ask(load(), text, day="2026-11-21"), indexes)
+        assert isinstance(answer, Resolution)
+        (sentence,) = [one for one in answer.warnings if "AMD GPUs" in one] or [""]
+        assert [name for name in expected if name in sentence] == expected
+        assert bool(sentence) == bool(expected)
+    cpu = ask(load(), requested, site="local", backend="cpu", python="3.12", glibc="2.36", day="2026-11-21")
+    answer = resolve(load(), cpu, indexes)
+    assert isinstance(answer, Resolution)
+    assert not [one for one in answer.warnings if "AMD GPUs" in one]
+
+
+@pytest.mark.parametrize("required", ["torch", "apex", "rocm"])
+def test_part_of_the_platform_that_is_not_needed_in_the_end_is_left_out(required: str) -> None:
+    """A release requires it, is chosen first, and then has to go."""
+    projects = {"a": {"2": [required, "b"], "1": []}, "b": {"1": ["a<2"], "2": ["a<2"]}}
+    answer = resolve(load(), ask(load(), "a"), FakeIndexes(projects))
+    assert isinstance(answer, Resolution)
+    assert {pick.name: pick.version for pick in answer.distributions} == {"a": "1"}
+    assert answer.version_of("rocm") == ""
+
+
+@pytest.mark.parametrize("version", ["2.9.1+rocm6.4", "2.8.0+rocm6.4"])
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_wheel_of_torch_on_an_index_of_the_user_counts(version: str, *, is_listed: bool) -> None:
+    """It has the same name, version and label as the wheel on torch's own index."""
+    wheel = FakeRelease(requires=["filelock"], wheels=["cp312-cp312-manylinux_2_28_x86_64"])
+    projects = {"torch": {version: wheel}, "filelock": {"3.1": FakeRelease()}}
+    indexes = FakeIndexes(projects if is_listed else {})
+    answer = resolve(load(), ask(load(), f"torch=={version} python==3.12", day="2026-11-21"), indexes)
+    assert isinstance(answer, Resolution), answer
+    torch = next(pick for pick in answer.distributions if pick.name == "torch")
+    assert [file.index for file in torch.files] == [indexes.urls[0]] * is_listed
+    assert ("filelock" in {pick.name for pick in answer.distributions}) == is_listed
+    unread = [text for text in answer.warnings if "not locked" in text]
+    assert any(re.search(r"\btorch\b(?! wheels)", text) for text in unread) == (not is_listed)
+
+
+class FirstSuggestion(Reporter):
+    """Records what a resolution reports, in order."""
+
+    def __init__(self, events: list[str]) -> None:
+        self._events = events
+
+    def conflict(self, conflict: Conflict) -> None:
+        """Record the number of its suggestions."""
+        self._events.append(f"conflict with {len(conflict.suggestions)} suggestions")
+
+
+def test_conflict_is_reported_before_suggestions_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[str] = []
+
+    search = suggest.suggest
+
+    def suggested(*args: Any, **kwargs: Any) -> tuple[Suggestion, ...]:
+        events.append("search")
+        return search(*args, **kwargs)
+
+    monkeypatch.setattr(suggest, "suggest", suggested)
+    request = ask(load(), "torch==2.9.1 apex==1.7.0", day="2026-11-21")
+    answer = resolve(load(), request, FakeIndexes({}), reporter=FirstSuggestion(events))
+    assert isinstance(answer, Conflict)
+    assert events == ["conflict with 0 suggestions", "search"]

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from resolver.errors import UsageError
 from resolver.facts.catalog import Catalog
+from resolver.facts.loading import load
 from resolver.facts.schema import Backend
 from resolver.lock import dumps
 from resolver.model import IMAGE, Conflict, Distribution, Preinstalled, Request, Resolution
@@ -288,3 +289,73 @@ def test_unlabelled_torch_has_pythons_of_release(catalog: Catalog) -> None:
     answer = resolved(catalog, keeping(ask(catalog, "torch python", day=DAY), torch="2.4.0"))
     assert newest != "3.12"
     assert pick_of(answer, "python").version == "3.12"
+
+
+IMAGES = list(
+    {
+        tuple(row.holds.items()): row.name
+        for row in load().image.values()
+        if row.name.startswith("lumi-multitorch-full") and row.holds
+    }.values()
+)
+"""LUMI's full images with different contents."""
+REQUESTS = [
+    "torch deepspeed",
+    "torch deepspeed flash-attn[triton]",
+    "torch==2.9.1 deepspeed apex",
+    "vllm",
+    "torch apex bitsandbytes causal-conv1d",
+    "torch deepspeed==0.17.6",
+    "torch deepspeed python==3.9.*",
+    "torch deepspeed rocm==6.2.*",
+]
+
+
+def _options(answer: Resolution) -> list[str]:
+    """Return the options that the note about the content of an image names."""
+    notes = [note for note in answer.notes if "already has" in note]
+    return notes[0].rpartition(": ")[2].split() if notes else []
+
+
+def _following(request: Request, options: list[str]) -> Request:
+    """Return a request with the options of a note."""
+    image = options[options.index("--base-image") + 1] if "--base-image" in options else None
+    target = replace(request.target, base_image=image or request.target.base_image)
+    return replace(request, target=target, preinstalled=Preinstalled(IMAGE))
+
+
+@pytest.mark.parametrize("text", REQUESTS)
+@pytest.mark.parametrize("image", [None, *IMAGES])
+def test_note_about_content_of_image_gives_fewer_builds(
+    catalog: Catalog, text: str, image: str | None
+) -> None:
+    request = ask(catalog, text, day="2026-11-21", base_image=image)
+    answer = resolve(catalog, request)
+    if not isinstance(answer, Resolution) or not (options := _options(answer)):
+        return
+    kept = resolved(catalog, _following(request, options))
+    assert {pick.name for pick in kept.built()} < {pick.name for pick in answer.built()} or (
+        image and [pick for pick in kept.distributions if pick.origin == "preinstalled"]
+    )
+    assert not _options(kept)
+
+
+def test_image_with_requested_packages_is_named(catalog: Catalog) -> None:
+    excluded = {text for text in REQUESTS if "==" in text}
+    for text in REQUESTS:
+        options = _options(resolved(catalog, ask(catalog, text, day="2026-11-21")))
+        assert bool(options) == (text not in excluded), text
+        assert not options or options[0] == "--base-image"
+    named = ask(catalog, "torch deepspeed", day="2026-11-21", base_image=IMAGES[-1])
+    assert _options(resolved(catalog, named)) == ["--keep-installed", "image"]
+
+
+def test_kept_content_may_be_incomplete(catalog: Catalog) -> None:
+    torch_only = next(name for name in IMAGES if set(catalog.image[name].holds) == {"torch"})
+    request = ask(catalog, "torch deepspeed", day="2026-11-21", base_image=torch_only)
+    (note,) = resolved(catalog, replace(request, preinstalled=Preinstalled(IMAGE))).notes
+    assert "--base-image PATH" in note
+    read = Preinstalled(IMAGE, {"torch": "2.10.0"})
+    assert not resolved(catalog, replace(request, preinstalled=read)).notes
+    nothing_built = replace(ask(catalog, "torch", base_image=torch_only), preinstalled=Preinstalled(IMAGE))
+    assert not resolved(catalog, nothing_built).notes

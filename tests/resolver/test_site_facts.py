@@ -262,3 +262,21 @@ def test_package_that_needs_mpi_warns_without_it(image: str, catalog: Catalog, *
     assert isinstance(answer, Resolution)
     assert answer.version_of("base-image") == image
     assert any("is compiled against the MPI" in warning for warning in answer.warnings) is warned
+
+
+def test_conflict_at_site_without_base_images_names_a_public_one(catalog: Catalog) -> None:
+    with_images = {row.site for row in catalog.site_image.values()}
+    sites = [
+        site
+        for site in catalog.site.values()
+        if site.backend == "rocm" and site.gfx and site.name not in with_images and not site.public_images
+    ]
+    assert sites
+    for site in sites:
+        answer = resolve(catalog, ask(catalog, "torch apex", site=site.name, day=TODAY))
+        assert isinstance(answer, Conflict), site.name
+        (image,) = [one.request[one.request.index("--base-image") + 1] for one in answer.suggestions]
+        followed = resolve(catalog, ask(catalog, "torch apex", site=site.name, day=TODAY, base_image=image))
+        assert isinstance(followed, Resolution)
+        recorded = [row for row in catalog.site_advice.values() if row.site == site.name and row.on == "rocm"]
+        assert not recorded or is_advised(recorded[0], catalog.image[image].rocm)

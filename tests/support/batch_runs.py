@@ -8,7 +8,8 @@ from typing import Any, Protocol
 import pytest
 
 from builders.index import Index
-from builders.scheduling.batch import Executor, Run, WheelTask
+from builders.scheduling.batch import BatchSystem, Run
+from builders.task_state import TaskState
 from tests.support.recorder import Recorder
 
 Step = Mapping[Any, str] | Callable[[], object]
@@ -33,19 +34,28 @@ def kill() -> None:
     raise Killed
 
 
-def task(name: str, *requires: str, seconds: float = 100.0) -> WheelTask:
-    return WheelTask(name, name, "1.0", requires, 2, 4.0, seconds, round(3 * seconds), "matrix.lock")
+def task(name: str, *requires: str, seconds: float = 100.0, **known: Any) -> TaskState:
+    return TaskState(
+        key=name,
+        name=name,
+        version="1.0",
+        state="to build",
+        requires=requires,
+        lock="matrix.lock",
+        seconds=seconds,
+        **{"cores": 2, "memory_gib": 4.0, "time_limit": round(3 * seconds), **known},
+    )
 
 
-def run_of(*tasks: WheelTask, **options: Any) -> Run:
+def run_of(*tasks: TaskState, **options: Any) -> Run:
     return Run(directory="/work", options=("--index", "/work/index"), tasks=tasks, **options)
 
 
 def states(run: Run) -> dict[str, str]:
-    return {key: result.state for key, result in run.results.items()}
+    return {task.key: task.state for task in run.tasks if task.state != "to build"}
 
 
-def follower(kind: type[Executor], system: System, monkeypatch: pytest.MonkeyPatch) -> Follow:
+def follower(kind: type[BatchSystem], system: System, monkeypatch: pytest.MonkeyPatch) -> Follow:
     """Return a function that starts a run or follows the existing run; steps happen between two polls."""
 
     def go(run: Run | None, *steps: Sequence[Step] | Step) -> tuple[Run, Recorder]:

@@ -82,19 +82,14 @@ def shared_object(
     versions: Mapping[str, Sequence[str]] | None = None,
     symbols: Sequence[str] = (),
     fatbin: bytes = b"",
+    cuda: bytes = b"",
 ) -> bytes:
-    """Return a consistent shared object with dynamic section, symbols, versions and GPU code."""
+    """Return a consistent shared object with dynamic section, symbols, versions, and code for AMD or CUDA."""
     versions = {"libc.so.6": ["GLIBC_2.17"]} if versions is None else versions
     strings = b"\0"
     at: dict[str, int] = {}
-    for text in [
-        *needed,
-        soname,
-        runpath,
-        *versions,
-        *(name for names in versions.values() for name in names),
-        *symbols,
-    ]:
+    texts = [*needed, soname, runpath, *versions, *(name for names in versions.values() for name in names)]
+    for text in filter(None, [*texts, *symbols]):
         at.setdefault(text, len(strings))
         strings += text.encode() + b"\0"
     table = bytes(24) + b"".join(struct.pack("<IBBHQQ", at[name], 0x12, 0, 0, 0, 0) for name in symbols)
@@ -113,6 +108,7 @@ def shared_object(
             Section(".gnu.version_r", VERNEED, needs, link=1, info=len(versions)),
             Section(".dynamic", DYNAMIC, b"".join(struct.pack("<QQ", *tag) for tag in loaded), link=1),
             *([Section(".hip_fatbin", PROGBITS, fatbin)] if fatbin else []),
+            *([Section(".nv_fatbin", PROGBITS, cuda)] if cuda else []),
         ]
 
     strtab = _HEADER + 2 * _PROGRAM

@@ -10,6 +10,7 @@ import msgspec
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from resolver.content import Content
 from resolver.errors import EnvironmentLacksError, UsageError
 from resolver.indexes import File, Metadata
 
@@ -34,6 +35,10 @@ class FakeRelease(msgspec.Struct, frozen=True, kw_only=True):
     hashed: bool = True
     """Whether the index has hashes of its files."""
     index: str = URL
+    content: Content | None = None
+    """What its wheels contain; None if nothing in them is compiled."""
+    source: Content | None = Content("", "there is no wheel, and the source was not read")
+    """What its sdist contains; None if there is nothing to compile."""
 
     def files(self, name: str, version: str) -> tuple[File, ...]:
         """Return its files, wheels first."""
@@ -92,6 +97,8 @@ class FakeIndexes:
         """The projects that were queried, in this order."""
         self.read: list[str] = []
         """``name==version`` of the releases whose metadata was read, in this order."""
+        self.judged: list[str] = []
+        """The names of the files whose content was read, in this order."""
         self._unreachable = {canonicalize_name(name) for name in unreachable}
         self._projects: dict[str, _Project] = {}
         self._releases: dict[str, tuple[str, str, FakeRelease]] = dict(direct or {})
@@ -110,6 +117,7 @@ class FakeIndexes:
         """Return the projects of one index, with its files only."""
         only = FakeIndexes({}, urls=(url,))
         only.asked, only.read, only._releases = self.asked, self.read, self._releases
+        only.judged = self.judged
         only._unreachable = self._unreachable
         for name, project in self._projects.items():
             releases = [
@@ -158,6 +166,12 @@ class FakeIndexes:
                 dynamic=not is_wheel and not release.static,
             )
         return None
+
+    def content(self, file: File, metadata: Metadata | None) -> Content | None:  # noqa: ARG002  not needed
+        """Return what a file contains."""
+        self.judged.append(file.name)
+        release = self._releases[file.url][2]
+        return release.content if file.name.endswith(".whl") else release.source
 
     def is_cached(self, name: str) -> bool:
         """Return whether `project` works without a network: always, unless the project is unreachable."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from matrix.planning import Plan, PlannedTask
+from builders.task_state import TaskState
+from matrix.planning import Plan
 
 
 def plan_of(directory: Path, scripts: Mapping[str, tuple[str, Sequence[str]]]) -> Plan:
     """Return a plan with a task for each script; a script has the names of the tasks that it requires."""
     tasks = tuple(
-        PlannedTask(
+        TaskState(
             key=name,
             name=name,
             version="1.0",

@@ -17,6 +17,7 @@ from matrix.consumers import consumer_names, load_consumer
 from matrix.consumers.shared.files import File, Layout
 from matrix.consumers.shared.installation import Installation
 from resolver import indexes
+from resolver.content import ExcludedFile, Judgement
 from resolver.facts.schema import Git, Patch, Sdist, SiteVariable
 from resolver.lock import digest_of, dumps
 from resolver.model import (
@@ -51,6 +52,8 @@ def everything(*, keeps_torch: bool) -> Resolution:
         metadata_sha256=ZEROS,
     )  # fmt: skip
 
+    content = Judgement("fits", "pure.so opens libcudart.so.12", on_cpu=True)
+
     def pick(name: str, version: str, origin: Any, **more: Any) -> Distribution:
         known = {"kind": "distribution", "support": "observed", "verdict": "supported"}
         return Distribution(name=name, version=version, origin=origin, **{**known, **more})
@@ -72,7 +75,7 @@ def everything(*, keeps_torch: bool) -> Resolution:
         pick("deepspeed", "1.0", "build", wheel_version=f"1.0{label}", git=git),
         pick("stand-in", "1.0", "build", wheel_version=f"1.0{label}", alias_of="deepspeed"),
         pick("given", "1.0", "published", wheel=archive),
-        pick("pure", "1.0", "published", index=file.index, files=(file,), extras=("all",)),
+        pick("pure", "1.0", "published", index=file.index, files=(file,), extras=("all",), content=content),
         pick("direct", "1.0", "published", files=(replace(file, index=""),)),
     )
     requirements = ("torch", "apex", "EOF ; python_version > '3'", "REQUIREMENTS")
@@ -84,6 +87,7 @@ def everything(*, keeps_torch: bool) -> Resolution:
         site_file="site.toml",
         catalogs=("facts",),
         facts_files=(FactsFile("facts/own.toml", ZEROS),),
+        excluded=(ExcludedFile("gone", "1.0", ZEROS, "requires CUDA"),),
         preinstalled=Preinstalled("image", {"pip": "25.0", "torch": "2.9.1+rocm6.4"}),
     )
     return Resolution(
@@ -95,6 +99,7 @@ def everything(*, keeps_torch: bool) -> Resolution:
         order=(("torch",), ("apex", "deepspeed")),
         edges=(Edge("apex", "torch", "run", declared=False, requirement="torch>=2"),),
         left_open=("the requirements of torch",),
+        indexes=("https://own.example/simple",),
         notes=("a note",),
         warnings=("a warning",),
     )
@@ -201,7 +206,7 @@ def requirements_of_pip(path: Path) -> list[str]:
         "parser = RequirementsFileParser(PipSession(), get_line_parser(None))\n"
         "for line in parser.parse(sys.argv[1], False):\n"
         "    options = {k: v for k, v in vars(line.opts).items() if v}\n"
-        "    print(repr((line.args if hasattr(line, 'args') else line.requirement, options)))\n"
+        "    print(repr((getattr(line, 'args', getattr(line, 'requirement', '')), options)))\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True, timeout=60
@@ -275,11 +280,11 @@ source = "me"
 
 _TASK = {
     "key": "a1", "name": "apex", "version": "1.0", "requires": ["b2"], "cores": 1, "memory_gib": 1.0,
-    "seconds": 1.0, "time_limit": 1, "lock": "/a/matrix.lock",
+    "seconds": 1.0, "time_limit": 1, "lock": "/a/matrix.lock", "state": "failed", "why": "w",
 }  # fmt: skip
 _JOB = {"number": "1", "keys": ["a1"], "after": ["2"]}
 RUN: dict[str, Any] = {
     "id": "0a", "directory": "/a", "options": ["--offline"], "tasks": [_TASK], "jobs": [_JOB],
-    "partition": "p", "account": "a", "server": "/a", "results": {"a1": {"state": "failed", "why": "w"}},
+    "partition": "p", "account": "a", "server": "/a",
 }  # fmt: skip
 """The state of a run in a batch system."""

@@ -33,6 +33,8 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
         Descriptions of the dependencies that the lock leaves open.
     variables
         Environment variables that must be set at the site or for built distributions, or must not be set.
+    host_glibc
+        The glibc of the machine that a consumer without base image runs on, and a name of the machine.
 
     Raises
     ------
@@ -44,6 +46,7 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
     hashes: Mapping[str, tuple[str, ...]] = {}
     left_open: Sequence[str] = ()
     variables: Sequence[SiteVariable] = ()
+    host_glibc: tuple[str, str] = ("", "")
 
     def __post_init__(self) -> None:
         """Check that the lock fixes the Python version."""
@@ -113,7 +116,12 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
     @property
     def indexes(self) -> list[str]:
         """URLs of the wheel indexes other than ours and PyPI, each once."""
-        return list(dict.fromkeys(filter(None, map(index_of, self.installed))))
+        return list(dict.fromkeys([*filter(None, map(index_of, self.installed)), *self.searched]))
+
+    @property
+    def searched(self) -> Sequence[str]:
+        """URLs of the user's indexes, if pip must search them for what the lock leaves open."""
+        return () if self.is_complete else self.lock.indexes
 
     @property
     def preinstalled_torch(self) -> Distribution | None:
@@ -167,8 +175,9 @@ def left_to_pip(installation: Installation) -> tuple[str, str]:
     published = [pick for pick in installation.installed if pick.origin == "published"]
     if from_git and (lock.is_complete or not (lock.left_open or published)):
         hint = (
-            "The requirements of a wheel are known after its build: `matrix catalog learn WHEEL --apply` "
-            "writes them into a file of facts. Name this file with --catalog, and resolve again."
+            "The requirements of a wheel are known after its build: `matrix build-container` locks them. "
+            "Or `matrix catalog learn WHEEL --apply` writes them into a file of facts: name it with "
+            "--catalog, and resolve again."
         )
     elif not lock.is_complete:
         hint = "To lock everything, run `matrix resolve` with network access."

@@ -37,6 +37,7 @@ IMAGE_HASHES_HINT = "Omit --hashes: the files to install depend on the packages 
 """The reason why a consumer that extends an image cannot list hashes."""
 _PLAIN = re.compile(r"(?:--)?[A-Za-z](?:[!-~]|(?<!:) (?!#))*")
 """A text that is a plain YAML scalar: neither a mapping nor a comment begins in it."""
+_YAML_VALUES = {"y", "n", "yes", "no", "true", "false", "on", "off", "null"}
 _CONDA_PIP = "25.*"
 """pip in conda environments: a release between the oldest and the newest that were tested (22.3 to 26.3)."""
 
@@ -59,7 +60,8 @@ def requirement_lines(
         binary = [":all:"]
     return [
         *source.options(
-            filter(None, map(index_of, chosen)), ours=any(pick.origin == "build" for pick in chosen)
+            [*filter(None, map(index_of, chosen)), *installation.searched],
+            ours=any(pick.origin == "build" for pick in chosen),
         ),
         *(f"--only-binary {name}" for name in binary),
         *(_line(pick, installation, source) for pick in chosen),
@@ -124,7 +126,7 @@ def environment_file(
 
 def _scalar(text: str) -> str:
     """Return a text as a YAML scalar, quoted unless YAML reads it as it is."""
-    if _PLAIN.fullmatch(text) and not text.endswith(":"):
+    if _PLAIN.fullmatch(text) and not text.endswith(":") and text.lower() not in _YAML_VALUES:
         return text
     return json.dumps(text)  # JSON is YAML
 
@@ -171,10 +173,10 @@ def require_torch_of_image(installation: Installation, consumer: str) -> None:
             hint = "Resolve with --base-image NAME --keep-installed image, or use --for pip, uv or cotainr."
         raise UsageError(msg, hint=hint)
     torch = next((pin(pick) for pick in installation.installed if pick.name == "torch"), "")
-    action = f"The lock installs {torch}, which would replace" if torch else "The lock does not keep"
-    msg = f"{action} the torch of the base image. --for {consumer} extends the image's torch."
+    action = f"The lock installs {torch}, and keeps no torch" if torch else "The lock does not keep the torch"
+    msg = f"{action} of the base image. --for {consumer} extends an image that has torch."
     hint = (
-        "Resolve with --keep-installed image (or a file with the output of `pip list` in it), "
-        "or use --for cotainr."
+        "If the base image has torch, resolve with --keep-installed image (or a file with the output of "
+        "`pip list` in it). Else use --for cotainr."
     )
     raise UsageError(msg, hint=hint)

@@ -2,6 +2,7 @@
 
 The build resembles that of Apex: torch is imported but not declared, APEX_BUILD_* variables choose the ops,
 the package contains the object and a table of compiled ops, and a header comes from a submodule.
+Like Apex, it has requirements that are known only after its build.
 """
 # mypy: ignore-errors
 
@@ -10,6 +11,10 @@ import os
 from setuptools import find_packages, setup
 from torch.utils.cpp_extension import BuildExtension, CUDAExtension
 
+REQUIRES = [
+    "attrs>=22", "click>=8", "colorama", "cxxfilt>=0.2", "iniconfig", "pluggy>=1", "pygments>=2", "pytest>=7",
+    "PyYAML>=5.1", "rich>=12", "six", "tabulate", "toml", "tomli", "tqdm>=4.28.1",
+]  # fmt: skip
 here = os.path.dirname(os.path.abspath(__file__))
 is_requested = any(os.environ.get(name) == "1" for name in ("APEX_BUILD_AMP_C", "APEX_BUILD_CUDA_OPS"))
 modules = []
@@ -26,5 +31,6 @@ setup(
     version="1.13.0",
     packages=find_packages(include=["apex"]),
     ext_modules=modules,
+    install_requires=REQUIRES,
     cmdclass={"build_ext": BuildExtension} if modules else {},
 )

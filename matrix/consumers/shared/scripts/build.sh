@@ -21,15 +21,21 @@ command -v cotainr >/dev/null || fail "cotainr is not on PATH@LOAD@"
 @CHECKS@
 [ ! "$target" -ef "$image" ] || fail "the container would replace its base image $image"
 @STOPPABLE@
+@LOGGED@
 # An existing container stays until the new one is complete.
 new=$target.new-$$
 trap 'rm -rf -- "$temporary" "$new"' EXIT
 code=0
-stoppable cotainr build "$new" --base-image "$image" --conda-env "$environment" --accept-licenses "$@" || code=$?
+logged cotainr build "$new" --base-image "$image" --conda-env "$environment" --accept-licenses "$@" || code=$?
 if [ "$code" -ne 0 ]; then
     printf '%s: cotainr failed (exit code %s, its messages are above); %s was not changed\n' @SCRIPT@ "$code" "$target" >&2
-    printf 'cotainr needs network access for Miniforge and conda, and space for the unpacked image: %s has %s free.\n' \
-        "${temporary%/*}" "$(df -h --output=avail -- "$temporary" | tail -n 1 | tr -d ' ')" >&2
+    cause=$(causes)
+    if [ -n "$cause" ]; then
+        printf 'The cause is probably:\n%s\n' "$cause" >&2
+    else
+        printf 'cotainr needs network access for Miniforge and conda, and space for the unpacked image: %s has %s free.\n' \
+            "${temporary%/*}" "$(df -h --output=avail -- "$temporary" | tail -n 1 | tr -d ' ')" >&2
+    fi
     exit "$code"
 fi
 unset SINGULARITY_BIND APPTAINER_BIND

@@ -17,6 +17,7 @@ if [ -e "$target" ] || [ -n "$update" ]; then
 fi
 @CHECKS@
 @STOPPABLE@
+@LOGGED@
 # An existing environment stays until the new one is complete.
 new=$target.new-$$
 old=$target.old-$$
@@ -41,16 +42,21 @@ if [ -n "$update" ]; then
     [ "$installed" = "$locked" ] ||
         fail "$target has Python $installed, and the lock has $locked; build it again, without --update"
     stoppable cp -a -- "$target" "$new" || fail "cannot copy $target (see above)"
-    stoppable conda-containerize update "${options[@]}" "$new" || code=$?
+    logged conda-containerize update "${options[@]}" "$new" || code=$?
 else
-    stoppable conda-containerize new --prefix "$new" "${options[@]}" "$environment" || code=$?
+    logged conda-containerize new --prefix "$new" "${options[@]}" "$environment" || code=$?
 fi
 if [ "$code" -ne 0 ]; then
     printf '%s: conda-containerize failed (exit code %s, its messages are above); %s was not changed\n' \
         @SCRIPT@ "$code" "$target" >&2
     free() { df -h --output=avail -- "$1" | tail -n 1 | tr -d ' '; }
-    printf 'If tykky gives no reason, it could not download Miniforge. It needs space: %s has %s free, %s has %s.\n' \
-        "${temporary%/*}" "$(free "$temporary")" "${target%/*}" "$(free "${target%/*}/")" >&2
+    cause=$(causes)
+    if [ -n "$cause" ]; then
+        printf 'The cause is probably:\n%s\n' "$cause" >&2
+    else
+        printf 'If tykky gives no reason, it could not download Miniforge. It needs space: %s has %s free, %s has %s.\n' \
+            "${temporary%/*}" "$(free "$temporary")" "${target%/*}" "$(free "${target%/*}/")" >&2
+    fi
     exit "$code"
 fi
 "$new/bin/python" - <<'CHECK' || differs=1

@@ -1,0 +1,761 @@
+"""``matrix build-container``: from a request to a verified container, by the steps of six other commands."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shutil
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from msgspec.structs import replace
+
+from builders.cache import cached_file
+from builders.containers.image import with_cached_digest
+from builders.files import exclusive_lock
+from builders.findings import Finding
+from builders.index import Index
+from builders.process import output_of
+from builders.scheduling.slurm import partition_of
+from builders.task_state import TaskState
+from builders.wheel_requirements import unlocked_requirements
+from matrix.api import package_indexes, write_lock
+from matrix.batch import (
+    EXECUTORS,
+    add_batch_options,
+    attach,
+    cancel,
+    check_batch_options,
+    executor_of,
+)
+from matrix.build_times import build_times
+from matrix.commands import build_wheels, env, fetch, verify
+from matrix.consumers import container_consumers, load_consumer
+from matrix.consumers.shared.files import write_files
+from matrix.container import Container, inputs_of
+from matrix.container_plan import (
+    STEPS,
+    Space,
+    StepResult,
+    chosen_text,
+    has_account,
+    hidden_sources,
+    plan_text,
+    space_of,
+)
+from matrix.inputs import with_stated_hashes
+from matrix.json_document import JsonDocument
+from matrix.locking import (
+    catalog_with_image_of,
+    is_same_request,
+    is_unchanged,
+    kept_versions,
+    same_target,
+)
+from matrix.options import (
+    add_format,
+    add_index,
+    add_index_access,
+    add_input_options,
+    add_limits,
+    add_lock,
+    add_names,
+    add_target_options,
+    add_wheel_options,
+    normalized_name,
+    output_path,
+)
+from matrix.refresh.update import Draft
+from matrix.render import counted, format_size, sdists_text, shortened
+from matrix.request import facts_files
+from matrix.resolution_text import show_conflict
+from matrix.settings import overlays
+from matrix.stopping import add_stopping
+from resolver.errors import EnvironmentLacksError, LockError, MatrixError, UsageError
+from resolver.lock import read_lock
+from resolver.model import Conflict
+from resolver.resolve import resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from types import ModuleType
+
+    from builders.expected_time import Estimate
+    from builders.plan import Task
+    from builders.scheduling.batch import BatchSystem
+    from matrix.commands.env import Emitted
+    from matrix.context import Context
+    from resolver.facts.catalog import Catalog
+    from resolver.model import Distribution, Resolution
+
+SUMMARY = "from a request to a verified container: resolve, fetch, build, and make it, in one command"
+EXAMPLE = "matrix build-container train.sif apex deepspeed flash-attn bitsandbytes"
+_MOST_ROUNDS = 4
+"""How often the built wheels may add requirements to the lock; they are not expected to add any twice."""
+_LUMI = "lumi"
+_LINE = "\n"
+
+
+class ContainerDocument(JsonDocument, kw_only=True):
+    """The JSON output of the command."""
+
+    status: Literal["ok", "planned", "failed"]
+    container: str
+    consumer: str
+    files: str
+    """The directory with the files that the container was made from."""
+    lock: str
+    steps: list[StepResult]
+    wheels: list[TaskState]
+    space: list[Space]
+    findings: tuple[Finding, ...] = ()
+    """Of the verification, if it was run."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument(
+        "out", metavar="OUT", type=output_path, help="the container, such as train.sif, or the directory"
+    )
+    add_names(
+        parser,
+        "requirements",
+        metavar="REQ",
+        help="requirements, as for `matrix resolve` (default: matrix.toml, else the lock, else its default)",
+    )
+    parser.add_argument(
+        "--for",
+        dest="consumer",
+        choices=container_consumers(),
+        default="cotainr",
+        help="the tool that makes it (default: %(default)s)",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print the plan only")
+    parser.add_argument("--no-verify", action="store_true", help="do not verify the container")
+    parser.add_argument(
+        "--gpu-check", action="store_true", help="then submit a short Slurm job that verifies it on a GPU"
+    )
+    add_lock(parser)
+    add_index(parser)
+    add_format(parser)
+    parser.add_argument(
+        "--keep-installed",
+        metavar="FILE|image",
+        help="keep installed distributions as they are, as for `matrix resolve`",
+    )
+    parser.add_argument(
+        "--upgrade",
+        metavar="NAME",
+        type=normalized_name,
+        action="append",
+        help="upgrade NAME in the existing lock (repeatable)",
+    )
+    add_wheel_options(parser)
+    parser.add_argument(
+        "--executor",
+        choices=("local", *EXECUTORS),
+        help="where wheels are built: on this machine, in Slurm jobs, or with HyperQueue (hq); default: in "
+        "Slurm jobs on a login node of a site whose partitions are known, else on this machine",
+    )
+    add_limits(parser, offline=False)
+    add_stopping(parser)
+    parser.add_argument("--keep-going", action="store_true", help="continue when a wheel fails")
+    add_batch_options(parser)
+    add_input_options(parser)
+    add_index_access(parser)
+    add_target_options(parser)
+
+
+def execute(context: Context) -> int:
+    """Run the command."""
+    work = _Work(context)
+    if context.args.cancel:
+        return cancel(executor_of(work.index, work.context), work.context)
+    work.container.check()
+    if context.args.dry_run:
+        return work.plan_only()
+    work.container.create_folder()
+    waiting = partial(context.console.info, f"Another process makes {work.container.path}. Waiting for it.")
+    with exclusive_lock(work.container.folder / "lock", on_wait=waiting):
+        return work.run()
+
+
+class _Work:
+    """The steps, and what they have found so far."""
+
+    def __init__(self, context: Context) -> None:
+        args = context.args
+        self.console = context.console
+        maker = load_consumer(args.consumer).maker
+        assert maker is not None  # noqa: S101  for mypy: the parser offers no others
+        self.container = Container(args.out, maker)
+        self.index = Index(args.index)
+        catalogs = [*context.settings.catalog]
+        if self.container.facts.exists():
+            catalogs.append(self._facts_path)
+        self.context = context.with_options(catalog=catalogs, executor=_requested_executor(args))
+        self.steps = {name: StepResult(name, "to do", "") for name in STEPS}
+        self.wheels: list[TaskState] = []
+        self.findings: list[Finding] = []
+        self._unplanned: EnvironmentLacksError | None = None
+        self._of_lock = self.context  # replaced by `_use`
+
+    @property
+    def _facts_path(self) -> str:
+        """The path of the learned requirements as the lock names it."""
+        return os.path.relpath(self.container.facts)
+
+    # The whole.
+
+    def plan_only(self) -> int:
+        """Print the plan; write nothing."""
+        conflict = self._resolve()
+        if conflict is not None:
+            return self._show_conflict(conflict)
+        self._plan_wheels()
+        space = space_of(self.lock, self.container.folder)
+        self._describe()
+        for lack in self._lacks():
+            self.console.warning(f"{lack.message.partition(_LINE)[0]} {lack.hint}".rstrip())
+        return self._report("planned", space)
+
+    def run(self) -> int:
+        """Do all steps, and return the exit code."""
+        conflict = self._resolve()
+        if conflict is not None:
+            return self._show_conflict(conflict)
+        tasks = self._plan_wheels()
+        if not any(task.wheel is None for task in tasks) and self._is_finished():
+            for step in self.steps.values():
+                step.state = "up to date"
+            return self._finish()
+        space = space_of(self.lock, self.container.folder)
+        self._describe()
+        for lack in self._lacks():
+            raise lack
+        self._print_plan(space)
+        for _ in range(_MOST_ROUNDS):
+            if code := self._fetch(tasks) or self._build(tasks):
+                return self._report("failed", space, code)
+            if not self._learns():
+                break
+            conflict = self._resolve_again()
+            if conflict is not None:
+                return self._show_conflict(conflict)
+            tasks = self._plan_wheels()
+        return self._make() or self._verify(space) or self._finish()
+
+    def _show_conflict(self, conflict: Conflict) -> int:
+        show_conflict(conflict, self.console, as_json=self.context.args.format == "json")
+        return 1
+
+    # 1. Resolve.
+
+    @property
+    def lock(self) -> Resolution:
+        """The resolution, which is stored unless only the plan is printed."""
+        return self._of_lock.lock
+
+    @property
+    def _catalog(self) -> Catalog:
+        return self._of_lock.catalog_of_lock
+
+    def _use(self, answer: Resolution) -> None:
+        """Use a resolution in all later steps."""
+        self._of_lock = self.context.with_lock(with_cached_digest(answer))
+
+    def _resolve(self) -> Conflict | None:
+        """Choose versions, unless the lock answers the request; return the conflict if there is one."""
+        path, step = self.context.lock_path, self.steps["resolve"]
+        earlier = self._earlier()
+        if earlier is not None and self._is_answered_by(earlier):
+            self._use(earlier)
+            step.state, step.detail = "up to date", f"{path} answers the request"
+            return None
+        self._start("resolve", "choose versions")
+        return self._store(self.context.resolve(earlier), earlier)
+
+    def _earlier(self) -> Resolution | None:
+        path = self.context.lock_path
+        try:
+            return read_lock(path) if path.exists() else None
+        except LockError:
+            if not self._asks:  # the lock is the request
+                raise
+            return None
+
+    def _store(self, answer: Resolution | Conflict, earlier: Resolution | None) -> Conflict | None:
+        """Store and use an answer, unless the earlier lock has the same; return it if it is a conflict."""
+        if isinstance(answer, Conflict):
+            return answer
+        path = self.context.lock_path
+        for warning in answer.warnings:
+            self.console.warning(warning)
+        is_valid = earlier is not None and is_unchanged(earlier, answer)
+        self.steps["resolve"].detail = f"{path} is still valid" if is_valid else f"write {path}"
+        if not self.context.args.dry_run:
+            if not is_valid:
+                write_lock(answer, path)
+                self._done("resolve", f"wrote {path}")
+            self.container.state.resolved_from = self._indexes()
+            self.container.save()
+        self._use(earlier if earlier is not None and is_valid else answer)
+        return None
+
+    @property
+    def _asks(self) -> bool:
+        """Whether the user names requirements."""
+        return self.context.settings.has_requirements
+
+    def _is_answered_by(self, lock: Resolution) -> bool:
+        """Return whether a lock is an answer to the request, so that nothing must be resolved again."""
+        context, settings = self.context, self.context.settings
+        if settings.upgrade or context.inputs.hashes or (lock.left_open and not settings.offline):
+            return False
+        if not self._asks:
+            same_target(lock, context.args, context.catalog_of_lock)
+            return True
+        request = context.request()
+        return (
+            is_same_request(lock.request, request)
+            and lock.request.facts_files == request.facts_files
+            and lock.request.dated == request.dated
+            and (not request.dated or lock.request.target.date == request.target.date)
+            and self.container.state.resolved_from in {"", self._indexes()}
+        )
+
+    def _indexes(self) -> str:
+        """Return a digest of the package indexes, which are not in the lock."""
+        sources = self.context.inputs.package_sources()
+        return hashlib.sha256(repr((sources.indexes, sources.find_links)).encode()).hexdigest()
+
+    # 2. Fetch.
+
+    def _fetch(self, tasks: Sequence[Task]) -> int:
+        """Fetch everything that the missing builds need, and return the exit code."""
+        if not any(task.wheel is None for task in tasks):
+            self._done("fetch", "no build needs anything")
+            return 0
+        self._start("fetch", "sources, torch and build requirements")
+        return self._fetch_with()
+
+    def _fetch_with(self, wheelhouse: Path | None = None) -> int:
+        context = self._options_of(fetch, wheelhouse=wheelhouse)
+        result = fetch.fetch_lock(context)
+        fetch.report_problems(result, self.console)
+        code = fetch.exit_code_of(result)
+        if wheelhouse is not None and not code:
+            _prune(wheelhouse, {Path(item.path).name for item in result.sources}, self._built_wheels())
+        fetched = sum(item.state == "fetched" for item in result.sources)
+        if not code:
+            self._done(
+                "fetch",
+                f"{fetched} fetched ({format_size(result.bytes_fetched)}), "
+                f"{len(result.sources) - fetched} cached",
+            )
+        return code
+
+    # 3. Build.
+
+    def _plan_wheels(self) -> list[Task]:
+        args, lock = self.context.args, self.lock
+        try:
+            tasks, self.wheels = build_wheels.planned_wheels(lock, self._catalog, self.index, args)
+        except EnvironmentLacksError as error:
+            if not args.dry_run:
+                raise
+            self._unplanned, tasks = error, []
+            times = build_times(lock, self._catalog, args.index)
+            self.wheels = [_unplanned(pick, times[pick.name]) for pick in lock.built()]
+        return tasks
+
+    def _build(self, tasks: Sequence[Task]) -> int:
+        """Build the wheels that the index lacks, and return the exit code."""
+        context, console = self._of_lock, self.console
+        executor = self._executor()
+        if executor is not None and (context.args.attach or executor.current_run() is not None):
+            console.info("Following the jobs of an earlier command.")
+            if code := build_wheels.record(attach(executor, context), self.wheels, self.index, context):
+                return code
+            tasks = self._plan_wheels()
+        if not any(task.wheel is None for task in tasks):
+            self._done("build-wheels", build_wheels.answer(self.wheels))
+            return 0
+        if executor is not None:
+            executor.check()
+        self._start("build-wheels", build_wheels.answer(self.wheels))
+        build_wheels.fetch_prebuilt(self.lock, self._catalog, (), context)
+        code = build_wheels.build_missing(tasks, self.wheels, self._catalog, executor, context)
+        if not code:
+            self._done("build-wheels", build_wheels.answer(self.wheels))
+        return code
+
+    def _executor(self) -> BatchSystem | None:
+        name = self._executor_name
+        return None if name == "local" else EXECUTORS[name](self.index, self.console)
+
+    @property
+    def _executor_name(self) -> str:
+        """Where wheels are built: as the user says, else in jobs on a login node with known partitions."""
+        args = self.context.args
+        if args.executor:
+            return str(args.executor)
+        stops = args.time_limit is not None or args.signal is not None
+        return "slurm" if self._is_login_node and not stops else "local"
+
+    @cached_property
+    def _is_login_node(self) -> bool:
+        """Whether this machine can submit jobs to a partition of the target's site, and is not in a job.
+
+        If Slurm does not respond, it may be the site's: `_lacks` reports that.
+        """
+        row = partition_of(self._catalog, self.lock.target.site, self.context.args.partition)
+        if row is None or not shutil.which("sbatch") or "SLURM_JOB_ID" in os.environ:
+            return False
+        listed = output_of(["sinfo", "--noheader", "--format=%R"]).split()
+        return not listed or row.name in listed
+
+    # After the builds, everything that the wheels require is locked.
+
+    def _learns(self) -> bool:
+        """Write the requirements of our wheels that the lock does not meet; return whether there are any."""
+        facts = Path(self._facts_path)
+        draft = Draft(facts, overlays(self.context.settings), header=_FACTS_HEADER)
+        catalog = draft.load()
+        draft.replace(unlocked_requirements(self.lock, self._built_wheels(), catalog), catalog)
+        return draft.write()
+
+    def _resolve_again(self) -> Conflict | None:
+        """Resolve the request of the lock with the requirements of our wheels, and keep its versions."""
+        self._start("resolve", "again, because the built wheels require more than the lock has")
+        lock = self.lock
+        catalogs = list(dict.fromkeys([*self.context.settings.catalog, self._facts_path]))
+        self.context = self.context.with_options(catalog=catalogs, upgrade=None)
+        settings, inputs = self.context.settings, self.context.inputs
+        catalog = catalog_with_image_of(lock, self.context.lock_path, settings)
+        files = facts_files(overlays(settings))
+        request = replace(lock.request, catalogs=tuple(catalogs), facts_files=files)
+        indexes = package_indexes(settings, inputs, self.console)
+        with self.console.task("resolve"):
+            answer = resolve(catalog, request, indexes, keep=kept_versions(lock, ()), reporter=self.console)
+        if inputs.hashes and not isinstance(answer, Conflict):
+            answer = with_stated_hashes(answer, inputs.hashes)
+        return self._store(answer, None)
+
+    def _built_wheels(self) -> dict[str, list[Path]]:
+        return {pick.name: self.index.wheels_of(pick.name, pick.pinned) for pick in self.lock.built()}
+
+    # 5. Files and container.
+
+    def _make(self) -> int:
+        """Write the files of the consumer, and make the container from them; return the exit code."""
+        container = self.container
+        inputs = self._inputs()
+        if container.is_made_from(container.new, inputs):
+            self._done("env", "unchanged")
+            self._done("container", "made before")
+            return 0
+        self._start("env", f"write the files into {_shown(container.folder)}")
+        emitted = self._emit()
+        wheelhouse = None
+        if emitted.incomplete:
+            self.console.warning(emitted.incomplete)
+        else:
+            wheelhouse = container.wheelhouse
+            if code := self._fetch_with(wheelhouse):
+                return code
+            emitted = self._emit(wheelhouse)
+        paths = write_files(emitted.files, container.folder, named=False)
+        for finding in emitted.findings:
+            self.console.warning(str(finding))
+        if wheelhouse and (warning := sdists_text(emitted.installation.sdists)):
+            self.console.warning(warning)
+        self._done("env", ", ".join(path.name for path in paths))
+        self._start("container", f"{self.container.program}; its output: {_shown(container.log)}")
+        with self.console.task(f"make {container.path.name}"):
+            container.make(self._srun(), inputs)
+        self._done("container", f"made with {container.program}")
+        return 0
+
+    def _emit(self, wheelhouse: Path | None = None) -> Emitted:
+        words = ["--for", self.context.args.consumer, "-o", str(self.container.folder)]
+        context = self._options_of(env, *words, wheelhouse=wheelhouse)
+        return env.emit(context)
+
+    def _inputs(self) -> str:
+        text = self.context.lock_path.read_bytes()
+        return inputs_of(self.context.args.consumer, self.lock, text, self.index, self._built_wheels())
+
+    def _srun(self) -> list[str]:
+        """Return the words that start the tool on a compute node where login nodes are too small for it."""
+        job = self.container.maker.job
+        if not (job and self._is_lumi and self._is_login_node and self._executor_name == "slurm"):
+            return []
+        account = self.context.settings.account
+        return ["srun", *(["-A", account] if account else []), *job]
+
+    @property
+    def _is_lumi(self) -> bool:
+        return self.lock.target.site.startswith(_LUMI)
+
+    # 6. Verify, and replace the older container.
+
+    def _verify(self, space: Sequence[Space]) -> int:
+        """Verify the new container and give it its name; return the exit code."""
+        container, args = self.container, self.context.args
+        if args.no_verify:
+            self.steps["verify"].state = "skipped"
+            container.publish()
+            return 0
+        if not container.state.verified:
+            self._start("verify", "versions, imports, ops and libraries")
+            code = self._check(container.new, space)
+            if code:
+                self.console.info(
+                    f"{_shown(container.path)} was not changed. The new container is "
+                    f"{_shown(container.new)}; remove it to make it again."
+                )
+                return code
+        container.publish()
+        return 0
+
+    def _check(self, path: Path, space: Sequence[Space]) -> int:
+        """Verify a container, and record that it is sound; return the exit code."""
+        context = self._verification(path)
+        reply, self.findings = verify.verify(context)
+        is_defective = verify.is_defective(self.findings)
+        if self.context.args.format != "json" and (is_defective or self.console.verbosity > 0):
+            verify.show(context.args.image, reply, self.findings, self.console)
+        if is_defective:
+            return self._report("failed", space, 1)
+        self.container.state.verified = True
+        self.container.save()
+        not_judged = sum("not-judged" in finding.id for finding in self.findings)
+        detail = f"no errors; not judged: {not_judged}" if not_judged else "no errors"
+        self._done("verify", detail)
+        return 0
+
+    def _verification(self, path: Path, *words: str) -> Context:
+        python, folder = self.container.maker.python, self.container.folder
+        where = ["--image", str(path)] if python is None else ["--python", python(folder, path)]
+        return self._options_of(verify, *where, *words)
+
+    def _finish(self) -> int:
+        """Verify a finished container that was not verified, submit the GPU check, and print the result."""
+        container, args = self.container, self.context.args
+        if not args.no_verify and not container.state.verified:
+            self._start("verify", "versions, imports, ops and libraries")
+            if code := self._check(container.path, ()):
+                return code
+        if args.gpu_check:
+            words = ["--gpu", "-o", str(container.folder / "verify.sbatch")]
+            verify.submit_job(self._verification(container.path, *words))
+        return self._report("ok", ())
+
+    def _is_finished(self) -> bool:
+        """Return whether the container exists and was made from these inputs."""
+        return self.container.is_made_from(self.container.path, self._inputs())
+
+    # The plan.
+
+    def _describe(self) -> None:
+        """Describe the steps that are still to do."""
+        lock, args = self.lock, self.context.args
+        count = len(lock.distributions)
+        resolve = self.steps["resolve"]
+        resolve.detail = f"{counted(count, 'distribution')}; {resolve.detail}"
+        missing = [pick for pick in lock.distributions if _is_missing(pick)]
+        size = format_size(sum(pick.files[0].size for pick in missing))
+        parts = [f"{counted(len(missing), 'file')} to download, {size}"] if missing else []
+        parts += [] if lock.is_complete else ["what the lock leaves open"]
+        parts += ["inputs of the builds"] if any(wheel.state == "to build" for wheel in self.wheels) else []
+        self.steps["fetch"].detail = "; ".join(parts) or "everything is in the cache"
+        build = self.steps["build-wheels"]
+        build.detail = build_wheels.answer(self.wheels)
+        names = [wheel.name for wheel in self.wheels if wheel.state == "to build"]
+        if names:
+            build.detail += f": {shortened(names)}; {self._where_built()}"
+        self.steps["env"].detail = f"files in {_shown(self.container.folder)}"
+        where = " ".join(self._srun()) or "on this machine"
+        self.steps["container"].detail = f"with {args.consumer}, {where}"
+        self.steps["verify"].detail = "not verified" if args.no_verify else "on this machine"
+        if not names:
+            build.state = "up to date"
+            self._describe_container()
+
+    def _describe_container(self) -> None:
+        """Mark the steps that an earlier command has done with the same lock and wheels."""
+        if self.steps["resolve"].state != "up to date":  # with --dry-run, the lock is not stored
+            return
+        container, inputs = self.container, self._inputs()
+        is_finished = container.is_made_from(container.path, inputs)
+        if is_finished or container.is_made_from(container.new, inputs):
+            done = ("fetch", "env", "container", *(["verify"] if container.state.verified else []))
+            for name in done:
+                self.steps[name].state = "up to date"
+
+    def _where_built(self) -> str:
+        name = self._executor_name
+        if name != "slurm":
+            return "on this machine" if name == "local" else "with HyperQueue"
+        row = partition_of(self._catalog, self.lock.target.site, self.context.args.partition)
+        partition = self.context.args.partition or (row.name if row else "")
+        account = self.context.settings.account or os.environ.get("SBATCH_ACCOUNT", "")
+        where = [f"partition {partition}"] if partition else []
+        where += [f"account {account}"] if account else []
+        return ", ".join(["in Slurm jobs", *where])
+
+    def _print_plan(self, space: Sequence[Space]) -> None:
+        if self.context.args.format != "json":
+            title = f"{self.container.path.name}: {chosen_text(self.lock)}"
+            self.console.data(plan_text(title, self.steps.values(), space, self.console.out))
+            self.console.flush()
+        for need in space:
+            if need.free < need.needed:
+                self.console.warning(
+                    f"{need.directory} has {format_size(need.free)} free, but {need.purpose} need at "
+                    f"least {format_size(need.needed)}."
+                )
+
+    def _lacks(self) -> Iterator[MatrixError]:
+        """Yield what is missing for the remaining steps, and warn about what the container cannot see."""
+        maker, args = self.container.maker, self.context.args
+        if self._unplanned is not None:
+            yield self._unplanned
+        if not self.container.program:
+            yield EnvironmentLacksError(
+                f"{' or '.join(maker.programs)} is not on PATH.", hint=self._how_to_get()
+            )
+        needs_jobs = self._srun() or any(wheel.state == "to build" for wheel in self.wheels)
+        if needs_jobs and self._executor_name == "slurm":
+            yield from self._lacks_of_slurm()
+        if not self.lock.is_complete and args.consumer != "tykky":
+            hidden = [*hidden_sources(self.context)]
+            if hidden:
+                self.console.warning(
+                    f"pip runs in the container, which cannot see {', '.join(hidden)}. Only distributions "
+                    "of the lock can come from there, and the lock is incomplete."
+                )
+
+    def _lacks_of_slurm(self) -> Iterator[MatrixError]:
+        try:
+            EXECUTORS["slurm"](self.index, self.console).require("Nothing was started.")
+        except EnvironmentLacksError as error:
+            yield EnvironmentLacksError(error.message, hint=f"{error.hint} {_LOCAL_HINT}")
+        else:
+            if not has_account(self.context):
+                yield UsageError("Slurm jobs need an account, and none is named.", hint=_ACCOUNT_HINT)
+
+    def _how_to_get(self) -> str:
+        if self._is_lumi:
+            return f"Run `module load {self.container.maker.module}`, then the same command again."
+        return f"{self.container.maker.install} Then run the same command again."
+
+    # Output.
+
+    def _start(self, name: str, detail: str) -> None:
+        self.console.info(f"{STEPS.index(name) + 1}/{len(STEPS)} {name}: {detail}")
+
+    def _done(self, name: str, detail: str) -> None:
+        self.steps[name].state, self.steps[name].detail = "done", detail
+
+    def _report(
+        self, status: Literal["ok", "planned", "failed"], space: Sequence[Space], code: int = 0
+    ) -> int:
+        """Print the result, and return the exit code."""
+        container, args = self.container, self.context.args
+        if args.format == "json":
+            document = ContainerDocument(
+                status=status,
+                container=str(container.path),
+                consumer=args.consumer,
+                files=str(container.folder),
+                lock=str(self.context.lock_path),
+                steps=[*self.steps.values()],
+                wheels=self.wheels,
+                space=[*space],
+                findings=tuple(self.findings),
+            )
+            self.console.document(document)
+        elif status == "planned":
+            self._print_plan(space)
+        elif status == "ok":
+            self._print_end()
+        return code
+
+    def _print_end(self) -> None:
+        container, console = self.container, self.console
+        verified = "verified" if container.state.verified else "not verified"
+        if all(step.state == "up to date" for step in self.steps.values()):
+            console.answer(f"Nothing to do: {_shown(container.path)} is up to date, {verified}.")
+            return
+        count = counted(len(self.lock.distributions), "distribution")
+        console.answer(f"{_shown(container.path)} is ready: {count}, {verified}.")
+        variables = container.folder / "environment.sh"
+        if variables.exists() and container.path.is_file():
+            console.info(f"In job scripts: source {_shown(variables)}")
+
+    # Contexts of the other commands.
+
+    def _options_of(self, command: ModuleType, *words: str, **changes: object) -> Context:
+        """Return the context of another command: its defaults, then our options that it has, too."""
+        parser = argparse.ArgumentParser()
+        command.add_arguments(parser)
+        args = vars(parser.parse_args(words))
+        shared = ("lock", "index", "catalog", *(_OF_FETCH if command is fetch else ()))
+        own = {name: getattr(self.context.args, name) for name in shared if name in args}
+        if command is fetch:
+            own["offline"] = self.context.settings.offline
+        return self.context.with_options(**{**args, **own, **changes})
+
+
+def _requested_executor(args: argparse.Namespace) -> str:
+    """Return the executor that the options mean; empty if they leave it open."""
+    if args.executor:
+        check_batch_options(args)
+    return args.executor or ("slurm" if args.attach or args.cancel or args.partition or args.time else "")
+
+
+def _unplanned(pick: Distribution, estimate: Estimate) -> TaskState:
+    """Return the state of a wheel whose build cannot be planned on this machine."""
+    return TaskState(
+        key="unknown",
+        name=pick.name,
+        version=pick.pinned,
+        state="to build",
+        why="the base image is not on this machine",
+        cores=estimate.cores,
+        seconds=None if estimate.source == "guess" else round(estimate.seconds, 1),
+        seconds_from=estimate.source,
+    )
+
+
+def _is_missing(pick: Distribution) -> bool:
+    """Return whether a file of the lock is not in the cache."""
+    return pick.origin == "published" and bool(pick.files) and not cached_file(pick.files[0]).exists()
+
+
+def _prune(wheelhouse: Path, fetched: set[str], built: Mapping[str, Sequence[Path]]) -> None:
+    """Remove the files of an earlier lock from a wheelhouse."""
+    wanted = fetched | {path.name for paths in built.values() for path in paths}
+    for path in wheelhouse.iterdir():
+        if path.name not in wanted:
+            path.unlink()
+
+
+def _shown(path: Path) -> str:
+    """Return a path as the user would write it."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+_OF_FETCH = ("where", "python_from", "cpu", "base_image")
+_FACTS_HEADER = (
+    "# Requirements of built wheels, which their sources do not state. Written by matrix build-container.\n"
+)
+_LOCAL_HINT = "To build on this machine, use --executor local."
+_ACCOUNT_HINT = (
+    'Add this line to matrix.toml, with the name of your project: account = "project_465000001". '
+    f"Or use --account NAME. {_LOCAL_HINT}"
+)

@@ -1,0 +1,80 @@
+"""Names of projects: whether a project of an index is the one that is meant.
+
+Anyone may register a free name on an index. So the projects that a request names are compared with the wrong
+names in the catalog, which are errors, and with the names of its packages, which give warnings.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from resolver.errors import UsageError, closest_names, did_you_mean
+from resolver.requirements import is_rocm_package, normalize_name
+from resolver.versions import join_words, shorten
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator
+
+    from resolver.facts.catalog import Catalog
+
+
+def reject_wrong_name(catalog: Catalog, name: str) -> None:
+    """Raise a UsageError with the right name if a name is known to be that of another project."""
+    row = catalog.wrong_name.get(name)
+    if row is not None:
+        msg = f"The project {name} is {row.project}, not {join_words(row.means)}."
+        raise UsageError(msg, hint=f"Write {join_words(row.means)} instead of {name}.")
+
+
+def stub(catalog: Catalog, name: str) -> str:
+    """Return why no requirement on a project can be met: it is a stub; empty if it is not known to be one."""
+    row = catalog.wrong_name.get(name)
+    return f"which is {row.project}" if row and row.stub else ""
+
+
+def hint_for_unknown(name: str, known: Iterable[str], has_project: Callable[[str], object]) -> str:
+    """Return a hint for a name that no index has.
+
+    Parameters
+    ----------
+    name
+        The normalized name.
+    known
+        The names in the catalog.
+    has_project
+        Returns whether an index has a project. It is asked for the singular or plural of the name, and for a
+        project of the same name for ROCm.
+    """
+    if is_rocm_package(name):
+        return "Only AMD's indexes of torch wheels have it: name torch, and a ROCm that has packages."
+    others = (f"{name}-rocm", name.removesuffix("s") if name.endswith("s") else f"{name}s")
+    for other in others:
+        if has_project(other):
+            return f"Did you mean {other}?"
+    hint = did_you_mean(name, known)
+    return hint if hint.startswith("Did") else "Check the name."
+
+
+def near_names(catalog: Catalog, names: Iterable[str], requested: Collection[str]) -> Iterator[str]:
+    """Yield a warning for each name of a project that is close to the name of a package of the catalog.
+
+    If the request also names the package, the other name is no mistake.
+
+    Parameters
+    ----------
+    catalog
+        The facts.
+    names
+        Projects of indexes that only the request requires.
+    requested
+        All names in the request.
+    """
+    packages = {normalize_name(row.import_name or row.name): row.name for row in catalog.package.values()}
+    packages |= {row.name: row.name for row in catalog.package.values()}
+    for name in names:
+        close = dict.fromkeys(packages[one] for one in closest_names(name, packages))
+        if close and name not in packages and not requested & close.keys():
+            yield (
+                f"{shorten(name)} is a project on the index, and its name is close to that of "
+                f"{join_words(list(close))}. If you meant {join_words(list(close))}, correct the request."
+            )

@@ -1,0 +1,509 @@
+"""What wheels contain for GPUs: the rules, what is read before a wheel is chosen, and hostile wheels."""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import tarfile
+import time
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pytest
+from msgspec.structs import replace
+
+from builders.content import read_complete, read_start
+from builders.files import sha256_of
+from builders.index_client import IndexClient
+from builders.index_client.content import may_be_compiled
+from builders.wheel import DamagedError
+from resolver.content import Content
+from resolver.errors import EnvironmentLacksError, SourceError
+from resolver.indexes import File, Metadata
+from tests.builders.bundles import HOST, PREFIX, code_object, padded, plain
+from tests.support.elf import shared_object
+from tests.support.range_server import RangeServer, serving
+from tests.support.tiny import wheel_of
+
+TAG = "cp312-cp312-manylinux_2_28_x86_64"
+LIBC = "libc.so.6"
+CUDA = shared_object(needed=("libcudart.so.12", LIBC))
+CPU = shared_object()
+NOISE = random.Random(1).randbytes(3_000_000)
+EXTENSION = ".cpython-312-x86_64-linux-gnu.so"
+Files = Mapping[str, bytes]
+
+
+def hip(*gfx: str, needed: Sequence[str] = ("libamdhip64.so.6", LIBC)) -> bytes:
+    bundle = plain([HOST, *((PREFIX + name, code_object(name)) for name in gfx)])
+    return shared_object(needed=needed, fatbin=padded(bundle))
+
+
+def started(path: Path) -> Content | None:
+    with path.open("rb") as content:
+        return read_start(path.name, content)
+
+
+@pytest.fixture
+def judge(tmp_path: Path) -> Callable[..., Content | None]:
+    """Return a function that reads a wheel at both stages, which must agree on wheels that are small."""
+
+    def read(files: Files, name: str = "gputiny", requires: Sequence[str] = ("torch",)) -> Content | None:
+        path = wheel_of(tmp_path, name, "1.0", files, requires=requires, tag=TAG)
+        first, complete = started(path), read_complete(path)
+        assert (first is None) == (complete is None)
+        if first is None or complete is None:
+            return None
+        assert replace(first, evidence="") == replace(complete, evidence="")
+        return complete
+
+    return read
+
+
+def cuda_of(content: Content | None) -> str:
+    assert content is not None
+    return content.cuda
+
+
+TRIES = b"try:\n    import torch\n    torch.ops.load_library('_C.so')\nexcept OSError:\n    pass\n"
+LOADS = b"import torch\ntorch.ops.load_library('_C.so')\n"
+REQUIRED: dict[str, Files] = {
+    "an extension module": {f"tiny/_C{EXTENSION}": CUDA},
+    "one extension module of two": {f"tiny/_C{EXTENSION}": CUDA, f"tiny/other{EXTENSION}": CPU},
+    "an extension module for several Pythons": {"tiny/_C.abi3.so": CUDA},
+    "the CUDA build of torch": {
+        "tiny/_C.abi3.so": shared_object(needed=("libtorch_cuda.so", "libc10_cuda.so"))
+    },
+    "a library of the wheel that the module needs": {
+        f"tiny/_C{EXTENSION}": shared_object(needed=("libinner.so", LIBC)),
+        "tiny/libinner.so": shared_object(needed=("libouter-0a1b2c3d.so.1",), soname="libinner.so"),
+        "tiny.libs/libouter-0a1b2c3d.so.1": CUDA,
+    },
+    "a module that the package must load": {f"tiny/_C{EXTENSION}": CUDA, "tiny/__init__.py": LOADS},
+    "a module, and no valid Python": {f"tiny/_C{EXTENSION}": CUDA, "tiny/__init__.py": b"?" + TRIES},
+    "all libraries of a wheel without modules": {"tiny/_C.so": CUDA, "tiny/libops.so": CUDA},
+    "all libraries that no other needs": {
+        "tiny/libops.so": shared_object(needed=("libbase.so", "libcudart.so.12")), "tiny/libbase.so": CPU,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("files", REQUIRED.values(), ids=REQUIRED)
+def test_cuda_is_required(judge: Callable[..., Content], files: Files) -> None:
+    content = judge(files)
+    assert content.cuda == "required"
+    assert "needs libcudart.so.12" in content.evidence or "needs libtorch_cuda.so" in content.evidence
+    assert content.unread == ""
+
+
+OPTIONAL: dict[str, Files] = {
+    "a plugin beside a module": {f"tiny/_C{EXTENSION}": CPU, "tiny/libprovider.so": CUDA},
+    "code in a module that links nothing": {f"tiny/_C{EXTENSION}": shared_object(cuda=b"x" * 100)},
+    "variants of a library": {"tiny/libops_cpu.so": CPU, "tiny/libops_cuda12.so": CUDA},
+    "variants in directories": {
+        f"tiny/cpu/ops{EXTENSION}": CPU, f"tiny/cuda/ops{EXTENSION}": CUDA,
+    },
+    "one library of two": {"tiny/libruntime.so": CPU, "tiny/libplugin.so": CUDA},
+    "a module that the package tries to load": {f"tiny/_C{EXTENSION}": CUDA, "tiny/__init__.py": TRIES},
+    "a module beside one for ROCm": {f"tiny/_C{EXTENSION}": CUDA, f"tiny/_H{EXTENSION}": hip("gfx90a")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("files", OPTIONAL.values(), ids=OPTIONAL)
+def test_cuda_is_optional(judge: Callable[..., Content], files: Files) -> None:
+    content = judge(files)
+    assert (content.cuda, content.unread) == ("optional", "")
+
+
+NONE: dict[str, Files] = {
+    "nothing of a GPU": {f"tiny/_C{EXTENSION}": CPU},
+    "texts, as in LLVM": {
+        f"tiny/_C{EXTENSION}": CPU + b"\0libcudart.so.12\0libamdhip64.so.6\0gfx90a\0sm_80\0CCOB"
+    },
+    "symbols, as in the loader of a CPU build": {
+        f"tiny/_C{EXTENSION}": shared_object(symbols=("cuInit", "cudaMalloc"))
+    },
+    "directories": {f"tiny/cuda/_C{EXTENSION}": CPU, "tiny/hip/rocm.so": CPU},
+    "libcurl and others with a similar name": {
+        f"tiny/_C{EXTENSION}": shared_object(needed=("libcurl.so.4", "libcups.so.2", "libnvme.so.1", LIBC))
+    },
+    "CUDA sources beside objects": {f"tiny/_C{EXTENSION}": CPU, "tiny/kernel.cu": b"__global__"},
+}
+
+
+@pytest.mark.parametrize("files", NONE.values(), ids=NONE)
+def test_cpu_wheel_has_nothing_for_gpus(judge: Callable[..., Content], files: Files) -> None:
+    content = judge(files)
+    assert (content.cuda, content.rocm, content.gfx, content.unread) == ("none", "", (), "")
+
+
+@pytest.mark.parametrize(
+    ("name", "requires", "files", "cuda"),
+    [
+        ("tiny-cu12", (), {f"tiny/_C{EXTENSION}": CPU}, "required"),
+        ("cuda-tiny", (), {f"tiny/_C{EXTENSION}": CPU}, "required"),
+        ("tiny-non-cuda", (), {f"tiny/_C{EXTENSION}": CPU}, "none"),
+        ("tiny", ("cuda-bindings>=12",), {f"tiny/_C{EXTENSION}": CPU}, "required"),
+        ("tiny", ('cuda-bindings; sys_platform == "linux"',), {f"tiny/_C{EXTENSION}": CPU}, "required"),
+        ("tiny", ('cuda-bindings; sys_platform == "win32"',), {f"tiny/_C{EXTENSION}": CPU}, "none"),
+        ("tiny", ('cuda-bindings; extra == "gpu"',), {f"tiny/_C{EXTENSION}": CPU}, "none"),
+        ("tiny", ("nvidia-nccl-cu12",), {f"tiny/_C{EXTENSION}": shared_object(cuda=b"x")}, "optional"),
+        ("tiny", ("nvidia-ml-py", "torch"), {f"tiny/_C{EXTENSION}": CPU}, "none"),
+    ],
+)
+def test_names_and_requirements_count_without_a_path_beside_cuda(
+    judge: Callable[..., Content], name: str, requires: Sequence[str], files: Files, cuda: str
+) -> None:
+    assert cuda_of(judge(files, name, requires)) == cuda
+
+
+@pytest.mark.parametrize(
+    ("sources", "cuda"),
+    [
+        ({"tiny/a.cu": b"__global__", "tiny/b.cuh": b""}, "required"),
+        ({"tiny/a.cu": b"__global__", "tiny/b.cuh": b"#ifdef USE_ROCM"}, "none"),
+        ({"tiny/third_party/a.cu": b"__global__"}, None),
+        ({"tiny/a.cu": b"__global__", "tiny/a.py": b"#" * 100}, "required"),
+        ({"tiny/a.cu": b"__global__", "tiny/a.py": b"#" * 1000}, None),
+        ({"tiny/a.cpp": b"cudaMalloc"}, None),
+    ],
+)
+def test_sources_are_compiled_when_the_wheel_is_used(
+    judge: Callable[..., Content | None], sources: Files, cuda: str | None
+) -> None:
+    content = judge(sources)
+    assert content.cuda == cuda if content else cuda is None
+    if cuda == "none":
+        assert content is not None
+        assert "mention HIP" in content.unread
+
+
+@pytest.mark.parametrize(
+    ("files", "rocm", "gfx"),
+    [
+        ({f"tiny/_C{EXTENSION}": hip("gfx90a", "gfx942")}, ">=6,<7", ("gfx90a", "gfx942")),
+        ({f"tiny/_C{EXTENSION}": hip("gfx90a", needed=("libamdhip64.so.7",))}, ">=7", ("gfx90a",)),
+        ({f"tiny/_C{EXTENSION}": shared_object(needed=("libamdhip64.so.6",))}, ">=6,<7", ()),
+        ({f"tiny/_C{EXTENSION}": shared_object(needed=("librccl.so.1",))}, "", ()),
+        (
+            {
+                "tiny/libtiny_rocm64.so": hip("gfx90a"),
+                "tiny/libtiny_rocm70.so": hip("gfx942", needed=("libamdhip64.so.7",)),
+                "tiny/libtiny_cuda12.so": CUDA,
+            },
+            ">=6",
+            ("gfx90a", "gfx942"),
+        ),
+        (
+            {
+                f"tiny/_C{EXTENSION}": shared_object(needed=("libamdhip64.so.6",)),
+                "tiny.libs/libamdhip64.so.6": CPU,
+            },
+            "",
+            (),
+        ),
+    ],
+)
+def test_rocm_and_architectures(
+    judge: Callable[..., Content], files: Files, rocm: str, gfx: tuple[str, ...]
+) -> None:
+    content = judge(files)
+    assert (content.rocm, content.gfx) == (rocm, gfx)
+
+
+def test_real_objects(
+    judge: Callable[..., Content], compile_object: Callable[..., Path], tmp_path: Path
+) -> None:
+    """A compiler writes tables, symbol versions and search paths as in real wheels."""
+    stub = compile_object("libcudart.so.12", "int unused;\n", "-Wl,-soname,libcudart.so.12", "-nostdlib")
+    source = '#include <stdio.h>\nint answer(void) { return puts("libcuda.so.1"); }\n'
+    needing = compile_object("needing.so", source, "-Wl,--no-as-needed", str(stub)).read_bytes()
+    alone = compile_object("alone.so", source).read_bytes()
+    assert cuda_of(judge({f"tiny/_C{EXTENSION}": needing})) == "required"
+    assert cuda_of(judge({f"tiny/_C{EXTENSION}": alone})) == "none"
+    large = {f"tiny/_C{EXTENSION}": needing + NOISE}
+    path = wheel_of(tmp_path / "large", "gputiny", "1.0", large, requires=["torch"], tag=TAG)
+    assert cuda_of(started(path)) == "required"
+
+
+def test_start_of_a_large_object_shows_what_it_needs(tmp_path: Path) -> None:
+    files = {f"tiny/_C{EXTENSION}": shared_object(needed=("libcudart.so.12", LIBC), cuda=NOISE)}
+    content = started(wheel_of(tmp_path, "gputiny", "1.0", files, tag=TAG))
+    assert content is not None
+    assert (content.cuda, content.unread) == ("required", "")
+
+
+def test_object_whose_start_shows_nothing_is_not_judged(tmp_path: Path) -> None:
+    """As after patchelf, which moves the table of names to the end."""
+    hidden = shared_object(needed=("libcudart.so.12",), versions={}, cuda=NOISE)
+    path = wheel_of(tmp_path, "gputiny", "1.0", {f"tiny/_C{EXTENSION}": hidden}, tag=TAG)
+    content = started(path)
+    assert content is not None
+    assert content.cuda == "none"
+    assert f"_C{EXTENSION} (3 MB) was not read" in content.unread
+    assert cuda_of(read_complete(path)) == "required"
+
+
+def test_removed_need_of_the_driver_is_no_need(tmp_path: Path) -> None:
+    """A removed entry leaves its name in the table, as in tilelang."""
+    large = shared_object(needed=("libcuda.so.1", LIBC), cuda=NOISE)
+    content = started(wheel_of(tmp_path, "gputiny", "1.0", {f"tiny/_C{EXTENSION}": large}, tag=TAG))
+    assert cuda_of(content) == "none"
+
+
+def test_unread_variant_for_another_rocm_does_not_limit_rocm(tmp_path: Path) -> None:
+    files = {
+        "tiny/libtiny_rocm64.so": hip("gfx90a"),
+        "tiny/libtiny_rocm70.so": shared_object(needed=("libamdhip64.so.7",), versions={}, fatbin=NOISE),
+    }
+    content = started(wheel_of(tmp_path, "gputiny", "1.0", files, tag=TAG))
+    assert content is not None
+    assert (content.rocm, "libtiny_rocm70.so" in content.unread) == ("", True)
+
+
+def test_code_of_a_large_object_is_not_judged(tmp_path: Path) -> None:
+    large = shared_object(needed=("libamdhip64.so.7", LIBC), fatbin=NOISE)
+    content = started(wheel_of(tmp_path, "gputiny", "1.0", {f"tiny/_C{EXTENSION}": large}, tag=TAG))
+    assert content is not None
+    assert (content.rocm, content.gfx) == (">=7", ())
+    assert "the GPU code of _C" in content.unread
+
+
+def test_code_objects_as_files(tmp_path: Path) -> None:
+    files = {f"tiny/{number}.co": code_object("gfx942") for number in range(20)}
+    path = wheel_of(tmp_path, "gputiny", "1.0", files)
+    first, complete = started(path), read_complete(path)
+    assert first is not None
+    assert complete is not None
+    assert (first.gfx, first.unread) == (("gfx942",), "12 of its 20 code objects were not read")
+    assert (complete.gfx, complete.unread) == (("gfx942",), "")
+
+
+# Sources
+
+
+NVIDIA = b"""urlretrieve('https://pypi.nvidia.com/gputiny')"""
+C, SETUP = {"src/tiny.c": b"int x;"}, {"setup.py": b"setup()"}
+
+
+@pytest.mark.parametrize(
+    ("name", "files", "expected"),
+    [
+        ("tiny", SETUP, (None, "")),
+        ("tiny", {**SETUP, **C}, ("none", "")),
+        ("gputiny", {**SETUP, **C}, ("none", "the name of gputiny has the word gpu")),
+        ("tiny", {**C, "setup.py": b"CUDA_HOME"}, ("none", "its setup.py has the word CUDA")),
+        ("tiny", {"setup.py": NVIDIA}, ("required", "")),
+        ("tiny", {**C, "setup.py": NVIDIA}, ("none", "its setup.py has the word nvidia")),
+        ("tiny", {"README": NVIDIA, "tests/a.cu": b"", "setup.py": b""}, (None, "")),
+        ("tiny", {"csrc/a.cu": b"x"}, ("none", "code for CUDA or HIP (a.cu); none mentions HIP")),
+        ("tiny", {"csrc/a.cu": b"USE_ROCM"}, ("none", "code for CUDA or HIP (a.cu); some mention HIP")),
+    ],
+)
+def test_source_is_refused_only_if_it_gets_a_program_for_cuda(
+    serve: RangeServer, tmp_path: Path, name: str, files: Files, expected: tuple[str | None, str]
+) -> None:
+    cuda, unread = expected
+    path = tmp_path / f"{name}-1.0.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        for member, text in files.items():
+            info = tarfile.TarInfo(f"{name}-1.0/{member}")
+            info.size = len(text)
+            archive.addfile(info, io.BytesIO(text))
+    file = file_of(serve, path)
+    content = client(serve, tmp_path / "cache").content(file, None)
+    assert (content.cuda if content else None) == cuda
+    assert (content.unread if content else "").endswith(unread)
+    assert (content is not None and content.unread != "") == (unread != "")
+    assert client(serve, tmp_path / "cache", offline=True).content(file, None) == content
+
+
+@pytest.mark.parametrize("content", [b"no archive", b""])
+def test_broken_source_is_named(serve: RangeServer, tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "tiny-1.0.tar.gz"
+    path.write_bytes(content)
+    with pytest.raises(SourceError, match=r"tiny-1.0.tar.gz cannot be read"):
+        client(serve, tmp_path / "cache").content(file_of(serve, path), None)
+
+
+@pytest.mark.parametrize(("name", "size"), [("tiny-1.0.tar.gz", 30_000_000), ("tiny", 0)])
+def test_large_source_and_commit_are_not_read(
+    serve: RangeServer, tmp_path: Path, name: str, size: int
+) -> None:
+    content = client(serve, tmp_path / "cache").content(File(name, f"{serve.url}/{name}", size=size), None)
+    assert content is not None
+    assert content.unread == "there is no wheel, and the source was not read"
+
+
+# Which wheels are opened, and what that costs
+
+
+@pytest.mark.parametrize(
+    ("file", "requires", "size", "is_opened"),
+    [
+        ("tiny-1.0-cp312-cp312-manylinux_2_28_x86_64.whl", (), 0, True),
+        ("tiny-1.0-py3-none-any.whl", (), 0, False),
+        ("tiny-1.0-py3-none-any.whl", ("torch>=2",), 0, True),
+        ("tiny-1.0-py3-none-any.whl", ("nvidia-cutlass-dsl",), 0, True),
+        ("tiny-1.0-py3-none-any.whl", ("torchmetrics",), 0, False),
+        ("tiny-1.0-py3-none-any.whl", (), 50_000_000, True),
+        ("amd_tiny-1.0-py3-none-any.whl", (), 0, True),
+        ("tiny-1.0.tar.gz", (), 0, True),
+    ],
+)
+def test_pure_wheels_are_opened_only_with_a_sign(
+    file: str, requires: tuple[str, ...], size: int, *, is_opened: bool
+) -> None:
+    metadata = Metadata(file.partition("-")[0].replace("_", "-"), "1.0", requires)
+    assert may_be_compiled(File(file, f"https://index.invalid/{file}", size=size), metadata) == is_opened
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Any:
+    with serving(tmp_path) as server:
+        yield server
+
+
+def client(server: RangeServer, cache: Path, **more: Any) -> IndexClient:
+    return IndexClient([server.url], cache=cache, **more)
+
+
+def file_of(server: RangeServer, path: Path) -> File:
+    return File(path.name, f"{server.url}/{path.name}", sha256_of(path), path.stat().st_size)
+
+
+def test_limits_of_bytes(serve: RangeServer, tmp_path: Path) -> None:
+    """A wheel with large and small objects costs at most 3.5 MB, and one without signs 0.1."""
+    noise = random.Random(2)
+    files = {
+        f"tiny/m{number}{EXTENSION}": shared_object(cuda=noise.randbytes(1_600_000)) for number in range(6)
+    }
+    files |= {
+        f"tiny/s{number}{EXTENSION}": shared_object(cuda=noise.randbytes(50_000)) for number in range(50)
+    }
+    read = {}
+    for name in ("gputiny", "tiny"):
+        path = wheel_of(tmp_path, name, "1.0", files, tag=TAG)
+        before = serve.sent
+        content = client(serve, tmp_path / "cache").content(file_of(serve, path), None)
+        assert content is not None
+        read[name] = serve.sent - before, content.unread
+    assert read["gputiny"][0] < 3_500_000
+    assert "not read" in read["gputiny"][1]
+    assert read["tiny"][0] < 100_000
+    assert read["tiny"][1] == ""
+
+
+def test_cache_saves_requests_and_changes_no_answer(serve: RangeServer, tmp_path: Path) -> None:
+    path = wheel_of(tmp_path, "gputiny", "1.0", {f"tiny/_C{EXTENSION}": CUDA}, tag=TAG)
+    file = file_of(serve, path)
+    first = client(serve, tmp_path / "cache").content(file, None)
+    sent = serve.sent
+    assert client(serve, tmp_path / "cache").content(file, None) == first
+    assert client(serve, tmp_path / "cache", offline=True).content(file, None) == first
+    assert serve.sent == sent
+    with pytest.raises(EnvironmentLacksError, match="not in the cache"):
+        client(serve, tmp_path / "empty", offline=True).content(file, None)
+    for damaged in (tmp_path / "cache").rglob("content/*"):
+        damaged.write_bytes(b"damaged")
+    assert client(serve, tmp_path / "cache").content(file, None) == first
+    assert serve.sent > sent
+
+
+def test_nothing_compiled_is_cached_too(serve: RangeServer, tmp_path: Path) -> None:
+    path = wheel_of(tmp_path, "gputiny", "1.0", {"tiny/__init__.py": b""})
+    file = file_of(serve, path)
+    assert client(serve, tmp_path / "cache").content(file, None) is None
+    sent = serve.sent
+    assert client(serve, tmp_path / "cache").content(file, None) is None
+    assert serve.sent == sent
+
+
+def test_local_and_remote_files_give_the_same_answer(serve: RangeServer, tmp_path: Path) -> None:
+    """How much is read depends on the file, not on where it is."""
+    large = shared_object(needed=("libamdhip64.so.7", LIBC), fatbin=NOISE)
+    path = wheel_of(tmp_path, "gputiny", "1.0", {f"tiny/_C{EXTENSION}": large}, tag=TAG)
+    remote = client(serve, tmp_path / "one").content(file_of(serve, path), None)
+    local = client(serve, tmp_path / "two").content(File(path.name, path.as_uri()), None)
+    assert remote == local
+    assert remote is not None
+
+
+def test_large_file_of_a_server_without_ranges_is_not_judged(
+    serve: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = wheel_of(tmp_path, "gputiny", "1.0", {f"tiny/_C{EXTENSION}": CUDA}, tag=TAG)
+    monkeypatch.setattr("builders.index_client.transport.Transport.remote_file", lambda *_: None)
+    content = client(serve, tmp_path / "cache").content(file_of(serve, path), None)
+    assert content is not None
+    assert (content.cuda, "sends only as a whole" in content.unread) == ("none", True)
+
+
+# Hostile wheels
+
+
+def test_damaged_wheel_is_an_error_that_names_the_file(serve: RangeServer, tmp_path: Path) -> None:
+    path = wheel_of(tmp_path, "gputiny", "1.0", {f"tiny/_C{EXTENSION}": CUDA}, tag=TAG)
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(SourceError, match=r"gputiny-1\.0.*not a valid wheel"):
+        client(serve, tmp_path / "cache").content(file_of(serve, path), None)
+    with pytest.raises(DamagedError):
+        read_complete(path)
+    with pytest.raises(SourceError, match="gputiny"):
+        client(serve, tmp_path / "cache").content(File(path.name, f"{serve.url}/no/{path.name}"), None)
+
+
+@pytest.mark.parametrize("data", [b"", b"not an object", b"\x7fELF", CUDA[:200], b"\x7fELF" + b"\0" * 9999])
+def test_objects_that_are_none_are_not_judged(tmp_path: Path, data: bytes) -> None:
+    path = wheel_of(tmp_path, "gputiny", "1.0", {f"tiny/_C{EXTENSION}": data}, tag=TAG)
+    for content in (started(path), read_complete(path)):
+        assert content is not None
+        assert content.cuda == "none"
+        assert content.unread
+
+
+def test_many_objects_that_need_each_other_take_little_time(tmp_path: Path) -> None:
+    files = {
+        f"tiny/lib{number}.so": shared_object(needed=[f"lib{other}.so" for other in range(0, 200, 3)])
+        for number in range(200)
+    }
+    files["tiny/lib0.so"] = CUDA
+    path = wheel_of(tmp_path, "gputiny", "1.0", files, tag=TAG)
+    before = time.process_time()
+    read_complete(path)
+    started(path)
+    assert time.process_time() - before < 10
+
+
+def test_member_that_unpacks_to_more_than_it_states(tmp_path: Path) -> None:
+    path = wheel_of(tmp_path, "gputiny", "1.0", {f"tiny/_C{EXTENSION}": CPU + bytes(40_000_000)}, tag=TAG)
+    before = time.process_time()
+    assert started(path) is not None
+    assert time.process_time() - before < 10
+
+
+def test_random_damage_raises_nothing_else(tmp_path: Path) -> None:
+    whole = wheel_of(tmp_path, "gputiny", "1.0", {f"tiny/_C{EXTENSION}": CUDA}, tag=TAG).read_bytes()
+    choose = random.Random(3)
+    for _ in range(200):
+        damaged = bytearray(whole)
+        for _ in range(choose.randint(1, 20)):
+            damaged[choose.randrange(len(damaged))] = choose.randrange(256)
+        content: BinaryIO = io.BytesIO(bytes(damaged))
+        try:
+            read_start(f"gputiny-1.0-{TAG}.whl", content)
+        except DamagedError:
+            continue
+
+
+def test_encrypted_or_unknown_compression(tmp_path: Path) -> None:
+    path = tmp_path / f"gputiny-1.0-{TAG}.whl"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_BZIP2) as archive:
+        archive.writestr(f"tiny/_C{EXTENSION}", CUDA)
+        archive.writestr(f"tiny/large{EXTENSION}", os.urandom(3_000_000))
+    content = started(path)
+    assert content is not None
+    assert "compressed by method 12" in content.unread

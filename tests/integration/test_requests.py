@@ -1,0 +1,108 @@
+"""Realistic requests, with the real index: what each answer must say, and what it must not.
+
+PyTorch's own indexes are not needed: without them, the answer says that their wheels are not locked.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import NamedTuple
+
+import pytest
+
+from matrix.cli import main
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+
+class Case(NamedTuple):
+    """A request and its answer."""
+
+    request: str
+    code: int
+    says: tuple[str, ...] = ()
+    """Texts that the answer contains."""
+    hides: tuple[str, ...] = ()
+    """Texts that it does not contain."""
+
+
+LUMI = "--site lumi-g"
+CASES = [
+    Case(
+        f"torch transformers accelerate peft trl datasets bitsandbytes deepspeed {LUMI}",
+        0,
+        ("2.9.1+rocm6.4",),
+    ),
+    Case(f"vllm {LUMI}", 0, ("already has vllm", "To use it, require vllm==0.18.0+rocm700")),
+    Case(
+        f"torch torch-geometric torch-scatter torch-sparse {LUMI}",
+        0,
+        ("648dda3", "91feaa5"),
+        ("observed not to compile",),
+    ),
+    Case(f"sglang {LUMI}", 0, ("sglang[all-hip]", "cuda-python")),
+    Case(f"jax[rocm] {LUMI}", 0, ("does not provide the extra 'rocm'", "jax[rocm7-local]")),
+    Case(f"torch==2.2.2+rocm5.7 deepspeed {LUMI} --date 2024-10-15", 0, ("0.15.1",), ("0.19",)),
+    Case("torch flash-attn deepspeed --site frontier", 0, ("2.10.0+rocm7.1",), ("2.0.4",)),
+    Case("torch deepspeed --site setonix", 0, ("recorded to have rocm 6.3",)),
+    Case("torch bitsandbytes --gfx gfx942 --site tuolumne", 0, ("recorded to have rocm 6.4",)),
+    Case("torch apex --gfx gfx942 --site tuolumne", 1, ("--base-image rocm/dev-ubuntu",)),
+    Case(f"torch flash-attn[ck] {LUMI}", 0, (), ("does not provide the extra",)),
+    Case(f"torch flash-attn[trition] {LUMI}", 2, ("Did you mean triton?",)),
+    Case(
+        f"torch deepspeed flash-attn[triton] {LUMI} "
+        "--base-image lumi-multitorch-full-u24r72f21m50t211-20260929_104918.sif",
+        0,
+        ("already has torch 2.11.0", "--keep-installed image"),
+    ),
+    Case(f"torch=2.9 {LUMI}", 2, ("Write torch==2.9.*",)),
+    Case(f"torch==2.9.5 {LUMI}", 2, ("2.9.1 and 2.10.0",)),
+    Case(f"flash-attn==2.9.0 {LUMI}", 2, ("nearest version is 2.8.4",)),
+    Case(f"torch transformer {LUMI}", 2, ("Did you mean transformers?",)),
+    Case(f"torch flsh-attn {LUMI}", 2, ("Did you mean flash-attn?",)),
+    Case(f"torch pyg-lib {LUMI}", 2, ("Did you mean pyg-lib-rocm?",)),
+    Case(f"pytorch {LUMI}", 2, ("Write torch instead",)),
+    Case(f"flash-attention {LUMI}", 2, ("Write flash-attn instead",)),
+    Case(f"torch requirements.txt {LUMI}", 2, ("Write -r requirements.txt",)),
+    Case("torch --gfx mi250x", 2, ("Did you mean gfx90a?",)),
+    Case("torch --gfx 90a", 2, ("Did you mean gfx90a?",)),
+    Case(f"torch --rocm 6.4.* {LUMI}", 0, ("2.9.1+rocm6.4",)),
+    Case(
+        f"torch liger-kernel unsloth {LUMI} --index-strategy unsafe-best-match",
+        0,
+        ("xformers",),
+        ("unsloth 2024",),
+    ),
+    Case(f"torch==2.8.0 triton==3.4.0 {LUMI}", 0, ("alias of pytorch-triton-rocm",), ("time unknown",)),
+    Case(f"torch onnxruntime-rocm {LUMI}", 0, ("1.22.2.post1", "6.4.4")),
+    Case(f"tensorflow-rocm {LUMI} --index-strategy unsafe-best-match", 0, ("2.14.0.600", "6.0.3")),
+    Case(f"cupy-rocm-7-0 {LUMI}", 0, ("7.0.2",)),
+    Case(f"torch nvidia-dali-cuda120 {LUMI}", 2, ("is for CUDA",)),
+    Case(f"torch torchao {LUMI}", 0, ("torchao", "because its GPU code is for CUDA")),
+    Case(f"torch flashinfer-python {LUMI}", 1, ("which is for CUDA", "have no wheel that can be judged")),
+    Case(f"torch tensorrt {LUMI}", 1, ("which is for CUDA", "have no wheel that can be judged")),
+    Case(f"tensorrt==8.6.1.post1 {LUMI}", 1, ("its setup.py gets the program from",)),
+    Case(f"gsplat {LUMI}", 1, ("compiles CUDA sources when it is used",)),
+    Case(f"onnxruntime-gpu {LUMI}", 0, ("runs on the CPU, because its GPU code is for CUDA",)),
+    Case(f"faiss-gpu {LUMI}", 0, ("Not judged: faiss-gpu",)),
+    Case(f"xgboost {LUMI}", 0, ("Not judged: xgboost", "nvidia-nccl")),
+    Case(f"natten {LUMI}", 0, ("Not judged: natten", "none mentions HIP")),
+    Case(f"dgl {LUMI}", 0, ("Not judged: dgl",)),
+    Case(f"jax {LUMI}", 0, ("has extras for AMD GPUs, not requested here: jax[rocm7-local]",)),
+    Case(f"jax-rocm7-plugin jax-rocm7-pjrt jax {LUMI}", 0, ("Not judged: jax-rocm7-pjrt",), ("6.4.4",)),
+    Case(
+        f"transformers peft scipy polars opencv-python pyarrow mpi4py {LUMI}",
+        0,
+        (),
+        ("Not judged", "CUDA", "on the CPU"),
+    ),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.request)
+def test_answer_says_what_matters(case: Case, capsys: pytest.CaptureFixture[str]) -> None:
+    dated = [] if "--date" in case.request else ["--date", "2026-11-23"]
+    assert main(["resolve", *shlex.split(case.request), *dated, "--no-lock"]) == case.code
+    said = "".join(capsys.readouterr())
+    assert [text for text in case.says if text not in said] == []
+    assert [text for text in case.hides if text in said] == []

@@ -1,0 +1,497 @@
+"""``matrix build-container``: plan, skipped steps, interruptions and failures.
+
+Stand-ins take the place of cotainr, Apptainer, tykky, Slurm's programs and the verification. The real ones
+are in ``tests/integration/test_cotainr.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from builders.findings import Finding
+from builders.index import Index
+from builders.task_state import TaskState
+from builders.wheel_requirements import unlocked_requirements
+from matrix.cli import main
+from matrix.commands import build_wheels, verify
+from matrix.consumers import consumer_names, container_consumers, load_consumer
+from matrix.container_plan import STEPS
+from matrix.refresh.update import Draft
+from resolver.facts.loading import load
+from resolver.facts.schema import Package, Requires
+from resolver.lock import dumps, read_lock
+from resolver.model import BaseImage, Resolution
+from tests.support.locks import built_pick, local_file, lock_of, locked_pick, with_image
+from tests.support.tiny import tiny_wheel
+
+Capture = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
+COTAINR = """#!/bin/sh
+# Stand-in for cotainr: writes the container, and counts its calls.
+echo call >> "$STANDINS/calls"
+if [ -n "$PIP_FAILS" ]; then
+    echo "Collecting torch"
+    echo "ERROR: No matching distribution found for torch==2.13.0"
+    echo "Traceback (most recent call last):"
+    for line in 1 2 3 4 5 6 7 8 9 10; do echo "  File cotainr/pack.py, line $line"; done
+    echo "ValueError: Invalid command cmd='conda env create' failed with the FATAL error: "
+    echo "subprocess.CalledProcessError: Command '['conda']' returned non-zero exit status 1."
+    exit 1
+fi
+echo "made $(wc -l < "$STANDINS/calls")" > "$2"
+"""
+SINGULARITY = """#!/bin/sh
+# Stand-in for singularity: every test and every check succeeds.
+exit 0
+"""
+CONTAINERIZE = """#!/bin/sh
+# Stand-in for tykky: new --prefix DIR ...
+mkdir -p "$3/bin" "$3/share"
+echo call >> "$STANDINS/calls"
+wc -l < "$STANDINS/calls" > "$3/share/conf.yaml"
+printf '#!/bin/sh\\n' > "$3/bin/python"
+chmod +x "$3/bin/python"
+"""
+SOUND = Finding("verify-pins", "info", "2 of 2 distributions have the locked version", "")
+DEFECT = Finding("verify-pin-missing", "error", "torch is missing", "Build the container again.")
+
+
+class Verification:
+    """A stand-in for the verification, which needs a container."""
+
+    def __init__(self) -> None:
+        self.checked: list[str] = []
+        self.findings = [SOUND]
+        self.interrupt = False
+
+    def __call__(self, context: Any) -> tuple[Any, list[Finding]]:
+        if self.interrupt:
+            raise KeyboardInterrupt
+        path = Path(context.args.image or context.args.python)
+        self.checked.append(path.name)
+        return SimpleNamespace(python="3.11.2", executable="/opt/python"), self.findings
+
+
+@pytest.fixture
+def verification(monkeypatch: Patch) -> Verification:
+    stand_in = Verification()
+    monkeypatch.setattr(verify, "verify", stand_in)
+    return stand_in
+
+
+@pytest.fixture
+def add_program(tmp_path: Path, monkeypatch: Patch) -> Callable[[str, str], None]:
+    """Return a function that puts a program on PATH, which has this machine's programs except runtimes."""
+    folder, system = tmp_path / "standins", tmp_path / "system"
+    folder.mkdir()
+    system.mkdir()
+    hidden = {"singularity", "apptainer", "sbatch", "sinfo", "squeue", "scontrol", "sacctmgr"}
+    for path in Path("/usr/bin").iterdir():
+        if path.name not in hidden:
+            (system / path.name).symlink_to(path)
+    monkeypatch.setenv("PATH", f"{folder}:{system}")
+    monkeypatch.setenv("STANDINS", str(folder))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    monkeypatch.delenv("SBATCH_ACCOUNT", raising=False)
+
+    def add(name: str, text: str) -> None:
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+
+    return add
+
+
+@pytest.fixture
+def work(tmp_path: Path, add_program: Callable[[str, str], None], verification: Verification) -> Path:
+    """Write a complete lock with two published distributions and a base image; return the directory."""
+    del verification
+    add_program("cotainr", COTAINR)
+    add_program("singularity", SINGULARITY)
+    (tmp_path / "base.sif").write_text("image")
+    files = tmp_path / "files"
+    torch = tiny_wheel(files, "torch", "2.13.0+cpu", requires=["sympy"])
+    sympy = tiny_wheel(files, "sympy", "1.14.0")
+    lock = lock_of(
+        locked_pick("torch", "2.13.0+cpu", local_file(torch)),
+        locked_pick("sympy", "1.14.0", local_file(sympy)),
+    )
+    store(with_image(lock, BaseImage(name="base", path=str(tmp_path / "base.sif"))))
+    return tmp_path
+
+
+def store(lock: Resolution) -> None:
+    Path("matrix.lock").write_text(dumps(lock))
+
+
+def made(*options: str) -> int:
+    return main(["build-container", "train.sif", *options])
+
+
+def calls(work: Path) -> int:
+    file = work / "standins" / "calls"
+    return len(file.read_text().splitlines()) if file.exists() else 0
+
+
+def test_container_is_made_from_files_of_lock(
+    work: Path, capsys: Capture, verification: Verification
+) -> None:
+    assert made() == 0
+    output = capsys.readouterr()
+    assert output.out.splitlines()[-1] == "train.sif is ready: 2 distributions, verified."
+    assert [line[:4] for line in output.err.splitlines() if line[1:3] == "/6"] == ["4/6 ", "5/6 ", "6/6 "]
+    assert Path("train.sif").read_text() == "made 1\n"
+    lines = Path("train.sif.files", "env.yml").read_text()
+    assert "--no-index" in lines
+    names = {path.name for path in Path("train.sif.files", "wheels").iterdir()}
+    assert names == {"torch-2.13.0+cpu-py3-none-any.whl", "sympy-1.14.0-py3-none-any.whl"}
+    assert verification.checked == ["train.sif"]
+    assert not Path("train.sif.files", "train.sif").exists()
+    assert not (work / "index").exists()
+
+
+def test_dry_run_prints_plan_and_writes_nothing(work: Path, capsys: Capture) -> None:
+    before = {path for path in work.rglob("*") if "standins" not in path.parts and "cache" not in path.parts}
+    assert made("--dry-run") == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[0].startswith("train.sif: torch 2.13.0+cpu, python 3.")
+    assert [line.split()[0] for line in out.splitlines()[1:7]] == [*STEPS]
+    assert "2 files to download" in out
+    assert "everything in it is published" in out
+    after = {path for path in work.rglob("*") if "standins" not in path.parts and "cache" not in path.parts}
+    assert after == before
+    assert calls(work) == 0
+    assert made("--dry-run", "--format", "json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["status"], len(document["steps"])) == ("planned", 6)
+
+
+def test_dry_run_needs_no_lock_and_no_image(work: Path, capsys: Capture) -> None:
+    (work / "matrix.lock").unlink()
+    words = ("torch", "bitsandbytes", "--site", "lumi-g", "--date", "2026-03-01", "--dry-run")
+    assert made(*words) == 0
+    assert "write matrix.lock" in capsys.readouterr().out
+    assert made("apex", *words) == 0
+    output = capsys.readouterr()
+    assert "1 to build" in output.out
+    assert "lumi-multitorch" in output.err
+    assert not (work / "matrix.lock").exists()
+    assert not (work / "train.sif.files").exists()
+
+
+def test_second_run_does_nothing(work: Path, capsys: Capture, verification: Verification) -> None:
+    assert made() == 0
+    capsys.readouterr()
+    assert made() == 0
+    output = capsys.readouterr()
+    assert output.out == "Nothing to do: train.sif is up to date, verified.\n"
+    assert output.err == ""
+    assert (calls(work), len(verification.checked)) == (1, 1)
+    assert made("--dry-run") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(line.endswith("(up to date)") for line in lines) == len(STEPS)
+
+
+def change_image(work: Path) -> None:
+    (work / "base.sif").write_text("another image")
+
+
+def change_lock(work: Path) -> None:
+    lock = read_lock(Path("matrix.lock"))
+    wheel = tiny_wheel(work / "files", "mpmath", "1.3.0")
+    store(replace(lock, picks=(*lock.picks, locked_pick("mpmath", "1.3.0", local_file(wheel)))))
+
+
+def remove_container(_: Path) -> None:
+    Path("train.sif").unlink()
+
+
+def replace_container(_: Path) -> None:
+    Path("train.sif").write_text("made by hand, with another size")
+
+
+@pytest.mark.parametrize("change", [change_image, change_lock, remove_container, replace_container])
+def test_changed_input_makes_container_again(work: Path, change: Callable[[Path], None]) -> None:
+    assert made() == 0
+    change(work)
+    assert made() == 0
+    assert calls(work) == 2
+    assert Path("train.sif").read_text() == "made 2\n"
+
+
+def test_file_that_left_lock_leaves_wheelhouse(work: Path) -> None:
+    assert made() == 0
+    lock = read_lock(Path("matrix.lock"))
+    store(replace(lock, picks=tuple(pick for pick in lock.picks if pick.name != "sympy")))
+    assert made() == 0
+    assert [path.name for path in Path("train.sif.files", "wheels").iterdir()] == [
+        "torch-2.13.0+cpu-py3-none-any.whl"
+    ]
+    assert calls(work) == 2
+
+
+def test_defective_container_replaces_nothing(
+    work: Path, capsys: Capture, verification: Verification
+) -> None:
+    Path("train.sif").write_text("older")
+    verification.findings = [DEFECT]
+    for _ in range(2):
+        assert made() == 1
+        output = capsys.readouterr()
+        assert "torch is missing" in output.out
+        assert output.err.splitlines()[-1].startswith("train.sif was not changed. The new container is ")
+        assert Path("train.sif").read_text() == "older"
+    assert calls(work) == 1  # the same container is verified again
+    verification.findings = [SOUND]
+    assert made() == 0
+    assert Path("train.sif").read_text() == "made 1\n"
+
+
+def test_interrupted_verification_continues_without_new_container(
+    work: Path, verification: Verification, capsys: Capture
+) -> None:
+    verification.interrupt = True
+    assert made() == 130
+    assert not Path("train.sif").exists()
+    verification.interrupt = False
+    capsys.readouterr()
+    assert made() == 0
+    lines = capsys.readouterr().out.splitlines()
+    unchanged = [line.split()[0] for line in lines if line.endswith("(up to date)")]
+    assert unchanged == [name for name in STEPS if name != "verify"]
+    assert (calls(work), Path("train.sif").read_text()) == (1, "made 1\n")
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_unverified_container_is_verified_later(
+    work: Path, capsys: Capture, verification: Verification
+) -> None:
+    assert made("--no-verify") == 0
+    assert capsys.readouterr().out.endswith("train.sif is ready: 2 distributions, not verified.\n")
+    assert verification.checked == []
+    assert made() == 0
+    assert (calls(work), verification.checked) == (1, ["train.sif"])
+
+
+def test_cause_of_failed_container_is_last(work: Path, capsys: Capture, monkeypatch: Patch) -> None:
+    monkeypatch.setenv("PIP_FAILS", "1")
+    Path("train.sif").write_text("older")
+    assert made() == 1
+    error = capsys.readouterr().err.partition("error: ")[2]
+    assert error.splitlines()[0] == "Making train.sif with cotainr failed with exit code 1."
+    causes = error.partition("\n  Log: ")[0].splitlines()[1:]
+    assert causes == ["    ERROR: No matching distribution found for torch==2.13.0"]
+    assert "network" not in error
+    assert "File cotainr/pack.py" not in error
+    assert Path("train.sif").read_text() == "older"
+    monkeypatch.delenv("PIP_FAILS")
+    assert made() == 0
+    assert Path("train.sif").read_text() == "made 2\n"
+    del work
+
+
+def at_lumi(lock: Resolution) -> Resolution:
+    return replace(lock, target=replace(lock.target, site="lumi-g"))
+
+
+@pytest.mark.parametrize(
+    ("site", "hint"), [("lumi-g", "module load LUMI cotainr"), ("local", "pipx install")]
+)
+def test_missing_cotainr_is_reported_before_anything_is_fetched(
+    work: Path, capsys: Capture, site: str, hint: str
+) -> None:
+    (work / "standins" / "cotainr").unlink()
+    lock = read_lock(Path("matrix.lock"))
+    store(replace(lock, target=replace(lock.target, site=site)))
+    assert made() == 3
+    error = capsys.readouterr().err
+    assert "cotainr is not on PATH" in error
+    assert hint in error
+    assert not (work / "cache" / "matrix" / "wheels").exists()
+    assert made("--dry-run") == 0
+
+
+def test_name_of_package_is_no_container(work: Path, capsys: Capture) -> None:
+    assert main(["build-container", "apex", "deepspeed"]) == 2
+    assert "'apex' does not end in .sif" in capsys.readouterr().err
+    (work / "folder.sif").mkdir()
+    assert main(["build-container", "folder.sif"]) == 2
+    assert "is a directory" in capsys.readouterr().err
+
+
+def test_environment_of_tykky_is_replaced(
+    work: Path, add_program: Callable[[str, str], None], verification: Verification
+) -> None:
+    add_program("conda-containerize", CONTAINERIZE)
+    words = ["build-container", "env", "--for", "tykky"]
+    assert main(words) == 0
+    assert Path("env", "share", "conf.yaml").read_text().strip() == "1"
+    assert verification.checked == ["python"]
+    assert main(words) == 0
+    assert calls(work) == 1
+    change_lock(work)
+    assert main(words) == 0
+    assert Path("env", "share", "conf.yaml").read_text().strip() == "2"
+    assert {path.name for path in Path("env.files").iterdir()}.isdisjoint({"env", "old"})
+
+
+def test_other_directory_is_not_replaced(work: Path, capsys: Capture) -> None:
+    (work / "mine").mkdir()
+    (work / "mine" / "thesis.txt").touch()
+    assert main(["build-container", "mine", "--for", "tykky"]) == 2
+    assert "is not an environment of this kind" in capsys.readouterr().err
+    assert (work / "mine" / "thesis.txt").exists()
+
+
+def test_consumers_with_one_result_are_offered() -> None:
+    offered = {name for name in consumer_names() if load_consumer(name).maker}
+    assert offered == {*container_consumers()} == {"apptainer", "cotainr", "tykky", "venv"}
+
+
+@pytest.fixture
+def to_build(monkeypatch: Patch) -> list[Any]:
+    """Let the lock build one wheel; return the executors and contexts that a build gets."""
+    wheel = TaskState(key="k", name="apex", version="1.0", state="to build", why="new")
+    builds: list[Any] = []
+    task = SimpleNamespace(wheel=None)
+
+    def planned(*_: object) -> tuple[list[Any], list[TaskState]]:
+        return [task], [wheel]
+
+    def build(_: object, wheels: list[TaskState], __: object, executor: Any, context: Any) -> int:
+        builds.append((executor.name if executor else "local", context.settings.account))
+        task.wheel, wheels[0].state = Path("apex.whl"), "built"
+        return 0
+
+    monkeypatch.setattr(build_wheels, "planned_wheels", planned)
+    monkeypatch.setattr(build_wheels, "build_missing", build)
+    return builds
+
+
+SINFO = "#!/bin/sh\necho small-g\n"
+CONFIG = "#!/bin/sh\necho 'AccountingStorageEnforce = associations,limits,qos'\n"
+
+
+@pytest.fixture
+def login_node(work: Path, add_program: Callable[[str, str], None]) -> Path:
+    """Put Slurm's programs on PATH, and use a lock of LUMI; return the directory."""
+    for name in ("sbatch", "squeue", "sacctmgr", "srun"):
+        add_program(name, '#!/bin/sh\nwhile [ "$1" != bash ] && [ $# -gt 0 ]; do shift; done\nexec "$@"\n')
+    add_program("sinfo", SINFO)
+    add_program("scontrol", CONFIG)
+    store(at_lumi(read_lock(Path("matrix.lock"))))
+    return work
+
+
+def test_wheels_are_built_in_jobs_on_login_node(
+    login_node: Path, to_build: list[Any], capsys: Capture, monkeypatch: Patch
+) -> None:
+    (login_node / "matrix.toml").write_text('account = "project_1"\n')
+    assert made("--dry-run") == 0
+    out = capsys.readouterr().out
+    assert "in Slurm jobs, partition small-g, account project_1" in out
+    assert "with cotainr, srun -A project_1 -p debug" in out
+    assert made() == 0
+    assert to_build == [("slurm", "project_1")]
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    assert made("--dry-run") == 0
+    assert "Slurm" not in capsys.readouterr().out.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "options", [["--executor", "local"], ["--time-limit", "2h"]], ids=["asked", "with a time limit"]
+)
+def test_wheels_are_built_here_if_asked(
+    login_node: Path, to_build: list[Any], capsys: Capture, options: list[str]
+) -> None:
+    assert made(*options) == 0
+    assert to_build == [("local", "")]
+    assert "srun" not in capsys.readouterr().out
+    del login_node
+
+
+def test_other_cluster_is_not_the_site(
+    login_node: Path, to_build: list[Any], add_program: Callable[[str, str], None]
+) -> None:
+    add_program("sinfo", "#!/bin/sh\necho other\n")
+    assert made() == 0
+    assert to_build == [("local", "")]
+    del login_node
+
+
+def test_missing_account_shows_line_to_add(
+    login_node: Path, to_build: list[Any], capsys: Capture, monkeypatch: Patch
+) -> None:
+    assert made() == 2
+    assert 'account = "project_465000001"' in capsys.readouterr().err
+    assert to_build == []
+    assert not (login_node / "cache" / "matrix" / "wheels").exists()
+    monkeypatch.setenv("SBATCH_ACCOUNT", "project_2")
+    assert made() == 0
+    assert [name for name, _ in to_build] == ["slurm"]
+
+
+def test_silent_slurm_is_reported_before_start(
+    login_node: Path, to_build: list[Any], capsys: Capture, add_program: Callable[[str, str], None]
+) -> None:
+    for name in ("sinfo", "squeue"):
+        add_program(name, "#!/bin/sh\nexit 1\n")
+    assert made() == 3
+    error = capsys.readouterr().err
+    assert "Nothing was started" in error
+    assert "--executor local" in error
+    assert to_build == []
+    del login_node
+
+
+def test_failed_build_ends_before_container(work: Path, to_build: list[Any], monkeypatch: Patch) -> None:
+    monkeypatch.setattr(build_wheels, "build_missing", lambda *_: 1)
+    assert made() == 1
+    assert calls(work) == 0
+    assert to_build == []
+
+
+def test_incomplete_lock_names_hidden_sources(work: Path, capsys: Capture, monkeypatch: Patch) -> None:
+    lock = read_lock(Path("matrix.lock"))
+    store(replace(lock, left_open=("einops>=0.8",)))
+    hidden = Path(os.__file__).parent  # neither in /tmp nor in /var/tmp
+    monkeypatch.setenv("PIP_FIND_LINKS", str(hidden))
+    assert made("--offline") == 0
+    error = capsys.readouterr().err
+    assert f"cannot see {hidden.as_uri()}" in error
+    assert "The lock leaves to pip: einops>=0.8." in error
+    assert "--no-index" not in Path("train.sif.files", "env.yml").read_text()
+    del work
+
+
+def test_requirements_of_wheels_become_facts(tmp_path: Path) -> None:
+    wheel = tiny_wheel(
+        tmp_path,
+        "apex",
+        "1.0+cpu",
+        requires=["torch==2.13.0+cpu", "einops>=0.8", "tqdm", "docopt; sys_platform == 'win32'", "sympy>=2"],
+    )
+    Index(tmp_path / "index").publish(wheel, {})
+    lock = lock_of(
+        built_pick("apex", wheel_version="1.0+cpu"),
+        locked_pick("torch", "2.13.0+cpu"),
+        locked_pick("sympy", "1.14.0"),
+    )
+    rows = unlocked_requirements(lock, {"apex": [wheel]}, load())
+    required = {(row.on, row.versions) for row in rows if isinstance(row, Requires)}
+    assert required == {("einops", (">=0.8",)), ("tqdm", (">=0",)), ("sympy", (">=2",))}
+    assert {row.name for row in rows if isinstance(row, Package)} == {"einops", "tqdm", "sympy"}
+    draft = Draft(tmp_path / "requirements.toml", [])
+    draft.replace(rows, draft.load())
+    assert draft.write()
+    catalog = load([tmp_path / "requirements.toml"])
+    (row,) = (row for row in catalog.requires if row.on == "einops")
+    assert (row.package, row.releases, row.backend, row.kind) == ("apex", "==1.0", "cpu", "run")

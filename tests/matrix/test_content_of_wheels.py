@@ -1,0 +1,156 @@
+"""Wheels of an index that do not fit: what resolve, fetch and verify do with them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from matrix.cli import main
+from resolver.lock import read_lock
+from tests.builders.bundles import HOST, PREFIX, code_object, padded, plain
+from tests.support.elf import shared_object
+from tests.support.tiny import wheel_of
+
+Capture = pytest.CaptureFixture[str]
+TAG = "py3-none-manylinux_2_28_x86_64"
+EXTENSION = "_ops.abi3.so"
+CUDA = shared_object(needed=("libcudart.so.12", "libc.so.6"))
+
+
+class Published:
+    """An index in a directory."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def publish(self, name: str, version: str, data: bytes) -> None:
+        folder = self.root / name
+        wheel_of(folder, name, version, {f"{name}/{EXTENSION}": data}, tag=TAG)
+        links = [
+            f'<a href="{path.name}#sha256={hashlib.sha256(path.read_bytes()).hexdigest()}">{path.name}</a>'
+            for path in sorted(folder.glob("*.whl"))
+        ]
+        (folder / "index.html").write_text(f"<!DOCTYPE html><html><body>{''.join(links)}</body></html>")
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Published:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_INDEX_URL", (tmp_path / "simple").as_uri())
+    monkeypatch.delenv("PIP_NO_INDEX")
+    published = Published(tmp_path / "simple")
+    published.publish("thing", "1.0", shared_object())
+    published.publish("thing", "2.0", CUDA)  # nothing but the object shows it
+    return published
+
+
+RESOLVE = ["resolve", "thing", "--site", "lumi-g", "--date", "2026-11-20", "-q"]
+
+
+def fetched(capsys: Capture, code: int) -> dict[str, Any]:
+    capsys.readouterr()
+    assert main(["fetch", "--format", "json"]) == code
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return document
+
+
+def version() -> str:
+    return read_lock(Path("matrix.lock")).version_of("thing")
+
+
+@pytest.mark.usefixtures("index")
+def test_fetched_wheel_that_requires_cuda_is_excluded(capsys: Capture) -> None:
+    assert main(RESOLVE) == 0
+    assert version() == "2.0"
+    (item,) = fetched(capsys, 1)["missing"]
+    assert (item["name"], item["id"]) == ("thing", "audit")
+    assert f"requires CUDA: thing/{EXTENSION} needs libcudart.so.12" in item["message"]
+    assert "matrix resolve" in item["hint"]
+    assert "thing!=2.0" in item["hint"]
+    (excluded,) = read_lock(Path("matrix.lock")).request.excluded
+    assert (excluded.name, excluded.version, "CUDA" in excluded.evidence) == ("thing", "2.0", True)
+    assert main(RESOLVE) == 0
+    assert version() == "1.0"
+    assert fetched(capsys, 0)["missing"] == []
+
+
+@pytest.mark.usefixtures("index")
+def test_the_answer_of_the_cache_is_the_same(capsys: Capture) -> None:
+    assert main(RESOLVE) == 0
+    first = fetched(capsys, 1)["missing"]
+    assert fetched(capsys, 1)["missing"] == first
+
+
+@pytest.mark.usefixtures("index")
+def test_without_content_check_nothing_is_judged(capsys: Capture) -> None:
+    assert main([*RESOLVE, "--no-content-check"]) == 0
+    assert fetched(capsys, 0)["missing"] == []
+
+
+@pytest.mark.usefixtures("index")
+def test_other_backend_is_not_judged(capsys: Capture) -> None:
+    assert main(["resolve", "thing", "--backend", "cpu", "-q"]) == 0
+    assert fetched(capsys, 0)["missing"] == []
+
+
+def test_code_for_other_gpus_only_is_reported(index: Published, capsys: Capture) -> None:
+    bundle = padded(plain([HOST, (PREFIX + "gfx1030", code_object("gfx1030"))]))
+    index.publish("thing", "3.0", shared_object(fatbin=bundle))
+    assert main([*RESOLVE, "thing==3.0"]) == 0
+    assert "contains code for gfx1030, but not for gfx90a" in fetched(capsys, 1)["missing"][0]["message"]
+
+
+def test_learned_need_of_cuda_is_enforced(index: Published, capsys: Capture) -> None:
+    path = next((index.root / "thing").glob("thing-2.0-*.whl"))
+    assert main(["catalog", "learn", str(path), "--apply", "-q"]) == 0
+    learned = [*RESOLVE, "--no-content-check", "--catalog", "catalog/learned.toml"]
+    assert main(learned) == 0
+    assert version() == "1.0"
+    capsys.readouterr()
+    assert main([*learned, "thing==2.0"]) == 1
+    assert "requires CUDA" in " ".join(capsys.readouterr().out.split()).replace(
+        "require CUDA", "requires CUDA"
+    )
+
+
+def installed(tmp_path: Path, *wheels: Path) -> str:
+    """Create an environment with the files of wheels, and return its Python."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "env")], check=True)
+    (packages,) = tmp_path.glob("env/lib/python3*/site-packages")
+    for wheel in wheels:
+        subprocess.run([sys.executable, "-m", "zipfile", "-e", str(wheel), str(packages)], check=True)
+    return str(tmp_path / "env" / "bin" / "python")
+
+
+@pytest.mark.slow
+def test_verify_without_lock_names_wheels_that_require_cuda(
+    index: Published, tmp_path: Path, capsys: Capture
+) -> None:
+    index.publish("sound", "1.0", shared_object())
+    wheels = [next(index.root.rglob(pattern)) for pattern in ("thing-2.0-*.whl", "sound-*.whl")]
+    python = installed(tmp_path, *wheels)
+    assert main(["verify", "--python", python, "--format", "json"]) == 1
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    (finding,) = [one for one in findings if one["id"] == "verify-does-not-fit"]
+    assert finding["message"] == f"thing 2.0 requires CUDA: thing/{EXTENSION} needs libcudart.so.12."
+    assert not list((tmp_path / "cache").rglob("thing-*"))
+
+
+@pytest.mark.slow
+def test_verify_excludes_what_does_not_fit_its_lock(
+    index: Published, tmp_path: Path, capsys: Capture
+) -> None:
+    assert main(RESOLVE) == 0
+    python = installed(tmp_path, next(index.root.rglob("thing-2.0-*.whl")))
+    capsys.readouterr()
+    assert main(["verify", "--python", python, "--format", "json"]) == 1
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    assert "verify-does-not-fit" in [one["id"] for one in findings]
+    assert [one.version for one in read_lock(Path("matrix.lock")).request.excluded] == ["2.0"]

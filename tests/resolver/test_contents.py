@@ -1,0 +1,495 @@
+"""What the wheels of package indexes contain, as a reason to choose or to refuse a release."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from resolver.content import Content, ExcludedFile, Judgement, judged
+from resolver.errors import EnvironmentLacksError, InternalError, SourceError
+from resolver.facts.catalog import Catalog
+from resolver.facts.loading import load
+from resolver.indexes import File, Metadata
+from resolver.lock import dumps, read_lock
+from resolver.model import Conflict, Resolution
+from resolver.rejected import rejected_in_open_world
+from resolver.resolve import resolve, solve
+from resolver.versions import satisfies
+from tests.resolver.solve_helpers import ask
+from tests.support.indexes import FakeIndexes, FakeRelease
+
+WHEELS = ("cp312-cp312-manylinux_2_28_x86_64", "cp311-cp311-manylinux_2_28_x86_64")
+SDIST = FakeRelease(wheels=(), sdist=True)
+KNOWN = 'status = "observed"\nsource = "somewhere"\n'
+PACKAGE = f'[[package]]\nname = "a"\ntitle = "x"\npypi = "same"\n{KNOWN}'
+
+PLAIN = Content("a.so needs nothing of a GPU")
+CUDA = Content("a.so needs libcudart.so.12", cuda="required")
+FALLBACK = Content("a.so opens libcudart.so.12", cuda="optional")
+UNREAD = Content("a.so has a suspicious name", unread="a.so is larger than 40 MB")
+OF_ROCM = {
+    line: Content(f"a.so needs libamdhip64.so.{line}", rocm=f">={line},<{line + 1}", gfx=("gfx90a",))
+    for line in (6, 7, 99)
+}
+OTHER_GPU = Content("a.so", gfx=("gfx942",))
+
+Projects = Mapping[str, Mapping[str, FakeRelease]]
+
+
+@pytest.fixture(scope="module")
+def catalog() -> Catalog:
+    return load()
+
+
+def compiled(content: Content | None, *requires: str, **fields: Any) -> FakeRelease:
+    """Return a release with wheels for two Pythons."""
+    return FakeRelease(requires=requires, content=content, **{"wheels": WHEELS, **fields})
+
+
+def releases(*contents: Content | None) -> dict[str, FakeRelease]:
+    """Return compiled releases 1, 2 and so on, the oldest first."""
+    return {str(number): compiled(content) for number, content in enumerate(contents, start=1)}
+
+
+def found(
+    catalog: Catalog, projects: Projects | FakeIndexes, text: str = "a", **options: Any
+) -> Resolution | None:
+    """Return the answer for an MI250X with the driver of ROCm 6.3; None if the request is refused."""
+    indexes = projects if isinstance(projects, FakeIndexes) else FakeIndexes(projects)
+    fields = {name: options.pop(name) for name in ("no_content_check", "excluded") if name in options}
+    target = {"site": "local", "backend": "rocm", "gfx": ["gfx90a"], "driver": "6.3", **options}
+    outcome = solve(catalog, replace(ask(catalog, text, **target), **fields), indexes)
+    return outcome if isinstance(outcome, Resolution) else None
+
+
+def state(resolution: Resolution | None, name: str = "a") -> str:
+    """Return version and state of a distribution; ``refused`` without a resolution."""
+    pick = resolution.pick(name) if resolution else None
+    return f"{pick.version} {pick.content.state if pick.content else 'pure'}" if pick else "refused"
+
+
+# One release.
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (None, "1 pure"),
+        (PLAIN, "1 fits"),
+        (CUDA, "refused"),
+        (replace(CUDA, unread="b.so"), "refused"),
+        (replace(CUDA, rocm=">=6", gfx=("gfx90a",)), "refused"),
+        (FALLBACK, "1 fits"),
+        (UNREAD, "1 not-judged"),
+        (replace(UNREAD, gfx=("gfx942",)), "1 not-judged"),
+        (OF_ROCM[99], "refused"),
+        (OF_ROCM[6], "1 fits"),
+        (replace(OF_ROCM[6], unread="b.so"), "1 not-judged"),
+        (replace(OF_ROCM[99], unread="b.so"), "refused"),
+        (OTHER_GPU, "refused"),
+        (replace(OTHER_GPU, gfx=("gfx942", "gfx90a:xnack-")), "1 fits"),
+        (replace(OTHER_GPU, gfx=("gfx90a:xnack+",)), "refused"),
+        (replace(OTHER_GPU, gfx=("gfx9-generic",)), "refused"),
+        (replace(OTHER_GPU, gfx=("amdgcnspirv",)), "1 fits"),
+    ],
+)
+def test_content_decides_about_a_release(catalog: Catalog, content: Content | None, expected: str) -> None:
+    for asked in ("a", "b"):  # requested, or required by something else
+        projects = {"a": releases(content), "b": {"1": FakeRelease(requires=["a"])}}
+        resolution = found(catalog, projects, asked)
+        assert state(resolution) == expected
+        if resolution and content and content.rocm:
+            assert satisfies(resolution.version_of("rocm"), content.rocm)
+
+
+@pytest.mark.parametrize("gfx", [["gfx90a"], ["gfx942"], ["gfx90a", "gfx942"]])
+@pytest.mark.parametrize("code", [("gfx90a",), ("gfx942",), ("gfx942", "gfx90a"), ("gfx9-4-generic",)])
+def test_every_architecture_of_the_target_needs_code(
+    catalog: Catalog, gfx: Sequence[str], code: tuple[str, ...]
+) -> None:
+    has = {"gfx90a": "gfx90a" in code, "gfx942": bool({"gfx942", "gfx9-4-generic"} & {*code})}
+    resolution = found(catalog, {"a": releases(replace(OTHER_GPU, gfx=code))}, gfx=gfx)
+    assert state(resolution) == ("1 fits" if all(has[one] for one in gfx) else "refused")
+
+
+def test_cuda_with_fallback_is_a_warning(catalog: Catalog) -> None:
+    both = replace(FALLBACK, gfx=("gfx90a",))
+    resolution = found(catalog, {"a": releases(FALLBACK), "b": releases(both)}, "a b")
+    assert resolution is not None
+    warnings = [text for text in resolution.warnings if "runs on the CPU" in text]
+    assert warnings == ["a 1 runs on the CPU, because its GPU code is for CUDA: a.so opens libcudart.so.12."]
+
+
+def test_one_line_names_what_is_not_judged(catalog: Catalog) -> None:
+    projects = {"a": releases(UNREAD), "b": releases(PLAIN), "c": {"1": SDIST}, "d": releases(UNREAD)}
+    resolution = found(catalog, projects, "a b c d")
+    assert resolution is not None
+    lines = [text for text in resolution.warnings if text.startswith("Not judged")]
+    source = "there is no wheel, and the source was not read"
+    assert lines == [f"Not judged: a, d (a.so is larger than 40 MB); c ({source})."]
+
+
+@pytest.mark.parametrize("options", [{"no_content_check": True}, {"site": "lumi-c", "backend": "cpu"}])
+def test_nothing_is_read_without_the_check_or_a_gpu(catalog: Catalog, options: dict[str, Any]) -> None:
+    indexes = FakeIndexes({"a": releases(CUDA)})
+    is_cpu = options.get("backend") == "cpu"
+    resolution = found(catalog, indexes, **({"gfx": [], "driver": None} if is_cpu else {}) | options)
+    assert (state(resolution), indexes.judged) == ("1 pure", [])
+    assert resolution is not None
+    assert any("not checked" in text for text in resolution.warnings) is not is_cpu
+
+
+# Several releases.
+
+
+def test_platform_follows_the_content_of_what_it_must_have(catalog: Catalog) -> None:
+    """With a driver for both, the newest ROCm that the wheel works with is chosen."""
+    for line in (6, 7):
+        resolution = found(catalog, {"a": releases(OF_ROCM[line])}, "torch a", driver="6.4")
+        assert state(resolution) == "1 fits"
+        assert resolution is not None
+        assert resolution.version_of("rocm").startswith(f"{line}.")
+
+
+_NEEDS = {"rocm": ">=99", "gfx": "gfx90a"}
+
+
+@pytest.mark.parametrize("asked", ["a", "a torch", "b torch"])
+@pytest.mark.parametrize("line", [6, 99])
+def test_release_that_needs_another_rocm_is_not_replaced_by_an_unknown_need(
+    asked: str, line: int, overlay: Callable[[str], Path]
+) -> None:
+    """The catalog knows the newest release only; the older one needs the same, and is read."""
+    row = '[[requires]]\npackage = "a"\nreleases = "==2"\n'
+    rocm, gfx = (f'{row}on = "{on}"\nversions = ["{text}"]\n{KNOWN}' for on, text in _NEEDS.items())
+    indexes = FakeIndexes({"a": releases(OF_ROCM[line], None), "b": {"1": FakeRelease(requires=["a"])}})
+    resolution = found(load([overlay(PACKAGE + rocm + gfx)]), indexes, asked)
+    assert {file.partition("-cp")[0] for file in indexes.judged} >= {"a-1"}
+    assert state(resolution) == ("refused" if line == 99 else "1 fits")
+
+
+CONTENTS = st.sampled_from([None, PLAIN, CUDA, FALLBACK, UNREAD, OTHER_GPU])
+
+
+def expected_of(contents: Sequence[Content | None]) -> str:
+    """Return the preferred release: the newest that fits; after three unknown ones the newest of these."""
+    unknown = []
+    for number in range(len(contents), 0, -1):
+        content = contents[number - 1]
+        here = judged(content, ["gfx90a"]).state if content else "pure"
+        if here == "not-judged":
+            unknown.append(f"{number} not-judged")
+        elif here != "does-not-fit" and len(unknown) < 3:
+            return f"{number} {here}"
+    return unknown[0] if unknown else "refused"
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(CONTENTS, min_size=1, max_size=6), st.booleans())
+def test_newest_release_that_fits_comes_before_unknown_ones(
+    contents: list[Content | None], is_requested: bool
+) -> None:
+    indexes = FakeIndexes({"a": releases(*contents), "b": {"1": FakeRelease(requires=["a"])}})
+    resolution = found(load(), indexes, "a" if is_requested else "b")
+    assert state(resolution) == expected_of(contents)
+    assert len(indexes.judged) == len({*indexes.judged})
+
+
+def test_requested_release_is_used_though_it_is_unknown(catalog: Catalog) -> None:
+    projects = {"a": releases(PLAIN, UNREAD)}
+    passed = found(catalog, projects)
+    assert state(passed) == "1 fits"
+    assert passed is not None
+    (text,) = [text for text in passed.warnings if text.startswith("a 1 was chosen")]
+    pin = text.rpartition(" ")[2].rstrip(".")
+    assert state(found(catalog, projects, pin)) == "2 not-judged"
+
+
+@pytest.mark.parametrize("unfit", [1, 9, 10, 30])
+def test_few_releases_of_a_project_are_read(catalog: Catalog, unfit: int) -> None:
+    indexes = FakeIndexes({"a": releases(PLAIN, *[CUDA] * unfit)})
+    assert state(found(catalog, indexes)) == ("1 fits" if unfit < 10 else "refused")
+    assert len(indexes.judged) == min(unfit + 1, 10)
+    assert state(found(catalog, indexes, "a==1")) == "1 fits"
+
+
+def test_only_the_release_of_an_answer_is_read(catalog: Catalog) -> None:
+    """The metadata of release 3 excludes it, so its content does not matter."""
+    offered = {"1": compiled(PLAIN), "2": compiled(PLAIN), "3": compiled(CUDA, "missing")}
+    indexes = FakeIndexes({"a": offered, "b": releases(PLAIN)})
+    assert state(found(catalog, indexes, "a b")) == "2 fits"
+    assert sorted(name.partition("-cp")[0] for name in indexes.judged) == ["a-2", "b-1"]
+
+
+class _ByPython(FakeIndexes):
+    """Indexes whose wheels for Python 3.12 require CUDA."""
+
+    def content(self, file: File, metadata: Metadata | None) -> Content | None:
+        super().content(file, metadata)
+        return CUDA if "cp312" in file.name else PLAIN
+
+
+@pytest.mark.parametrize(("python", "expected"), [("3.12", "refused"), ("3.11", "1 fits")])
+def test_file_of_the_chosen_python_is_read(catalog: Catalog, python: str, expected: str) -> None:
+    """Python is decided after the release, by something else."""
+    interpreter = f"cp{python.replace('.', '')}"
+    indexes = _ByPython({"a": releases(None), "b": {"1": FakeRelease(wheels=[f"{interpreter}-none-any"])}})
+    resolution = found(catalog, indexes, "a b")
+    assert state(resolution) == expected
+    read = [name for name in indexes.judged if name.startswith("a")]
+    assert read == [f"a-1-{interpreter}-{interpreter}-manylinux_2_28_x86_64.whl"]
+    if resolution:
+        assert resolution.version_of("python") == python
+
+
+# Sdists.
+
+
+@pytest.mark.parametrize("newer", [compiled(CUDA), FakeRelease(requires=["nvidia-cudnn-cu12"])])
+def test_sdist_of_a_project_for_cuda_is_refused(catalog: Catalog, newer: FakeRelease) -> None:
+    indexes = FakeIndexes({"a": {**dict.fromkeys(("1.0", "1.1", "1.2"), SDIST), "2": newer}})
+    assert state(found(catalog, indexes)) == "refused"
+    assert indexes.read.count("a==1.2") == 1
+    assert "a==1.1" not in indexes.read  # none of them is any better
+    assert state(found(catalog, indexes, "a<2")) == "1.2 not-judged"
+    with_wheel = {"a": {"1.0": compiled(PLAIN), "1.1": SDIST, "2": newer}}
+    assert state(found(catalog, with_wheel)) == "1.0 fits"
+
+
+def test_sdist_of_a_project_for_cuda_is_refused_where_there_is_no_wheel(catalog: Catalog) -> None:
+    """Another Python has a wheel, which fits."""
+    both = compiled(PLAIN, wheels=["cp311-cp311-manylinux_2_28_x86_64"], sdist=True)
+    resolution = found(catalog, {"a": {"1": both, "2": FakeRelease(requires=["nvidia-cudnn-cu12"])}})
+    assert state(resolution) == "1 fits"
+    assert resolution is not None
+    assert resolution.version_of("python") == "3.11"
+    only = FakeRelease(wheels=["cp312-none-any"])
+    projects = {"a": {"1": both, "2": FakeRelease(requires=["nvidia-cudnn-cu12"])}, "b": {"1": only}}
+    assert state(found(catalog, projects, "a b")) == "refused"
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [(CUDA, "refused"), (PLAIN, "2 fits"), (UNREAD, "2 not-judged"), (None, "2 pure")],
+)
+def test_what_a_source_shows_decides(catalog: Catalog, source: Content | None, expected: str) -> None:
+    indexes = FakeIndexes({"a": {"1": SDIST, "2": replace(SDIST, source=source)}})
+    assert state(found(catalog, indexes)) == expected
+    assert state(found(catalog, indexes, "a==2")) == expected
+    assert state(found(catalog, indexes, "a==1")) == "1 not-judged"
+
+
+@pytest.mark.parametrize("newer", [compiled(OTHER_GPU), compiled(OF_ROCM[99])])
+def test_sdist_may_be_built_for_another_gpu(catalog: Catalog, newer: FakeRelease) -> None:
+    assert state(found(catalog, {"a": {"1": SDIST, "2": newer}})) == "1 not-judged"
+
+
+# Builds that a published wheel with other versions would replace.
+
+
+def test_build_names_the_published_wheel_that_would_replace_it(catalog: Catalog) -> None:
+    def answer(text: str, **fields: Any) -> Resolution:
+        request = ask(catalog, text, site="lumi-g", day="2026-11-23")
+        outcome = resolve(catalog, replace(request, **fields), FakeIndexes({}))
+        assert isinstance(outcome, Resolution)
+        return outcome
+
+    built = answer("vllm")
+    (note,) = [note for note in built.notes if note.startswith("vllm is compiled, but")]
+    pin = note.rpartition(" ")[2].rstrip(".")
+    origins = [pick.origin for one in (built, answer(pin)) for pick in one.picks if pick.name == "vllm"]
+    assert origins == ["build", "published"]
+    others = answer(pin), answer("vllm", no_prebuilt=True), answer("deepspeed")
+    assert not any("is compiled, but" in note for one in others for note in one.notes)
+
+
+# Reasons.
+
+
+def test_refusal_names_the_evidence(catalog: Catalog) -> None:
+    target = {"site": "local", "backend": "rocm", "gfx": ["gfx90a"], "driver": "6.3"}
+    for content in (CUDA, OTHER_GPU, OF_ROCM[99]):
+        request = ask(catalog, "torch a", **target)  # type: ignore[arg-type]
+        conflict = resolve(catalog, request, FakeIndexes({"a": releases(content)}))
+        assert isinstance(conflict, Conflict)
+        (item,) = [item for item in conflict.core if content.evidence in item.text]
+        assert item.source.endswith(".whl")
+        rejected, _ = rejected_in_open_world(
+            catalog,
+            ask(catalog, "torch a", **target),  # type: ignore[arg-type]
+            FakeIndexes({"a": releases(PLAIN, content)}),
+            found(catalog, {"a": releases(PLAIN)}, "torch a") or pytest.fail("no answer"),
+            "a",
+        )
+        assert [one.key for one in rejected] == ["2"]
+        assert any(content.evidence in item.text for item in rejected[0].core)
+
+
+def test_answer_says_why_a_newer_release_was_not_chosen(catalog: Catalog) -> None:
+    for content in (CUDA, OTHER_GPU, OF_ROCM[99]):
+        resolution = found(catalog, {"a": releases(PLAIN, content)}, "torch a")
+        assert resolution is not None
+        (text,) = [text for text in resolution.warnings if text.startswith("a 1 was chosen because 2 ")]
+        assert content.evidence in text
+
+
+# What cannot be read.
+
+
+class _Broken(FakeIndexes):
+    """Indexes with wheels of release 2 that cannot be read."""
+
+    error: type[SourceError | EnvironmentLacksError] = SourceError
+
+    def content(self, file: File, metadata: Metadata | None) -> Content | None:
+        if file.name.startswith("a-2"):
+            msg = f"{file.name} is damaged."
+            raise self.error(msg)
+        return super().content(file, metadata)
+
+
+def test_release_with_a_broken_wheel_is_skipped(catalog: Catalog) -> None:
+    resolution = found(catalog, _Broken({"a": releases(PLAIN, PLAIN)}))
+    assert state(resolution) == "1 fits"
+    assert resolution is not None
+    assert any("a 2 was skipped" in text and "is damaged" in text for text in resolution.warnings)
+
+
+def test_index_that_does_not_answer_is_an_error(catalog: Catalog) -> None:
+    indexes = _Broken({"a": releases(PLAIN, PLAIN)})
+    indexes.error = EnvironmentLacksError
+    with pytest.raises(EnvironmentLacksError, match="is damaged"):
+        found(catalog, indexes)
+
+
+# Files that a complete reading has excluded.
+
+
+def _file(name: str, version: str, tag: str = WHEELS[0]) -> File:
+    return next(file for file in FakeRelease(wheels=[tag]).files(name, version))
+
+
+@pytest.mark.parametrize(
+    ("sha256", "hashed", "expected"),
+    [
+        (_file("a", "2").sha256, True, "1 fits"),
+        (_file("a", "2", WHEELS[1]).sha256, True, "1 fits"),  # it speaks for the release
+        ("00", True, "2 fits"),
+        ("00", False, "1 fits"),  # the index has no hashes
+    ],
+)
+def test_excluded_file_excludes_its_release(
+    catalog: Catalog, sha256: str, hashed: bool, expected: str
+) -> None:
+    offered = {number: compiled(PLAIN, hashed=hashed) for number in ("1", "2")}
+    excluded = (ExcludedFile("a", "2", sha256, "requires CUDA: b.so"), ExcludedFile("b", "1", "00", "x"))
+    resolution = found(catalog, {"a": offered}, excluded=excluded)
+    assert state(resolution) == expected
+    assert resolution is not None
+    assert resolution.request.excluded == excluded
+    assert any("a 2 is excluded" in text and "requires CUDA: b.so" in text for text in resolution.notes)
+    assert found(catalog, {"a": offered}, "a==2", excluded=excluded) is None or expected == "2 fits"
+
+
+def test_excluded_wheel_of_the_catalog_is_not_chosen(catalog: Catalog) -> None:
+    row = next(row for row in catalog.release.values() if row.package == "bitsandbytes" and row.wheel)
+    assert row.wheel
+    tag = row.wheel.file.split("-", 2)[2].removesuffix(".whl")
+    offered = {row.version: FakeRelease(wheels=[tag])}
+    sha256 = _file("bitsandbytes", row.version, tag).sha256
+    excluded = (ExcludedFile("bitsandbytes", row.version, sha256, "requires CUDA: b.so"),)
+    text = f"torch bitsandbytes=={row.version}"
+    assert found(catalog, {"bitsandbytes": offered}, text) is not None
+    assert found(catalog, {"bitsandbytes": offered}, text, excluded=excluded) is None
+
+
+# The lock, and the second resolver.
+
+
+def test_lock_keeps_states_and_exclusions(catalog: Catalog, tmp_path: Path) -> None:
+    projects = {"a": releases(FALLBACK), "b": releases(UNREAD), "c": releases(None), "d": {"1": SDIST}}
+    excluded = (ExcludedFile("a", "2", "00", "requires CUDA: b.so"),)
+    resolution = found(catalog, projects, "a b c d", excluded=excluded)
+    assert resolution is not None
+    path = tmp_path / "matrix.lock"
+    path.write_text(dumps(resolution), encoding="utf-8")
+    lock = read_lock(path)
+    assert lock.request.excluded == excluded
+    assert [(pick.name, pick.content) for pick in lock.distributions] == [
+        ("a", Judgement("fits", FALLBACK.evidence, on_cpu=True)),
+        ("b", Judgement("not-judged", UNREAD.unread)),
+        ("c", None),
+        ("d", Judgement("not-judged", "there is no wheel, and the source was not read")),
+    ]
+
+
+def test_same_wheels_give_the_same_lock(catalog: Catalog) -> None:
+    """What was read before does not matter, nor whether files are read at the same time."""
+    contents = [PLAIN, UNREAD, CUDA, UNREAD, FALLBACK, CUDA]
+    projects = {name: releases(*contents[at:], *contents[:at]) for at, name in enumerate("abcdef")}
+    answers = {dumps(answer) for _ in range(2) if (answer := found(catalog, projects, "a b c d e f"))}
+    assert len(answers) == 1
+
+    class Prefetching(FakeIndexes):
+        def submit(self, work: Callable[[], object]) -> None:
+            work()
+
+    again = found(catalog, Prefetching(projects), "a b c d e f")
+    assert again is not None
+    assert {dumps(again)} == answers
+
+
+@pytest.mark.parametrize("content", [CUDA, OTHER_GPU, OF_ROCM[99]])
+def test_confirmation_rejects_what_does_not_fit(
+    catalog: Catalog, content: Content, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("resolver.judging.judged", lambda *_: Judgement("fits", ""))
+    monkeypatch.setattr("resolver.judging.Contents._require_rocm", lambda *_: None)
+    with pytest.raises(InternalError, match="not confirmed"):
+        found(catalog, {"a": releases(content)}, "torch a")
+
+
+# No knowledge is no permission.
+
+TRUTHS = st.sampled_from([None, PLAIN, CUDA, FALLBACK, OTHER_GPU, *OF_ROCM.values()])
+
+
+def _rows(version: str, truth: Content) -> dict[str, str]:
+    """Return true rows of the catalog about a release with code for AMD GPUs."""
+    head = f'[[requires]]\npackage = "a"\nreleases = "=={version}"\n'
+    gfx = ", ".join(f'"{one}"' for one in truth.gfx)
+    rows = {"gfx": f'{head}on = "gfx"\nversions = [{gfx}]\n{KNOWN}'} if truth.gfx else {}
+    return rows | ({"rocm": f'{head}on = "rocm"\nversions = ["{truth.rocm}"]\n{KNOWN}'} if truth.rocm else {})
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_less_knowledge_never_makes_something_fit(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """With any facts of the catalog and any contents left out, an answer is marked, or it is right."""
+    truths = data.draw(st.lists(TRUTHS, min_size=1, max_size=4))
+    rows, offered = [], {}
+    for number, truth in enumerate(truths, start=1):
+        facts = _rows(str(number), truth) if truth else {}
+        rows += [text for text in facts.values() if data.draw(st.booleans())]
+        is_known = truth is None or data.draw(st.booleans())
+        offered[str(number)] = compiled(truth if is_known else UNREAD)
+    path = tmp_path_factory.mktemp("facts") / "overlay.toml"
+    path.write_text(f"schema = 1\n{PACKAGE}{''.join(rows)}", encoding="utf-8")
+    resolution = found(load([path]), {"a": offered}, data.draw(st.sampled_from(["a", "torch a"])))
+    pick = resolution.pick("a") if resolution else None
+    if resolution is None or pick is None:
+        return
+    truth = truths[int(pick.version) - 1]
+    if truth is None or pick.content is None:
+        assert truth is None
+        assert pick.content is None
+    elif pick.content.state == "fits":
+        assert judged(truth, ["gfx90a"], resolution.version_of("rocm") or "0").state == "fits"
