@@ -298,10 +298,13 @@ def _download(
         with explain_cache_errors():
             run_in(runtime, command, view, what=f"Fetching {', '.join(requested)}", log=log)
     except CommandError as error:
-        raise EnvironmentLacksError(error.message, hint=_download_hint(log, start, unreachable)) from None
+        constraints = (part / "constraints.txt").read_text().splitlines()
+        excluding = [line.partition("!=")[0] for line in constraints if "!=" in line]
+        hint = _download_hint(log, start, unreachable, excluding)
+        raise EnvironmentLacksError(error.message, hint=hint) from None
 
 
-def _download_hint(log: Path, start: int, unreachable: Sequence[str]) -> str:
+def _download_hint(log: Path, start: int, unreachable: Sequence[str], excluding: Sequence[str]) -> str:
     output = read_since(log, max(start, log_size(log) - _LOG_TAIL))
     failed = [line for line in output.splitlines() if _UNREACHABLE.search(line)]
     hosts = [host for line in failed for host in _HOST.findall(line)]
@@ -313,6 +316,12 @@ def _download_hint(log: Path, start: int, unreachable: Sequence[str]) -> str:
             f"Not reachable from here: {', '.join([*unreachable, *others])}. Run this on a machine with "
             f"network access, map the URL to a mirror ([mirrors] in matrix.toml), or put the wheels into a "
             f"directory and set PIP_FIND_LINKS to it."
+        )
+    if excluding:
+        return (
+            f"Of {', '.join(excluding)}, only versions on the first index that has the project are used. Put "
+            f"wheels that fit into a directory and set PIP_FIND_LINKS to it, or write "
+            f'index-strategy = "unsafe-best-match" into matrix.toml to use all indexes.'
         )
     return (
         "The configured indexes have no such wheels for this Python and the glibc of this image. Build "

@@ -272,6 +272,9 @@ def test_build_requirements_come_from_the_first_index(
     assert not list((tmp_path / "cache").rglob("setuptools-99.0*.whl"))
     assert fetched(tmp_path, "setuptools==99.0+cpu") == {"setuptools": "99.0+cpu"}
     assert fetched(tmp_path, "apex") == {"apex": f"99.0+{LABEL}"}  # only the default index has it
+    with pytest.raises(EnvironmentLacksError) as caught:
+        fetched(tmp_path, "setuptools>80.0")
+    assert caught.value.hint.startswith("Of setuptools, only versions on the first index")
     higher = fetched(tmp_path, "setuptools", strategy="unsafe-best-match")
     assert higher == {"setuptools": f"99.0+{LABEL}"}
     folder = tmp_path / "evil" / "simple" / "setuptools"
