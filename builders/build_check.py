@@ -16,6 +16,7 @@ from builders.diagnosis import Context, diagnose
 from builders.environments.layers import make_environment
 from builders.probe.ask import WheelReply, ask, wheel_question
 from builders.probe.wheel import judge_wheel
+from builders.scheduling.memory import kernel_killed_since, kernel_kills
 from resolver.errors import AuditError, CommandError
 
 if TYPE_CHECKING:
@@ -83,11 +84,13 @@ def _probe(wheel: Path, task: Task, index: Index, directory: BuildDirectory, lay
     view = replace(base, env={**base.env, **task.recipe.run_environment}, cwd=root, binds=binds)
     start, question = [str(environment.python)], wheel_question(task.recipe, borrowed)
     what = f"Probing {task.title}"
+    kills = kernel_kills()
     try:
         reply = ask(runtime, start, question, WheelReply, view, folder=folder, what=what, log=log)
         _check_not_killed(reply, what, log)
     except CommandError as error:
-        context = replace(diagnosis_context(task), exit_code=error.code)
+        killed = kernel_killed_since(kills)
+        context = replace(diagnosis_context(task), exit_code=error.code, kernel_kills=killed)
         raise failed(AuditError, error.message, "The wheel is not published.", log, context) from error
     return reply
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from builders.diagnosis import OUT_OF_MEMORY, Context, explain_failure
+from builders.diagnosis import KILLED, OUT_OF_MEMORY, Context, explain_failure
 from resolver.errors import AuditError, BuildError, CommandError, EnvironmentLacksError, MatrixError
 
 if TYPE_CHECKING:
@@ -71,7 +71,9 @@ def was_interrupted(error: MatrixError) -> bool:
     """Return whether a build failed because a process was killed, or because memory or a tool was missing."""
     if isinstance(error, EnvironmentLacksError):
         return True
-    if isinstance(error, BuildError) and any(finding.id == OUT_OF_MEMORY for finding in error.findings):
+    if isinstance(error, BuildError) and any(
+        finding.id in {KILLED, OUT_OF_MEMORY} for finding in error.findings
+    ):
         return True
     cause = error.__cause__
     return isinstance(cause, CommandError) and (cause.code < 0 or cause.code in _SIGNALLED)

@@ -35,7 +35,7 @@ from builders.recipes.application import apply_recipe
 from builders.recipes.recipe import check_source
 from builders.records import forget_attempt, log_path, record_start, record_stop
 from builders.scheduling.jobserver import join
-from builders.scheduling.memory import MemoryMeter
+from builders.scheduling.memory import MemoryMeter, kernel_killed_since, kernel_kills
 from builders.sources import obtain
 from resolver.errors import BuildError, CommandError, MatrixError, UsageError
 
@@ -336,6 +336,7 @@ class _Build(msgspec.Struct, frozen=True):
         seen = seen_at(build_host.runtime, self.sandbox, self.directory.source)
         copies = self.work / "wheel"
         copies.mkdir()
+        kills = kernel_kills()
         try:
             return compile_wheel(
                 self.task.title,
@@ -348,7 +349,8 @@ class _Build(msgspec.Struct, frozen=True):
                 variables={**build_host.variables, **source.variables(seen)},
             )
         except CommandError as error:
-            context = replace(diagnosis_context(self.task), exit_code=error.code)
+            killed = kernel_killed_since(kills)
+            context = replace(diagnosis_context(self.task), exit_code=error.code, kernel_kills=killed)
             raise failed(BuildError, error.message, NOT_PUBLISHED, self.log, context) from error
 
 

@@ -1,6 +1,7 @@
 """Diagnose builds that failed or whose wheel is empty: known failures, recognized in logs and findings."""
 
 from builders.diagnosis.diagnose import (
+    KILLED,
     OUT_OF_MEMORY,
     Context,
     diagnose,
@@ -11,6 +12,7 @@ from builders.diagnosis.diagnose import (
 )
 
 __all__ = [
+    "KILLED",
     "OUT_OF_MEMORY",
     "Context",
     "diagnose",

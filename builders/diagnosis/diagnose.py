@@ -17,6 +17,8 @@ from resolver.versions import satisfies
 
 OUT_OF_MEMORY = "out-of-memory"
 """Id of the failure that more memory, or fewer compile jobs, can prevent."""
+KILLED = "killed"
+"""Id of the failure of a build of which a process was killed by someone else."""
 _NO_LINE = 10**12  # sorts failures without a line last
 _SHOWN_LINES = 3
 _SHOWN_CAUSES = 3  # in the message of a failed build; the first is nearly always the cause
@@ -33,6 +35,8 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     python: str = ""
     network: bool | None = None
     """Whether the build was allowed to use the network."""
+    kernel_kills: bool | None = None
+    """Whether the kernel killed a process for lack of memory during the build."""
     exit_code: int | None = None
     """The exit code of the build; negative for a signal."""
     findings: frozenset[str] = frozenset()
@@ -128,15 +132,18 @@ def _fits(row: Failure, context: Context, *, certain: bool) -> bool:
             answers.append(satisfies(version, specifier) if version else None)
     if row.backend:
         answers.append(context.backend == row.backend if context.backend else None)
-    if row.network is not None:  # no line shows whether the build may use the network, so it must be known
+    # No line shows whether the build may use the network, or who killed a process, so it must be known.
+    if row.network is not None:
         answers.append(context.network == row.network)
+    if row.kernel_kills is not None:
+        answers.append(context.kernel_kills == row.kernel_kills)
     return False not in answers and not (certain and None in answers)
 
 
 def _conditions(row: Failure) -> int:
     """Return the number of conditions of a row: the more conditions, the more specific the row."""
-    conditions = (row.package, row.torch, row.rocm, row.python, row.backend, row.network is not None, row.all)
-    return sum(map(bool, conditions))
+    conditions = (row.package, row.torch, row.rocm, row.python, row.backend, row.all)
+    return sum(map(bool, conditions)) + (row.network is not None) + (row.kernel_kills is not None)
 
 
 def _finding(row: Failure, lines: list[Sighting]) -> Finding:

@@ -59,6 +59,8 @@ class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     backend: Literal["", "rocm", "cpu"] = ""
     network: bool | None = None
     """Whether the build may use the network."""
+    kernel_kills: bool | None = None
+    """Whether the kernel killed a process for lack of memory during the build."""
     hides: tuple[str, ...] = ()
     """Failures that follow from this failure and are not reported with it."""
     silent: bool = False

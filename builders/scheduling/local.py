@@ -32,7 +32,7 @@ from builders.process import end_with_parent
 from builders.records import forget_attempt, log_path, record_failure
 from builders.scheduling.estimates import estimates, task_graph
 from builders.scheduling.jobserver import Jobserver, can_join
-from builders.scheduling.memory import kernel_kills
+from builders.scheduling.memory import kernel_killed_since, kernel_kills
 from builders.scheduling.scheduler import Event, schedule
 from builders.scheduling.watch import task_names, watched
 from builders.task import build_wheel
@@ -134,7 +134,7 @@ class _Forked(msgspec.Struct):
     process: ForkProcess
     pipe: Connection
     jobs: int
-    kills: int
+    kills: int | None
     """Number of processes that the kernel had killed before the build started."""
     memory: float = 0.0
     """GiB that all its processes use now."""
@@ -373,7 +373,7 @@ class _Executor:
             self._builds.wheels[name] = result
             self._report(name, state="done")
             return Event(name, "done")
-        killed = result is None and kernel_kills() > build.kills
+        killed = result is None and kernel_killed_since(build.kills)
         if result is None:
             code = build.process.exitcode or 0
             how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"

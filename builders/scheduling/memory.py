@@ -97,11 +97,20 @@ def _resident(process: int) -> int:
     return 0
 
 
-def kernel_kills() -> int:
-    """Return how many processes the kernel has killed for lack of memory since the machine started."""
+def kernel_kills() -> int | None:
+    """Return how many processes the kernel has killed for lack of memory since the machine started.
+
+    Limits of control groups, such as those of Slurm's jobs, count too. None means that it is not known.
+    """
     with suppress(OSError), open("/proc/vmstat", encoding="ascii") as source:  # noqa: PTH123
         for line in source:
             name, _, value = line.partition(" ")
             if name == "oom_kill":
                 return int(value)
-    return 0
+    return None
+
+
+def kernel_killed_since(before: int | None) -> bool | None:
+    """Return whether `kernel_kills` has grown; None if it is not known."""
+    now = kernel_kills()
+    return None if now is None or before is None else now > before

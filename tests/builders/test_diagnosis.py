@@ -91,9 +91,9 @@ def test_pattern_has_a_log_or_a_line() -> None:
     assert [text for text in known_failures().patterns if text not in seen] == []
     logged = {path.stem.partition("--")[0] for path in LOGS}
     lacking = {row.id for row in known_failures().failures if "provoked" in row.source} - logged
-    # The general failures occur in these logs only together with specific ones. undefined-symbol and
-    # network-in-build have the same lines as undefined-torch-symbol and no-network. library-missing is
-    # provoked below.
+    # The general failures occur in these logs only together with specific ones. undefined-symbol,
+    # network-in-build and killed have the same lines as undefined-torch-symbol, no-network and out-of-memory.
+    # library-missing is provoked below.
     general = {
         "pip-metadata-failed",
         "pip-wheel-failed",
@@ -101,7 +101,7 @@ def test_pattern_has_a_log_or_a_line() -> None:
         "header-missing",
         "pip-bad-option",
     }
-    assert lacking - general == {"undefined-symbol", "network-in-build", "library-missing"}
+    assert lacking - general == {"undefined-symbol", "network-in-build", "killed", "library-missing"}
 
 
 def test_finding_named_by_pattern_exists_in_audit() -> None:
@@ -231,6 +231,15 @@ def test_general_failure_is_reported_only_alone() -> None:
     assert ids_of(general, "cc1plus: out of memory allocating 1 bytes after a total of 2 bytes") == [
         "out-of-memory"
     ]
+
+
+def test_signal_is_lack_of_memory_unless_the_kernel_is_known_to_have_killed_nothing() -> None:
+    line = "g++: fatal error: Killed signal terminated program cc1plus"
+    for kills, expected in ((None, "out-of-memory"), (True, "out-of-memory"), (False, "killed")):
+        for lines, code in (((line,), 1), ((), -9), ((), 137)):
+            assert ids_of(*lines, context=Context(exit_code=code, kernel_kills=kills)) == [expected]
+    full = "cc1plus: out of memory allocating 1 bytes after a total of 2 bytes"
+    assert ids_of(line, full, context=Context(exit_code=1, kernel_kills=False)) == ["out-of-memory"]
 
 
 def test_signal_and_finding_need_no_line() -> None:

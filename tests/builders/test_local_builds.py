@@ -329,7 +329,7 @@ HUNGRY = """
 import os, sys
 from setuptools import Extension, setup
 if "bdist_wheel" in sys.argv and int(os.environ["MAX_JOBS"]) > {jobs}:
-    sys.exit("g++: fatal error: Killed signal terminated program cc1plus")
+    sys.exit("{message}")
 native = Extension("{name}._native", ["native.c"])
 setup(name="{name}", version="1.0", packages=["{name}"], ext_modules=[native])
 """
@@ -339,10 +339,12 @@ setup(name="{name}", version="1.0", packages=["{name}"], ext_modules=[native])
 def test_build_without_enough_memory_is_repeated_once(
     packed: MakeTask, tmp_path: Path, name: str, jobs: int
 ) -> None:
-    """The compiler's message stands in for a real kill by the kernel."""
+    """The compiler's message stands in for a real lack of memory."""
     index = Index(tmp_path / "index")
     files = {
-        "setup.py": HUNGRY.format(name=name, jobs=jobs),
+        "setup.py": HUNGRY.format(
+            name=name, jobs=jobs, message="virtual memory exhausted: Cannot allocate memory"
+        ),
         "native.c": NATIVE.replace("sound", name),
         f"{name}/__init__.py": "",
     }
@@ -360,6 +362,21 @@ def test_build_without_enough_memory_is_repeated_once(
         measured = published.provenance["predicate"]["runDetails"]["metadata"]["matrix_measured"]
         assert measured["jobs"] == 2
         assert 0 < measured["process_gib"] <= measured["memory_gib"] < 4
+
+
+def test_build_that_someone_else_killed_is_not_repeated_with_fewer_jobs(
+    packed: MakeTask, tmp_path: Path
+) -> None:
+    """The compiler's message stands in for a real signal; the kernel has killed nothing."""
+    message = "g++: fatal error: Killed signal terminated program cc1plus"
+    files = {"setup.py": HUNGRY.format(name="stopped", jobs=0, message=message), "native.c": NATIVE}
+    task = packed("stopped", files, must_contain=("stopped/_native*.so",))
+    builds = builds_of([task], Index(tmp_path / "index"))
+    builds.run()
+    assert not [text for text in builds.reporter.messages if "memory" in text]  # type: ignore[attr-defined]
+    (error,) = builds.errors.values()
+    assert "not by the kernel for lack of memory" in error.message
+    assert "--jobs" not in error.message
 
 
 RUN = """

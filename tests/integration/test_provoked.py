@@ -13,11 +13,22 @@ import pytest
 
 from builders.diagnosis import Context, diagnose
 from builders.environments.pip import pip_environment
+from builders.scheduling.memory import kernel_killed_since, kernel_kills
 from tests.support.built import Built
 
 pytestmark = pytest.mark.integration
 
 BIG = '#include <regex>\n#include <iostream>\nint main() { std::regex r("a"); std::cout << r.flags(); }\n'
+KILLS_COMPILER = """
+import os, pathlib, signal, subprocess, sys, time
+process = subprocess.Popen(sys.argv[1:])
+children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children")
+while not (pids := children.read_text().split()) or "cc1plus" not in os.readlink(f"/proc/{pids[0]}/exe"):
+    time.sleep(0.01)
+os.kill(int(pids[0]), signal.SIGKILL)
+sys.exit(process.wait())
+"""
+"""Runs g++ and kills its compiler."""
 Run = Callable[..., int]
 
 
@@ -97,6 +108,15 @@ def test_compiler_without_memory_is_diagnosed(run: Run, log: Path, tmp_path: Pat
     (tmp_path / "x.cpp").write_text(BIG)
     assert run("g++", "-O2", "-c", "x.cpp", memory=120 * 2**20) != 0
     assert ids(log) == ["out-of-memory"]
+
+
+def test_killed_compiler_is_not_diagnosed_as_lack_of_memory(run: Run, log: Path, tmp_path: Path) -> None:
+    (tmp_path / "x.cpp").write_text(BIG)
+    (tmp_path / "stop.py").write_text(KILLS_COMPILER)
+    before = kernel_kills()
+    assert run(sys.executable, "stop.py", "g++", "-O2", "-c", "x.cpp") != 0
+    assert ids(log, Context(kernel_kills=kernel_killed_since(before))) == ["killed"]
+    assert ids(log) == ["out-of-memory"]  # a log alone does not show who killed it
 
 
 def test_full_disk_is_diagnosed(run: Run, log: Path) -> None:
