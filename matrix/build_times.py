@@ -41,6 +41,29 @@ def build_times(resolution: Resolution, catalog: Catalog, index: Path) -> dict[s
     return times
 
 
+def in_index(resolution: Resolution, index: Path) -> frozenset[str]:
+    """Return the distributions to build of which an index has a wheel with this version, label and Python.
+
+    Whether such a wheel was built from the same inputs is known when the builds are planned.
+    """
+    built, python = resolution.built(), resolution.pick("python")
+    if not built or python is None or not index.is_dir():
+        return frozenset()
+    from packaging.utils import parse_wheel_filename
+
+    from builders.index import Index
+
+    published = Index(index)
+    pythons = {f"cp{python.version.replace('.', '')}", "py3"}
+    return frozenset(
+        pick.name
+        for pick in built
+        for path in published.wheels_of(pick.name, pick.pinned)
+        for tag in parse_wheel_filename(path.name)[3]
+        if tag.interpreter in pythons or tag.abi == "abi3"
+    )
+
+
 def _recorded(pick: Distribution, index: Path) -> Mapping[str, float]:
     if not index.is_dir():
         return {}

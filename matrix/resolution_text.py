@@ -20,7 +20,7 @@ from resolver.lock import decode, encode
 from resolver.model import PLATFORM, STATUS_RANK
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sized
+    from collections.abc import Collection, Mapping, Sized
 
     from builders.expected_time import Estimate
     from matrix.console import Console
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 def resolution_text(
     resolution: Resolution,
     times: Mapping[str, Estimate],
+    present: Collection[str] = (),
     *,
     screen: Screen = PLAIN,
     every: bool = False,
@@ -40,6 +41,8 @@ def resolution_text(
     ----------
     times
         The result of `build_times`.
+    present
+        The result of `in_index`.
     screen
         The capabilities of the output.
     every
@@ -50,9 +53,9 @@ def resolution_text(
     listed = [pick for pick in resolution.picks if pick.name not in others]
     packages = [pick for pick in listed if pick.kind == "distribution"]
     platform = [pick for pick in listed if pick.kind == "platform" and pick.name != "base-image"]
-    lines = [screen.wrapped(screen.styled("bold", answer_of(resolution, times)))]
+    lines = [screen.wrapped(screen.styled("bold", answer_of(resolution, times, present)))]
     for group in filter(None, (packages, platform)):
-        lines += ["", screen.table([_row(pick, resolution, times) for pick in group])]
+        lines += ["", screen.table([_row(pick, resolution, times, present) for pick in group])]
         lines += [f"  {others_text(others)}"] if others and group is packages else []
     image = resolution.pick("base-image")
     if image:
@@ -60,14 +63,16 @@ def resolution_text(
     return "\n".join(lines)
 
 
-def answer_of(resolution: Resolution, times: Mapping[str, Estimate]) -> str:
+def answer_of(resolution: Resolution, times: Mapping[str, Estimate], present: Collection[str]) -> str:
     """Return a resolution in one line: the number of packages, their origins, and the time of the builds."""
     target, picks = resolution.target, resolution.distributions
-    kinds = [_kind(pick) for pick in picks]
+    kinds = ["in the index" if pick.name in present else _kind(pick) for pick in picks]
     parts = []
     if number := kinds.count("build"):
-        parts.append(f"{number} to build, {time_text(times.values(), cores=True)}")
-    parts += [f"{number} {what}" for what in ("to download", "preinstalled") if (number := kinds.count(what))]
+        expected = [time for name, time in times.items() if name not in present]
+        parts.append(f"{number} to build, {time_text(expected, cores=True)}")
+    others = ("in the index", "to download", "preinstalled")
+    parts += [f"{number} {what}" for what in others if (number := kinds.count(what))]
     incomplete = " (incomplete: not everything is locked)" if resolution.left_open else ""
     answer = f"Resolved {counted(len(picks), 'package')}{incomplete} for {_site(target)} ({target.date})"
     return f"{answer}: {'; '.join(parts)}" if parts else answer
@@ -84,11 +89,15 @@ def _kind(pick: Distribution) -> str:
 _ORIGIN_STYLES = {"build": "yellow"}
 
 
-def _row(pick: Distribution, resolution: Resolution, times: Mapping[str, Estimate]) -> list[Cell]:
+def _row(
+    pick: Distribution, resolution: Resolution, times: Mapping[str, Estimate], present: Collection[str]
+) -> list[Cell]:
     origin = f"alias of {pick.alias_of}" if pick.alias_of else pick.origin
     known = pick.name in times and times[pick.name].source != "guess"
     reason = _reason_text(pick, resolution)
-    if known:
+    if pick.name in present:
+        reason += "; the index has this wheel"
+    elif known:
         reason += f"; {time_text([times[pick.name]])}"
     is_risky = pick.verdict != "supported"
     return [

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from builders.constants import INDEX_DIRECTORY, LOCK_FILE
 from matrix.api import package_indexes, write_lock
-from matrix.build_times import build_times
+from matrix.build_times import build_times, in_index
 from matrix.consumers import consumer_names
 from matrix.locking import EVERYTHING, changed_facts, changes, check_not_smaller, is_unchanged
 from matrix.options import (
@@ -166,8 +166,9 @@ def _changes(earlier: Resolution, answer: Resolution, context: Context) -> list[
 def _print(answer: Resolution, context: Context) -> None:
     console = context.console
     times = build_times(answer, context.catalog_with_image, INDEX_DIRECTORY)
+    present = in_index(answer, INDEX_DIRECTORY)
     is_verbose = console.verbosity > 0
-    console.data(resolution_text(answer, times, screen=console.out, every=is_verbose))
+    console.data(resolution_text(answer, times, present, screen=console.out, every=is_verbose))
     if is_verbose:
         console.data(f"\n{reasons_text(answer, console.out)}")
     for note in answer.notes:

@@ -146,6 +146,24 @@ def test_next_command_after_nothing_to_build_uses_the_lock_that_was_written(caps
     assert capsys.readouterr().err.splitlines()[-1] == "Next: `matrix env --for pip --lock 'my lock'`"
 
 
+def test_wheel_in_the_index_is_not_announced_as_a_build(capsys: Capture, tmp_path: Path) -> None:
+    assert main(["resolve", *FOUR, *ON_LUMI]) == 0
+    assert capsys.readouterr().out.split(": ")[1].startswith("4 to build, ")
+    apex = next(pick for pick in read_lock(Path("matrix.lock")).distributions if pick.name == "apex")
+    for tags, announced in (
+        ("cp311-cp311-linux_x86_64", "4 to build"),
+        ("cp312-cp312-linux_x86_64", "3 to build"),
+    ):
+        wheel = tiny_wheel(tmp_path / "made", "apex", apex.pinned, tags=tags)
+        Index(Path("index")).publish(wheel, {"build_key": tags})
+        assert main(["resolve", *FOUR, *ON_LUMI]) == 0
+        output = capsys.readouterr().out
+        assert output.split(": ")[1].startswith(announced)
+        is_present = announced.startswith("3")
+        assert ("; 1 in the index" in output.splitlines()[0]) is is_present
+        assert ("; the index has this wheel" in output) is is_present
+
+
 def test_torch_from_source_is_announced_with_hours(capsys: Capture) -> None:
     """The proven set of that day has a torch that LUMI compiled."""
     assert main(["resolve", "torch", "--prefer", "proven", "--site", "lumi-g", "--date", "2026-08-01"]) == 0
