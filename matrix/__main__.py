@@ -13,6 +13,7 @@ def main() -> int:
     if sys.argv[1:] in (["--version"], ["-V"]) and _print_version():
         return 0
     import gc
+    import signal
     import warnings
 
     if not sys.warnoptions:
@@ -21,9 +22,14 @@ def main() -> int:
         from matrix.completion import complete
 
         complete()
-    from matrix.cli import main as run
+    try:
+        from matrix.cli import main as run
 
-    code = run()
+        code = run()
+    except KeyboardInterrupt:  # before `run` catches it, or a second one while it reports the first
+        code = 128 + signal.SIGINT
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # the interpreter would print a traceback while it ends
     gc.freeze()  # the interpreter then skips the last search for reference cycles
     return code
 

@@ -13,9 +13,12 @@ import os
 import pwd
 import re
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
@@ -368,3 +371,27 @@ def test_process_limit_of_the_kernel_is_exit_3(name: str, filled: Path) -> None:
     assert done.returncode == 3, done.stderr
     assert "No more processes" in done.stderr or "Resource temporarily unavailable" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pause", [0.0, 0.002, 0.01, 0.03, 0.1])
+def test_repeated_interrupts_leave_no_traceback(tmp_path: Path, pause: float) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/simple"
+        request = ["resolve", "a-stranger", "--backend", "cpu", "--index-url", url, "--no-lock"]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "matrix", *request],
+            cwd=tmp_path,
+            env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        silent.settimeout(60)
+        connection, _ = silent.accept()  # the command waits for an answer
+        with connection:
+            for _ in range(3):
+                process.send_signal(signal.SIGINT)
+                time.sleep(pause)
+            _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
