@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import shlex
+import sys
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,8 +70,13 @@ def sbatch_script(plan: Plan) -> str:
 
 
 def _limited(task: TaskState) -> list[str]:
-    """Return the command with the limits that the batch system enforces."""
-    return [*task.command, "--jobs", str(task.cores)]
+    """Return the command with the limits that the batch system enforces.
+
+    Jobs may start without the user's PATH, so the program is named as the executors name it.
+    """
+    program, *arguments = task.command
+    start = [sys.executable, "-m", "matrix"] if program == "matrix" else [program]
+    return [*start, *arguments, "--jobs", str(task.cores)]
 
 
 def hyperqueue_jobs(plan: Plan) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from resolver.errors import BuildError
 from tests.support.records import record_of
 
 Capture = pytest.CaptureFixture[str]
+HERE = Path(__file__).parents[2]
 LIMITS = ("--jobs", "8", "--memory", "8")
 
 
@@ -142,4 +145,14 @@ def test_sbatch_script_is_valid_shell(tmp_path: Path) -> None:
     assert done.stderr == ""
     text = (tmp_path / "build.sh").read_text()
     assert "submit matrix-deepspeed 4 9216 120" in text
-    assert text.count("matrix build-one ") == 1
+    assert text.count(f"{sys.executable} -m matrix build-one ") == 1
+
+
+def test_exported_job_runs_without_the_path_of_the_user(tmp_path: Path) -> None:
+    assert main(["plan", *LIMITS, "--format", "hq", "-o", "jobs.toml"]) == 0
+    (task,) = tomllib.loads((tmp_path / "jobs.toml").read_text())["task"]
+    command = [*task["command"][:4], "--help"]
+    env = {"PATH": "/nowhere", "PYTHONPATH": str(HERE), "HOME": str(tmp_path)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "build-one" in done.stdout
