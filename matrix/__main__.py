@@ -6,9 +6,24 @@ from __future__ import annotations
 import os
 import sys
 
+_INTERRUPTED = 130
+"""The exit code of `matrix.cli` after an interruption: 128 + SIGINT."""
+
 
 def main() -> int:
     """Run the program and return its exit code. ``--version`` is printed without further imports."""
+    try:
+        code = _run()
+    except KeyboardInterrupt:  # before `matrix.cli` catches it, or while it reports another one
+        code = _INTERRUPTED
+    if code == _INTERRUPTED:
+        # An interruption can leave a lock held, also one of the standard library. What libraries do at exit
+        # would wait for it forever.
+        os._exit(code)
+    return code
+
+
+def _run() -> int:
     _open_missing_streams()
     if sys.argv[1:] in (["--version"], ["-V"]) and _print_version():
         return 0
@@ -22,12 +37,9 @@ def main() -> int:
         from matrix.completion import complete
 
         complete()
-    try:
-        from matrix.cli import main as run
+    from matrix.cli import main as run
 
-        code = run()
-    except KeyboardInterrupt:  # before `run` catches it, or a second one while it reports the first
-        code = 128 + signal.SIGINT
+    code = run()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the interpreter would print a traceback while it ends
     gc.freeze()  # the interpreter then skips the last search for reference cycles

@@ -207,15 +207,14 @@ def fetch_published(
         )
 
     result = FetchResult()
-    with ThreadPoolExecutor(CONNECTIONS) as pool:
-        futures = [pool.submit(fetch, pick) for pick in picks]
-        try:
-            for future in futures:
-                result.add(future.result())
-        except BaseException:
-            downloads.stop.set()
-            pool.shutdown(cancel_futures=True)
-            raise
+    pool = ThreadPoolExecutor(CONNECTIONS)
+    futures = [pool.submit(fetch, pick) for pick in picks]
+    try:
+        for future in futures:
+            result.add(future.result())
+    finally:  # without waiting: after an interruption, a thread may still wait for a silent server
+        downloads.stop.set()
+        pool.shutdown(wait=False, cancel_futures=True)
     files = [pick.files[0] for pick in picks]
     unhashed = [file.name for file in files if file.index and not file.sha256]
     if unhashed:

@@ -34,9 +34,10 @@ if TYPE_CHECKING:
 
 _ZIP = b"PK\3\4"
 _LONGEST_LINK = 4096  # bytes, PATH_MAX of Linux
+_DEEPEST = 200  # directories in each other; os.makedirs and shutil.rmtree recurse
 _DAMAGED = (
     tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, ValueError, KeyError, OverflowError,
-    RecursionError,  # of a path with thousands of directories
+    RecursionError,  # of a long chain of links
 )  # fmt: skip
 _ERRORS_OF_ARCHIVES = {
     None, errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ELOOP,
@@ -169,6 +170,9 @@ def _extract(archive: Path, target: Path) -> None:
     def checked(info: tarfile.TarInfo, path: str) -> tarfile.TarInfo:
         nonlocal member
         member = info.name
+        if member.count("/") > _DEEPEST:
+            msg = "its path has too many directories"
+            raise ValueError(msg)
         info = tarfile.data_filter(info, path)
         _check_link(info, target)
         return info
@@ -200,7 +204,7 @@ def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno is not None:
         return os.strerror(error.errno)
     if isinstance(error, RecursionError):
-        return "its path has too many directories"
+        return "it follows too many links"
     if isinstance(error, KeyError):
         return "it is a link to a file that is not in the archive"
     known = (reason for kind, reason in _REJECTED.items() if isinstance(error, kind))

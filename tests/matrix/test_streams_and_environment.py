@@ -374,24 +374,45 @@ def test_process_limit_of_the_kernel_is_exit_3(name: str, filled: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("interrupts", [1, 3])
 @pytest.mark.parametrize("pause", [0.0, 0.002, 0.01, 0.03, 0.1])
-def test_repeated_interrupts_leave_no_traceback(tmp_path: Path, pause: float) -> None:
+def test_interrupts_end_the_program_without_traceback(tmp_path: Path, pause: float, interrupts: int) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/simple"
         request = ["resolve", "a-stranger", "--backend", "cpu", "--index-url", url, "--no-lock"]
-        process = subprocess.Popen(
-            [sys.executable, "-m", "matrix", *request],
-            cwd=tmp_path,
-            env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        silent.settimeout(60)
-        connection, _ = silent.accept()  # the command waits for an answer
-        with connection:
-            for _ in range(3):
-                process.send_signal(signal.SIGINT)
-                time.sleep(pause)
-            _, errors = process.communicate(timeout=60)
+        with _started(["-m", "matrix", *request], tmp_path) as process:
+            silent.settimeout(60)
+            connection, _ = silent.accept()  # the command waits for an answer
+            with connection:
+                for _ in range(interrupts):
+                    process.send_signal(signal.SIGINT)
+                    time.sleep(pause)
+                _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in errors
+
+
+def test_interrupted_program_does_not_wait_for_a_lock_at_exit(tmp_path: Path) -> None:
+    """An interruption can leave a lock held that urllib3 wants at exit."""
+    program = (
+        "import atexit, sys, threading\n"
+        "lock = threading.Lock(); lock.acquire(); atexit.register(lock.acquire)\n"
+        "import matrix.cli; from matrix.__main__ import main\n"
+        "def interrupted(): raise KeyboardInterrupt\n"
+        "matrix.cli.main = interrupted; sys.exit(main())"
+    )
+    with _started(["-c", program], tmp_path) as process:
+        _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (130, "")
+
+
+@contextlib.contextmanager
+def _started(arguments: list[str], folder: Path) -> Iterator[subprocess.Popen[str]]:
+    environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache"), "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        [sys.executable, *arguments], cwd=folder, env=environment, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
