@@ -44,8 +44,8 @@ _TYPOS = 2
 """Typos in a short command or value for which a correction is suggested."""
 _GROUPS = {
     "from requirements to an environment": (
-        "resolve", "build-wheels", "build-container", "env", "check", "verify", "explain", "table", "graph",
-        "diff", "run", "doctor",
+        "resolve", "build-wheels", "build-container", "env", "check", "inspect", "verify", "explain", "table",
+        "graph", "diff", "run", "doctor",
     ),
     "build farms": ("plan", "build-one", "builds", "fetch", "index", "audit", "report"),
     "maintain": ("catalog", "recipe", "site", "completion", "help"),

@@ -7,12 +7,15 @@ import datetime
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from builders.constants import INDEX_DIRECTORY, LOCK_FILE, NO_COMPILER_CACHE
 from resolver.errors import UsageError
 from resolver.requirements import normalize_name, required_name
 from resolver.versions import shorten
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 EXIT_CODES = (
     "exit codes: 0 success, 1 the answer is no, 2 bad usage or input, 3 a tool or the network is missing,\n"
@@ -280,6 +283,13 @@ def add_action(
     add_global_options(parser)
     parser.set_defaults(parser=parser)
     return parser
+
+
+def defaults_of(command: ModuleType, *words: str) -> dict[str, Any]:
+    """Return the options of a command for the words of a command line."""
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    return vars(parser.parse_args(words))
 
 
 def help_texts(summary: str, example: str) -> dict[str, Any]:

@@ -82,6 +82,20 @@ class UsageError(MatrixError):
     id = "bad-input"
 
 
+class NoVersionError(UsageError):
+    """No known version matches a requirement.
+
+    Parameters
+    ----------
+    name
+        The normalized name in the requirement.
+    """
+
+    def __init__(self, message: str, name: str, *, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.name = name
+
+
 class CatalogError(UsageError):
     """A catalog file cannot be read, or its rows contradict each other."""
 

@@ -6,16 +6,34 @@ names in the catalog, which are errors, and with the names of its packages, whic
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from resolver.errors import UsageError, closest_names, did_you_mean
-from resolver.requirements import is_rocm_package, normalize_name
+from resolver.requirements import is_for_cuda, is_rocm_package, normalize_name
 from resolver.versions import join_words, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
     from resolver.facts.catalog import Catalog
+    from resolver.facts.schema import Replaces
+
+INSPECT_HINT = "`matrix inspect FILE --repair -o DIR` adapts a whole environment for CUDA."
+
+
+def replacement(catalog: Catalog, name: str, *, conda: bool = False) -> Replaces | None:
+    """Return the row about a distribution for CUDA: that of its name, or else that of the longest pattern.
+
+    Patterns of distributions on PyPI apply only to names that are for CUDA (`is_for_cuda`).
+    """
+    rows = (
+        row
+        for row in catalog.replaces.values()
+        if row.conda == conda
+        and (row.name == name or (fnmatchcase(name, row.name) and (conda or is_for_cuda(name))))
+    )
+    return max(rows, key=lambda row: (row.name == name, len(row.name)), default=None)
 
 
 def reject_wrong_name(catalog: Catalog, name: str) -> None:

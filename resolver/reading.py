@@ -10,10 +10,10 @@ from resolver.choices import Link
 from resolver.compiling.clauses import REQUEST
 from resolver.compiling.request import closest_versions
 from resolver.content import evidence_against
-from resolver.errors import EnvironmentLacksError, SourceError, UsageError
+from resolver.errors import EnvironmentLacksError, NoVersionError, SourceError, UsageError
 from resolver.facts.catalog import applies, is_elsewhere
 from resolver.look_ahead import LookAhead
-from resolver.names import hint_for_unknown, reject_wrong_name, stub
+from resolver.names import INSPECT_HINT, hint_for_unknown, reject_wrong_name, stub
 from resolver.problem import ABSENT, bits
 from resolver.requirements import (
     TRITON_NAMES,
@@ -120,7 +120,7 @@ class Requirements:
         if is_for_cuda(name) and name not in self.world.installed:
             backend = "AMD GPUs" if self.request.target.backend == "rocm" else "CPUs"
             msg = f"{shorten(name)} is for CUDA and does not run on {backend}."
-            raise UsageError(msg, hint="Remove it from the requirements.")
+            raise UsageError(msg, hint=f"Remove it from the requirements. {INSPECT_HINT}")
         link = Link("", name, "", f"you asked for {requirement.text}", REQUEST)
         if self.triton.is_of_torch(name):
             self._require_triton(when, requirement, link)
@@ -138,7 +138,7 @@ class Requirements:
             msg = f"No release of {name} matches {shorten(requirement.text)!r}{but}."
             versions = [release.version for release in nodes[0].releases]
             hints = (closest_versions(requirement, versions), self.index.ignored(name))
-            raise UsageError(msg, hint=" ".join(filter(None, hints)))
+            raise NoVersionError(msg, name, hint=" ".join(filter(None, hints)))
         for choices in nodes:
             allowed = choices.allowed_by(requirement.specifier)
             terms = {**when, choices.number: choices.everything & ~allowed}

@@ -19,6 +19,7 @@ from matrix.checking.pip_line import (
     is_location,
     parse_requirement,
 )
+from resolver.names import replacement
 from resolver.versions import bounds_cross, is_version, parse_specifier
 
 if TYPE_CHECKING:
@@ -46,7 +47,6 @@ _VISIBLE = ("/tmp/", "/var/tmp/", "/mnt/", "/srv/", "/media/")  # noqa: S108
 _PATH_OPTIONS = (*INDEX_OPTIONS, "--find-links", "--constraint", "--requirement")
 _CONDA_NAME = re.compile(r"(?:[\w./-]+::)?([A-Za-z0-9_.-]+)")
 _CONDA_TORCH = {"torch", "pytorch", "pytorch-gpu", "torchvision", "torchaudio"}
-_CONDA_CUDA = {"pytorch-cuda", "cudatoolkit", "cuda-toolkit", "cuda", "cudnn", "nccl", "nvidia-apex"}
 _SEPARATE_LINES = "Put each on its own line."
 
 
@@ -379,8 +379,10 @@ def check_conda(document: Document, expected: Expected) -> Iterator[Finding]:
             message = "conda's channels have torch for CUDA and for the CPU, but not for ROCm."
             fix = "Put torch into the pip section, with its ROCm label."
             yield finding("conda-torch", entry, message, fix=fix)
-        elif key in _CONDA_CUDA and expected.backend == "rocm":
-            yield finding("conda-torch", entry, f"{key} is for NVIDIA GPUs; AMD GPUs cannot use it.")
+        elif expected.backend == "rocm" and (row := replacement(expected.catalog, key, conda=True)):
+            message = f"{key} is for NVIDIA GPUs; AMD GPUs cannot use it."
+            fix = f"Put {', '.join(row.by)} into the pip section." if row.by else ""
+            yield finding("conda-torch", entry, message, fix=fix)
     yield from _check_python(document, entries.get("python"), expected)
     yield from _check_pip(document, entries.get("pip"))
 

@@ -19,6 +19,7 @@ from matrix.checking.document import finding
 from matrix.checking.pip_line import PipLine, url_path
 from matrix.checking.target import released_with
 from resolver.facts.catalog import applies
+from resolver.names import replacement
 from resolver.requirements import TRITON_NAMES, is_for_cuda, required_name
 from resolver.versions import is_version, join_words, minor, satisfies, sort_key
 
@@ -36,6 +37,7 @@ _TORCH_INDEX = re.compile(r"download(?:-r2)?\.pytorch\.org/whl/(?:nightly/|test/
 _ROCM_LABEL = re.compile(r"rocm(\d+\.\d+)")
 _TORCH_LABEL = re.compile(r"torch(\d+(?:\.\d+)*)")
 _GFX_LABEL = re.compile(r"gfx[0-9a-f]+")
+_CUDA_LABEL = re.compile(r"\+(cu\d+)")
 _CUPY_ROCM = re.compile(r"cupy-rocm-(\d+)-(\d+)")
 _RESOLVE = "`matrix resolve torch` for the same site or base image lists versions that fit."
 _BUILD = "Build a wheel with `matrix build-wheels` and pin it with its label."
@@ -157,14 +159,8 @@ def check_torch(document: Document, expected: Expected) -> Iterator[Finding]:
     own_triton = _triton_of_torch(document, expected)
     for entry in document.entries:
         line = entry.pip
-        if expected.backend == "rocm" and is_for_cuda(line.name):
-            message = (
-                f"{line.name} is for NVIDIA GPUs. pip would download gigabytes that AMD GPUs cannot use."
-            )
-            certain = line.name.startswith("nvidia-")
-            corrected = [f"# {entry.text}"] if certain else []
-            fix = "torch for ROCm does not need it."
-            yield finding("cuda-package", entry, message, corrected=corrected, fixable=certain, fix=fix)
+        if expected.backend == "rocm":
+            yield from _check_cuda(entry, expected)
         if line.requirement is None or line.location or line.name in expected.pins:
             continue
         if line.name == "triton" and own_triton not in {"", "triton"}:
@@ -182,6 +178,30 @@ def check_torch(document: Document, expected: Expected) -> Iterator[Finding]:
             yield from _check_rocm(entry, rocm_of(line.local), expected)
         elif release := _CUPY_ROCM.fullmatch(line.name):
             yield from _check_rocm(entry, f"{release[1]}.{release[2]}", expected)
+
+
+def _check_cuda(entry: Entry, expected: Expected) -> Iterator[Finding]:
+    """Check that a line does not name a distribution, or the URL of a wheel, that is for CUDA only."""
+    line = entry.pip
+    label = _CUDA_LABEL.search(Path(url_path(line.location)).name) if line.location else None
+    if label:
+        message = f"The label {label[1]} in the name of this file means a build for CUDA."
+        yield finding("cuda-torch", entry, message, fix=_RESOLVE if line.name in TORCH_FAMILY else _PIN)
+    row = replacement(expected.catalog, line.name)
+    if not (row or is_for_cuda(line.name)) or line.name in TRITON_NAMES or line.name in expected.pins:
+        return
+    certain = row is not None and row.effect == "drop"
+    message = f"{line.name} is for NVIDIA GPUs; AMD GPUs cannot use it."
+    if certain:
+        message = f"{line.name} is for NVIDIA GPUs. pip would download gigabytes that AMD GPUs cannot use."
+    corrected = [f"# {entry.text}"] if certain else []
+    fix = f"See whether you need it. {row.note if row else ''}".rstrip()
+    if certain:
+        fix = "torch for ROCm does not need it."
+    elif row and row.by:
+        where = ", which runs on the CPU only" if row.effect == "cpu" else ""
+        fix = f"Use {', '.join(row.by)} instead{where}. {row.note}".rstrip()
+    yield finding("cuda-package", entry, message, corrected=corrected, fixable=certain, fix=fix)
 
 
 def _triton_of_torch(document: Document, expected: Expected) -> str:
@@ -454,7 +474,10 @@ def _check_extension(
         return
     message = "Of several builds of this version, pip takes the one whose label sorts last. "
     message += "Without the index," if indexes.any else "The file names no index with such builds, so"
-    message += " pip builds PyPI's source archive, without torch."
+    if any(row.sdist for row in expected.catalog.releases_of(line.name)):
+        message += " pip builds PyPI's source archive, without torch."
+    else:
+        message += f" pip takes what PyPI has, which the catalog does not list for {expected.against}."
     yield finding("unlabelled-extension", entry, message, fix=_PIN)
 
 

@@ -64,6 +64,7 @@ from matrix.options import (
     add_names,
     add_target_options,
     add_wheel_options,
+    defaults_of,
     normalized_name,
     output_path,
 )
@@ -701,9 +702,7 @@ class _Work:
 
     def _options_of(self, command: ModuleType, *words: str, **changes: object) -> Context:
         """Return the context of another command: its defaults, then our options that it has, too."""
-        parser = argparse.ArgumentParser()
-        command.add_arguments(parser)
-        args = vars(parser.parse_args(words))
+        args = defaults_of(command, *words)
         shared = ("lock", "index", "catalog", *(_OF_FETCH if command is fetch else ()))
         own = {name: getattr(self.context.args, name) for name in shared if name in args}
         if command is fetch:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from codecs import BOM_UTF8
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 SUMMARY = "check an environment file for lines that pip or conda will reject, ignore or get wrong"
 EXAMPLE = "matrix check env.yml --site lumi-g --fix"
 _SECONDS = 120.0
+_FOR_CUDA = {"cuda-torch", "cuda-package", "conda-torch"}
 _TARGET_OPTIONS = ("site", "date", "backend", "driver", "base_image", "gfx")
 
 
@@ -133,6 +135,9 @@ def execute(context: Context) -> int:
     else:
         console.answer(summary(findings, expected.against, rejected=rejected))
         _show(findings, answer, diff, console)
+        if any(finding.id in _FOR_CUDA for finding in findings):
+            file = shlex.quote(document.name)
+            console.info(f"For an environment that fits: `matrix inspect {file} --repair -o DIR`")
     return 1 if failed else 0
 
 

@@ -15,10 +15,10 @@ from resolver.compiling.clauses import (
     architectures,
     version_in,
 )
-from resolver.errors import UsageError, closest_names, did_you_mean
+from resolver.errors import NoVersionError, UsageError, closest_names, did_you_mean
 from resolver.facts.catalog import within
 from resolver.model import Fact, Requirement
-from resolver.names import reject_wrong_name
+from resolver.names import INSPECT_HINT, reject_wrong_name
 from resolver.versions import bounds_cross, is_version, join_words, minor, newest_first, shorten, sort_key
 
 if TYPE_CHECKING:
@@ -173,9 +173,9 @@ def _demand_requirement(builder: ProblemBuilder, requirement: Requirement) -> No
             msg = f"No version can match {text!r}: its conditions exclude one another."
             raise UsageError(msg)
         msg = f"No known version of {requirement.name} matches {text!r}."
-        raise UsageError(
-            msg, hint=closest_versions(requirement, [candidate.version for candidate in variable.candidates])
-        )
+        versions = [candidate.version for candidate in variable.candidates]
+        hints = [closest_versions(requirement, versions), INSPECT_HINT if "+cu" in text else ""]
+        raise NoVersionError(msg, requirement.name, hint=" ".join(filter(None, hints)))
     if requirement.name == "torch" and any(map(_is_device, requirement.extras)):
         allowed = _with_device_extra(builder.catalog, allowed)
     _demand_under_marker(builder, requirement, allowed, demand_text(requirement))

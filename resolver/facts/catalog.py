@@ -41,6 +41,7 @@ class Catalog(msgspec.Struct, frozen=True, dict=True):
     known_bad: dict[tuple[object, ...], schema.KnownBad]
     proven: dict[str, schema.ProvenSet]
     wrong_name: dict[str, schema.WrongName]
+    replaces: dict[tuple[object, ...], schema.Replaces]
     inferred: dict[tuple[object, ...], str] = {}
     """The releases that no file lists, each with the version of the release whose facts it inherits."""
 
@@ -69,6 +70,7 @@ class Catalog(msgspec.Struct, frozen=True, dict=True):
             known_bad={row.key(): row for row in rows.known_bad},
             proven={row.id: row for row in rows.proven},
             wrong_name={row.name: row for row in rows.wrong_name},
+            replaces={row.key(): row for row in rows.replaces},
         )
 
     def with_image(self, row: schema.Image) -> Catalog:

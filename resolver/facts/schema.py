@@ -581,6 +581,22 @@ class WrongName(Row, frozen=True, kw_only=True):
     identity = ("name",)
 
 
+class Replaces(Row, frozen=True, kw_only=True):
+    """What an environment for CUDA has, and what takes its place on ROCm."""
+
+    name: str
+    """Normalized name of the distribution; ``*`` stands for any text."""
+    conda: bool = False
+    """Whether it is a package of conda."""
+    by: tuple[str, ...] = ()
+    """Distributions that take its place."""
+    effect: Literal["rocm", "cpu", "drop", "none"]
+    """``rocm``: they use the GPU. ``cpu``: they run on the CPU only. ``drop``: ROCm and torch have what it
+    gives. ``none``: nothing takes its place."""
+
+    identity = ("name", "conda")
+
+
 class CatalogFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"):
     """One catalog file. In a file with one ``[[package]]``, rows may leave out `package`."""
 
@@ -608,6 +624,7 @@ class CatalogFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     known_bad: list[KnownBad] = []
     proven: list[ProvenSet] = []
     wrong_name: list[WrongName] = []
+    replaces: list[Replaces] = []
 
 
 KINDS = tuple(field for field in CatalogFile.__struct_fields__ if field not in {"schema", "include"})

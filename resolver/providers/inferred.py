@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from resolver.compiling.problem_builder import closed_names
 from resolver.compiling.request import closest_versions
-from resolver.errors import UsageError
+from resolver.errors import NoVersionError
 from resolver.facts.catalog import is_elsewhere, recipe_for
 from resolver.facts.schema import Sdist
 from resolver.indexes import uploaded_by
@@ -87,7 +87,7 @@ class InferredProvider:
 
         Raises
         ------
-        UsageError
+        NoVersionError
             No release that can be used matches a requirement; the message contains the reason.
         """
         for requirement in self._request.requirements:
@@ -214,22 +214,22 @@ def _no_release(
     request: Request,
     project: Project | None,
     urls: Sequence[str],
-) -> UsageError:
+) -> NoVersionError:
     """Return the error for a requirement that neither the catalog nor an index can meet."""
     name, text, specifier = requirement.name, shorten(requirement.text), requirement.specifier
     known = {row.version for row in catalog.releases_of(name)}
     asked = f"Searched: {', '.join(urls)}."
     if project is None:
         msg = f"No known version of {name} matches {text!r}, and no index has the project."
-        return UsageError(msg, hint=f"{_closest(requirement, known)} {asked}")
+        return NoVersionError(msg, name, hint=f"{_closest(requirement, known)} {asked}")
     published = next((row for row in project.releases if specifier and specifier.allows(row.version)), None)
     if published is None:
         msg = f"No version of {name} matches {text!r}, neither in the catalog nor on an index."
         known.update(row.version for row in project.releases)
-        return UsageError(msg, hint=f"{_closest(requirement, known)} {asked}")
+        return NoVersionError(msg, name, hint=f"{_closest(requirement, known)} {asked}")
     reason = _obstacle(catalog, name, published, request)
     msg = f"The catalog does not list {name} {published.version}, and its facts cannot be inferred: {reason}."
-    return UsageError(msg, hint=_closest(requirement, known))
+    return NoVersionError(msg, name, hint=_closest(requirement, known))
 
 
 def _closest(requirement: Requirement, versions: Iterable[str]) -> str:

@@ -116,6 +116,8 @@ def test_documents_of_resolving(printed: Callable[..., Any]) -> None:
     assert printed("explain-log", "explain", "--log", "log")["diagnosis"]
     Path("env.yml").write_text("name: x\ndependencies:\n  - pip:\n    - torch=2.9.1\n")
     assert printed("check", "check", "env.yml", "--no-preflight", code=1)["findings"]
+    Path("freeze.txt").write_text("torch==2.5.1+cu124\nnatten==0.21\n")
+    assert printed("inspect", "inspect", "freeze.txt", *DAY, code=1)["changes"]
 
 
 def _fail(*_: object, **__: object) -> None:

@@ -41,6 +41,7 @@ LINES = {
     "explain": ["explain", "torch"],
     "fetch": ["fetch", "--offline"],
     "graph": ["graph", "deepspeed"],
+    "inspect": ["inspect", "requirements.txt"],
     "index": ["index", "check"],
     "recipe": ["recipe", "draft", "project"],
     "resolve": ["resolve", "torch==2.13.0", "--backend", "cpu"],

@@ -1,0 +1,265 @@
+"""``matrix inspect``: say whether an environment fits a site, and repair it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from builders.constants import LOCK_FILE
+from builders.files import write_atomic
+from builders.modes import make_directories
+from matrix.api import package_indexes, resolve_settings, write_lock
+from matrix.commands import env
+from matrix.consumers import consumer_names
+from matrix.consumers.shared.files import write_files
+from matrix.environment_file import read_environment
+from matrix.json_document import JsonDocument
+from matrix.options import (
+    add_format,
+    add_index_access,
+    add_target_options,
+    defaults_of,
+    normalized_name,
+    output_path,
+)
+from matrix.render import counted
+from matrix.request import make_request
+from matrix.resolution_text import conflict_text
+from matrix.settings import REQUEST_FILE
+from resolver.errors import MatrixError, UsageError
+from resolver.model import Conflict, CoreItem, Resolution
+from resolver.repair import Change, changed_versions, nearest, replaced
+from resolver.versions import join_words
+
+if TYPE_CHECKING:
+    import argparse
+
+    from matrix.console import Console
+    from matrix.context import Context
+    from matrix.environment_file import Environment
+    from resolver.repair import Wanted
+
+SUMMARY = "say whether an environment for CUDA or another machine fits, and repair it"
+EXAMPLE = "matrix inspect freeze.txt --site lumi-g --repair -o lumi"
+MOST_USED = ("--repair", "--output", "--drop", "--site", "--python")
+_MOST_SHOWN = 20
+
+
+class InspectDocument(JsonDocument, kw_only=True):
+    """Whether an environment fits, and what must change."""
+
+    status: Literal["ok", "changed", "conflict"]
+    """``ok``: it fits as it is. ``changed``: it fits with the changes. ``conflict``: nothing fits."""
+    verdict: str
+    file: str
+    against: str
+    distributions: int
+    changes: Sequence[Change]
+    unread: Sequence[str]
+    requirements: Sequence[str] = ()
+    """The requirements of the environment that fits."""
+    core: Sequence[CoreItem] = ()
+    """The reasons for a conflict."""
+    written: Sequence[str] = ()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        type=Path,
+        help="a requirements file, a conda environment file, uv.lock, pylock.toml, or the output of pip "
+        "list, pip freeze or conda env export",
+    )
+    parser.add_argument(
+        "--repair",
+        action="store_true",
+        help=f"write the nearest environment that fits: {REQUEST_FILE}, {LOCK_FILE} and the files of env",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="DIR",
+        type=output_path,
+        help="the directory for --repair; it must be new or empty",
+    )
+    parser.add_argument(
+        "--drop",
+        metavar="NAME",
+        type=normalized_name,
+        action="append",
+        default=[],
+        help="leave out NAME (repeatable)",
+    )
+    parser.add_argument(
+        "--for",
+        dest="consumer",
+        choices=consumer_names(),
+        metavar="CONSUMER",
+        help="the tool that reads the written files, as for matrix env: %(choices)s (default: cotainr, or "
+        "pip without a base image)",
+    )
+    add_format(parser)
+    add_index_access(parser)
+    add_target_options(parser)
+
+
+def execute(context: Context) -> int:
+    """Run the command."""
+    args, console = context.args, context.console
+    _check_output(args)
+    found = read_environment(args.file)
+    kept, changes = replaced(context.catalog_with_image, found.wanted, args.drop)
+    needed = [change for change in changes if change.needed]
+    # Of a matrix.toml in this directory, only the target counts.
+    urls = [*(args.extra_index_url or []), *found.index_urls]
+    context = context.with_options(requirements=["torch"], extra_index_url=urls)
+    answer, versions = _resolved(context, kept)
+    changes = _in_order([*changes, *versions])
+    written: list[Path] = []
+    if args.repair and not needed and isinstance(answer, Resolution):
+        written = _write(context, answer)
+    is_conflict = isinstance(answer, Conflict)
+    document = InspectDocument(
+        status="conflict" if is_conflict or needed else "changed" if changes else "ok",
+        verdict=_verdict(args.file, answer, changes, found),
+        file=str(args.file),
+        against=f"{answer.target.site} on {answer.target.date}",
+        distributions=len(found.wanted),
+        changes=changes,
+        unread=found.unread,
+        requirements=[item.text for item in answer.request.requirements] if not is_conflict else (),
+        core=answer.core if isinstance(answer, Conflict) else (),
+        written=[str(path) for path in written],
+    )
+    if args.format == "text":
+        _print(document, answer, found, console)
+    for warning in answer.warnings:
+        console.warning(warning)
+    if args.format == "json":
+        console.document(document)
+    drops = " ".join(f"--drop {change.before.split()[0]}" for change in needed)
+    if needed and args.repair:
+        names = join_words([change.before for change in needed], joiner="and")
+        msg = f"Nothing was written, because nothing takes the place of {names}."
+        raise MatrixError(msg, hint=f"To leave them out: {drops}")
+    if needed:
+        console.info(f"To leave out what nothing replaces: {drops}")
+    return 0 if document.status == "ok" or written else 1
+
+
+def _check_output(args: argparse.Namespace) -> None:
+    output: Path | None = args.output
+    if args.repair != (output is not None):
+        msg = "--repair needs -o DIR, and -o DIR needs --repair."
+        raise UsageError(msg)
+    if output is not None and output.exists() and (not output.is_dir() or any(output.iterdir())):
+        msg = f"{output} exists and is not an empty directory."
+        raise UsageError(msg, hint="Name a new directory.")
+
+
+def _resolved(context: Context, kept: Sequence[Wanted]) -> tuple[Resolution | Conflict, list[Change]]:
+    """Return the resolution of the nearest request and the versions that it changes, or the conflict."""
+    settings, catalog = context.settings, context.catalog_with_image
+    inputs = replace(context.inputs, requirements=())
+    target = make_request(settings, catalog, context.today, inputs)
+    indexes = package_indexes(settings, inputs, context.console)
+    try:
+        with context.console.task("find the nearest versions"):
+            found = nearest(catalog, target, kept, indexes)
+    except UsageError as error:
+        hint = f"{error.hint} To leave a distribution out: --drop NAME"
+        raise error.changed(hint=hint.strip()) from None
+    if isinstance(found, Conflict):
+        return found, []
+    inputs = replace(inputs, requirements=found.requirements)
+    answer = resolve_settings(settings, catalog, context.today, inputs, reporter=context.console)
+    if isinstance(answer, Conflict):
+        return answer, []
+    return answer, list(changed_versions(answer, kept, found.reasons))
+
+
+def _in_order(changes: Sequence[Change]) -> list[Change]:
+    """Return the changes: torch first, then what is for CUDA."""
+    return sorted(changes, key=lambda change: (not change.before.startswith("torch "), not change.for_cuda))
+
+
+def _verdict(file: Path, answer: Resolution | Conflict, changes: Sequence[Change], found: Environment) -> str:
+    where = f"{answer.target.site} on {answer.target.date}"
+    if not changes and isinstance(answer, Resolution):
+        return f"{file} fits {where}: {counted(len(found.wanted), 'distribution')} resolve together."
+    verdict = f"{file} does not fit {where}"
+    if changes and changes[0].for_cuda and answer.target.backend == "rocm":
+        verdict = f"{file} cannot use the GPUs of {where}: {changes[0].before} is for CUDA"
+    if isinstance(answer, Conflict):
+        return f"{verdict}, and no other versions that fit were found."
+    count = len({change.before for change in changes} & {str(item) for item in found.wanted})
+    return f"{verdict}. {count} of {counted(len(found.wanted), 'distribution')} must change."
+
+
+def _print(
+    document: InspectDocument, answer: Resolution | Conflict, found: Environment, console: Console
+) -> None:
+    console.answer(document.verdict)
+    groups: dict[tuple[str, str], list[str]] = {}
+    for change in document.changes:
+        after = change.after or ("nothing" if change.needed else "left out")
+        groups.setdefault((after, change.reason), []).append(change.before)
+    shown = list(groups.items()) if console.verbosity > 0 else list(groups.items())[:_MOST_SHOWN]
+    lines = [f"  {', '.join(before)} -> {after}\n      {reason}" for (after, reason), before in shown]
+    if len(groups) > len(shown):
+        lines.append(f"  and {len(groups) - len(shown)} more (-v lists them)")
+    if lines:
+        console.text("\n" + "\n".join(lines))
+    if isinstance(answer, Conflict):
+        console.text("\n" + conflict_text(answer))
+        console.info("\nTo leave a distribution out: --drop NAME")
+    changed = {change.before for change in document.changes}
+    conda = [item.name for item in found.wanted if item.conda and str(item) not in changed]
+    if conda:
+        console.info(f"\nNot judged, because conda installs it: {join_words(conda, most=10, joiner='and')}.")
+    if found.unread:
+        console.info("\nNot read:\n" + "\n".join(f"  {line}" for line in found.unread))
+    for path in document.written:
+        console.info(f"Wrote {path}")
+    if document.written:
+        is_built = isinstance(answer, Resolution) and answer.built()
+        command = "matrix build-wheels" if is_built else "matrix verify"
+        console.info(f"Next: `cd {shlex.quote(str(Path(document.written[0]).parent))}`, then `{command}`")
+    elif document.status == "changed":
+        console.info("To write the environment that fits: --repair -o DIR")
+
+
+def _write(context: Context, answer: Resolution) -> list[Path]:
+    """Write the settings, the lock and the files of the consumer into the new directory."""
+    import tomli_w
+
+    folder: Path = context.args.output
+    consumer = context.args.consumer or ("cotainr" if answer.image else "pip")
+    make_directories(folder)
+    settings = {
+        field.encode_name: getattr(context.settings, field.name)
+        for field in msgspec.structs.fields(type(context.settings))
+        if field.name not in _NOT_WRITTEN
+        and getattr(context.settings, field.name) not in (None, [], "", False, {}, ())
+    }
+    settings["requirements"] = [requirement.text for requirement in answer.request.requirements]
+    request, lock = folder / REQUEST_FILE, folder / LOCK_FILE
+    write_lock(answer, lock)
+    write_atomic(request, tomli_w.dumps(settings))
+    options = defaults_of(env, "--for", consumer, "-o", str(folder))
+    emitted = env.emit(context.with_options(**options).with_lock(answer))
+    return [request, lock, *write_files(emitted.files, folder, named=False)]
+
+
+_NOT_WRITTEN = {
+    "requirements", "requirement_files", "env", "project", "extras", "groups", "offline", "upgrade",
+    "python", "rocm",
+}  # fmt: skip
+"""Settings that are sources of requirements, or belong to one call."""

@@ -1,0 +1,206 @@
+"""``matrix inspect``: read environments of every form, judge and repair them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from matrix.cli import main
+from matrix.environment_file import read_environment
+from resolver.errors import UsageError
+from resolver.lock import read_lock
+from resolver.repair import Wanted
+from tests.support.tiny import tiny_index
+
+Capture = pytest.CaptureFixture[str]
+TORCH = Wanted("torch", "2.5.1+cu124")
+NUMPY = Wanted("numpy", "1.26.4")
+FORMS = {
+    "freeze.txt": "torch==2.5.1+cu124\nnumpy==1.26.4\n",
+    "columns.txt": "Package Version\n------- -----------\ntorch   2.5.1+cu124\nnumpy   1.26.4\n",
+    "list.json": '[{"name": "torch", "version": "2.5.1+cu124"}, {"name": "numpy", "version": "1.26.4"}]',
+    "url.txt": "torch @ https://x.example/torch-2.5.1%2Bcu124-cp311-cp311-linux_x86_64.whl\nnumpy===1.26.4\n",
+    "bare.txt": "https://x.example/torch-2.5.1%2Bcu124-cp311-cp311-linux_x86_64.whl\nnumpy==1.26.4\n",
+    "uv.lock": "version = 1\n"
+    '[[package]]\nname = "torch"\nversion = "2.5.1+cu124"\nsource = { registry = "https://x.example" }\n'
+    '[[package]]\nname = "numpy"\nversion = "1.26.4"\nsource = { registry = "https://x.example" }\n'
+    '[[package]]\nname = "mine"\nversion = "1"\nsource = { virtual = "." }\n',
+    "pylock.toml": 'lock-version = "1.0"\ncreated-by = "x"\n'
+    '[[packages]]\nname = "torch"\nversion = "2.5.1+cu124"\nindex = "https://x.example"\nsdist = '
+    '{ url = "https://x.example/torch-2.5.1%2Bcu124.tar.gz", hashes = { sha256 = "00" } }\n'
+    '[[packages]]\nname = "numpy"\nversion = "1.26.4"\nindex = "https://x.example"\nsdist = '
+    '{ url = "https://x.example/numpy-1.26.4.tar.gz", hashes = { sha256 = "00" } }\n',
+}
+EXPORT = """name: x
+channels: [pytorch, nvidia]
+dependencies:
+  - python=3.11.9=h955ad1f_0
+  - pip=24.0
+  - pytorch=2.5.1=py3.11_cuda12.4_cudnn9.1.0_0
+  - pytorch-cuda=12.4=hc786d27_7
+  - cuda-nvcc=12.4.131=0
+  - scipy=1.14.1=py311h08b1b3b_0
+  - pip:
+    - numpy==1.26.4
+    - -e git+https://github.com/me/mine
+"""
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_form_is_read(name: str) -> None:
+    Path(name).write_text(FORMS[name])
+    assert read_environment(Path(name)).wanted == [TORCH, NUMPY]
+
+
+def test_export_of_conda_is_read() -> None:
+    Path("environment.yml").write_text(EXPORT)
+    found = read_environment(Path("environment.yml"))
+    assert [item for item in found.wanted if not item.conda] == [Wanted("python", "3.11.9"), NUMPY]
+    assert [str(item) for item in found.wanted if item.conda] == [
+        "pytorch 2.5.1", "pytorch-cuda 12.4", "cuda-nvcc 12.4.131", "scipy 1.14.1",
+    ]  # fmt: skip
+    assert found.unread == ["line 12: -e git+https://github.com/me/mine"]
+
+
+def test_ranges_extras_markers_and_indexes_are_kept() -> None:
+    Path("list.txt").write_text(
+        "--extra-index-url https://download.pytorch.org/whl/cu124\n--extra-index-url https://mine.example/simple\n"
+        "a[x]>=2,<3 ; python_version < '3.13'\n-r other.txt\nnot a requirement\n"
+    )
+    found = read_environment(Path("list.txt"))
+    (item,) = found.wanted
+    assert item.requirement(0).text == item.requirement(2).text
+    assert item.requirement(0).extras == ("x",)
+    assert item.requirement(0).marker
+    assert item.requirement(3).specifier is None
+    assert found.index_urls == ["https://mine.example/simple"]
+    assert found.unread == ["line 4: -r other.txt", "line 5: 'not a requirement' is not a valid requirement"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("empty.txt", ""),
+        ("uv.lock", "package = 1"),
+        ("uv.lock", "[[package]]\nname = 1\nversion = 2\nsource = {registry = 3}"),
+        ("uv.lock", "[[["),
+        ("pylock.toml", "[[packages]]"),
+        ("list.json", "[{}]"),
+        ("env.yml", "dependencies: 3"),
+    ],
+)
+def test_file_of_another_kind_is_an_error(name: str, text: str, capsys: Capture) -> None:
+    Path(name).write_text(text)
+    with pytest.raises(UsageError):
+        read_environment(Path(name))
+    assert main(["inspect", name]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.fixture
+def index() -> str:
+    """Write an index with a few projects; return its URL, with that of torch being unreachable."""
+    Path("matrix.toml").write_text('[mirrors]\n"https://download.pytorch.org/" = "http://127.0.0.1:9/"\n')
+    packages: dict[str, list[tuple[str, list[str]]]] = {
+        "numpy": [("1.26.4", []), ("2.0.0", [])],
+        "helper": [("1.1.0", ["numpy>=2"]), ("1.0.5", ["numpy<2"])],
+        "faiss-cpu": [("1.8.0", [])],
+    }
+    return (tiny_index(Path("own").absolute(), packages) / "simple").as_uri()
+
+
+def inspected(*arguments: str, code: int, capsys: Capture) -> dict[str, object]:
+    assert main(["inspect", *arguments, "--date", "2026-11-20", "--format", "json"]) == code
+    document: dict[str, object] = json.loads(capsys.readouterr().out)
+    return document
+
+
+def test_cuda_environment_is_repaired(index: str, capsys: Capture) -> None:
+    Path("freeze.txt").write_text(
+        "torch==2.5.1+cu124\nnumpy==1.26.4\nhelper==1.0.3\nfaiss-gpu==1.7.2\nnvidia-nccl-cu12==2.21.5\n"
+    )
+    options = ["freeze.txt", "--index-url", index]
+    document = inspected(*options, code=1, capsys=capsys)
+    assert document["status"] == "changed"
+    assert str(document["verdict"]).startswith(
+        "freeze.txt cannot use the GPUs of lumi-g on 2026-11-20: torch 2.5.1+cu124 is for CUDA. 4 of 5"
+    )
+    assert not Path("lumi").exists()
+    document = inspected(*options, "--repair", "-o", "lumi", code=0, capsys=capsys)
+    assert {Path(str(path)).name for path in document["written"]} >= {  # type: ignore[attr-defined]
+        "matrix.toml", "matrix.lock", "requirements.txt",
+    }  # fmt: skip
+    lock = read_lock(Path("lumi/matrix.lock"))
+    chosen = {pick.name: pick.pinned for pick in lock.distributions}
+    assert chosen["torch"].startswith("2.5.1+rocm")
+    assert chosen["numpy"] == "1.26.4"
+    assert chosen["helper"] == "1.0.5"
+    assert chosen["faiss-cpu"] == "1.8.0"
+    assert "nvidia-nccl-cu12" not in chosen
+
+
+def test_repaired_directory_resolves_to_its_lock(
+    index: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("freeze.txt").write_text("torch==2.5.1+cu124\nhelper==1.0.3\n")
+    assert main(["inspect", "freeze.txt", "--index-url", index, "--repair", "-o", "lumi"]) == 0
+    before = Path("lumi/matrix.lock").read_bytes()
+    monkeypatch.chdir("lumi")
+    capsys.readouterr()
+    assert main(["resolve"]) == 0
+    assert "is still valid" in capsys.readouterr().err
+    assert Path("matrix.lock").read_bytes() == before
+
+
+def test_environment_that_fits(index: str, capsys: Capture) -> None:
+    Path("freeze.txt").write_text("torch==2.5.1\nnumpy==1.26.4\n")
+    document = inspected("freeze.txt", "--index-url", index, code=0, capsys=capsys)
+    assert (document["status"], document["changes"]) == ("ok", [])
+    assert "fits lumi-g on 2026-11-20: 2 distributions resolve together." in str(document["verdict"])
+
+
+def test_what_nothing_replaces_must_be_dropped(index: str, capsys: Capture) -> None:
+    Path("freeze.txt").write_text("torch==2.5.1\nnatten==0.21\nunheard-cu12==1\n")
+    options = ["inspect", "freeze.txt", "--index-url", index]
+    assert main([*options, "--repair", "-o", "lumi"]) == 1
+    error = capsys.readouterr().err
+    assert "nothing takes the place of natten 0.21 and unheard-cu12 1" in error
+    assert "--drop natten --drop unheard-cu12" in error
+    assert not Path("lumi").exists()
+    drop = ["--drop", "natten", "--drop", "unheard-cu12"]
+    assert main([*options, *drop, "--repair", "-o", "lumi"]) == 0
+    assert Path("lumi/matrix.lock").exists()
+
+
+def test_unknown_distribution_can_be_dropped(index: str, capsys: Capture) -> None:
+    Path("freeze.txt").write_text("torch==2.5.1\nprivate-thing==1\n")
+    assert main(["inspect", "freeze.txt", "--index-url", index]) == 2
+    assert "--drop NAME" in capsys.readouterr().err
+    assert main(["inspect", "freeze.txt", "--index-url", index, "--drop", "private-thing"]) == 1
+
+
+def test_existing_files_are_not_overwritten(index: str, capsys: Capture) -> None:
+    Path("lumi").mkdir()
+    Path("lumi/mine").write_text("mine")
+    Path("freeze.txt").write_text("torch==2.5.1\n")
+    assert main(["inspect", "freeze.txt", "--index-url", index, "--repair", "-o", "lumi"]) == 2
+    assert "is not an empty directory" in capsys.readouterr().err
+    assert [path.name for path in Path("lumi").iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize("options", [["--repair"], ["-o", "lumi"]])
+def test_repair_and_output_belong_together(options: list[str], capsys: Capture) -> None:
+    assert main(["inspect", "freeze.txt", *options]) == 2
+    assert "--repair needs -o DIR" in capsys.readouterr().err
+
+
+def test_text_says_what_was_not_read_and_not_judged(index: str, capsys: Capture) -> None:
+    Path("environment.yml").write_text(EXPORT)
+    assert main(["inspect", "environment.yml", "--index-url", index]) == 1
+    output = capsys.readouterr()
+    assert "pytorch 2.5.1 -> torch\n" in output.out
+    assert "pytorch-cuda 12.4 -> left out" in output.out
+    assert "Not judged, because conda installs it: scipy." in output.err
+    assert "Not read:\n  line 12: -e git+https://github.com/me/mine" in output.err
