@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -14,6 +14,7 @@ from builders.constants import LOCK_FILE
 from builders.files import write_atomic
 from builders.modes import make_directories
 from matrix.api import package_indexes, resolve_settings, write_lock
+from matrix.checking.package_rules import TORCH_FAMILY
 from matrix.commands import env
 from matrix.consumers import consumer_names
 from matrix.consumers.shared.files import write_files
@@ -48,6 +49,7 @@ SUMMARY = "say whether an environment for CUDA or another machine fits, and repa
 EXAMPLE = "matrix inspect freeze.txt --site lumi-g --repair -o lumi"
 MOST_USED = ("--repair", "--output", "--drop", "--site", "--python")
 _MOST_SHOWN = 20
+_UNLABELLED = "PyPI's build, which is for CUDA"
 
 
 class InspectDocument(JsonDocument, kw_only=True):
@@ -61,6 +63,8 @@ class InspectDocument(JsonDocument, kw_only=True):
     distributions: int
     changes: Sequence[Change]
     unread: Sequence[str]
+    how: str = ""
+    """How an image was read; empty for anything else."""
     requirements: Sequence[str] = ()
     """The requirements of the environment that fits."""
     core: Sequence[CoreItem] = ()
@@ -72,10 +76,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument(
         "file",
-        metavar="FILE",
+        metavar="THING",
         type=Path,
-        help="a requirements file, a conda environment file, uv.lock, pylock.toml, or the output of pip "
-        "list, pip freeze or conda env export",
+        help="a requirements file, a conda environment file, uv.lock, pylock.toml, the output of pip list, "
+        "an environment (venv, conda), a directory of wheels, or a container image",
     )
     parser.add_argument(
         "--repair",
@@ -114,14 +118,15 @@ def execute(context: Context) -> int:
     """Run the command."""
     args, console = context.args, context.console
     _check_output(args)
-    found = read_environment(args.file)
+    with console.task(f"read {args.file}"):
+        found = read_environment(args.file)
     kept, changes = replaced(context.catalog_with_image, found.wanted, args.drop)
     needed = [change for change in changes if change.needed]
     # Of a matrix.toml in this directory, only the target counts.
     urls = [*(args.extra_index_url or []), *found.index_urls]
     context = context.with_options(requirements=["torch"], extra_index_url=urls)
     answer, versions = _resolved(context, kept)
-    changes = _in_order([*changes, *versions])
+    changes = _in_order([*changes, *versions, *_unlabelled(answer, kept, found)])
     written: list[Path] = []
     if args.repair and not needed and isinstance(answer, Resolution):
         written = _write(context, answer)
@@ -134,6 +139,7 @@ def execute(context: Context) -> int:
         distributions=len(found.wanted),
         changes=changes,
         unread=found.unread,
+        how=found.how,
         requirements=[item.text for item in answer.request.requirements] if not is_conflict else (),
         core=answer.core if isinstance(answer, Conflict) else (),
         written=[str(path) for path in written],
@@ -185,9 +191,26 @@ def _resolved(context: Context, kept: Sequence[Wanted]) -> tuple[Resolution | Co
     return answer, list(changed_versions(answer, kept, found.reasons))
 
 
+def _unlabelled(
+    answer: Resolution | Conflict, kept: Sequence[Wanted], found: Environment
+) -> Iterator[Change]:
+    """Yield torch and its companions that have no label, so that pip takes PyPI's build."""
+    if isinstance(answer, Conflict) or answer.target.backend != "rocm":
+        return
+    if found.has_rocm_index or found.installed:
+        return
+    chosen = {pick.name: pick for pick in answer.distributions}
+    for item in kept:
+        pick = chosen.get(item.name)
+        if item.name in TORCH_FAMILY and pick and "+" in pick.pinned and "+" not in item.version:
+            reason = f"without a label pip takes {_UNLABELLED}"
+            if not item.version or pick.version.partition("+")[0] == item.version:
+                yield Change(str(item), pick.pinned, reason, for_cuda=True)
+
+
 def _in_order(changes: Sequence[Change]) -> list[Change]:
     """Return the changes: torch first, then what is for CUDA."""
-    return sorted(changes, key=lambda change: (not change.before.startswith("torch "), not change.for_cuda))
+    return sorted(changes, key=lambda change: (change.before.split()[0] != "torch", not change.for_cuda))
 
 
 def _verdict(file: Path, answer: Resolution | Conflict, changes: Sequence[Change], found: Environment) -> str:
@@ -195,8 +218,12 @@ def _verdict(file: Path, answer: Resolution | Conflict, changes: Sequence[Change
     if not changes and isinstance(answer, Resolution):
         return f"{file} fits {where}: {counted(len(found.wanted), 'distribution')} resolve together."
     verdict = f"{file} does not fit {where}"
-    if changes and changes[0].for_cuda and answer.target.backend == "rocm":
-        verdict = f"{file} cannot use the GPUs of {where}: {changes[0].before} is for CUDA"
+    if changes and changes[0].for_cuda:
+        name, _, version = changes[0].before.partition(" ")
+        if name == "torch":
+            verdict = f"{file} cannot use the GPUs of {where}"
+        unlabelled = name in TORCH_FAMILY and "+" not in version
+        verdict += f": {changes[0].before} is {_UNLABELLED if unlabelled else 'for CUDA'}"
     if isinstance(answer, Conflict):
         return f"{verdict}, and no other versions that fit were found."
     count = len({change.before for change in changes} & {str(item) for item in found.wanted})
@@ -220,12 +247,7 @@ def _print(
     if isinstance(answer, Conflict):
         console.text("\n" + conflict_text(answer))
         console.info("\nTo leave a distribution out: --drop NAME")
-    changed = {change.before for change in document.changes}
-    conda = [item.name for item in found.wanted if item.conda and str(item) not in changed]
-    if conda:
-        console.info(f"\nNot judged, because conda installs it: {join_words(conda, most=10, joiner='and')}.")
-    if found.unread:
-        console.info("\nNot read:\n" + "\n".join(f"  {line}" for line in found.unread))
+    _print_rest(document, found, console)
     for path in document.written:
         console.info(f"Wrote {path}")
     if document.written:
@@ -234,6 +256,18 @@ def _print(
         console.info(f"Next: `cd {shlex.quote(str(Path(document.written[0]).parent))}`, then `{command}`")
     elif document.status == "changed":
         console.info("To write the environment that fits: --repair -o DIR")
+
+
+def _print_rest(document: InspectDocument, found: Environment, console: Console) -> None:
+    """Print how the environment was read, and what was not judged."""
+    changed = {change.before for change in document.changes}
+    conda = [item.name for item in found.wanted if item.conda and str(item) not in changed]
+    if conda:
+        console.info(f"\nNot judged, because conda installs it: {join_words(conda, most=10, joiner='and')}.")
+    if found.how:
+        console.info(f"\n{found.how}. Names and versions were judged, not the content of files.")
+    if found.unread:
+        console.info("\nNot read:\n" + "\n".join(f"  {line}" for line in found.unread))
 
 
 def _write(context: Context, answer: Resolution) -> list[Path]:

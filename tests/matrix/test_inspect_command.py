@@ -155,7 +155,7 @@ def test_repaired_directory_resolves_to_its_lock(
 
 
 def test_environment_that_fits(index: str, capsys: Capture) -> None:
-    Path("freeze.txt").write_text("torch==2.5.1\nnumpy==1.26.4\n")
+    Path("freeze.txt").write_text("torch==2.5.1+rocm6.2\nnumpy==1.26.4\n")
     document = inspected("freeze.txt", "--index-url", index, code=0, capsys=capsys)
     assert (document["status"], document["changes"]) == ("ok", [])
     assert "fits lumi-g on 2026-11-20: 2 distributions resolve together." in str(document["verdict"])
@@ -204,3 +204,79 @@ def test_text_says_what_was_not_read_and_not_judged(index: str, capsys: Capture)
     assert "pytorch-cuda 12.4 -> left out" in output.out
     assert "Not judged, because conda installs it: scipy." in output.err
     assert "Not read:\n  line 12: -e git+https://github.com/me/mine" in output.err
+
+
+@pytest.mark.parametrize(
+    ("lines", "code"),
+    [
+        (["torch==2.5.1"], 1),
+        (["torch"], 1),
+        (["torchvision==0.20.1", "torch==2.5.1+rocm6.2"], 1),
+        (["torch==2.5.1", "--extra-index-url https://download.pytorch.org/whl/rocm6.2"], 0),
+        (["torch==2.5.1+rocm6.2"], 0),
+    ],
+)
+def test_pip_takes_torch_for_cuda_without_a_label(
+    lines: list[str], code: int, index: str, capsys: Capture
+) -> None:
+    Path("list.txt").write_text("\n".join(lines))
+    document = inspected("list.txt", "--index-url", index, code=code, capsys=capsys)
+    assert ("is PyPI's build, which is for CUDA" in str(document["verdict"])) == bool(code)
+
+
+def installed(folder: str, *pins: str) -> Path:
+    """Write a virtual environment with the metadata of some distributions."""
+    site = Path(folder, "lib", "python3.11", "site-packages")
+    site.mkdir(parents=True)
+    Path(folder, "pyvenv.cfg").write_text("")
+    for pin in pins:
+        name, _, version = pin.partition("==")
+        info = site / f"{name}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    return Path(folder)
+
+
+def test_virtual_environment_is_read_from_its_metadata() -> None:
+    prefix = installed("env", "torch==2.5.1+cu124", "Numpy==1.26.4", "pip==24.0", "broken==x", "mine==1")
+    (prefix / "lib/python3.11/site-packages/mine-1.dist-info/direct_url.json").write_text(
+        '{"url": "file:///home/me/mine", "dir_info": {"editable": true}}'
+    )
+    found = read_environment(prefix)
+    assert sorted(map(str, found.wanted)) == ["numpy 1.26.4", "python 3.11", "torch 2.5.1+cu124"]
+    assert found.unread == ["broken: its metadata is damaged", "mine: it is installed from a directory"]
+
+
+def test_conda_environment_is_read_with_its_cuda() -> None:
+    prefix = installed("env", "torch==2.5.1")
+    (prefix / "conda-meta").mkdir()
+    for name in ("pytorch-cuda-12.4-hc786d27_7", "numpy-1.26.4-py311h64a7726_0"):
+        (prefix / "conda-meta" / f"{name}.json").write_text("{}")
+    (conda,) = (item for item in read_environment(prefix).wanted if item.conda)
+    assert str(conda) == "pytorch-cuda 12.4"
+
+
+def test_directory_of_wheels_is_read() -> None:
+    Path("wheels").mkdir()
+    for name in ("torch-2.5.1+cu124-cp311-cp311-linux_x86_64.whl", "numpy-1.26.4-py3-none-any.whl"):
+        Path("wheels", name).touch()
+    assert sorted(map(str, read_environment(Path("wheels")).wanted)) == ["numpy 1.26.4", "torch 2.5.1+cu124"]
+    Path("wheels", "bad.whl").touch()
+    with pytest.raises(UsageError, match="bad"):
+        read_environment(Path("wheels"))
+
+
+def test_installed_torch_needs_no_label(index: str, capsys: Capture) -> None:
+    """A build from source has none."""
+    installed("env", "torch==2.5.1", "numpy==1.26.4")
+    assert inspected("env", "--index-url", index, code=0, capsys=capsys)["status"] == "ok"
+
+
+@pytest.mark.parametrize("name", ["old.sif", "old.tar", "nothing"])
+def test_damaged_image_is_an_error(name: str, capsys: Capture) -> None:
+    if name == "nothing":
+        Path(name).mkdir()
+    else:
+        Path(name).write_bytes(b"\x7fELF")
+    assert main(["inspect", name]) == 2
+    assert "not an" in capsys.readouterr().err
