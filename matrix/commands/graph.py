@@ -119,11 +119,32 @@ def execute(context: Context) -> int:
     return 0
 
 
-def _without_build_tools(graph: DiGraph[str], names: Sequence[str], console: Console) -> DiGraph[str]:
-    """Return the graph without distributions that pip chooses, except those that the user named."""
+def svg_of(lock: Resolution) -> str:
+    """Return the SVG that ``matrix graph --format svg`` writes for a lock.
+
+    Raises
+    ------
+    MatrixError
+        Graphviz is not installed, or failed.
+    """
+    from matrix.drawing import draw_svg
+    from resolver.graph import build_graph
+
+    graph = build_graph(lock)
+    hidden = names_of_others(lock) | _build_tools(graph)
+    return draw_svg(graph.subgraph(set(graph) - hidden), _title(lock))
+
+
+def _build_tools(graph: DiGraph[str]) -> set[str]:
+    """Return the distributions that pip chooses."""
     from resolver.graph import pick_in
 
-    tools = {name for name in graph if pick_in(graph, name) is None} - set(names)
+    return {name for name in graph if pick_in(graph, name) is None}
+
+
+def _without_build_tools(graph: DiGraph[str], names: Sequence[str], console: Console) -> DiGraph[str]:
+    """Return the graph without distributions that pip chooses, except those that the user named."""
+    tools = _build_tools(graph) - set(names)
     if tools:
         console.info(f"{counted(len(tools), 'build tool')} hidden; --build-tools shows them.")
     part: DiGraph[str] = graph.subgraph(set(graph) - tools)

@@ -13,6 +13,7 @@ from builders.files import write_atomic
 from builders.index import Index
 from builders.records import build_records
 from builders.task_state import TaskState
+from matrix.commands.graph import svg_of
 from matrix.consequences_json import DiffDocument
 from matrix.consequences_text import HEADINGS, summary
 from matrix.locking import names_target
@@ -23,7 +24,7 @@ from matrix.report.page import Report, render_page
 from matrix.report.table_data import TableData, subtitle_of, wheels_of
 from matrix.resolution_json import ConflictDocument
 from matrix.resolution_text import last_conflict
-from resolver.errors import UsageError
+from resolver.errors import MatrixError, UsageError
 from resolver.lock import decode
 from resolver.model import Conflict
 from resolver.table import ROW_COMPONENTS, Table
@@ -99,11 +100,14 @@ def execute(context: Context) -> int:
     last = last_conflict()
     conflicts += [last] if last and last not in conflicts else []
     builds = build_records(index) if has_index or index.state.is_dir() else []
+    drawing, drawing_error = _drawing(context) if context.has_lock else ("", "")
     report = Report(
         title=f"Compatible versions at {request.target.site} on {request.target.date}",
         subtitle=subtitle_of(table),
         table=data,
         graph=graph_data(context.lock, _states(builds)) if context.has_lock else None,
+        drawing=drawing,
+        drawing_error=drawing_error,
         timeline=timeline(builds),
         wheels=list(wheels(index)) if has_index else [],
         conflicts=conflicts,
@@ -128,6 +132,16 @@ def _request(context: Context) -> tuple[Catalog, Request]:
         settings.requirements = ["torch"]
     settings.keep_installed = None
     return context.catalog_with_image, context.request()
+
+
+def _drawing(context: Context) -> tuple[str, str]:
+    """Return the drawing of the lock's graph, or the reason why there is none."""
+    try:
+        svg = svg_of(context.lock)
+    except MatrixError as error:
+        context.console.warning(f"The page has no drawing of the build graph: {error.message}")
+        return "", error.message
+    return svg[svg.index("<svg") :], ""  # HTML has no XML declaration
 
 
 def _states(builds: Sequence[TaskState]) -> dict[tuple[str, str], str]:

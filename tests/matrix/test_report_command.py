@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from builders.index import Index
+from matrix import drawing
 from matrix.cli import main
 from tests.support.tiny import tiny_wheel
+
+if TYPE_CHECKING:
+    from networkx import DiGraph
 
 pytestmark = pytest.mark.usefixtures("libraries", "own_cache")
 
@@ -50,6 +55,30 @@ def test_report_of_lock_has_its_columns_and_graph(capsys: Capture) -> None:
     assert sections() == ["compatibility", "graph", "wheels", "absent"]
     assert "no audit on record" in Path("report.html").read_text()
     capsys.readouterr()
+
+
+def test_drawing_is_the_one_of_graph_svg(monkeypatch: pytest.MonkeyPatch) -> None:
+    def draw(graph: DiGraph[str], title: str) -> str:
+        return f"<?xml version='1.0'?>\n<svg>{escape(drawing.draw_dot(graph, title))}</svg>"
+
+    monkeypatch.setattr(drawing, "draw_svg", draw)
+    assert main(["resolve", "apex", "deepspeed", "python==3.12", *ON_LUMI]) == 0
+    assert main(["graph", "--format", "svg", "-o", "graph.svg"]) == 0
+    assert main(["report"]) == 0
+    svg = Path("graph.svg").read_text().partition("\n")[2].strip()
+    assert "undeclared" in svg
+    assert f">{svg}</div>" in Path("report.html").read_text()
+
+
+def test_report_without_graphviz_has_the_list_only(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    assert main(["resolve", "apex", "python==3.12", *ON_LUMI]) == 0
+    monkeypatch.setenv("PATH", "")
+    assert main(["report"]) == 0
+    assert "no drawing of the build graph: SVG output requires Graphviz" in capsys.readouterr().err
+    html = Path("report.html").read_text()
+    assert "There is no drawing: SVG output requires Graphviz" in html
+    assert "<details open><summary>As a list" in html
+    assert "<svg" not in html
 
 
 @pytest.mark.slow
