@@ -96,7 +96,7 @@ def execute(context: Context) -> int:
     else:
         core = table.core if args.reasons else None
         published = wheels_of(index) if has_index else {}
-        data = TableData(table, core, published).collect(rows)
+        data = TableData(table, core, published, _locked(context, request)).collect(rows)
     last = last_conflict()
     conflicts += [last] if last and last not in conflicts else []
     builds = build_records(index) if has_index or index.state.is_dir() else []
@@ -132,6 +132,19 @@ def _request(context: Context) -> tuple[Catalog, Request]:
         settings.requirements = ["torch"]
     settings.keep_installed = None
     return context.catalog_with_image, context.request()
+
+
+def _locked(context: Context, request: Request) -> dict[str, str]:
+    """Return the versions in the lock by name, if it is for the target of the table."""
+    lock = context.lock if context.has_lock else None
+    if lock is None or _platform_of(lock.request) != _platform_of(request):
+        return {}
+    return {pick.name: pick.key for pick in lock.picks}
+
+
+def _platform_of(request: Request) -> tuple[object, ...]:
+    target = request.target
+    return target.site, target.backend, target.gfx
 
 
 def _drawing(context: Context) -> tuple[str, str]:

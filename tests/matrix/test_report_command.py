@@ -51,10 +51,24 @@ def test_report_of_lock_has_its_columns_and_graph(capsys: Capture) -> None:
     table = data()["table"]
     built = {table["rows"][0][1] for cell in table["cells"] if cell["state"] == "built"}
     assert built == {"2.9.1+rocm6.4"}
+    assert table["rows"][table["locked"]][1:3] == ["2.9.1+rocm6.4", "3.12"]
+    assert "the row of the lock" in Path("report.html").read_text()
     assert {node["name"] for node in data()["graph"]["nodes"]} >= {"apex", "torch"}
     assert sections() == ["compatibility", "graph", "wheels", "absent"]
     assert "no audit on record" in Path("report.html").read_text()
     capsys.readouterr()
+
+
+def test_row_of_other_target_is_not_marked_as_locked() -> None:
+    assert main(["resolve", "apex", "python==3.12", *ON_LUMI]) == 0
+    same = ["report", "apex", "torch==2.9.1", "python==3.12"]
+    assert main([*same, *ON_LUMI]) == 0
+    table = data()["table"]
+    assert table["groups"][table["rows"][table["locked"]][0]]["heading"] == "ROCm 6.4.4"
+    assert main([*same, "--gfx", "gfx942", "--date", "2026-06-01"]) == 0
+    assert data()["table"]["rows"]
+    assert data()["table"]["locked"] is None
+    assert "the row of the lock" not in Path("report.html").read_text()
 
 
 def test_drawing_is_the_one_of_graph_svg(monkeypatch: pytest.MonkeyPatch) -> None:

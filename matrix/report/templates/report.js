@@ -93,7 +93,7 @@
     const columns = table.columns;
     const rows = table.rows.map(([group, torch, python, ...cells], id) => {
       const row = { id, group, torch, python };
-      const texts = [table.groups[group].heading, ...table.groups[group].images, torch, python];
+      const texts = [table.groups[group].heading, ...table.groups[group].images, torch, python, id === table.locked ? "locked" : ""];
       cells.forEach((number, place) => {
         const cell = table.cells[number];
         row[`c${place}`] = cell;
@@ -120,12 +120,16 @@
     }
 
     const plainCell = (cell) => element("span", { title: cell.getValue() }, cell.getValue());
+    const isLocked = (row) => row.getData().id === table.locked;
+    const pythonCell = (cell) => element("span", {}, cell.getValue(), isLocked(cell.getRow()) ? " " : null,
+      isLocked(cell.getRow()) ? element("span", { class: "badge" }, "locked") : null);
 
     // Folding groups one by one would draw the table each time. So all groups are replaced: Tabulator calls
     // `groupStartOpen` for every new key.
+    const lockedGroup = rows[table.locked]?.group;
     let generation = 0, areOpen = null;
     const keyOf = (row) => `${generation}:${row.group}`;
-    const startsOpen = (key) => areOpen ?? (table.groups.length <= 3 || key === "0:0");
+    const startsOpen = (key) => areOpen ?? (table.groups.length <= 3 || key === "0:0" || key === `0:${lockedGroup}`);
 
     function replaceGroups(open) {
       generation += 1;
@@ -161,6 +165,7 @@
       layoutColumnsOnNewData: false,
       renderVerticalBuffer: 400,
       rowHeight: 33,
+      rowFormatter: (row) => row.getElement().classList.toggle("locked", isLocked(row)),
       groupBy: keyOf,
       groupStartOpen: startsOpen,
       groupToggleElement: "header",
@@ -169,7 +174,8 @@
       columnDefaults: { headerHozAlign: "left", resizable: false },
       columns: [
         { title: "torch", field: "torch", frozen: true, width: innerWidth > 600 ? 150 : 110, sorter: (one, other) => collator.compare(one, other), formatter: plainCell },
-        { title: "Python", field: "python", frozen: innerWidth > 600, width: 100, sorter: (one, other) => collator.compare(one, other), formatter: plainCell },
+        { title: "Python", field: "python", frozen: innerWidth > 600, width: 110, sorter: (one, other) => collator.compare(one, other), formatter: pythonCell,
+          formatterPrint: (cell) => cell.getValue() + (isLocked(cell.getRow()) ? " locked" : "") },
         ...columns.map((column, place) => ({
           title: column.name, field: `c${place}`, width: widthOf(place), sorter, formatter: formatCell,
           formatterPrint: (cell) => `${MARKS[cell.getValue().state]} ${cell.getValue().text}`,
