@@ -13,9 +13,9 @@ from builders.files import write_atomic
 from builders.index import Index
 from builders.records import build_records
 from builders.task_state import TaskState
-from matrix.commands.graph import svg_of
 from matrix.consequences_json import DiffDocument
 from matrix.consequences_text import HEADINGS, summary
+from matrix.drawing import svg_of_lock
 from matrix.locking import names_target
 from matrix.options import add_index, add_lock, add_names, add_target_options, output_path
 from matrix.report.graph_data import graph_data
@@ -150,7 +150,7 @@ def _platform_of(request: Request) -> tuple[object, ...]:
 def _drawing(context: Context) -> tuple[str, str]:
     """Return the drawing of the lock's graph, or the reason why there is none."""
     try:
-        svg = svg_of(context.lock)
+        svg = svg_of_lock(context.lock)
     except MatrixError as error:
         context.console.warning(f"The page has no drawing of the build graph: {error.message}")
         return "", error.message
