@@ -53,12 +53,6 @@ LIBRARIES = (
             "package/LICENSE": "tabulator.LICENSE",
         },
     ),
-    Library(
-        "@dagrejs/dagre",
-        "3.1.3",
-        "X4aUTwOReZvthaZWOVHqlJ52/ZdhZFEM4+Lh/uR4XooUSLE6p71bcy7MPGzYnNUcNh+nj+i/qJQpCMIdQnSmrg==",
-        {"package/dist/dagre.min.js": "dagre.js", "package/LICENSE": "dagre.LICENSE"},
-    ),
 )
 
 

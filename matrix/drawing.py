@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from builders.process import bytes_of
 from builders.temporary import TemporaryDirectory
+from matrix.resolution_text import names_of_others, title_of
 from matrix.screen import PLAIN, Screen
 from resolver.errors import EnvironmentLacksError, MatrixError
-from resolver.graph import PIP, edges_of_graph, generations, pick_in, roots
+from resolver.graph import PIP, build_graph, edges_of_graph, generations, pick_in, roots
 from resolver.texts import printable
 
 if TYPE_CHECKING:
     from networkx import DiGraph
 
-    from resolver.model import Edge
+    from resolver.model import Edge, Resolution
 
 _ORIGINS = {"build": "built", PIP: "left to pip"}
 """Labels for origins that are not self-explanatory."""
@@ -160,6 +161,31 @@ def draw_svg(graph: DiGraph[str], title: str) -> str:
         msg = "Graphviz could not draw the graph: `dot -Tsvg` failed."
         raise MatrixError(msg, hint="To see the error, run `matrix graph --format dot | dot -Tsvg`.")
     return svg.decode().rstrip().encode("ascii", "xmlcharrefreplace").decode()
+
+
+def svg_of_lock(lock: Resolution) -> str:
+    """Return the SVG that ``matrix graph --format svg`` writes for a lock.
+
+    Raises
+    ------
+    MatrixError
+        Graphviz is not installed, or failed.
+    """
+    graph = build_graph(lock)
+    hidden = names_of_others(lock) | build_tools(graph)
+    return draw_svg(graph.subgraph(set(graph) - hidden), graph_title(lock))
+
+
+def build_tools(graph: DiGraph[str]) -> set[str]:
+    """Return the distributions whose version pip chooses."""
+    return {name for name in graph if pick_in(graph, name) is None}
+
+
+def graph_title(lock: Resolution) -> str:
+    """Return the heading of a drawing: the target, ROCm and Python."""
+    components = [(word, lock.version_of(name)) for name, word in (("rocm", "ROCm"), ("python", "Python"))]
+    versions = [f"{word} {version}" for word, version in components if version]
+    return ", ".join([title_of(lock.target), *versions])
 
 
 _MERMAID_STYLES = (

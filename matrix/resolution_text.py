@@ -177,7 +177,7 @@ def facts_text(
     """
     printed = set() if printed is None else printed
     title = f"{screen.styled('bold', f'{pick.name} {pick.key}')}: {_reason_text(pick, resolution)}"
-    lines = [title.removesuffix(": ")]
+    lines: list[str] = []
     groups: dict[tuple[str, str], list[Fact]] = {}
     for fact in pick.facts:
         groups.setdefault((fact.source, fact.file), []).append(fact)
@@ -190,7 +190,8 @@ def facts_text(
     if pick.content:
         lines.append(f"  - {_STATES[pick.content.state]}: {pick.content.evidence}")
         lines.append(f"    source: {screen.styled('dim', pick.files[0].url)}")
-    return screen.wrapped("\n".join(lines))
+    heading = screen.wrapped(title.removesuffix(": "), hanging=4)
+    return "\n".join([heading, *map(screen.wrapped, lines)])
 
 
 def reasons_text(resolution: Resolution, screen: Screen = PLAIN) -> str:

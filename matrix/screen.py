@@ -49,24 +49,24 @@ class Screen(NamedTuple):
 
         return self._rendered(Text(text, style))
 
-    def wrapped(self, text: str) -> str:
+    def wrapped(self, text: str, hanging: int = 0) -> str:
         """Wrap long lines between words; paths, URLs and commands are not broken.
 
-        Continuation lines are indented like the text of their first line.
+        Continuation lines are indented like the text of their first line, and by the hanging indentation.
         """
         width = self.width
         if width is None or all(len(line) <= width for line in text.splitlines()):
             return text
-        return "\n".join(self._wrapped_line(line, width) for line in text.split("\n"))
+        return "\n".join(self._wrapped_line(line, width, hanging) for line in text.split("\n"))
 
-    def _wrapped_line(self, line: str, width: int) -> str:
+    def _wrapped_line(self, line: str, width: int, hanging: int) -> str:
         from rich.text import Text
 
         start = _START.match(line)
         indent = len(start[0]) if start else 0
-        parts = _divided(Text.from_ansi(line[indent:]), width - indent)
+        parts = _divided(Text.from_ansi(line[indent:]), width - indent - hanging)
         lines = [self._rendered(part) for part in parts]
-        return line[:indent] + ("\n" + " " * indent).join(lines)
+        return line[:indent] + ("\n" + " " * (indent + hanging)).join(lines)
 
     def table(self, rows: Sequence[Sequence[Cell]], head: Sequence[str] = (), *, indent: str = "  ") -> str:
         """Align rows in columns; only the text of the last column is wrapped.

@@ -141,6 +141,8 @@ def rejected_in_open_world(
 
     Each newer version is requested in place of the chosen version.
     """
+    if name == "base-image" and request.target.base_image:
+        return [], 0
     variables = compile_problem(catalog, request, open_world=True).variables
     variable = variables.get(name)
     if variable is not None:
@@ -157,28 +159,37 @@ def rejected_in_open_world(
     preferred = [row for row in reversed(versions[:end]) if specifier is None or specifier.allows(row[0])]
     rejected = []
     for version, key, variant in preferred[:MAX_REJECTED]:
-        text = f"{name}{f'[{variant}]' if variant else ''}=={version}"
-        pinned = replace(request, requirements=(*request.requirements, parse_requirement(text)))
-        rejected.append(_rejected_open(catalog, pinned, indexes, chosen, key=key))
+        if name == "base-image":
+            pinned = replace(request, target=replace(request.target, base_image=version))
+            question = f"the base image is {version}"
+        else:
+            pin = parse_requirement(f"{name}{f'[{variant}]' if variant else ''}=={version}")
+            pinned = replace(request, requirements=(*request.requirements, pin))
+            question = f"you asked for {pin.text}"
+        rejected.append(_rejected_open(catalog, pinned, indexes, chosen, (name, key, question)))
     return rejected, len(preferred) - len(rejected)
 
 
 def _rejected_open(
-    catalog: Catalog, pinned: Request, indexes: PackageIndexes, chosen: Resolution, *, key: str
+    catalog: Catalog,
+    pinned: Request,
+    indexes: PackageIndexes,
+    chosen: Resolution,
+    version: tuple[str, str, str],
 ) -> RejectedVersion:
-    """Return why a version was not chosen, which the last requirement of a request pins.
+    """Return why a version was not chosen: the component, its key, and the constraint that pins it.
 
     If the request resolves with it, one of the components that are decided earlier would change. That is a
     component that conflicts with it in its chosen version, not just any component that changes, too.
     """
-    *requirements, pin = pinned.requirements
+    name, key, question = version
     other = solve(catalog, pinned, indexes)
     if not isinstance(other, Resolution):
-        return RejectedVersion(key, core=_core_without(pinned, other, {f"you asked for {pin.text}"}))
-    requested = {requirement.name for requirement in requirements}
-    own = layer(pin.name, requested)[0]
+        return RejectedVersion(key, core=_core_without(pinned, other, {question}))
+    requested = {requirement.name for requirement in chosen.request.requirements}
+    own = layer(name, requested)[0]
     earlier = sorted(
-        (pick for pick in chosen.picks if pick.name != pin.name and layer(pick.name, requested)[0] <= own),
+        (pick for pick in chosen.picks if pick.name != name and layer(pick.name, requested)[0] <= own),
         key=lambda pick: layer(pick.name, requested),
     )
     changed = [(pick, then) for pick in earlier if (then := other.pick(pick.name)) and then.key != pick.key]
@@ -194,7 +205,7 @@ def _rejected_open(
         both = replace(pinned, requirements=(*pinned.requirements, *together))
         answer = solve(catalog, both, indexes)
         if not isinstance(answer, Resolution):
-            return RejectedVersion(key, core=_core_without(both, answer, {f"you asked for {pin.text}"}))
+            return RejectedVersion(key, core=_core_without(both, answer, {question}))
     return RejectedVersion(key)
 
 

@@ -181,7 +181,7 @@ def make_wheel(tmp_path: Path) -> Callable[..., Path]:
 def libraries(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Provide stand-ins for the JavaScript libraries, which a checkout has only after an installation."""
     folder = tmp_path_factory.mktemp("vendored")
-    for name in ("tabulator.js", "tabulator.css", "dagre.js"):
+    for name in ("tabulator.js", "tabulator.css"):
         (folder / name).write_text("/* stand-in */\n")
         (folder / name).with_suffix(".LICENSE").write_text("Stand-in licence\n")
     monkeypatch.setattr("matrix.report.page.VENDORED", folder)

@@ -51,9 +51,9 @@ def judge_wheel(reply: WheelReply, recipe: Recipe, rebuild: str = "") -> list[Fi
         message = f"{recipe.package} is not installed in the environment that was probed."
         return [Finding("probe-not-installed", "error", message, rebuild or _READ_LOG)]
     findings = [
-        *(_load(load, reply, "import", f"import {load.name}", rebuild) for load in reply.imports),
+        *(_load(load, reply, recipe, "import", rebuild) for load in reply.imports),
         *_borrowed(reply),
-        *_objects(reply, rebuild),
+        *_objects(reply, recipe, rebuild),
         *_attributes(reply, recipe, rebuild or _READ_LOG),
         *_ops(reply, recipe, rebuild),
     ]
@@ -67,14 +67,16 @@ def judge_wheel(reply: WheelReply, recipe: Recipe, rebuild: str = "") -> list[Fi
     return findings or [nothing]
 
 
-def _load(load: LoadReply, reply: WheelReply, kind: str, what: str, rebuild: str) -> Finding:
+def _load(load: LoadReply, reply: WheelReply, recipe: Recipe, kind: str, rebuild: str) -> Finding:
+    what = f"import {load.name}" if kind == "import" else load.name
     evidence = {"member": load.file} if load.file else {}
     if not load.error:
         return Finding(f"probe-{kind}", "info", f"{what}: loads", evidence=evidence)
     reason = _excuse(load, reply, complete=bool(rebuild))
     if reason:
         message = f"{what}: not judged, because {reason}"
-        later = "" if load.error == UNSEEN else "Run `matrix verify` on a GPU node."
+        node = "a GPU node" if recipe.backend == "rocm" else "the machine that will run it"
+        later = "" if load.error == UNSEEN else f"Run `matrix verify` on {node}."
         return Finding("probe-not-judged", "warning", message, later, evidence)
     repair = _repair(load, reply, rebuild) if rebuild else _READ_LOG
     return Finding(f"probe-{kind}-failed", "error", f"{what}: fails with {load.failure}", repair, evidence)
@@ -147,7 +149,7 @@ def _required(requires: Sequence[str]) -> Iterator[str]:
             yield canonicalize_name(requirement.name)
 
 
-def _objects(reply: WheelReply, rebuild: str) -> Iterator[Finding]:
+def _objects(reply: WheelReply, recipe: Recipe, rebuild: str) -> Iterator[Finding]:
     for load in reply.objects:
         if load.error == "missing":
             # An import alone proves nothing: ROCm's apex has Python shims named like its extensions.
@@ -155,7 +157,7 @@ def _objects(reply: WheelReply, rebuild: str) -> Iterator[Finding]:
             repair = rebuild or "The build did not compile it. Read its log."
             yield Finding("probe-object-missing", "error", message, repair)
         else:
-            yield _load(load, reply, "object", load.name, rebuild)
+            yield _load(load, reply, recipe, "object", rebuild)
 
 
 def _attributes(reply: WheelReply, recipe: Recipe, fix: str) -> Iterator[Finding]:

@@ -14,7 +14,14 @@ from matrix.explain_log import explain_log
 from matrix.json_document import JsonDocument
 from matrix.locking import catalog_with_image_of
 from matrix.options import add_format, add_lock
-from matrix.resolution_text import facts_text, first_source, last_conflict, names_of_others, others_text
+from matrix.resolution_text import (
+    facts_text,
+    first_source,
+    last_conflict,
+    names_of_others,
+    others_text,
+    reason_of,
+)
 from matrix.settings import Settings
 from resolver.errors import MatrixError, UsageError, did_you_mean
 from resolver.model import CoreItem, Distribution
@@ -36,7 +43,7 @@ if TYPE_CHECKING:
     from matrix.console import Console
     from matrix.context import Context
     from resolver.facts.catalog import Catalog
-    from resolver.model import Conflict, Request, Requirement
+    from resolver.model import Conflict, Request, Requirement, Resolution
 
 SUMMARY = "show why a version was chosen, with the facts and their sources"
 EXAMPLE = "matrix explain torch"
@@ -131,10 +138,12 @@ def _refused_text(rejected: Sequence[RejectedVersion], more: int, name: str, con
     for each in rejected:
         versions.setdefault(_rejected_text(each), []).append(each.key)
     lines = [console.out.styled("bold", "Not chosen")]
-    lines += [f"  {join_words(keys, joiner='and')}{reason}" for reason, keys in versions.items()]
+    lines += [f"  - {join_words(keys, joiner='and')}{reason}" for reason, keys in versions.items()]
     if more:
-        command = f"matrix explain '{name}==VERSION'"
-        lines.append(f"  {more} more versions would be preferred. To explain one of them: `{command}`")
+        text = "1 more version" if more == 1 else f"{more} more versions"
+        command = f"`matrix explain '{name}==VERSION'`"
+        example = f" To explain one of them: {command}" if name != "base-image" else ""
+        lines.append(f"  - {text} would be preferred.{example}")
     return [console.out.wrapped("\n".join(lines))]
 
 
@@ -172,13 +181,18 @@ def _rejected(context: Context, requirement: Requirement) -> tuple[list[Rejected
         return rejected, more
     version = _working(catalog, request, indexes, older)
     if version:
-        order = "older" if sort_key(chosen) < sort_key(version) else "newer"
-        return [RejectedVersion(version, preferred=f"{chosen} is {order}"), *rejected], more
+        is_newer = sort_key(chosen) > sort_key(version)
+        why = "newer" if is_newer else f"preferred: {_reason(lock, name)}"
+        return [RejectedVersion(version, preferred=f"{chosen} is {why}"), *rejected], more
     if specifier is None:
         return rejected, more
     text = shorten(requirement.text)
     msg = f"No version that matches {text!r} works with this request. {name} {chosen} was chosen."
     raise UsageError(msg, hint=f"To see the conflict, run `matrix resolve --no-lock '{text}'`.")
+
+
+def _reason(lock: Resolution, name: str) -> str:
+    return next(reason_of(pick, lock) for pick in lock.picks if pick.name == name)
 
 
 def _working(

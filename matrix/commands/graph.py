@@ -12,7 +12,7 @@ from matrix.json_document import JsonDocument
 from matrix.locking import names_target, same_target
 from matrix.options import add_lock, add_names, add_target_options, output_path
 from matrix.render import counted
-from matrix.resolution_text import names_of_others, others_text, show_conflict, title_of
+from matrix.resolution_text import names_of_others, others_text, show_conflict
 from matrix.screen import PLAIN
 from resolver.errors import UsageError, did_you_mean
 from resolver.model import Conflict, Edge, Target
@@ -83,7 +83,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(context: Context) -> int:
     """Run the command."""
     # networkx takes longer to import than everything else.
-    from matrix.drawing import ASCII, BOX, BOX_CHARACTERS, draw_dot, draw_mermaid, draw_svg, draw_text
+    from matrix.drawing import (
+        ASCII,
+        BOX,
+        BOX_CHARACTERS,
+        draw_dot,
+        draw_mermaid,
+        draw_svg,
+        draw_text,
+        graph_title,
+    )
     from resolver.graph import build_graph, with_needs
 
     args, console = context.args, context.console
@@ -100,7 +109,7 @@ def execute(context: Context) -> int:
         console.info(others_text(others))
     if args.format != "json" and not args.build_tools:
         graph = _without_build_tools(graph, names, console)
-    title = _title(lock)
+    title = graph_title(lock)
     match args.format:
         case "json":
             console.document(graph_document(graph, lock, requirements), args.output)
@@ -121,9 +130,9 @@ def execute(context: Context) -> int:
 
 def _without_build_tools(graph: DiGraph[str], names: Sequence[str], console: Console) -> DiGraph[str]:
     """Return the graph without distributions that pip chooses, except those that the user named."""
-    from resolver.graph import pick_in
+    from matrix.drawing import build_tools
 
-    tools = {name for name in graph if pick_in(graph, name) is None} - set(names)
+    tools = build_tools(graph) - set(names)
     if tools:
         console.info(f"{counted(len(tools), 'build tool')} hidden; --build-tools shows them.")
     part: DiGraph[str] = graph.subgraph(set(graph) - tools)
@@ -191,9 +200,3 @@ def graph_document(graph: DiGraph[str], lock: Resolution, requirements: Sequence
         edges=[GraphEdge(**asdict(edge)) for edge in edges_of_graph(graph)],
         generations=[list(group) for group in groups],
     )
-
-
-def _title(lock: Resolution) -> str:
-    components = [(word, lock.version_of(name)) for name, word in (("rocm", "ROCm"), ("python", "Python"))]
-    versions = [f"{word} {version}" for word, version in components if version]
-    return ", ".join([title_of(lock.target), *versions])

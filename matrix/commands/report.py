@@ -15,6 +15,7 @@ from builders.records import build_records
 from builders.task_state import TaskState
 from matrix.consequences_json import DiffDocument
 from matrix.consequences_text import HEADINGS, summary
+from matrix.drawing import svg_of_lock
 from matrix.locking import names_target
 from matrix.options import add_index, add_lock, add_names, add_target_options, output_path
 from matrix.report.graph_data import graph_data
@@ -23,7 +24,7 @@ from matrix.report.page import Report, render_page
 from matrix.report.table_data import TableData, subtitle_of, wheels_of
 from matrix.resolution_json import ConflictDocument
 from matrix.resolution_text import last_conflict
-from resolver.errors import UsageError
+from resolver.errors import MatrixError, UsageError
 from resolver.lock import decode
 from resolver.model import Conflict
 from resolver.table import ROW_COMPONENTS, Table
@@ -95,15 +96,18 @@ def execute(context: Context) -> int:
     else:
         core = table.core if args.reasons else None
         published = wheels_of(index) if has_index else {}
-        data = TableData(table, core, published).collect(rows)
+        data = TableData(table, core, published, _locked(context, request)).collect(rows)
     last = last_conflict()
     conflicts += [last] if last and last not in conflicts else []
     builds = build_records(index) if has_index or index.state.is_dir() else []
+    drawing, drawing_error = _drawing(context) if context.has_lock else ("", "")
     report = Report(
         title=f"Compatible versions at {request.target.site} on {request.target.date}",
         subtitle=subtitle_of(table),
         table=data,
         graph=graph_data(context.lock, _states(builds)) if context.has_lock else None,
+        drawing=drawing,
+        drawing_error=drawing_error,
         timeline=timeline(builds),
         wheels=list(wheels(index)) if has_index else [],
         conflicts=conflicts,
@@ -128,6 +132,29 @@ def _request(context: Context) -> tuple[Catalog, Request]:
         settings.requirements = ["torch"]
     settings.keep_installed = None
     return context.catalog_with_image, context.request()
+
+
+def _locked(context: Context, request: Request) -> dict[str, str]:
+    """Return the versions in the lock by name, if it is for the target of the table."""
+    lock = context.lock if context.has_lock else None
+    if lock is None or _platform_of(lock.request) != _platform_of(request):
+        return {}
+    return {pick.name: pick.key for pick in lock.picks}
+
+
+def _platform_of(request: Request) -> tuple[object, ...]:
+    target = request.target
+    return target.site, target.backend, target.gfx
+
+
+def _drawing(context: Context) -> tuple[str, str]:
+    """Return the drawing of the lock's graph, or the reason why there is none."""
+    try:
+        svg = svg_of_lock(context.lock)
+    except MatrixError as error:
+        context.console.warning(f"The page has no drawing of the build graph: {error.message}")
+        return "", error.message
+    return svg[svg.index("<svg") :], ""  # HTML has no XML declaration
 
 
 def _states(builds: Sequence[TaskState]) -> dict[tuple[str, str], str]:

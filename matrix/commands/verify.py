@@ -224,7 +224,7 @@ def _verify(
     required = {name for recipe in built for name in recipe.run_environment}
     findings += judge_variables({**os.environ, **reply.variables}, variables, required)
     installed = {normalize_name(dist.name): dist for dist in reversed(reply.distributions)}
-    for recipe in [*built, *(_import_recipe(name, module) for name, module in published.items())]:
+    for recipe in [*built, *(_import_recipe(name, module, lock) for name, module in published.items())]:
         dist = installed.get(normalize_name(recipe.package))
         if dist is not None:  # a missing pin is a finding already
             promised = recipe_as_built(recipe, dist.ops)
@@ -273,9 +273,10 @@ def _published_modules(lock: Resolution | None, catalog: Catalog) -> dict[str, s
     return {pick.name: modules[pick.name] for pick in picks if modules.get(pick.name)}
 
 
-def _import_recipe(name: str, module: str) -> Recipe:
+def _import_recipe(name: str, module: str, lock: Resolution | None) -> Recipe:
     """Return a recipe that promises only one import."""
-    return Recipe(package=name, backend="rocm", imports=(module,), status="inferred", source="its name")
+    backend = lock.target.backend if lock else "rocm"
+    return Recipe(package=name, backend=backend, imports=(module,), status="inferred", source="its name")
 
 
 def submit_job(context: Context) -> None:
@@ -284,12 +285,15 @@ def submit_job(context: Context) -> None:
     Raises
     ------
     UsageError
-        The partition is not known, or a value is not valid for sbatch.
+        The lock is for CPUs, the partition is not known, or a value is not valid for sbatch.
     EnvironmentLacksError, CommandError
         sbatch is not installed, or rejected the job.
     """
     args, console = context.args, context.console
     lock, catalog = _lock(context)
+    if lock and lock.target.backend == "cpu":
+        msg = "The lock is for CPUs, so a job on a GPU node would not test more."
+        raise UsageError(msg, hint="Run `matrix verify` without --gpu.")
     hours = hours_of(args.time)
     site = lock.target.site if lock else ""
     partition = args.partition

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from resolver.graph import PIP, build_graph, edges_of_graph, generations, needs_of, pick_in
+from resolver.graph import PIP, build_graph, edges_of_graph, generations, pick_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,8 +26,6 @@ def graph_data(lock: Resolution, states: Mapping[tuple[str, str], str]) -> dict[
     """
     graph = build_graph(lock)
     edges = edges_of_graph(graph)
-    names = {requirement.name for requirement in lock.request.requirements} & set(graph)
-    used = needs_of(graph, names, {"run"})
     numbers = {name: number for number, group in enumerate(generations(graph), start=1) for name in group}
     return {
         "nodes": [
@@ -35,7 +33,6 @@ def graph_data(lock: Resolution, states: Mapping[tuple[str, str], str]) -> dict[
                 "name": name,
                 "version": pick.pinned if pick else "",
                 "state": _state(pick, states),
-                "tool": name not in used,
                 "generation": numbers[name],
                 "facts": [[fact.text, fact.status, fact.source, fact.note] for fact in pick.facts]
                 if pick

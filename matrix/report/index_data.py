@@ -10,7 +10,7 @@ import msgspec
 
 from builders.provenance import SBOM_NAME, read_statement
 from builders.wheel import LARGEST_METADATA, DamagedError, WheelReader
-from matrix.render import duration
+from matrix.render import counted, duration
 from resolver.errors import ProvenanceError
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ _HEIGHT = 100.0
 def timeline(records: Sequence[TaskState]) -> list[dict[str, Any]]:
     """Return builds in groups without a long pause in between, the last group first.
 
-    Each group has its bars in percent of its time, and the cores and memory in use as paths of an SVG drawing
-    with width and height 100. Builds without a recorded start have no bar.
+    Each group has its bars in percent of its time, and the cores in use as the path of an SVG drawing with
+    width and height 100. Builds without a recorded start have no bar.
     """
     groups: list[list[TaskState]] = []
     end = datetime.min.replace(tzinfo=UTC)
@@ -64,40 +64,33 @@ def _group(records: Sequence[TaskState]) -> dict[str, Any]:
     return {
         "title": f"{start:%Y-%m-%d %H:%M} UTC, {duration(total)}" if start else "Start not recorded",
         "bars": bars,
-        "usage": [
-            usage
-            for name, unit in (("cores", "cores"), ("memory_gib", "GiB"))
-            if (usage := _usage(records, start, total, name, unit))
-        ],
+        "cores": _cores(records, start, total),
     }
 
 
-def _usage(
-    records: Sequence[TaskState], start: datetime | None, total: float, name: str, unit: str
-) -> dict[str, Any] | None:
-    """Return the sum of an amount over time as the path of a drawing; None if nothing was recorded."""
-    steps: dict[float, float] = {}
+def _cores(records: Sequence[TaskState], start: datetime | None, total: float) -> dict[str, Any] | None:
+    """Return the sum of the cores over time as the path of a drawing; None if nothing was recorded.
+
+    Of memory, only the peak of each build is recorded, which says nothing about its use over time.
+    """
+    steps: dict[float, int] = {}
     for record in records:
-        amount, end = getattr(record, name), _end(record)
-        if amount and record.started and end and start:
-            for moment, change in ((record.started, amount), (end, -amount)):
+        cores, end = record.cores, _end(record)
+        if cores and record.started and end and start:
+            for moment, change in ((record.started, cores), (end, -cores)):
                 at = round(100 * (moment - start).total_seconds() / total, 2)
                 steps[at] = steps.get(at, 0) + change
-    level, levels = 0.0, []
+    level, levels = 0, []
     for at in sorted(steps):
-        level = max(0.0, level + steps[at])
+        level = max(0, level + steps[at])
         levels.append((at, level))
-    most = max((level for _, level in levels), default=0.0)
+    most = max((level for _, level in levels), default=0)
     if not most:
         return None
     path = f"M{levels[0][0]:g} {_HEIGHT:g}"
     for at, level in levels:
         path += f"H{at:g}V{_HEIGHT * (1 - level / most):.4g}"
-    return {
-        "name": "Cores" if unit == "cores" else "Memory",
-        "most": f"{most:.4g} {unit}",
-        "path": f"{path}Z",
-    }
+    return {"most": counted(most, "core"), "path": f"{path}Z"}
 
 
 def wheels(index: Index) -> Iterator[dict[str, Any]]:

@@ -37,6 +37,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """From `matrix.report.table_data.TableData`."""
     graph: dict[str, Any] | None = None
     """From `matrix.report.graph_data.graph_data`."""
+    drawing: str = ""
+    """The element `svg` of `matrix.drawing.draw_svg`."""
+    drawing_error: str = ""
+    """The reason why `drawing` is empty."""
     timeline: Sequence[dict[str, Any]] = ()
     """From `matrix.report.index_data.timeline`."""
     wheels: Sequence[dict[str, Any]] = ()
@@ -65,22 +69,19 @@ def render_page(report: Report) -> str:
         for part, url in linked(text)
     )
     environment.filters["shell"] = shlex.join
-    libraries = [library(f"{name}.js") for name in _libraries(report)]
+    libraries = [library("tabulator.js")] if report.table else []
     own = (_TEMPLATES / "report.js").read_text(encoding="utf-8")
     # The scripts have non-ASCII characters only in strings and comments, where escapes are allowed.
     scripts = [text.encode("ascii", "backslashreplace").decode() for text in (*libraries, own)]
     page = environment.get_template("report.html.j2").render(
         report=report,
+        drawing=Markup(report.drawing),  # noqa: S704  escaped by Graphviz
         styles=[Markup(style) for style in _styles(report)],  # noqa: S704  files of the package
         scripts=[Markup(script) for script in scripts],  # noqa: S704
         hashes=" ".join(f"'sha256-{_digest(script)}'" for script in scripts),
         data=Markup(script_json({"table": report.table, "graph": report.graph})),  # noqa: S704  escaped
     )
     return page.encode("ascii", "xmlcharrefreplace").decode()
-
-
-def _libraries(report: Report) -> list[str]:
-    return [name for name, data in (("tabulator", report.table), ("dagre", report.graph)) if data]
 
 
 def _styles(report: Report) -> list[str]:

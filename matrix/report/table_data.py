@@ -64,6 +64,8 @@ class TableData:
         Returns the whole reason for a refusal; without it, the page only names the components.
     wheels
         The wheels that exist already, from `wheels_of`.
+    locked
+        The versions of a lock for the table's target by name. The row that has them is marked.
     """
 
     def __init__(
@@ -71,16 +73,22 @@ class TableData:
         table: Table,
         core: Core | None = None,
         wheels: Mapping[tuple[str, str], frozenset[str]] | None = None,
+        locked: Mapping[str, str] | None = None,
     ) -> None:
         self._table = table
         self._core = core
         self._wheels = wheels or {}
+        self._locked = locked or {}
         self._facts, self._cells, self._groups = Pool(), Pool(), Pool()
 
     def collect(self, rows: Iterable[Row]) -> dict[str, Any]:
         """Return the data of the page for these rows."""
         table = self._table
-        listed = [self._row(row) for row in rows]
+        listed, locked = [], None
+        for number, row in enumerate(rows):
+            listed.append(self._row(row))
+            if self._is_locked(row):
+                locked = number
         return {
             "columns": [
                 {"name": column.name, "requirements": [item.text for item in column.requirements]}
@@ -92,7 +100,16 @@ class TableData:
             "facts": self._facts.values,
             "cells": self._cells.values,
             "rows": listed,
+            "locked": locked,
         }
+
+    def _is_locked(self, row: Row) -> bool:
+        if row.verdict is None or (row.torch, row.python) != tuple(
+            map(self._locked.get, ("torch", "python"))
+        ):
+            return False
+        image = self._locked.get("base-image")
+        return image in row.images if image else not row.images
 
     def _row(self, row: Row) -> list[Any]:
         group = self._groups.number(

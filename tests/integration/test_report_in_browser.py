@@ -95,7 +95,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
             invocation="a",
             node="nid01",
             measured={"seconds": 300, "jobs": 4, "memory_gib": 7.5},
-            results={"findings": [finding]},
+            results={"findings": [finding, {**finding, "severity": "info", "message": "Fine."}]},
         )
         pick = make_distribution("apex", version[:5], wheel_version=version)
         task = make_task(make_recipe(package="apex"), "gfx90a", pick=pick)
@@ -152,7 +152,7 @@ def test_filter_sort_panel_and_keyboard(browser: Chrome, report: Path) -> None:
     browser.find_element(By.ID, "filter").send_keys("2.9.1 3.12")
     WebDriverWait(browser, 5).until(lambda _: count.text != before)
     assert shown(browser, "python")
-    assert set(shown(browser, "python")) == {"3.12"}
+    assert {text.split()[0] for text in shown(browser, "python")} == {"3.12"}
     assert all(torch.startswith("2.9.1") for torch in shown(browser, "torch"))
     browser.find_element(By.ID, "filter").send_keys(Keys.CONTROL, "a", Keys.DELETE)
     WebDriverWait(browser, 5).until(lambda _: count.text == before)
@@ -187,6 +187,18 @@ def test_filter_sort_panel_and_keyboard(browser: Chrome, report: Path) -> None:
     assert complaints(browser) == []
 
 
+def test_locked_row_is_marked(browser: Chrome, report: Path) -> None:
+    opened(browser, report)
+    before = browser.find_element(By.ID, "count").text
+    browser.find_element(By.ID, "filter").send_keys("locked")
+    WebDriverWait(browser, 5).until(lambda _: browser.find_element(By.ID, "count").text != before)
+    (row,) = browser.find_elements(By.CSS_SELECTOR, ".tabulator-row.locked")
+    assert row.text.split()[0] == "2.9.1+rocm6.4"
+    assert len(shown(browser, "python")) == 1
+    assert shown(browser, "python")[0].endswith("locked")
+    assert complaints(browser) == []
+
+
 def test_panel_has_facts_with_links_and_working_command(browser: Chrome, report: Path) -> None:
     opened(browser, report)
     browser.find_element(By.CSS_SELECTOR, ".cell.buildable").click()
@@ -213,34 +225,58 @@ def test_groups_fold(browser: Chrome, report: Path) -> None:
     WebDriverWait(browser, 5).until(lambda _: browser.execute_script(expanded) == "true")
 
 
-def test_graph_hides_build_tools_zooms_and_shows_states(browser: Chrome, report: Path) -> None:
+def test_graph_draws_undeclared_edges_and_lists_states(browser: Chrome, report: Path) -> None:
     opened(browser, report)
-    names = "return [...document.querySelectorAll('g.node title')].map((one) => one.textContent)"
-    view = "return document.querySelector('#drawing svg').getAttribute('viewBox')"
-    few, whole = browser.execute_script(names), browser.execute_script(view)
-    assert f"apex {BUILT}, built, in the index" in few
-    assert not any(name.startswith("setuptools") for name in few)
-    browser.find_element(By.ID, "tools").click()
-    assert {*few} < {*browser.execute_script(names)}
-    browser.find_element(By.ID, "tools").click()
-    browser.find_element(By.ID, "drawing").send_keys("+")
-    assert browser.execute_script(view) != whole
-    browser.find_element(By.ID, "drawing").send_keys("0")
-    assert browser.execute_script(view) == whole
-    browser.find_element(By.CSS_SELECTOR, "g.node.built").click()
+    titles = "return [...document.querySelectorAll('#drawing g.{} title')].map((one) => one.textContent)"
+    nodes = browser.execute_script(titles.format("node"))
+    assert {"apex", "torch"} <= {*nodes}
+    assert "setuptools" not in nodes
+    red = "document.querySelector('#drawing g.edge path[stroke=\"#b91c1c\"]').getBoundingClientRect().width"
+    assert browser.execute_script(f"return {red}") > 0
+    drawing = browser.find_element(By.ID, "drawing")
+    height = browser.execute_script("return document.querySelector('#drawing svg').clientHeight")
+    assert height <= drawing.size["height"] <= height + 20  # borders and a scroll bar
+    browser.find_element(By.XPATH, "//summary[text()='As a list']").click()
+    rows = [row.text for row in browser.find_elements(By.CSS_SELECTOR, "#graph-list tbody tr")]
+    assert any(f"apex {BUILT} built, in the index" in row for row in rows)
+    assert any("setuptools" in row for row in rows)
+    browser.find_element(By.XPATH, f"//button[text()='apex {BUILT}']").click()
     assert "apex" in browser.find_element(By.ID, "panel-title").text
     assert complaints(browser) == []
+
+
+def test_table_is_as_high_as_its_rows(browser: Chrome, tmp_path: Path) -> None:
+    catalog = load()
+    table = Table(catalog, ask(catalog, "apex torch==2.9.1 python==3.12", day="2026-06-01"))
+    path = tmp_path / "few.html"
+    path.write_text(page.render_page(table_report(table, table.rows())))
+    opened(browser, path)
+    height = "return document.querySelector('{}').getBoundingClientRect().height"
+    head, rows, box = (
+        browser.execute_script(height.format(f"#table{part}"))
+        for part in (" .tabulator-header", " .tabulator-table", "")
+    )
+    assert head + rows <= box <= head + rows + 4  # borders
+    cells = "[...document.querySelectorAll('#table .tabulator-cell')]"
+    fits = "cell.getBoundingClientRect().bottom <= cell.parentElement.getBoundingClientRect().bottom - 1"
+    assert browser.execute_script(f"return {cells}.length") >= 3
+    assert browser.execute_script(f"return {cells}.every((cell) => {fits})")
 
 
 def test_other_sections(browser: Chrome, report: Path) -> None:
     opened(browser, report)
     text = browser.find_element(By.TAG_NAME, "main").text
-    for part in ("Cores in use, at most 8 cores", "Memory in use, at most 15 GiB", "5 min", "nid01",
+    for part in ("Cores in use, at most 8 cores", "Peak GiB", "7.5", "5 min", "nid01",
                  "rocm==7.1.*", "kernel driver the site's → 6.3", "Breaks: 1 lock.", HOSTILE):  # fmt: skip
         assert part in text
     wheel = browser.find_element(By.CSS_SELECTOR, "details.wheel")
     wheel.find_element(By.TAG_NAME, "summary").click()
     assert f"No licence. {HOSTILE}" in wheel.text
+    colour = "return getComputedStyle(document.querySelector(arguments[0])).color"
+    badges = [browser.execute_script(colour, f".badge.{kind}") for kind in ("warning", "info")]
+    assert badges[1] == browser.execute_script(colour, "body")
+    assert badges[0] != badges[1]
+    assert "Memory in use" not in text
     assert "f" * 40 in wheel.text
     assert complaints(browser) == []
 

@@ -164,7 +164,7 @@ def test_explain_shows_fact_source_and_file(capsys: Capture) -> None:
     assert output.startswith("apex 1.9.0: requires torch 2.9.*\n")
     sources = [line for line in output.splitlines() if "source: git:ROCm/apex@f18052b57ca7:README.md" in line]
     assert len(sources) == 1
-    assert re.search(r"\nNot chosen\n  1\.\S+ would also fit; 1\.9\.0 is newer\n", output)
+    assert re.search(r"\nNot chosen\n  - 1\.\S+ would also fit; 1\.9\.0 is newer\n", output)
     assert main(["explain", "--format", "json"]) == 0
     assert {"apex", "torch", "rocm"} <= {
         pick["name"] for pick in json.loads(capsys.readouterr().out)["picks"]
@@ -273,7 +273,26 @@ def test_explain_counts_rejected_versions_it_omits(capsys: Capture) -> None:
     assert {rejected["version"].partition("+")[0] for rejected in document["rejected"]} == {"2.14.1"}
     assert document["rejected_more"] == 0
     assert main(["explain", "torch==2.4.0"]) == 0
-    assert re.search(r"  2\.4\.0\+rocm6\.1 would also fit; \S+ is newer\n", capsys.readouterr().out)
+    assert re.search(r"  - 2\.4\.0\+rocm6\.1 would also fit; \S+ is newer\n", capsys.readouterr().out)
+
+
+def test_explain_states_why_a_newer_version_is_not_preferred(capsys: Capture) -> None:
+    assert main(["resolve", "flash-attn", "--date", "2026-06-01", "-q"]) == 0
+    capsys.readouterr()
+    assert main(["explain", "rocm==7.0.2"]) == 0
+    reason = "7.0.2 would also fit; 6.4.4 is preferred: lumi-g advises rocm 6.4.*"
+    assert capsys.readouterr().out.startswith(f"Not chosen\n  - {reason}\n\nrocm 6.4.4: ")
+
+
+def test_explain_indents_continuation_lines(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert main(["resolve", "flash-attn", "--date", "2026-06-01", "-q"]) == 0
+    capsys.readouterr()
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["explain", "rocm>=7"]) == 0
+    assert main(["explain", "base-image"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    starts = ("Not chosen", "rocm 6.4.4: ", "base-image lumi-multitorch-")
+    assert [line for line in lines if line[:1].strip() and not line.startswith(starts)] == []
 
 
 def test_explain_works_without_the_locks_catalog(capsys: Capture, tmp_path: Path) -> None:

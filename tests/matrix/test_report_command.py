@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from builders.index import Index
+from matrix import drawing
 from matrix.cli import main
 from tests.support.tiny import tiny_wheel
+
+if TYPE_CHECKING:
+    from networkx import DiGraph
 
 pytestmark = pytest.mark.usefixtures("libraries", "own_cache")
 
@@ -46,10 +51,48 @@ def test_report_of_lock_has_its_columns_and_graph(capsys: Capture) -> None:
     table = data()["table"]
     built = {table["rows"][0][1] for cell in table["cells"] if cell["state"] == "built"}
     assert built == {"2.9.1+rocm6.4"}
+    assert table["rows"][table["locked"]][1:3] == ["2.9.1+rocm6.4", "3.12"]
+    assert "the row of the lock" in Path("report.html").read_text()
     assert {node["name"] for node in data()["graph"]["nodes"]} >= {"apex", "torch"}
     assert sections() == ["compatibility", "graph", "wheels", "absent"]
     assert "no audit on record" in Path("report.html").read_text()
     capsys.readouterr()
+
+
+def test_row_of_other_target_is_not_marked_as_locked() -> None:
+    assert main(["resolve", "apex", "python==3.12", *ON_LUMI]) == 0
+    same = ["report", "apex", "torch==2.9.1", "python==3.12"]
+    assert main([*same, *ON_LUMI]) == 0
+    table = data()["table"]
+    assert table["groups"][table["rows"][table["locked"]][0]]["heading"] == "ROCm 6.4.4"
+    assert main([*same, "--gfx", "gfx942", "--date", "2026-06-01"]) == 0
+    assert data()["table"]["rows"]
+    assert data()["table"]["locked"] is None
+    assert "the row of the lock" not in Path("report.html").read_text()
+
+
+def test_drawing_is_the_one_of_graph_svg(monkeypatch: pytest.MonkeyPatch) -> None:
+    def draw(graph: DiGraph[str], title: str) -> str:
+        return f"<?xml version='1.0'?>\n<svg>{escape(drawing.draw_dot(graph, title))}</svg>"
+
+    monkeypatch.setattr(drawing, "draw_svg", draw)
+    assert main(["resolve", "apex", "deepspeed", "python==3.12", *ON_LUMI]) == 0
+    assert main(["graph", "--format", "svg", "-o", "graph.svg"]) == 0
+    assert main(["report"]) == 0
+    svg = Path("graph.svg").read_text().partition("\n")[2].strip()
+    assert "undeclared" in svg
+    assert f">{svg}</div>" in Path("report.html").read_text()
+
+
+def test_report_without_graphviz_has_the_list_only(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    assert main(["resolve", "apex", "python==3.12", *ON_LUMI]) == 0
+    monkeypatch.setenv("PATH", "")
+    assert main(["report"]) == 0
+    assert "no drawing of the build graph: SVG output requires Graphviz" in capsys.readouterr().err
+    html = Path("report.html").read_text()
+    assert "There is no drawing: SVG output requires Graphviz" in html
+    assert "<details open><summary>As a list" in html
+    assert "<svg" not in html
 
 
 @pytest.mark.slow

@@ -70,9 +70,9 @@ def test_library_comes_with_licence_and_without_source_map(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(page, "VENDORED", tmp_path)
-    (tmp_path / "dagre.js").write_text("use();\n//# sourceMappingURL=dagre.js.map")
-    (tmp_path / "dagre.LICENSE").write_text("MIT */ alert(1)")
-    assert page.library("dagre.js") == "/*\nMIT * / alert(1)*/\nuse();\n"
+    (tmp_path / "tabulator.js").write_text("use();\n//# sourceMappingURL=tabulator.js.map")
+    (tmp_path / "tabulator.LICENSE").write_text("MIT */ alert(1)")
+    assert page.library("tabulator.js") == "/*\nMIT * / alert(1)*/\nuse();\n"
 
 
 @pytest.mark.parametrize(

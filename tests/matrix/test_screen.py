@@ -170,6 +170,16 @@ def test_long_lines_are_wrapped_between_words(width: int) -> None:
     assert lines[-1] == "short"
 
 
+def test_hanging_indentation_is_for_continuation_lines() -> None:
+    assert Screen(14).wrapped("one two three\n  - four five six", hanging=4).splitlines() == [
+        "one two",
+        "    three",
+        "  - four",
+        "        five",
+        "        six",
+    ]
+
+
 def test_commands_stay_on_one_line() -> None:
     quoted = "`matrix resolve torch --site lumi-g --python 3.12`"
     command = "matrix resolve torch --site lumi-g --python 3.12 --date 2026-06-01 --driver 6.3 --no-lock"

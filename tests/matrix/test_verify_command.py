@@ -126,6 +126,13 @@ def test_dry_run_writes_job_script(capsys: Capture, tmp_path: Path) -> None:
     subprocess.run(["bash", "-n", "matrix-verify.sbatch"], check=True)
 
 
+def test_lock_for_cpu_needs_no_gpu_job(capsys: Capture, tmp_path: Path) -> None:
+    assert main(["resolve", "torch==2.9.1", "--backend", "cpu", "--date", "2026-03-01"]) == 0
+    assert main(["verify", "--gpu", "--dry-run", "--partition", "p"]) == 2
+    assert "The lock is for CPUs" in capsys.readouterr().err
+    assert not (tmp_path / "matrix-verify.sbatch").exists()
+
+
 def test_verify_script_without_slurm_is_kept(capsys: Capture, tmp_path: Path, monkeypatch: Patch) -> None:
     resolved(capsys)
     monkeypatch.setenv("PATH", str(tmp_path))

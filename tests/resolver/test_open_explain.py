@@ -149,6 +149,21 @@ def test_rejected_release_names_what_would_change(catalog: Catalog) -> None:
     assert [(version.key, version.instead) for version in rejected] == [("2.0", ("app", "2.0", "1.0"))]
 
 
+def test_rejected_base_images_name_what_would_change(catalog: Catalog) -> None:
+    indexes = FakeIndexes(LIGHTNING)
+    request = ask(catalog, "apex utils", day="2026-06-01")
+    chosen = resolve(catalog, request, indexes)
+    assert isinstance(chosen, Resolution)
+    rejected, _ = rejected_in_open_world(catalog, request, indexes, chosen, "base-image")
+    assert rejected
+    assert {version.instead for version in rejected} == {("rocm", "6.4.4", "7.0.2")}
+    image = rejected[0].key
+    pinned = replace(request, target=replace(request.target, base_image=image))
+    chosen = resolve(catalog, pinned, indexes)
+    assert isinstance(chosen, Resolution)
+    assert rejected_in_open_world(catalog, pinned, indexes, chosen, "base-image") == ([], 0)
+
+
 def test_working_version_meets_further_requirement(catalog: Catalog) -> None:
     indexes = FakeIndexes(LIGHTNING)
     request = ask(catalog, "utils")

@@ -93,7 +93,7 @@
     const columns = table.columns;
     const rows = table.rows.map(([group, torch, python, ...cells], id) => {
       const row = { id, group, torch, python };
-      const texts = [table.groups[group].heading, ...table.groups[group].images, torch, python];
+      const texts = [table.groups[group].heading, ...table.groups[group].images, torch, python, id === table.locked ? "locked" : ""];
       cells.forEach((number, place) => {
         const cell = table.cells[number];
         row[`c${place}`] = cell;
@@ -120,12 +120,16 @@
     }
 
     const plainCell = (cell) => element("span", { title: cell.getValue() }, cell.getValue());
+    const isLocked = (row) => row.getData().id === table.locked;
+    const pythonCell = (cell) => element("span", {}, cell.getValue(), isLocked(cell.getRow()) ? " " : null,
+      isLocked(cell.getRow()) ? element("span", { class: "badge" }, "locked") : null);
 
     // Folding groups one by one would draw the table each time. So all groups are replaced: Tabulator calls
     // `groupStartOpen` for every new key.
+    const lockedGroup = rows[table.locked]?.group;
     let generation = 0, areOpen = null;
     const keyOf = (row) => `${generation}:${row.group}`;
-    const startsOpen = (key) => areOpen ?? (table.groups.length <= 3 || key === "0:0");
+    const startsOpen = (key) => areOpen ?? (table.groups.length <= 3 || key === "0:0" || key === `0:${lockedGroup}`);
 
     function replaceGroups(open) {
       generation += 1;
@@ -156,11 +160,12 @@
     addEventListener("beforeprint", () => unfoldAll(true)); // before Tabulator's own listener, which copies the rows
     const grid = new Tabulator("#table", {
       data: rows,
-      height: "75vh",
+      maxHeight: "75vh",
       layout: "fitData",
       layoutColumnsOnNewData: false,
       renderVerticalBuffer: 400,
       rowHeight: 33,
+      rowFormatter: (row) => row.getElement().classList.toggle("locked", isLocked(row)),
       groupBy: keyOf,
       groupStartOpen: startsOpen,
       groupToggleElement: "header",
@@ -169,7 +174,8 @@
       columnDefaults: { headerHozAlign: "left", resizable: false },
       columns: [
         { title: "torch", field: "torch", frozen: true, width: innerWidth > 600 ? 150 : 110, sorter: (one, other) => collator.compare(one, other), formatter: plainCell },
-        { title: "Python", field: "python", frozen: innerWidth > 600, width: 100, sorter: (one, other) => collator.compare(one, other), formatter: plainCell },
+        { title: "Python", field: "python", frozen: innerWidth > 600, width: 110, sorter: (one, other) => collator.compare(one, other), formatter: pythonCell,
+          formatterPrint: (cell) => cell.getValue() + (isLocked(cell.getRow()) ? " locked" : "") },
         ...columns.map((column, place) => ({
           title: column.name, field: `c${place}`, width: widthOf(place), sorter, formatter: formatCell,
           formatterPrint: (cell) => `${MARKS[cell.getValue().state]} ${cell.getValue().text}`,
@@ -347,17 +353,7 @@
   // ---- the graph ----
 
   function startGraph(graph) {
-    const NODE = { width: 170, height: 46 };
     const NAMES = { ...STATES, published: "published", pip: "left to pip", running: "being built", failed: "failed", interrupted: "interrupted" };
-    const holder = byId("drawing"), tools = byId("tools");
-    const svgElement = (name, attributes = {}, ...children) => {
-      const made = document.createElementNS("http://www.w3.org/2000/svg", name);
-      for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-      made.append(...children);
-      return made;
-    };
-    const short = (text, most) => text.length > most ? `${text.slice(0, most - 1)}…` : text;
-    let view = null, whole = null, svg = null;
 
     function showNode(node, opener) {
       const needs = graph.edges.filter((edge) => edge.from === node.name);
@@ -372,110 +368,6 @@
       ], opener);
     }
 
-    function layOut(nodes, edges, rankdir) {
-      const layout = new dagre.graphlib.Graph({ multigraph: true });
-      layout.setGraph({ rankdir, nodesep: 20, ranksep: 56, marginx: 16, marginy: 16 });
-      layout.setDefaultEdgeLabel(() => ({}));
-      nodes.forEach((node) => layout.setNode(node.name, { ...NODE }));
-      edges.forEach((edge) => layout.setEdge(edge.from, edge.to, {}, edge.kind));
-      dagre.layout(layout);
-      return layout;
-    }
-
-    /** Return the units per pixel at which the whole drawing fits; small graphs are not magnified. */
-    const scaleOf = ({ width, height }) => Math.max(1, width / holder.clientWidth, height / (0.7 * innerHeight));
-
-    function draw() {
-      const nodes = graph.nodes.filter((node) => tools.checked || !node.tool);
-      const names = new Set(nodes.map((node) => node.name));
-      const edges = graph.edges.filter((edge) => names.has(edge.from) && names.has(edge.to) && (tools.checked || edge.kind === "run"));
-      const layout = ["TB", "LR"].map((direction) => layOut(nodes, edges, direction))
-        .reduce((one, other) => scaleOf(other.graph()) < scaleOf(one.graph()) ? other : one);
-      const arrow = svgElement("marker", { id: "arrow", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 8, markerHeight: 8, orient: "auto" },
-        svgElement("path", { d: "M0 0L8 4L0 8Z" }));
-      svg = svgElement("svg", { "aria-hidden": "true" }, svgElement("defs", {}, arrow));
-      for (const edge of edges) {
-        const { points } = layout.edge(edge.from, edge.to, edge.kind);
-        const [first, ...rest] = points.map(({ x, y }) => `${x.toFixed(1)} ${y.toFixed(1)}`);
-        svg.append(svgElement("path", { class: `edge ${edge.kind} ${edge.declared ? "" : "undeclared"}`, d: `M${first}L${rest.join("L")}`, "marker-end": "url(#arrow)" }));
-      }
-      for (const node of nodes) {
-        const { x, y } = layout.node(node.name);
-        const group = svgElement("g", { class: `node ${node.state}`, transform: `translate(${x - NODE.width / 2} ${y - NODE.height / 2})` },
-          svgElement("title", {}, `${node.name} ${node.version}, ${NAMES[node.state]}`),
-          svgElement("rect", { width: NODE.width, height: NODE.height, rx: 5 }),
-          svgElement("text", { x: 8, y: 19 }, short(node.name, 22)),
-          svgElement("text", { x: 8, y: 36, class: "version" }, short(node.version || NAMES[node.state], 27)));
-        group.addEventListener("click", () => { if (!wasDragged) showNode(node, () => holder.focus()); });
-        svg.append(group);
-      }
-      const size = layout.graph();
-      whole = { x: 0, y: 0, width: size.width || 1, height: size.height || 1 };
-      holder.replaceChildren(svg);
-      showAll();
-    }
-
-    function apply() { svg.setAttribute("viewBox", `${view.x} ${view.y} ${view.width} ${view.height}`); }
-
-    function showAll() {
-      const scale = scaleOf(whole);
-      holder.style.height = `${Math.max(200, whole.height / scale)}px`;
-      const width = holder.clientWidth * scale, height = holder.clientHeight * scale;
-      view = { x: (whole.width - width) / 2, y: (whole.height - height) / 2, width, height };
-      apply();
-    }
-
-    function zoom(factor, fx = 0.5, fy = 0.5) {
-      const width = view.width / factor;
-      if (width < 100 || width > 40 * whole.width) return;
-      const height = view.height / factor;
-      view = { x: view.x + (view.width - width) * fx, y: view.y + (view.height - height) * fy, width, height };
-      apply();
-    }
-
-    function move(right, down) {
-      view.x += right * view.width;
-      view.y += down * view.height;
-      apply();
-    }
-
-    let wasDragged = false, last = null;
-    holder.addEventListener("pointerdown", (event) => { last = event; wasDragged = false; });
-    holder.addEventListener("pointermove", (event) => {
-      if (!last || !event.buttons) return;
-      if (Math.hypot(event.clientX - last.clientX, event.clientY - last.clientY) < 3 && !wasDragged) return;
-      wasDragged = true;
-      holder.setPointerCapture(event.pointerId);
-      move((last.clientX - event.clientX) / holder.clientWidth, (last.clientY - event.clientY) / holder.clientHeight);
-      last = event;
-    });
-    for (const end of ["pointerup", "pointercancel"]) holder.addEventListener(end, () => { last = null; });
-    holder.addEventListener("wheel", (event) => {
-      if (!event.ctrlKey) return;
-      event.preventDefault();
-      const box = holder.getBoundingClientRect();
-      zoom(event.deltaY < 0 ? 1.15 : 1 / 1.15, (event.clientX - box.left) / box.width, (event.clientY - box.top) / box.height);
-    }, { passive: false });
-    holder.addEventListener("keydown", (event) => {
-      const moves = { ArrowLeft: [-0.1, 0], ArrowRight: [0.1, 0], ArrowUp: [0, -0.1], ArrowDown: [0, 0.1] };
-      if (event.key in moves) move(...moves[event.key]);
-      else if (event.key === "+" || event.key === "=") zoom(1.25);
-      else if (event.key === "-") zoom(0.8);
-      else if (event.key === "0") showAll();
-      else return;
-      event.preventDefault();
-    });
-    document.querySelectorAll("[data-zoom]").forEach((button) => button.addEventListener("click", () => {
-      const factor = Number(button.dataset.zoom);
-      if (factor) zoom(factor); else showAll();
-    }));
-    tools.addEventListener("change", draw);
-    addEventListener("resize", showAll);
-
-    const used = new Set(graph.nodes.map((node) => node.state));
-    for (const state of Object.keys(NAMES).filter((name) => used.has(name))) {
-      byId("graph-legend").append(element("li", { class: state }, element("span", { "aria-hidden": "true" }, "▭ "), NAMES[state]));
-    }
     const order = [...graph.nodes].sort((one, other) => one.generation - other.generation);
     byId("graph-list").tBodies[0].append(...order.map((node) => {
       const button = element("button", { type: "button" }, `${node.name} ${node.version}`.trim());
@@ -484,7 +376,6 @@
       return element("tr", {}, element("td", {}, String(node.generation)), element("th", { scope: "row" }, button),
         element("td", { class: node.state }, NAMES[node.state]), element("td", {}, needs.join(", ")));
     }));
-    draw();
   }
 
   addEventListener("beforeprint", () => document.querySelectorAll("main details").forEach((one) => { one.open = true; }));
