@@ -50,10 +50,17 @@ class Environment(msgspec.Struct):
     """The package indexes that it names, other than PyTorch's."""
     has_rocm_index: bool = False
     """Whether it names PyTorch's index for ROCm."""
+    platform: dict[str, str] = {}
+    """What else an image has: ROCm, glibc, libstdc++ (as the GCC that has it), operating system, MPI."""
     installed: bool = False
     """Whether it is installed, so that labels are not needed to find the right build."""
     how: str = ""
     """How an image was read; empty for anything else."""
+
+
+def is_environment(path: Path) -> bool:
+    """Return whether a path is a directory or an image, and not a file that describes an environment."""
+    return path.is_dir() or path.suffix in _IMAGES
 
 
 def read_environment(path: Path) -> Environment:
@@ -74,7 +81,7 @@ def read_environment(path: Path) -> Environment:
         found = _read_prefix(path)
     elif path.is_dir() and any(path.glob("*.whl")):
         found = Environment([_of_wheel(file.name) for file in sorted(path.glob("*.whl"))])
-    elif path.is_dir() or path.suffix in _IMAGES:
+    elif is_environment(path):
         found = _read_image(path)
     elif is_pylock(path):
         found = Environment()
@@ -120,6 +127,14 @@ def _read_image(path: Path) -> Environment:
     facts = inspect_image(find_image(path))
     python = max(facts.with_torch or facts.pythons, key=lambda each: len(each.holds), default=None)
     found = Environment(installed=True, how=f"{path} was listed by a script in an isolated container")
+    known = {
+        "rocm": facts.rocm,
+        "glibc": facts.glibc,
+        "libstdc++": facts.libstdcxx,
+        "os": facts.os,
+        "mpi": facts.mpi,
+    }
+    found.platform = {name: version for name, version in known.items() if version}
     if python is not None:
         found.wanted.append(Wanted("python", python.version))
         found.wanted += [Wanted(*each) for each in python.holds.items() if each[0] not in _INSTALLERS]

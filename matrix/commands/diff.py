@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from builders.index import Index
 from builders.io_errors import not_an_index
 from matrix.consequences_json import DiffDocument, SideDocument
 from matrix.consequences_text import consequences_text, summary
+from matrix.environment_file import is_environment, read_environment
 from matrix.inputs import Inputs
 from matrix.locking import catalog_with_image_of, overlays_of
 from matrix.options import add_format, add_index, add_names, add_target_options, date, nonempty
@@ -25,6 +26,7 @@ from matrix.settings import load_catalog, read_settings
 from resolver.compiling.clauses import PAIRED_WITH_TORCH
 from resolver.compiling.problem_builder import window_of
 from resolver.consequences import (
+    Consequence,
     Holding,
     Judge,
     Side,
@@ -33,9 +35,13 @@ from resolver.consequences import (
     consequences,
     wheels,
 )
+from resolver.errors import UsageError
 from resolver.label import built_for
 from resolver.lock import read_lock
+from resolver.model import CoreItem
+from resolver.repair import Wanted, replaced
 from resolver.table import ROW_COMPONENTS
+from resolver.versions import minor
 
 if TYPE_CHECKING:
     import argparse
@@ -44,11 +50,14 @@ if TYPE_CHECKING:
 
     from matrix.context import Context
     from matrix.settings import Settings
-    from resolver.consequences import Consequence
     from resolver.model import Resolution
 
 SUMMARY = "show the consequences of a new driver, day, base image or catalog, and the reasons"
 EXAMPLE = "matrix diff --site lumi-g --driver 30.10"
+
+
+_PAIR = 2
+_PLATFORM = ("rocm", "glibc", "libstdc++", "os", "mpi")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,8 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser,
         "locks",
         metavar="LOCK",
-        help="locks to check (default: matrix.lock, if there is one); two locks without another change "
-        "are compared with each other",
+        help="locks to check (default: matrix.lock, if there is one); two locks without another change are "
+        "compared with each other, and so are two containers or environments, or one of them and a lock",
     )
     add_format(parser)
     add_index(parser)
@@ -91,10 +100,14 @@ def execute(context: Context) -> int:
     before = _side(context, settings_before, args.from_shipped)
     after = _side(context, settings_after)
     paths = list(map(Path, args.locks)) or ([LOCK_FILE] if LOCK_FILE.exists() else [])
-    locks = {path: read_lock(path) for path in paths}
+    compared = len(paths) > 1 and any(map(is_environment, paths))
+    locks = {} if compared else {path: read_lock(path) for path in paths}
     title = _title(before, after, args.from_shipped)
     remark = ""
     match list(locks.items()):
+        case [] if compared:
+            title = " -> ".join(map(str, paths))
+            changes = _between_environments(context, paths)
         case [(path, lock), (other_path, other_lock)] if before == after and args.locks:
             title = f"{path} -> {other_path}"
             changes = between_locks(
@@ -134,6 +147,49 @@ def execute(context: Context) -> int:
         if changes:
             console.info("*: a fact that changed. Sources: -v. Every row of the table: --format json")
     return int(breaks)
+
+
+def _between_environments(context: Context, paths: Sequence[Path]) -> list[Consequence]:
+    """Return the distributions and parts of the platform that two environments or locks have differently."""
+    if len(paths) != _PAIR:
+        msg = "Environments are compared in pairs."
+        raise UsageError(msg, hint="Name two of them.")
+    sides: list[dict[str, str]] = []
+    for path in paths:
+        with context.console.task(f"read {path}"):
+            sides.append(_content_of(path))
+    before, after = sides
+    changes = []
+    for name in sorted({*before, *after}):
+        was, now = before.get(name, ""), after.get(name, "")
+        if was != now and not (name in _PLATFORM and "" in {was, now}):  # a lock does not state all of it
+            reasons = [
+                tuple(CoreItem(f"{change.before}: {change.reason}", "fact", change.source) for change in side)
+                for side in (replaced(context.catalog, [Wanted(name, version)])[1] for version in (was, now))
+            ]
+            changes.append(
+                Consequence(
+                    effect="different",
+                    kind="package",
+                    name=name,
+                    before=was,
+                    after=now,
+                    was=reasons[0] if was else (),
+                    now=reasons[1] if now else (),
+                )
+            )
+    return changes
+
+
+def _content_of(path: Path) -> dict[str, str]:
+    """Return the versions in an environment or a lock, by name."""
+    if not is_environment(path):
+        lock = read_lock(path)
+        content = {name: lock.version_of(name) for name in _PLATFORM} | {"python": lock.version_of("python")}
+        return content | {pick.name: pick.pinned for pick in lock.distributions}
+    found = read_environment(path)
+    content = {item.name: item.version for item in found.wanted if not item.conda} | found.platform
+    return content | {"python": minor(content.get("python", ""))}
 
 
 def _settings(context: Context) -> tuple[Settings, Settings]:

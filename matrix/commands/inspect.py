@@ -264,6 +264,8 @@ def _print_rest(document: InspectDocument, found: Environment, console: Console)
     conda = [item.name for item in found.wanted if item.conda and str(item) not in changed]
     if conda:
         console.info(f"\nNot judged, because conda installs it: {join_words(conda, most=10, joiner='and')}.")
+    if found.platform:
+        console.info("\nIt has " + ", ".join(" ".join(item) for item in found.platform.items()) + ".")
     if found.how:
         console.info(f"\n{found.how}. Names and versions were judged, not the content of files.")
     if found.unread:

@@ -233,4 +233,7 @@ def test_definition_extends_image(user: User, source: str) -> None:
     assert "listed by a script in an isolated container" in document["how"], inspected.stderr
     assert document["distributions"] > len(seen["files"])
     assert not [change for change in document["changes"] if change["for_cuda"]]
+    compared = user.matrix("diff", unpacked, "matrix.lock", "--format", "json")
+    differing = {row["name"] for row in json.loads(compared.stdout)["consequences"]}
+    assert not differing & {"torch", "numpy", "python", "glibc", "rocm"}, compared.stdout
     shutil.rmtree(user.work / unpacked)

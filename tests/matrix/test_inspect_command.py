@@ -280,3 +280,32 @@ def test_damaged_image_is_an_error(name: str, capsys: Capture) -> None:
         Path(name).write_bytes(b"\x7fELF")
     assert main(["inspect", name]) == 2
     assert "not an" in capsys.readouterr().err
+
+
+def test_two_environments_are_compared(capsys: Capture) -> None:
+    old = installed("old", "torch==2.5.1+cu124", "nvidia-nccl-cu12==2.21.5", "same==1")
+    installed("new", "torch==2.5.1+rocm6.2", "numpy==1.26.4", "same==1")
+    assert main(["diff", "old", "new", "--format", "json"]) == 0
+    changes = {row["name"]: row for row in json.loads(capsys.readouterr().out)["consequences"]}
+    assert {name: (row["before"], row["after"]) for name, row in changes.items()} == {
+        "numpy": ("", "1.26.4"),
+        "nvidia-nccl-cu12": ("2.21.5", ""),
+        "torch": ("2.5.1+cu124", "2.5.1+rocm6.2"),
+    }
+    assert "is for CUDA" in changes["nvidia-nccl-cu12"]["was"][0]["text"]
+    assert main(["diff", "old", "old"]) == 0
+    assert "Nothing changes." in capsys.readouterr().out
+    assert main(["diff", "old", "new", str(old)]) == 2
+    assert "compared in pairs" in capsys.readouterr().err
+
+
+def test_environment_is_compared_with_a_lock(index: str, capsys: Capture) -> None:
+    Path("freeze.txt").write_text("torch==2.5.1+cu124\nnumpy==1.26.4\npython==3.11.*\n")
+    assert main(["inspect", "freeze.txt", "--index-url", index, "--repair", "-o", "lumi"]) == 0
+    installed("env", "torch==2.5.1+cu124", "numpy==1.26.4")
+    capsys.readouterr()
+    assert main(["diff", "env", "lumi/matrix.lock"]) == 0
+    output = capsys.readouterr().out
+    assert "torch: 2.5.1+cu124 -> 2.5.1+rocm6.2" in output
+    assert "numpy" not in output
+    assert "python" not in output
