@@ -206,7 +206,7 @@ class _Build(msgspec.Struct, frozen=True):
         if not build_host.runtime.isolates_network:
             self.reporter.step("this machine cannot disable the network for a build")
         how = "jobs that all builds share" if shims else f"{jobs} job{'s' if jobs > 1 else ''}"
-        self.reporter.step(f"compile with {how}; log: {self.log}")
+        self.reporter.step(f"compile with {how}\nlog: {self.log}")
         memory = MemoryMeter()
         try:
             with memory:

@@ -24,7 +24,7 @@ from matrix.render import duration
 from matrix.screen import PLAIN, Screen, encoding_of, uses_ascii
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from typing import TextIO, Unpack
 
     from rich.table import Table
@@ -54,6 +54,10 @@ class Row(msgspec.Struct):
     name: str
     state: Phase = "waiting"
     step: str = ""
+    details: str = ""
+    """Lines of the current step that are shown whole, such as the path of its log."""
+    file: str = ""
+    """Name of the file that it compiles now."""
     expected: float = 0.0
     done: float = 0.0
     total: float = 0.0
@@ -64,6 +68,8 @@ class Row(msgspec.Struct):
     is_listed: bool = True
     """Whether a line reports its end. Tasks of the command itself are not listed: the result is printed."""
     started: float | None = None
+    step_started: float = 0.0
+    """When the current step was started."""
     ended: float | None = None
     counted_from: tuple[float, float] = (0.0, 0.0)
     """The time and the amount when the current step was first counted."""
@@ -81,7 +87,8 @@ class Row(msgspec.Struct):
         if self.state in _ENDED:
             return 0.0
         since, before = self.counted_from
-        if self.total > 0 and self.done - before > _FEW * self.total:
+        is_whole = not self.is_listed or self.unit != "bytes"  # a build does more than its download
+        if is_whole and self.total > 0 and self.done - before > _FEW * self.total:
             return (now - since) * (self.total - self.done) / (self.done - before)
         rest = self.expected - self.elapsed(now)
         return rest if rest > 0 else None
@@ -145,7 +152,7 @@ class Tasks:
         for key, value in change.items():
             setattr(row, key, value)
         if row.state == "running" and row.started is None:
-            row.started = now
+            row.started = row.step_started = now
         if row.state in _ENDED and row.ended is None:
             row.ended = now
         return row, row.state != before
@@ -154,9 +161,10 @@ class Tasks:
         """Record that a task has started a step; return the task, if there is one."""
         row = self.row(name)
         if row is not None:
-            row.step = message.partition("\n")[0]
+            row.step, _, row.details = message.partition("\n")
+            row.step_started = self.clock()
             row.done = row.total = 0.0
-            row.unit = ""
+            row.unit = row.file = ""
         return row
 
     def running(self) -> list[Row]:
@@ -319,7 +327,8 @@ class Plain(Display):
     def show_change(self, row: Row, has_new_state: bool) -> None:
         """Write the end of a task."""
         if has_new_state and row.state in {"done", "failed"} and row.is_announced and row.is_listed:
-            self._line(f"{row.name}: {_ended(row)}")
+            details = f"\n{row.details}" if row.details and row.state == "failed" else ""
+            self._line(f"{row.name}: {_ended(row)}{details}")
         self.show_time()
 
     def show_time(self) -> None:
@@ -340,6 +349,7 @@ class Plain(Display):
     def _line(self, text: str) -> None:
         now = self.tasks.clock()
         self._last = now
+        text = text.replace("\n", "\n" + " " * 13)
         self._write(f"  {now - self.started:7.1f} s  {text}\n")
 
 
@@ -362,10 +372,12 @@ class JsonLines(Display):
             task=row.name,
             state=row.state,
             elapsed=round(row.elapsed(now), 1),
+            step_elapsed=round(now - row.step_started, 1) if row.state == "running" else None,
             expected=round(row.expected, 1) or None,
             done=row.done if row.unit or row.total else None,
             total=row.total or None,
             unit=row.unit or None,
+            file=row.file or None,
             memory_gib=round(row.memory, 2) or None,
             after=list(row.after) or None,
             remaining=round(remaining[0], 1) if remaining else None,
@@ -411,6 +423,8 @@ class Board(Display):
                 columns = self._size()[0]
                 line = self._screen.styled(style, f"{self._mark(mark)} {row.name}")
                 self._write(Screen(columns, self._screen.has_colour).wrapped(f"{line}  {_ended(row)}") + "\n")
+                if row.state == "failed":
+                    self._write("".join(f"  {line}\n" for line in row.details.splitlines()))
         if has_new_state and row.state in _ENDED and not self.tasks.running():
             self.erase()
         else:
@@ -435,7 +449,7 @@ class Board(Display):
         if lines == self._drawn:
             return
         columns = self._size()[0]
-        fits = all(_width(line) < columns for line in self._drawn)
+        fits = all(_width(line) < columns for line in [*self._drawn, *lines])
         parts = []
         if self._drawn:
             parts.append(self._to_first_line(columns))
@@ -444,28 +458,50 @@ class Board(Display):
                 self._drawn = []
         for number, (line, before) in enumerate(zip_longest(lines, self._drawn)):
             parts.append("\n" if number else "")
-            parts.append(f"\r{line}\033[K" if line != before else "")
+            end = (
+                "\033[K" if _width(line) < columns else ""
+            )  # it would clear the last character of a full row
+            parts.append(f"\r{line}{end}" if line != before else "")
         self._drawn = lines
         self._write("".join(parts) + "\r")  # at the end of a line, the terminal's ^C would begin a new line
 
     def _to_first_line(self, columns: int) -> str:
         """Return the codes that move the cursor; a narrower terminal may have wrapped the lines."""
-        rows = sum(max(1, math.ceil(_width(line) / columns)) for line in self._drawn)
+        rows = _height(self._drawn, columns)
         return f"\r\033[{rows - 1}A" if rows > 1 else "\r"
 
     def _lines(self) -> list[str]:
         columns, height = self._size()
+        rows, details = self._rows(columns, max(1, height - 3))
         drawn = io.StringIO()
         console = Screen(columns - 1, self._screen.has_colour).rich(drawn)
-        console.print(self._table(columns, min(_MOST_ROWS, height - 3)))
+        console.print(self._table(columns, rows))
         if len(self.tasks.listed()) > 1:
             console.print(overview(self.tasks), style="dim", no_wrap=True, overflow="ellipsis")
         text = drawn.getvalue()
         if uses_ascii(self._stream, "…"):
             text = text.replace("…", ".")
-        return [line.rstrip() for line in text.splitlines()]
+        lines = []
+        for number, line in enumerate(text.splitlines()):
+            lines.append(line.rstrip())
+            lines += details.get(number, [])
+        return lines
 
-    def _table(self, columns: int, height: int) -> Table:
+    def _rows(self, columns: int, height: int) -> tuple[list[Row], dict[int, list[str]]]:
+        """Return the tasks for which there is room, and the lines below each: running tasks come first."""
+        running = self.tasks.running()[: min(_MOST_ROWS, height)]
+        height -= len(running)
+        details = {}
+        for number, row in enumerate(running):
+            lines = [f"  {line}" for line in row.details.splitlines()]
+            needed = _height(lines, columns)
+            if needed <= height:
+                details[number] = lines
+                height -= needed
+        waiting = [row for row in self.tasks.rows.values() if row.state == "waiting"]
+        return [*running, *waiting[: min(_MOST_ROWS - len(running), height)]], details
+
+    def _table(self, columns: int, rows: Sequence[Row]) -> Table:
         from rich.table import Table
         from rich.text import Text
 
@@ -476,13 +512,12 @@ class Board(Display):
         for _ in range(2 if narrow else 3):
             table.add_column(no_wrap=True)
         table.add_column(ratio=1, style="dim", no_wrap=True, overflow="ellipsis")
-        running = self.tasks.running()
-        waiting = [row for row in self.tasks.rows.values() if row.state == "waiting"]
-        for row in [*running, *waiting][: max(1, height)]:
+        for row in rows:
             cells = [f"{self._mark(row.state)} {row.name}", _times(row, now), row.amount]
             if not narrow:
                 cells.append(f"{row.memory:.1f} GiB" if row.memory else "")
-            table.add_row(*map(Text, cells), Text(row.step or self._reason(row)), style=_STYLES[row.state])
+            what = row.file or row.step or self._reason(row)
+            table.add_row(*map(Text, cells), Text(what), style=_STYLES[row.state])
         return table
 
     def _reason(self, row: Row) -> str:
@@ -539,7 +574,7 @@ def summary(tasks: Tasks) -> str:
     now = tasks.clock()
     parts = []
     for row in tasks.running()[:4]:
-        details = [part for part in (row.step.partition("; ")[0], row.amount, _times(row, now)) if part]
+        details = [part for part in (row.step, row.file, row.amount, _times(row, now)) if part]
         parts.append(f"{row.name} ({', '.join(details)})")
     if len(tasks.running()) > len(parts):
         parts.append(f"{len(tasks.running()) - len(parts)} more")
@@ -572,13 +607,19 @@ def _ended(row: Row) -> str:
 
 
 def _times(row: Row, now: float) -> str:
-    """Return the elapsed time and the expected time."""
+    """Return the time that the current step has run, and the time until the task will probably end."""
     if row.state != "running":
         return f"about {duration(row.expected)}" if row.expected else ""
-    seconds = int(row.elapsed(now))
+    seconds = int(now - row.step_started)
     hours, minutes = divmod(seconds // 60, 60)
     text = f"{hours}:{minutes:02}:{seconds % 60:02}" if hours else f"{minutes}:{seconds % 60:02}"
-    return f"{text} of {duration(row.expected)}" if row.expected else text
+    left = row.remaining(now)
+    return f"{text}, {duration(max(1.0, left))} left" if left else text
+
+
+def _height(lines: Sequence[str], columns: int) -> int:
+    """Return the rows of a terminal on which it shows lines, of which it wraps the long ones."""
+    return sum(max(1, math.ceil(_width(line) / columns)) for line in lines)
 
 
 def _width(line: str) -> int:

@@ -26,6 +26,8 @@ class Change(TypedDict, total=False):
     """The finished part of its current step, and the whole step; 0 if unknown."""
     unit: str
     """Unit of `done` and `total`: ``bytes``, ``%``, or a plural such as ``files``; may be empty."""
+    file: str
+    """Name of the file that it compiles now; empty if there is none."""
     memory: float
     """GiB that it uses now."""
     after: Collection[str]
@@ -45,7 +47,10 @@ class Reporter:
     """
 
     def step(self, message: str, task: str = "") -> None:
-        """Receive the start of a step, such as ``fetch apex-1.4.0.tar.gz``."""
+        """Receive the start of a step, such as ``fetch apex-1.4.0.tar.gz``.
+
+        More lines are details, such as the path of a log; a display does not shorten them.
+        """
 
     def info(self, message: str) -> None:
         """Receive a remark that needs no action."""

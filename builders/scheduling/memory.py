@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 from builders.reaper import descendants
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 _GIB = 2**30
 _INTERVAL = 0.3
@@ -58,7 +58,7 @@ class MemoryMeter:
 
     def _sample(self) -> None:
         def look() -> None:
-            sizes = resident_sizes()
+            sizes = resident_sizes(descendants())
             self.total = max(self.total, sum(sizes) / _GIB)
             self.largest = max(self.largest, max(sizes, default=0) / _GIB)
 
@@ -85,9 +85,9 @@ def _largest_child() -> float:
     return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
 
 
-def resident_sizes() -> list[int]:
-    """Return the resident memory in bytes of each descendant of this process."""
-    return [_resident(process) for process in descendants()]
+def resident_sizes(processes: Iterable[int]) -> list[int]:
+    """Return the resident memory of each process in bytes."""
+    return [_resident(process) for process in processes]
 
 
 def _resident(process: int) -> int:

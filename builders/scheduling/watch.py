@@ -1,17 +1,25 @@
-"""Watch a build while it runs: the progress that its log shows, and the memory of its processes."""
+"""Watch a build while it runs: the progress that its log shows, and its processes.
+
+ninja writes a count when a command has finished, so the log shows nothing while the first file compiles.
+Until then, the number of compile commands is that in ``build.ninja``. torch writes this file and runs ninja
+once for each extension of a setup.py, so the counts of consecutive runs are added.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from contextlib import contextmanager, suppress
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
+from builders.files import open_regular
+from builders.reaper import descendants
 from builders.scheduling.memory import repeat, resident_sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from resolver.reporter import Change, Reporter
@@ -22,6 +30,15 @@ _MOST = 2**18
 """Maximum number of new bytes to read since the last report; only the newest matter."""
 _COUNT = re.compile(rb"^\[ *(\d{1,9})(?:/(\d{1,9})|(%))\]", re.MULTILINE)
 """Matches the start of ninja's lines (``[12/40]``), and of make's with CMake (``[ 30%]``)."""
+
+_COMPILE = re.compile(rb"^build [^\n]*?: *\w*compile", re.MULTILINE | re.IGNORECASE)
+"""Matches a statement of ``build.ninja`` that compiles a file, as torch, CMake and meson name their rules."""
+_LARGEST = 2**26
+"""Maximum number of bytes of ``build.ninja`` to read."""
+_CONFIGURES = "/CMakeFiles/"
+"""CMake compiles the small programs of its checks below this directory."""
+_SOURCE = re.compile(rb"(?:\S*/)?([\w.+-]{1,100}\.(?:c|cc|cpp|cxx|cu|hip|f90|f))")
+"""Matches the path of a file to compile."""
 
 
 def task_names(titles: Mapping[str, str]) -> dict[str, str]:
@@ -39,35 +56,93 @@ def task_names(titles: Mapping[str, str]) -> dict[str, str]:
 
 
 class LogCount:
-    """Read the number of finished steps of a build tool from a growing log."""
+    """Count the finished commands of a build tool that writes to a growing log."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
         self._position = 0
+        self._before = 0
+        """Commands of the runs of ninja that have ended."""
+        self._run = 0, 0
+        """Finished and all commands of the newest run."""
 
     def read(self) -> Change:
-        """Return the newest count written since the last call; empty if there is none."""
+        """Return the count after what was written since the last call; empty if that has no count."""
+        counts = self._new_counts()
+        for number, of, is_percent in counts:
+            if not is_percent:
+                self._count(int(number), int(of))
+        if not counts:
+            return {}
+        if counts[-1][2]:
+            return {"done": float(counts[-1][0]), "total": 100.0, "unit": "%"}
+        done, total = self._run
+        return {"done": float(self._before + done), "total": float(self._before + total), "unit": ""}
+
+    def begun(self, ninja: int) -> Change:
+        """Return the count of a process of ninja that compiles; empty if the log has its count."""
+        done, total = self._run
+        commands = _compile_commands(ninja) if done == total else 0
+        if not commands:
+            return {}
+        before = float(self._before + total)
+        return {"done": before, "total": before + commands, "unit": ""}
+
+    def _count(self, done: int, total: int) -> None:
+        before, of = self._run
+        if done <= before == of:  # the last run has finished all of its commands
+            self._before += of
+        self._run = done, total
+
+    def _new_counts(self) -> list[tuple[bytes, bytes, bytes]]:
         text = b""
         with suppress(OSError), self._log.open("rb") as source:
             size = source.seek(0, 2)
-            start = self._position if self._position <= size else 0  # a new attempt begins a new log
-            source.seek(max(start, size - _MOST))
+            if self._position > size:  # a new attempt begins a new log
+                self._position, self._before, self._run = 0, 0, (0, 0)
+            source.seek(max(self._position, size - _MOST))
             text = source.read(_MOST)
             end = text.rfind(b"\n") + 1
             self._position = source.tell() - (len(text) - end)
             text = text[:end]
-        counts = _COUNT.findall(text)
-        if not counts:
-            return {}
-        done, total, is_percent = counts[-1]
-        if is_percent:
-            return {"done": float(done), "total": 100.0, "unit": "%"}
-        return {"done": float(done), "total": float(total), "unit": ""}
+        return _COUNT.findall(text)
+
+
+def compiling(processes: Iterable[int]) -> tuple[str, int]:
+    """Return the name of a file that is compiled now, and the process of ninja, 0 if there is none.
+
+    The name is empty if no compiler runs.
+
+    Parameters
+    ----------
+    processes
+        The processes of a build, parents first.
+    """
+    file, ninja = "", 0
+    for process in processes:
+        with suppress(OSError), open(f"/proc/{process}/cmdline", "rb") as source:  # noqa: PTH123  called often
+            words = source.read().split(b"\0")
+            if os.path.basename(words[0]) in {b"ninja", b"ninja-build"}:  # noqa: PTH119
+                ninja = ninja or process
+            elif not file and b"-c" in words:
+                names = [found[1] for word in words if (found := _SOURCE.fullmatch(word))]
+                file = names[0].decode() if names else ""
+    return file, ninja
+
+
+def _compile_commands(ninja: int) -> int:
+    """Return the number of compile commands in the file of a process of ninja, which a build can change."""
+    directory = f"/proc/{ninja}/cwd"
+    with suppress(OSError):
+        if _CONFIGURES not in os.readlink(directory):  # noqa: PTH115
+            with os.fdopen(open_regular(f"{directory}/build.ninja"), "rb") as source:
+                return sum(1 for _ in _COMPILE.finditer(source.read(_LARGEST)))
+    return 0
 
 
 @contextmanager
 def watched(reporter: Reporter, log: Path, measured: Callable[[float], None]) -> Iterator[None]:
-    """Report the progress in a build's log, and the memory of this process's children, every second.
+    """Report the progress of a build, and the memory of this process's children, every second.
 
     The reports also show that the build still runs.
 
@@ -80,9 +155,13 @@ def watched(reporter: Reporter, log: Path, measured: Callable[[float], None]) ->
     count = LogCount(log)
 
     def look() -> None:
-        sizes = resident_sizes()
-        change: Change = {"memory": sum(sizes) / 2**30}
+        processes = descendants()
+        sizes = resident_sizes(processes)
+        file, ninja = compiling(processes)
+        change: Change = {"memory": sum(sizes) / 2**30, "file": file}
         change |= count.read()
+        if file and ninja:
+            change |= count.begun(ninja)
         with suppress(OSError):  # the process that reads the reports may have ended
             measured(max(sizes, default=0) / 2**30)
             reporter.progress(**change)

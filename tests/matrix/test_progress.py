@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
 
 from matrix.progress import Board, Display, JsonLines, Mode, Plain, Tasks, display
-from tests.support.progress import COMPILE, Clock, Terminal, three_builds
+from tests.support.progress import LOG, Clock, Terminal, three_builds
 
 HEARTBEAT = (
-    "torch-scatter 2.1.2 (compile with 2 jobs, 21/40, 1:05 of 4 min), deepspeed 0.19.8 (prepare the build "
-    "environment, 1:05 of 2 min); 0 of 3 done, 2 running, 1 waiting; at least 59 s left"
+    "torch-scatter 2.1.2 (compile with 2 jobs, 21/40, 1:00, 59 s left), deepspeed 0.19.8 (prepare the build "
+    "environment, 1:05, 55 s left); 0 of 3 done, 2 running, 1 waiting; at least 59 s left"
 )
 
 
@@ -48,16 +49,18 @@ def test_board_shows_each_task(board: Board, terminal: Terminal, clock: Clock) -
     builds = three_builds(board, clock)
     next(builds)
     assert terminal.shown == [
-        "▶ torch-scatter 2.1.2  0:05 of 4 min      compile with 2 jobs; log: /index/.ma…",
-        "▶ deepspeed 0.19.8     0:05 of 2 min      prepare the build environment",
-        "· apex 1.9.0                              after torch-scatter 2.1.2",
+        "▶ torch-scatter 2.1.2  0:00, 4 min left      compile with 2 jobs",
+        f"  log: {LOG}",
+        "▶ deepspeed 0.19.8     0:05, 2 min left      prepare the build environment",
+        "· apex 1.9.0                                 after torch-scatter 2.1.2",
         "0 of 3 done, 2 running, 1 waiting; at least 4 min left",
     ]
     next(builds)
     assert terminal.shown == [
-        "▶ torch-scatter 2.1.2  1:05 of 4 min  21/40  1.8 GiB  compile with 2 jobs; log…",
-        "▶ deepspeed 0.19.8     1:05 of 2 min         0.2 GiB  prepare the build enviro…",
-        "· apex 1.9.0                                          after torch-scatter 2.1.2",
+        "▶ torch-scatter 2.1.2  1:00, 59 s left  21/40  1.8 GiB  compile with 2 jobs",
+        f"  log: {LOG}",
+        "▶ deepspeed 0.19.8     1:05, 55 s left         0.2 GiB  prepare the build envi…",
+        "· apex 1.9.0                                            after torch-scatter 2.…",
         "0 of 3 done, 2 running, 1 waiting; at least 59 s left",
     ]
     next(builds)
@@ -65,9 +68,69 @@ def test_board_shows_each_task(board: Board, terminal: Terminal, clock: Clock) -
     next(builds)
     assert terminal.shown == [
         "✓ deepspeed 0.19.8  done in 80 s",
-        "✗ torch-scatter 2.1.2  failed after 2 min; last step: compile with 2 jobs; log:",
-        "/index/.matrix/logs/torch-scatter-12ab.log",
+        "✗ torch-scatter 2.1.2  failed after 2 min; last step: compile with 2 jobs",
+        f"  log: {LOG}",
     ]
+
+
+def first_build(shown: Display, clock: Clock, log: str) -> Iterator[None]:
+    """Report the build of a package that was never built here; yield at moments to check the display."""
+    shown.progress("apex 1.9.0", state="waiting", expected=14400, share=1.0)
+    shown.progress("apex 1.9.0", state="running")
+    shown.step("fetch apex-1.9.0.tar.gz", "apex 1.9.0")
+    clock.now = 3
+    shown.progress("apex 1.9.0", done=2**20, total=4 * 2**20, unit="bytes")
+    yield
+    clock.now = 30
+    shown.step(f"compile with 8 jobs\nlog: {log}", "apex 1.9.0")
+    clock.now = 40
+    shown.progress("apex 1.9.0", memory=2.1, file="multi_tensor_adam.hip", done=1.0, total=32.0, unit="")
+    yield
+    clock.now = 7230
+    shown.progress("apex 1.9.0", file="", done=11.0)
+    yield
+    clock.now = 7300
+    shown.step("check", "apex 1.9.0")
+    clock.now = 7301
+    shown.tick()
+    yield
+
+
+@pytest.mark.parametrize("length", [60, 73, 93, 300])
+@pytest.mark.parametrize(("columns", "lines"), [(80, 24), (100, 30)])
+def test_board_of_a_first_build(
+    columns: int, lines: int, length: int, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = Terminal(columns, lines)
+    log = f"/{'x' * (length - 5)}.log"
+    frames = first_build(board_on(terminal, clock, monkeypatch), clock, log)
+    next(frames)
+    assert terminal.shown == ["▶ apex 1.9.0  0:03, 4.0 h left  1/4 MiB    fetch apex-1.9.0.tar.gz"]
+    next(frames)
+    first, *path = terminal.shown
+    assert first == "▶ apex 1.9.0  0:10, 4.0 h left  1/32  2.1 GiB  multi_tensor_adam.hip"
+    assert "".join(path) == f"  log: {log}"  # the terminal wraps it
+    next(frames)
+    first, *path = terminal.shown
+    assert first == "▶ apex 1.9.0  2:00:00, 4.2 h left  11/32  2.1 GiB  compile with 8 jobs"
+    assert "".join(path) == f"  log: {log}"
+    next(frames)
+    assert terminal.shown == ["▶ apex 1.9.0  0:01, 2.0 h left    2.1 GiB  check"]
+    assert not terminal.screen.history.top
+
+
+def test_logs_leave_room_for_running_tasks(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal(80, 10)
+    board = board_on(terminal, clock, monkeypatch)
+    for number in range(9):
+        board.progress(f"wheel {number}", state="running" if number < 5 else "waiting")
+        board.step(f"compile\nlog: /logs/{number}", f"wheel {number}")
+    clock.now = 2
+    board.tick()
+    assert [line.split()[-1] for line in terminal.shown[:-1]] == [
+        "compile", "/logs/0", "compile", "/logs/1", "compile", "compile", "compile"
+    ]  # fmt: skip
+    assert not terminal.screen.history.top
 
 
 @pytest.mark.parametrize("columns", [60, 120])
@@ -77,8 +140,8 @@ def test_board_fits_the_width(columns: int, clock: Clock, monkeypatch: pytest.Mo
     builds = three_builds(board, clock)
     next(builds)
     next(builds)
-    assert len(terminal.shown) == 4
-    assert all("torch-scatter 2.1.2  1:05 of 4 min  21/40  " in line for line in terminal.shown[:1])
+    assert len(terminal.shown) == 5
+    assert "torch-scatter 2.1.2  1:00, 59 s left  21/40  " in terminal.shown[0]
     assert ("1.8 GiB" in terminal.shown[0]) == (columns > 60)
 
 
@@ -183,10 +246,12 @@ def test_plain_writes_a_line_per_event(terminal: Terminal, clock: Clock) -> None
     assert text.splitlines() == [
         "      0.0 s  torch-scatter 2.1.2 (about 4 min): fetch torch_scatter-2.1.2.tar.gz",
         "      0.0 s  deepspeed 0.19.8 (about 2 min): prepare the build environment",
-        f"      5.0 s  torch-scatter 2.1.2: {COMPILE}",
+        "      5.0 s  torch-scatter 2.1.2: compile with 2 jobs",
+        f"             log: {LOG}",
         f"     65.0 s  running: {HEARTBEAT}",
         "     80.0 s  deepspeed 0.19.8: done in 80 s",
-        f"    120.0 s  torch-scatter 2.1.2: failed after 2 min; last step: {COMPILE}",
+        "    120.0 s  torch-scatter 2.1.2: failed after 2 min; last step: compile with 2 jobs",
+        f"             log: {LOG}",
     ]
 
 
@@ -237,6 +302,7 @@ def test_json_lines(terminal: Terminal, clock: Clock) -> None:
         "task": "torch-scatter 2.1.2",
         "state": "running",
         "elapsed": 65,
+        "step_elapsed": 60,
         "expected": 240,
         "done": 21,
         "total": 40,
@@ -273,6 +339,15 @@ def test_rest_is_estimated_from_what_was_counted() -> None:
     clock.now = 110
     tasks.change("a", {"done": 40, "total": 100})
     assert tasks.remaining() == (30, False)
+
+
+def test_download_of_a_build_does_not_predict_its_end() -> None:
+    clock = Clock()
+    tasks = Tasks(clock)
+    tasks.change("a", {"state": "running", "expected": 1000, "total": 100, "unit": "bytes"})
+    clock.now = 10
+    tasks.change("a", {"done": 90, "total": 100, "unit": "bytes"})
+    assert tasks.remaining() == (990, False)
 
 
 def test_rest_is_the_longest_chain_or_the_work() -> None:

@@ -10,7 +10,8 @@ import pyte
 
 from matrix.progress import Display
 
-COMPILE = "compile with 2 jobs; log: /index/.matrix/logs/torch-scatter-12ab.log"
+LOG = "/index/.matrix/logs/torch-scatter-12ab.log"
+COMPILE = f"compile with 2 jobs\nlog: {LOG}"
 
 
 @dataclass
