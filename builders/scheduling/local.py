@@ -27,7 +27,7 @@ from builders.build_inputs import Limits
 from builders.diagnosis import OUT_OF_MEMORY, diagnosed
 from builders.diagnosis.known import known_failures
 from builders.expected_time import Resources
-from builders.io_errors import explain_any_os_error
+from builders.io_errors import DiskFullError, explain_any_os_error
 from builders.process import end_with_parent
 from builders.records import forget_attempt, log_path, record_failure
 from builders.scheduling.estimates import estimates, task_graph
@@ -97,6 +97,8 @@ class Builds(msgspec.Struct):
         ------
         StoppedError
             The time limit was reached; running builds were ended.
+        DiskFullError
+            A build needs space on a disk that is full; running builds were ended, so their files are kept.
         """
         capacity = machine(self.limits)
         for row in prune(self.index, keep=self.tasks):
@@ -373,6 +375,12 @@ class _Executor:
             self._builds.wheels[name] = result
             self._report(name, state="done")
             return Event(name, "done")
+        if isinstance(result, DiskFullError):  # it would end every other build, too
+            self._report(name, state="failed")
+            raise result.changed(
+                message=f"{result.message}\nNo more builds were started, and running builds were ended.",
+                hint=f"{result.hint} Then run the same command again: finished work is kept.",
+            )
         killed = result is None and kernel_killed_since(build.kills)
         if result is None:
             code = build.process.exitcode or 0
