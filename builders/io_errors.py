@@ -99,7 +99,10 @@ def explain_index_errors(index: Path, work: Path) -> Iterator[None]:
     work
         Build directory below the index. It is removed when the disk is full.
     """
-    hint = "Nothing was published. Free some space, or choose another directory: --index DIR."
+    hint = (
+        "Free some space, such as with `matrix index prune --builds`, which removes the directories of "
+        "unfinished builds, or choose another directory: --index DIR."
+    )
     try:
         with explain_io_errors(index, "index", hint=hint):
             yield
@@ -144,6 +147,8 @@ def explain_any_os_error(error: OSError) -> MatrixError:
     if path and error.errno in _UNUSABLE_NAMES and not in_cache:
         return UsageError(f"{shorten(path)} {_UNUSABLE_NAMES[error.errno]}.", hint="Name another file.")
     reason = f"{error.strerror or error}: {path}." if path else f"{error.strerror or error}."
+    if path and error.errno in DISK_FULL and not in_cache:
+        return DiskFullError(Path(path).parent, "", reason, hint="Free some space there.")
     if error.errno == errno.ENOENT and _is_directory_deleted():
         return EnvironmentLacksError(
             "The working directory was deleted.", hint="Change to another directory."

@@ -91,7 +91,8 @@ def record_stop(log: Path, why: str) -> None:
     attempt = _read(path)
     if attempt is not None:
         attempt.stopped = why
-        write_atomic(path, msgspec.json.encode(attempt))
+        with suppress(OSError):  # the disk may be full; an error would remove the directory of the build
+            write_atomic(path, msgspec.json.encode(attempt))
 
 
 def record_failure(task: Task, log: Path, error: MatrixError) -> None:

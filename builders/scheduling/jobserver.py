@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from builders.modes import make_directories
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from builders.plan import Task
@@ -94,8 +95,12 @@ class Jobserver:
     @property
     def held(self) -> int:
         """Number of permissions that builds hold."""
-        waiting = fcntl.ioctl(self._pipe, termios.FIONREAD, bytes(4))
-        return self._issued - int.from_bytes(waiting, sys.byteorder)
+        return self._issued - self._available
+
+    @property
+    def _available(self) -> int:
+        """Number of permissions in the pipe."""
+        return int.from_bytes(fcntl.ioctl(self._pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
     def resize(self, jobs: int) -> bool:
         """Issue or withdraw permissions; return whether no more than `jobs` are issued now.
@@ -111,6 +116,31 @@ class Jobserver:
                 self._issued -= 1
         return self._issued <= jobs
 
+    def recount(self) -> None:
+        """Count the permissions again: those that killed clients held are lost and can be issued again.
+
+        A client holds a permission for each program that it runs, except for the first. A count while a
+        program starts or ends can be wrong by one, so a later count must follow.
+        """
+        if not os.path.exists("/proc/thread-self/children"):  # noqa: PTH110  a kernel without that file
+            return
+        running = (_children(pid) for pid in self._clients())
+        self._issued = self._available + sum(max(0, number - 1) for number in running)
+
+    def _clients(self) -> Iterator[int]:
+        """Yield the processes that have opened the pipe in the directory of a build.
+
+        Its path differs in a container, so the last part of the path and the file itself are compared.
+        """
+        pipe = os.fstat(self._pipe)
+        for name in filter(str.isdecimal, os.listdir("/proc")):  # noqa: PTH208  pathlib is slow
+            with suppress(OSError):  # processes end, and those of other users cannot be read
+                files = f"/proc/{name}/fd"
+                opened = (f"{files}/{number}" for number in os.listdir(files))  # noqa: PTH208
+                pipes = (path for path in opened if os.readlink(path).endswith(f"/{LINK}"))  # noqa: PTH115
+                if any(os.path.samestat(os.stat(path), pipe) for path in pipes):  # noqa: PTH116
+                    yield int(name)
+
     def reset(self) -> None:
         """Withdraw all permissions when no build holds any; killed builds have not returned theirs."""
         with suppress(BlockingIOError):
@@ -122,6 +152,13 @@ class Jobserver:
         """Remove the pipe."""
         os.close(self._pipe)
         self.path.unlink(missing_ok=True)
+
+
+def _children(pid: int) -> int:
+    """Return the number of children of a process, with those that have ended but were not waited for."""
+    with suppress(OSError), open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as source:  # noqa: PTH123
+        return len(source.read().split())
+    return 0
 
 
 def _is_open(pipe: Path) -> bool:

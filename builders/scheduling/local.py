@@ -27,7 +27,7 @@ from builders.build_inputs import Limits
 from builders.diagnosis import OUT_OF_MEMORY, diagnosed
 from builders.diagnosis.known import known_failures
 from builders.expected_time import Resources
-from builders.io_errors import explain_any_os_error
+from builders.io_errors import DiskFullError, explain_any_os_error
 from builders.process import end_with_parent
 from builders.records import forget_attempt, log_path, record_failure
 from builders.scheduling.estimates import estimates, task_graph
@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 _EPSILON = 1e-9
 _DOUBT = 3.0
 """How much more memory than estimated a job may need if no earlier build was measured."""
+_COUNT_INTERVAL = 1.0
+"""Seconds between two counts of the permissions that builds hold."""
 _LONGEST_END = 20.0
 """Seconds that a build may take to end its programs after a signal."""
 
@@ -97,6 +99,8 @@ class Builds(msgspec.Struct):
         ------
         StoppedError
             The time limit was reached; running builds were ended.
+        DiskFullError
+            A build needs space on a disk that is full; running builds were ended, so their files are kept.
         """
         capacity = machine(self.limits)
         for row in prune(self.index, keep=self.tasks):
@@ -174,6 +178,8 @@ class _Executor:
         """Builds to start as soon as enough compile jobs of the others have ended."""
         self._running: dict[str, _Forked] = {}
         self._retried: set[str] = set()
+        self._next_count: float | None = None
+        """When to count the held permissions again; None as long as no build that shares them has failed."""
         picks = {key: task.pick for key, task in builds.tasks.items()}
         self._titles = task_names({key: f"{pick.name} {pick.version}" for key, pick in picks.items()})
 
@@ -219,6 +225,7 @@ class _Executor:
         while True:
             self._admit()
             if self._jobserver is not None:
+                self._recount(self._jobserver)
                 self._jobserver.resize(self._free_jobs())
             _import_early()  # builds that are forked from now on have the modules
             sources: list[Any] = [build.pipe for build in self._running.values()]
@@ -301,7 +308,14 @@ class _Executor:
         if self._jobserver is not None:
             if not any(self._estimates[other].joins for other in self._admitted):
                 self._jobserver.reset()
+                self._next_count = None
             self._jobserver.resize(self._free_jobs())
+
+    def _recount(self, jobserver: Jobserver) -> None:
+        """Count the held permissions if a build has failed: killed programs do not return theirs."""
+        if self._next_count is not None and self.now() >= self._next_count:
+            jobserver.recount()
+            self._next_count = self.now() + _COUNT_INTERVAL
 
     def _fork(self, name: str, demand: Resources) -> None:
         builds, estimate = self._builds, self._estimates[name]
@@ -367,12 +381,20 @@ class _Executor:
         build.process.join()
         build.pipe.close()
         self._pending = [entry for entry in self._pending if entry[0] != name]
+        if not isinstance(result, Path) and self._estimates[name].joins:
+            self._next_count = self.now()
         self._release(name)
         task = self._builds.tasks[name]
         if isinstance(result, Path):
             self._builds.wheels[name] = result
             self._report(name, state="done")
             return Event(name, "done")
+        if isinstance(result, DiskFullError):  # it would end every other build, too
+            self._report(name, state="failed")
+            raise result.changed(
+                message=f"{result.message}\nNo more builds were started, and running builds were ended.",
+                hint=f"{result.hint} Then run the same command again: finished work is kept.",
+            )
         killed = result is None and kernel_killed_since(build.kills)
         if result is None:
             code = build.process.exitcode or 0

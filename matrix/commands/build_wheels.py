@@ -16,6 +16,7 @@ from builders.containers.image import with_cached_digest
 from builders.expected_time import expected_time
 from builders.findings import Finding
 from builders.index import Index
+from builders.io_errors import DiskFullError
 from builders.prebuilt import check_of, prebuilt
 from builders.scheduling.estimates import recorded
 from builders.scheduling.local import Builds
@@ -287,7 +288,7 @@ def _build_table(context: Context) -> int:
         return _print_cells(coverage, wheels, context, _warn(_of(wheels, keys), context))
     try:
         exit_code = _build_cells(coverage, keys, wheels, executor, context)
-    except StoppedError as error:
+    except (DiskFullError, StoppedError) as error:
         for wheel in wheels:
             published = index.find(wheel.name, wheel.key)
             wheel.wheel = str(published.path) if published else None
