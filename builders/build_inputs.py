@@ -116,8 +116,7 @@ def wheels_of(
 
 
 def fetching_of(task: Task, limits: Limits, *, log: Path, reporter: Reporter) -> FetchOptions:
-    """Return the options for fetching the wheels that a build needs; fetch torch if the lock has its files.
-    """
+    """Return the options for fetching the wheels that a build needs; fetch torch if the lock has its files."""
     indexes = [task.torch.index] if task.torch is not None and task.torch.index else []
 
     def mirror(url: str) -> str:

@@ -119,8 +119,8 @@ def fetch_wheels(
 ) -> Wheelhouse:
     """Download requirements and their dependencies, or take them from the cache.
 
-    pip runs in the runtime, so it selects matching wheels. torch is pinned with its local version. A wheel in
-    `constraints` that has a local version is not replaced by another version.
+    pip runs in the runtime, so it selects matching wheels. The requirements follow PEP 508; torch is pinned
+    with its local version. A wheel in `constraints` that has a local version is not replaced by another version.
     """
     requested = tuple(sorted({_normalize(text) for text in requirements}))
     pinned = {wheel.name: wheel for wheel in constraints if "+" in wheel.version}

@@ -168,8 +168,7 @@ class IndexClient:
         return self._projects.get(name, lambda: self._load_project(name))
 
     def metadata(self, files: Sequence[File], *, allow_dynamic: bool = False) -> Metadata | None:
-        """Return the metadata of a release, from its first file that provides metadata without running code.
-        """
+        """Return the metadata of a release, from its first file that provides metadata without running code."""
         for file in _candidates(files):
             metadata = self._metadata.get(file.url, lambda file=file: self._load_metadata(file))  # type: ignore[misc]
             if metadata is not None and (allow_dynamic or not metadata.dynamic):
