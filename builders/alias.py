@@ -23,14 +23,7 @@ def write_alias(
 ) -> Path:
     """Write the wheel of an alias, and return its path. Its bytes depend only on the arguments.
 
-    Parameters
-    ----------
-    pick, resolution
-        The alias and its lock.
-    directory
-        Directory for the wheel.
-    build_number
-        Build tag (PEP 427), if the index has another wheel of this version.
+    `build_number` is the build tag (PEP 427), if the index has another wheel of this version.
     """
     stem = f"{pick.name.replace('-', '_')}-{pick.pinned}"
     info = f"{stem}.dist-info"

@@ -39,13 +39,7 @@ _KILLED = f"signal {int(signal.SIGKILL)}"
 def check_build(
     wheel: Path, task: Task, index: Index, directory: BuildDirectory, layers: Layers
 ) -> tuple[WheelAudit, list[Finding]]:
-    """Audit a wheel, look for silent failures in the log, then import it in a fresh environment.
-
-    Raises
-    ------
-    AuditError
-        A check found errors, or the probe failed.
-    """
+    """Audit a wheel, look for silent failures in the log, then import it in a fresh environment."""
     log = directory.log
     audit = audit_wheel(wheel, _expected(task, _torch_packages(task, directory, layers)))
     reject(wheel, task, log, audit.errors)

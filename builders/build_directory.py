@@ -85,12 +85,7 @@ def lock_of(index: Index, build_key: str) -> Path:
 class BuildDirectory:
     """The directory of one attempt. Call all methods while holding the lock of the build key.
 
-    Parameters
-    ----------
-    root
-        The directory; its parent exists.
-    log
-        The log of the build. The log of an earlier attempt is renamed.
+    The parent of `root` exists. The log of an earlier attempt is renamed.
     """
 
     def __init__(self, root: Path, log: Path) -> None:
@@ -140,10 +135,8 @@ class BuildDirectory:
     def resume(self, inputs: str) -> Path | None:
         """Return the source tree if the build can continue there; else remove everything.
 
-        Parameters
-        ----------
-        inputs
-            Digest of everything that determines the content of the directory, besides the build key.
+        `inputs` is a digest of everything that determines the content of the directory, besides the build
+        key.
         """
         attempt = self._attempt
         if attempt is not None and attempt.inputs == inputs:
@@ -228,18 +221,9 @@ def prune(
 ) -> list[Abandoned]:
     """Remove directories of builds that are not running, and return them.
 
-    Old directories are removed first, then the least recently used ones.
-
-    Parameters
-    ----------
-    longest
-        Seconds since its last modification for which a directory is kept.
-    largest
-        Maximum total size in bytes of the directories that are kept.
-    keep
-        Build keys whose directories are kept.
-    dry_run
-        Whether to remove nothing.
+    Old directories are removed first, then the least recently used ones. `longest` is in seconds since the
+    last modification; `largest` is the maximum total size in bytes of the directories that are kept. `keep`
+    has build keys.
     """
     kept = {key[:20] for key in keep}
     removed, total = [], 0

@@ -49,20 +49,7 @@ class BuildHost(msgspec.Struct, frozen=True):
     """Content of the base image; None on the host itself."""
 
     def require_compilers(self, title: str, backend: str) -> None:
-        """Check that the base image has all tools for compiling.
-
-        Parameters
-        ----------
-        title
-            Name and version of the wheel, for the message.
-        backend
-            ``rocm`` or ``cpu``.
-
-        Raises
-        ------
-        EnvironmentLacksError
-            A tool is missing.
-        """
+        """Check that the base image has all tools for compiling."""
         missing = self.image.missing_tools(rocm=backend == "rocm") if self.image else []
         if self.image and missing:
             listed = "".join(f"\n  - {tool}" for tool in missing)
@@ -74,21 +61,7 @@ class BuildHost(msgspec.Struct, frozen=True):
 def local_build_host(version: str, *, given: Path | None = None, cpu: str = "") -> BuildHost:
     """Return this machine as the build host.
 
-    Parameters
-    ----------
-    version
-        Minor version of Python.
-    given
-        Prefix of a Python that the user chose.
-    cpu
-        CPU that host code is compiled for.
-
-    Raises
-    ------
-    UsageError
-        `given` has no Python of that version.
-    EnvironmentLacksError
-        No usable Python of that version exists.
+    `given` is the prefix of a Python that the user chose; `cpu` is the CPU that host code is compiled for.
     """
     runtime = HostRuntime()
     python = find_python(runtime, version, given=given)
@@ -109,23 +82,7 @@ def image_build_host(
 ) -> BuildHost:
     """Return a base image as the build host.
 
-    Parameters
-    ----------
-    version
-        Minor version of Python.
-    given
-        Prefix of a Python that the user chose, in the image or on the host.
-    cpu
-        CPU that host code is compiled for.
-
-    Raises
-    ------
-    EnvironmentLacksError
-        No usable Python of that version runs in the image.
-    MatrixError
-        The inspection of the image failed; the error names the log.
-    UsageError
-        The runtime has no image, or `given` is not a Python of that version.
+    `given` is the prefix of a Python that the user chose, in the image or on the host.
     """
     facts = inspect_in(runtime)
     image_pythons = [Path(python.path) for python in facts.pythons if minor(python.version) == version]
@@ -169,29 +126,8 @@ def find_build_host(
 ) -> BuildHost:
     """Return the build host for the wheels of a lock.
 
-    Parameters
-    ----------
-    names
-        The wheels that are built; empty means all.
-    kind
-        ``host``, ``apptainer`` or ``podman``; None selects one.
-    image
-        The value of ``--base-image``: the location of the lock's image, if it is a path.
-    python
-        Prefix of a Python that the user chose.
-    cpu
-        CPU that host code is compiled for.
-
-    Raises
-    ------
-    EnvironmentLacksError
-        A container runtime, the base image or a Python is missing.
-    MatrixError
-        The base image differs from that of the lock.
-    MatrixError
-        The inspection of the image failed; the error names the log.
-    UsageError
-        `kind`, `image` or `python` is not valid for the lock.
+    `kind` is ``host``, ``apptainer`` or ``podman``; None selects one. `image` is the value of
+    ``--base-image``: the location of the lock's image, if it is a path. Empty `names` means all.
     """
     built = lock.built(names)
     if built and all(pick.alias_of for pick in built):

@@ -49,13 +49,7 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 def required_wheels(task: Task, index: Index) -> list[Path]:
-    """Return the wheels of the index that this build requires.
-
-    Raises
-    ------
-    BuildError
-        A required wheel has not been built.
-    """
+    """Return the wheels of the index that this build requires."""
     wheels = []
     for required in task.requires:
         published = index.find(required.pick.name, required.build_key)
@@ -70,12 +64,8 @@ def required_wheels(task: Task, index: Index) -> list[Path]:
 def requirements_of(task: Task, wheels: Sequence[Path] = ()) -> tuple[str | None, list[str]]:
     """Return the requirements to build and check a wheel: torch at the version of the lock, and all others.
 
-    Required wheels that we build ourselves are left out, but their run requirements are included.
-
-    Parameters
-    ----------
-    wheels
-        Those of the required wheels that exist already.
+    Required wheels that we build ourselves are left out, but their run requirements are included. `wheels`
+    are those of the required wheels that exist already.
     """
     behind = _behind(task, wheels)
     requirements = dict.fromkeys([*task.recipe.declared, *task.recipe.undeclared, *behind, FRONTEND])
@@ -113,13 +103,7 @@ def _behind(task: Task, wheels: Sequence[Path]) -> list[str]:
 def wheels_of(
     task: Task, limits: Limits, log: Path, reporter: Reporter
 ) -> tuple[set[str], tuple[Wheel, ...]]:
-    """Fetch torch and the build requirements; return the hashes that were cached before, and all wheels.
-
-    Raises
-    ------
-    EnvironmentLacksError, MatrixError, SourceError
-        A wheel cannot be fetched.
-    """
+    """Fetch torch and the build requirements; return the hashes that were cached before, and all wheels."""
     built = [required.wheel for required in task.requires if required.wheel]
     torch, requirements = requirements_of(task, built)
     before = {path.name for path in (cache_root() / "wheels").glob("*")}
@@ -132,13 +116,7 @@ def wheels_of(
 
 
 def fetching_of(task: Task, limits: Limits, *, log: Path, reporter: Reporter) -> FetchOptions:
-    """Return the options for fetching the wheels that a build needs; fetch torch if the lock has its files.
-
-    Raises
-    ------
-    EnvironmentLacksError, MatrixError, SourceError
-        A file of torch, or of a distribution that it requires, cannot be fetched.
-    """
+    """Return the options for fetching a build's wheels; fetch torch if the lock has its files."""
     indexes = [task.torch.index] if task.torch is not None and task.torch.index else []
 
     def mirror(url: str) -> str:

@@ -33,16 +33,7 @@ def publish_build(
 ) -> Path:
     """Label and publish a wheel; use the next build tag if another build takes the name first.
 
-    Parameters
-    ----------
-    folder
-        Where to write the labelled wheel.
-    platform
-        The platform tag.
-    materials
-        Everything that the wheel was built from.
-    run
-        What is known about the build.
+    `folder` is for the labelled wheel; `materials` are everything that the wheel was built from.
     """
     from builders.sbom import sbom
 

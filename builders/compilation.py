@@ -42,13 +42,7 @@ class BuiltWheel(msgspec.Struct, frozen=True):
     """Digest of the copy when it was made."""
 
     def verify(self) -> None:
-        """Check that the file has not changed since it was copied.
-
-        Raises
-        ------
-        BuildError
-            The file has changed.
-        """
+        """Check that the file has not changed since it was copied."""
         if sha256_of(self.path) != self.sha256:
             msg = f"{self.path} changed after it was built. It is not published."
             raise BuildError(msg, hint="Check which other programs write to the directory of the index.")
@@ -68,33 +62,9 @@ def compile_wheel(
     """Build the wheel of an unpacked source, and copy it to a directory that the build does not see.
 
     When the wheel is copied, all processes of the build have ended: the runtime has ended those in its PID
-    namespace, and `builders.reaper` ends all others.
-
-    Parameters
-    ----------
-    title
-        Name and version, for messages.
-    runtime, environment
-        Where the build runs, and the packages that it can import.
-    recipe
-        Variables, options, commands and shims.
-    source
-        Top directory of the source, in the directory of the build.
-    directory
-        The directory of the build. Commands of the recipe that have succeeded there are not repeated.
-    wheels
-        Directory for the copy. The build does not see it.
-    variables
-        Additional variables; those of the recipe override them.
-
-    Raises
-    ------
-    CommandError
-        A command failed; the error names the log and the most informative lines.
-    BuildError
-        The backend succeeded, but left no wheel, several wheels, or something that is not a file.
-    EnvironmentLacksError
-        The runtime cannot mount a shim where the source expects the program.
+    namespace, and `builders.reaper` ends all others. Commands of the recipe that have succeeded in
+    `directory` are not repeated. `wheels` is for the copy; the build does not see it. Variables of the recipe
+    override `variables`.
     """
     log = directory.log
     out = directory.sandbox / "raw"
@@ -118,13 +88,7 @@ def compile_wheel(
 
 
 def copy_out(title: str, out: Path, target: Path, log: Path) -> BuiltWheel:
-    """Copy the only wheel in a directory that the build could write to; return the copy.
-
-    Raises
-    ------
-    BuildError
-        There is not exactly one wheel, or it is not a regular file.
-    """
+    """Copy the only wheel in a directory that the build could write to; return the copy."""
     try:
         directory = os.open(out, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
@@ -231,10 +195,7 @@ def _overlay_mounts(runtime: Runtime, shims: Path, recipe: AppliedRecipe) -> Ite
 def _check_mount(runtime: Runtime, bind: Bind) -> None:
     """Check that a shim runs at a path that is not in the image; not every runtime can mount it there.
 
-    Raises
-    ------
-    EnvironmentLacksError
-        The shim does not run, so the source would assume a machine without a GPU.
+    If the shim does not run, the source would assume a machine without a GPU.
     """
     if output_in(runtime, [str(bind.inside)], View(binds=[bind])):
         return

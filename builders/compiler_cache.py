@@ -103,15 +103,7 @@ def cache_error(work: Path) -> str:
 def find_compiler_cache(setting: str | None) -> Path | None:
     """Return the ccache of this machine; None if it is disabled or not installed.
 
-    Parameters
-    ----------
-    setting
-        The path of the program, or ``none``; None searches PATH.
-
-    Raises
-    ------
-    UsageError
-        The named program does not exist or is not executable.
+    `setting` is the path of the program, or ``none``; None searches PATH.
     """
     if setting == NO_COMPILER_CACHE:
         return None
@@ -125,12 +117,7 @@ def find_compiler_cache(setting: str | None) -> Path | None:
 def use_compiler_cache(task: Task, recipe: AppliedRecipe, work: Path, program: Path | None) -> AppliedRecipe:
     """Add the compiler cache to the settings of a build, if a ccache runs there.
 
-    Parameters
-    ----------
-    work
-        The directory of the build.
-    program
-        The ccache of this machine; in an image that cannot run it, the image's own is used.
+    `program` is the ccache of this machine; in an image that cannot run it, the image's own is used.
 
     Raises
     ------

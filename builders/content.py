@@ -126,12 +126,7 @@ def read_complete(
 ) -> Content | None:
     """Return what a wheel contains; None if nothing in it is compiled.
 
-    Parameters
-    ----------
-    path
-        The wheel.
-    content, expect
-        Its content, if it is not on this machine; see `read_start`.
+    `content` is its content, if it is not on this machine; see `read_start`.
 
     Raises
     ------
@@ -153,10 +148,7 @@ def read_complete(
 def content_of(contents: Contents, wheel: WheelReader, findings: Iterable[Finding] = ()) -> Content | None:
     """Return what a wheel contains whose objects were read; None if nothing in it is compiled.
 
-    Parameters
-    ----------
-    findings
-        The problems of reading it.
+    `findings` are the problems of reading it.
     """
     kernels = _kernels(wheel.members)
     mentions, problems = _mention_hip(wheel, kernels, _MOST_KERNELS_COMPLETE, _KERNEL_BYTES_COMPLETE)
@@ -172,14 +164,7 @@ def read_start(
 ) -> Content | None:
     """Return what a wheel contains, as far as the limits allow; None if nothing in it is compiled.
 
-    Parameters
-    ----------
-    name
-        The name of the file.
-    content
-        The file.
-    expect
-        Receives start and end of the parts that will be read, so that a server gets fewer requests.
+    `expect` receives start and end of the parts that will be read, so that a server gets fewer requests.
 
     Raises
     ------

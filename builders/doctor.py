@@ -39,12 +39,7 @@ Source: the kernel's ``drivers/gpu/drm/amd/amdkfd/kfd_topology.c``."""
 def check_machine(catalog: Catalog, index: Path, servers: Mapping[str, str]) -> Iterator[Finding]:
     """Yield the findings about everything that builds and jobs need, the quick checks first.
 
-    Parameters
-    ----------
-    index
-        The wheel index that builds would publish to.
-    servers
-        URLs of servers, with mirrors applied, by the kind of files they have, such as ``sdists``.
+    `servers` has URLs, with mirrors applied, by the kind of files they have, such as ``sdists``.
     """
     yield check_driver(host.driver_version(), catalog)
     yield check_gpus()
@@ -61,13 +56,7 @@ def check_machine(catalog: Catalog, index: Path, servers: Mapping[str, str]) -> 
 
 
 def check_driver(reported: str, catalog: Catalog) -> Finding:
-    """Check which ROCm releases a kernel driver supports.
-
-    Parameters
-    ----------
-    reported
-        The version that the machine reports; empty if there is no driver.
-    """
+    """Check which ROCm releases a kernel driver supports. `reported` is empty if there is no driver."""
     if not reported:
         message = "No AMD kernel driver reports its version. Wheels can be built, but nothing runs on a GPU."
         fix = "On a login node, ignore this: the catalog has the site's driver. Elsewhere, use --driver."

@@ -71,14 +71,8 @@ def expected_time(
 ) -> tuple[float, TimeSource]:
     """Return the seconds that a build is expected to take, and their origin.
 
-    Parameters
-    ----------
-    recipe
-        The recipe of the build; None if nothing is compiled.
-    measured
-        The result of `builders.scheduling.estimates.recorded`.
-    cores
-        Number of cores that the build will have.
+    `recipe` is None if nothing is compiled; `measured` is the result of
+    `builders.scheduling.estimates.recorded`.
     """
     if measured.get("seconds"):
         return measured["seconds"], "record"

@@ -125,14 +125,8 @@ def exclusive_lock(path: Path, *, on_wait: Callable[[], None] | None = None) -> 
     """Hold a lock against all processes, including those on other machines that share the directory.
 
     The lock is released when the process ends, even by ``kill -9``. If the machine breaks down, others can
-    take the lock after `builders.lease.EXPIRY` seconds.
-
-    Parameters
-    ----------
-    path
-        The file of the lock. `builders.lease.holder_of` returns the holder.
-    on_wait
-        Called before waiting if another process holds the lock.
+    take the lock after `builders.lease.EXPIRY` seconds. `on_wait` is called before waiting if another process
+    holds the lock; `builders.lease.holder_of` returns the holder.
     """
     with hold(path, on_wait):
         yield
@@ -154,10 +148,7 @@ class NotRegularError(OSError):
 def open_regular(path: str | Path, *, directory: int | None = None) -> int:
     """Open a file that strangers can replace, without following links or waiting for pipes.
 
-    Parameters
-    ----------
-    directory
-        Descriptor of the directory that a relative path is in.
+    `directory` is the descriptor of the directory that a relative path is in.
 
     Raises
     ------

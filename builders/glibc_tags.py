@@ -56,10 +56,7 @@ def required_glibc(filename: str) -> str:
 def too_new_glibc(filenames: Iterable[str], glibc: str) -> str:
     """Return the glibc that wheels require if pip accepts none of them; empty if it accepts any.
 
-    Parameters
-    ----------
-    glibc
-        The glibc of the system to install to; empty if unknown.
+    `glibc` is that of the system to install to; empty if unknown.
     """
     required = [required_glibc(name) for name in filenames]
     if not glibc or not required or not all(required):

@@ -86,13 +86,7 @@ def driver_version() -> str:
 
 
 def find_python(version: str) -> Path:
-    """Return an interpreter of a minor version on this host.
-
-    Raises
-    ------
-    EnvironmentLacksError
-        PATH has no such interpreter.
-    """
+    """Return an interpreter of a minor version on this host."""
     if version == running_python():
         # In a virtual environment: the interpreter that it was created from.
         return Path(getattr(sys, "_base_executable", sys.executable))
@@ -164,13 +158,7 @@ def missing_tools(python: Path, *, compile_cxx: bool = True, mpi: bool = False) 
 
 
 def require_for_build(python: Path, *, mpi: bool = False) -> None:
-    """Check that the host has the tools that a build needs.
-
-    Raises
-    ------
-    EnvironmentLacksError
-        Tools are missing; the error names each with its package.
-    """
+    """Check that the host has the tools that a build needs."""
     missing = missing_tools(python, mpi=mpi)
     if missing:
         listed = "".join(f"\n  - {tool}" for tool in missing)
@@ -263,12 +251,8 @@ def _cgroup_files(controller: str, file: str, file_of_version_1: str) -> list[Pa
 def compile_jobs(memory_per_job: float, *, jobs: int | None = None, memory: float | None = None) -> int:
     """Return the number of compile jobs for which there is memory and a core.
 
-    Parameters
-    ----------
-    memory_per_job
-        Peak memory of one job in GiB.
-    jobs, memory
-        The user's limits in jobs and GiB; by default the host's.
+    `memory_per_job` is the peak of one job in GiB. `jobs` and `memory` (GiB) are the user's limits; by
+    default the host's.
     """
     by_memory = int((memory or memory_gib()) // memory_per_job)
     return max(1, min(jobs or cores(), by_memory))

@@ -58,14 +58,8 @@ class DiskFullError(EnvironmentLacksError):
 def explain_io_errors(directory: Path, label: str = "", *, hint: str) -> Iterator[None]:
     """Raise `EnvironmentLacksError` if a directory turns out to be full or not writable.
 
-    Parameters
-    ----------
-    directory
-        Directory that is written to. Errors about files elsewhere are not changed.
-    label
-        Name of the directory in the message, such as ``cache``.
-    hint
-        The hint of the error.
+    Errors about files outside `directory` are not changed. `label` is its name in the message, such as
+    ``cache``.
     """
     try:
         yield
@@ -92,12 +86,8 @@ def explain_cache_errors() -> Iterator[None]:
 def explain_index_errors(index: Path, work: Path) -> Iterator[None]:
     """Raise `EnvironmentLacksError` if an index turns out to be full or not writable.
 
-    This includes a build that failed because its disk was full.
-
-    Parameters
-    ----------
-    work
-        Build directory below the index. It is removed when the disk is full.
+    This includes a build that failed because its disk was full. `work` is the build directory below the
+    index. It is removed when the disk is full.
     """
     hint = (
         "Free some space, such as with `matrix index prune --builds`, which removes the directories of "

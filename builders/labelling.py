@@ -209,23 +209,8 @@ def label_wheel(raw: Path, labels: Labels, directory: Path) -> Labelled:
     """Write a copy of a wheel with other labels.
 
     Members are copied as the build backend compressed them. Apart from that, the bytes of the copy depend
-    only on the content and the labels, not on when, where, or in which order the backend packed the wheel.
-
-    Parameters
-    ----------
-    raw
-        The wheel from the build backend.
-    labels
-        What to write into the copy.
-    directory
-        Where to write it.
-
-    Raises
-    ------
-    MatrixError
-        The wheel is damaged or contradicts its metadata; no file is left in the directory.
-    MatrixError
-        The labels do not form a valid file name.
+    only on the content and the labels, not on when, where, or in which order the backend packed the wheel. If
+    the wheel is damaged or contradicts its metadata, no file is left in the directory.
     """
     try:
         with WheelReader(raw) as wheel:

@@ -87,12 +87,8 @@ class _Lease(msgspec.Struct, frozen=True):
 def hold(path: Path, on_wait: Callable[[], None] | None) -> Iterator[None]:
     """Hold a lock; wait until it is free.
 
-    Parameters
-    ----------
-    path
-        The leases are files next to it, whose names begin with its name.
-    on_wait
-        Called once before waiting if another process holds the lock.
+    The leases are files next to `path`, whose names begin with its name. `on_wait` is called once before
+    waiting if another process holds the lock.
     """
     make_directories(path.parent)
     holder = _this_process()

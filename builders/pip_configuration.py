@@ -45,17 +45,8 @@ class PackageSources(NamedTuple):
 def package_sources(index_url: str = "", extra_index_urls: Sequence[str] = ()) -> PackageSources:
     """Return the indexes and find-links locations that pip would use with these options.
 
-    Parameters
-    ----------
-    index_url
-        A URL that replaces pip's setting ``index-url``.
-    extra_index_urls
-        URLs that come before those of pip's setting ``extra-index-url``.
-
-    Raises
-    ------
-    UsageError
-        A configuration file cannot be read.
+    `index_url` replaces pip's setting ``index-url``; `extra_index_urls` come before those of pip's setting
+    ``extra-index-url``.
     """
     settings = pip_configuration()
     if index_url or settings.get("no-index", "").lower() in _NO:
@@ -83,13 +74,7 @@ def public_index() -> str:
 
 
 def pip_configuration() -> dict[str, str]:
-    """Return the settings that define where packages come from.
-
-    Raises
-    ------
-    UsageError
-        A configuration file cannot be read.
-    """
+    """Return the settings that define where packages come from."""
     return _read_files() | _read_environment()
 
 

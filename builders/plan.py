@@ -166,32 +166,9 @@ def plan(
 ) -> list[Task]:
     """Return a task for every wheel that the lock builds, in install order.
 
-    Parameters
-    ----------
-    resolution
-        What to build.
-    catalog
-        The catalog with the recipes.
-    index
-        Where finished wheels are.
-    build_host
-        Where to build.
-    names
-        Names of distributions. Only these, and those that are needed to build them, are planned; all if
-        empty.
-    ops
-        The ops to compile instead of the recipe's choice, by package.
-    pin_style
-        How strictly the wheels require the torch that they are built against.
-
-    Raises
-    ------
-    UsageError, LockError
-        The lock does not build a name, or the catalog has no recipe for it.
-    EnvironmentLacksError
-        The torch of the lock exists only in the base image; no index has its wheel.
-    SourceError, MatrixError
-        A patch is missing, or differs from the lock.
+    Only `names`, and those that are needed to build them, are planned; all if empty. `ops` are compiled
+    instead of the recipe's choice, by package. `pin_style` is how strictly the wheels require the torch that
+    they are built against.
     """
     requested_ops = ops or {}
     picks = _with_build_requirements(resolution, names)

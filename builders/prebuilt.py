@@ -51,11 +51,8 @@ def check_of(
 ) -> Callable[[Distribution, Path], None]:
     """Return a function that checks a fetched file if others compiled it, and otherwise does nothing.
 
-    Parameters
-    ----------
-    exclude
-        Called with a distribution whose wheel does not fit the target of the lock, and with the evidence. It
-        is never called by two threads at the same time.
+    `exclude` is called with a distribution whose wheel does not fit the target of the lock, and with the
+    evidence. It is never called by two threads at the same time.
     """
     names = {pick.name for pick in prebuilt(lock, catalog)}
     excluding = Lock()

@@ -47,10 +47,7 @@ _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def clean_environment(extra: Mapping[str, str] | None = None, *, network: bool = False) -> dict[str, str]:
     """Return the environment of a program: a few of the caller's variables, then `extra`.
 
-    Parameters
-    ----------
-    network
-        Whether the program uses the network, and so needs the proxies and certificates.
+    With `network`, the program uses the network, and so needs the proxies and certificates.
     """
     names = (*_PASSED_VARIABLES, *(_NETWORK_VARIABLES if network else ()))
     passed = {name: os.environ[name] for name in names if name in os.environ}
@@ -289,6 +286,8 @@ def bytes_of(
     command: Sequence[str], *, env: Mapping[str, str] | None = None, timeout: float | None = None
 ) -> bytes | None:
     """Return the output of a program as bytes, or None if it fails.
+
+    `timeout` is in seconds.
 
     Raises
     ------

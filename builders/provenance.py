@@ -145,17 +145,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def materials_of(task: Task, source: Source, layers: Layers) -> list[Descriptor]:
-    """Return everything that was fetched to build a wheel, each with its role.
-
-    Parameters
-    ----------
-    task
-        The wheel to build.
-    source
-        Its source, as fetched.
-    layers
-        The installed torch and build requirements.
-    """
+    """Return everything that was fetched to build a wheel, each with its role."""
     image = task.build_host.runtime.image
     materials = [
         *_source_materials(task, source),
@@ -222,19 +212,7 @@ def pypi_purl(name: str, version: str) -> PackageURL:
 def statement(
     task: Task, materials: Iterable[Descriptor], run: Run, *, wheel: str, sha256: str
 ) -> dict[str, Any]:
-    """Return the provenance of a wheel, ready for JSON.
-
-    Parameters
-    ----------
-    task
-        The wheel that was built.
-    materials
-        The inputs of its build.
-    run
-        The run that built it.
-    wheel, sha256
-        Its file name and digest.
-    """
+    """Return the provenance of a wheel, ready for JSON."""
     document = Statement(
         type="https://in-toto.io/Statement/v1",
         subject=(Descriptor(name=wheel, digest={"sha256": sha256}),),

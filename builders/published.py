@@ -20,23 +20,8 @@ if TYPE_CHECKING:
 def published_wheels(project: str, version: str, index: str, *, python: str) -> list[File]:
     """Return the wheels of one version for one Python on Linux, for any glibc, sorted by name.
 
-    Parameters
-    ----------
-    project, version
-        The version with its local label.
-    index
-        URL of the index; empty for the index in pip's configuration.
-    python
-        CPython version, such as ``3.12``.
-
-    Raises
-    ------
-    SourceError
-        The index does not have the project.
-    EnvironmentLacksError
-        The index cannot be reached.
-    UsageError
-        A configuration file of pip cannot be read.
+    `version` has its local label. An empty `index` is the index in pip's configuration. `python` is a CPython
+    version, such as ``3.12``.
     """
     where = index or index_url()
     published = IndexClient([where]).project(project)

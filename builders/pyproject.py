@@ -59,13 +59,7 @@ class PyProject(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
 
 
 def read_pyproject(path: Path) -> PyProject:
-    """Read a ``pyproject.toml``.
-
-    Raises
-    ------
-    UsageError
-        The file cannot be read or is not valid TOML, or a value has the wrong type.
-    """
+    """Read a ``pyproject.toml``."""
     try:
         return msgspec.convert(tomllib.loads(read_text(path)), PyProject)
     except (tomllib.TOMLDecodeError, RecursionError, msgspec.ValidationError) as error:
@@ -127,11 +121,6 @@ def requirements_of(
 
     Its ``requires-python`` becomes a requirement on ``python``. A requirement on the project itself with
     extras, such as ``name[test]``, is replaced by the requirements of these extras.
-
-    Raises
-    ------
-    UsageError
-        The file lacks an extra or a group, has an invalid requirement, or does not state its dependencies.
     """
     project = document.project
     declarations: list[Declaration] = []

@@ -102,10 +102,7 @@ def descendants() -> list[int]:
 def end_descendants(*, left: float) -> bool:
     """End all descendants of this process; return whether all have ended.
 
-    Parameters
-    ----------
-    left
-        Seconds to wait for them to end on their own.
+    `left` is the number of seconds to wait for them to end on their own.
     """
     for number, seconds in ((None, left), (signal.SIGTERM, _GRACE), (signal.SIGKILL, _LAST)):
         until = time.monotonic() + seconds

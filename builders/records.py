@@ -126,12 +126,8 @@ def forget_attempt(log: Path) -> None:
 def build_records(index: Index, names: Sequence[str] = ()) -> list[TaskState]:
     """Return the builds of an index, in the order in which they started.
 
-    There is one for each build key: that of the wheel, or else of the last attempt.
-
-    Parameters
-    ----------
-    names
-        Only these packages, by normalized name; all if empty.
+    There is one for each build key: that of the wheel, or else of the last attempt. Only the packages in
+    `names`, by normalized name; all if empty.
     """
     attempts = list(_attempts(index))
     builds = []
@@ -213,12 +209,7 @@ def changed_inputs(before: Mapping[str, Any], after: Mapping[str, Any]) -> Itera
 def explain_changes(last: str, changes: Sequence[InputChange]) -> str:
     """Return the reason why a package is built again, as part of a sentence.
 
-    Parameters
-    ----------
-    last
-        Name and version of the previous build.
-    changes
-        The inputs that have changed since that build.
+    `last` is the name and version of the previous build.
     """
     if not changes:
         return f"the index has no wheel with the inputs of {last}"

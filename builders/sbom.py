@@ -30,16 +30,7 @@ def sbom(task: Task, materials: Iterable[Descriptor], *, program: str) -> bytes:
     The wheel is the main component and its source the ancestor in its pedigree. Submodules and torch are
     components. Everything that was only needed to build is in the formulation, so that no scanner mistakes
     the compiler for a part of the wheel. There is no timestamp, and the serial number is derived from the
-    rest, because the same inputs must result in the same wheel.
-
-    Parameters
-    ----------
-    task
-        The wheel to build.
-    materials
-        The inputs of its build.
-    program
-        Version of this program.
+    rest, because the same inputs must result in the same wheel. `program` is the version of this program.
     """
     by_role: dict[str, list[Descriptor]] = {}
     for material in sorted(materials, key=lambda material: (material.name, material.uri)):

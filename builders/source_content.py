@@ -39,17 +39,7 @@ _LARGEST_SOURCE = 20_000_000  # bytes of an sdist, which is read as a whole
 def read(file: File, local: Path | None, transport: Transport) -> Content | None:
     """Read a wheel as far as the limits of `builders.content` allow, or a small sdist.
 
-    Parameters
-    ----------
-    local
-        The file itself if it is on this machine.
-
-    Raises
-    ------
-    EnvironmentLacksError
-        The server cannot be reached, or the file cannot be read.
-    SourceError
-        The file does not exist, or is not a wheel or an archive.
+    `local` is the file itself if it is on this machine.
     """
     if not file.name.endswith(".whl"):
         return _source(file, local, transport)

@@ -75,18 +75,8 @@ def build_wheel(
 ) -> Path:
     """Build one wheel, check it, publish it, and return its path in the index.
 
-    Parameters
-    ----------
-    task
-        What to build.
-    index
-        Where to publish. Logs and the build directory are below it.
-    limits
-        Cores, memory and network that may be used.
-    reporter
-        Receives each step as it starts.
-    turn
-        Notified when another process builds the same wheel.
+    Logs and the build directory are below the index. `turn` is notified when another process builds the same
+    wheel.
 
     Raises
     ------

@@ -21,14 +21,8 @@ _URL = re.compile(r"(https?|ssh|git|file)://[^\s-]\S*")
 def mirrored(url: str, mirrors: Mapping[str, str]) -> str:
     """Return a URL with its prefix replaced by that of a mirror.
 
-    Parameters
-    ----------
-    url
-        The URL in the catalog, on an index page or in a ``.gitmodules`` file.
-    mirrors
-        Maps URL prefixes to their replacement. The longest matching prefix is used. A prefix matches
-        whole parts of a path: ``https://host`` does not match ``https://host.example``. The ending
-        ``.git`` of a repository is optional.
+    The longest matching prefix is used. A prefix matches whole parts of a path: ``https://host`` does not
+    match ``https://host.example``. The ending ``.git`` of a repository is optional.
 
     Examples
     --------
@@ -51,18 +45,7 @@ def mirrored(url: str, mirrors: Mapping[str, str]) -> str:
 
 
 def check_mirrors(mirrors: Mapping[str, str], *, where: str) -> None:
-    """Check that both sides of every mirror are URLs, and that both or neither end with a slash.
-
-    Parameters
-    ----------
-    where
-        The file that contains the mirrors, for messages.
-
-    Raises
-    ------
-    UsageError
-        A mirror is invalid.
-    """
+    """Check that both sides of every mirror are URLs, and that both or neither end with a slash."""
     for prefix, replacement in mirrors.items():
         for url in (prefix, replacement):
             if not _URL.fullmatch(url):

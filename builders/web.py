@@ -151,12 +151,7 @@ def _context(bundle: str) -> SSLContext:
 def new_session(purpose: str, adapter: Callable[..., HTTPAdapter] = Adapter) -> requests.Session:
     """Return a session that retries, with back-off.
 
-    Parameters
-    ----------
-    purpose
-        The purpose of the session, which becomes part of the user agent.
-    adapter
-        Returns the adapter; called with the keyword arguments of `HTTPAdapter`.
+    `purpose` becomes part of the user agent. `adapter` is called with the keyword arguments of `HTTPAdapter`.
     """
     session = _Session()
     session.headers["User-Agent"] = f"{_program()} ({purpose})"

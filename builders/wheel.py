@@ -57,12 +57,7 @@ class DamagedError(Exception):
 class WheelReader:
     """A wheel, opened for reading. Use it as a context manager.
 
-    Parameters
-    ----------
-    path
-        The wheel.
-    file
-        Its content, if it is not a local file; then only the name in the path is used.
+    `file` is its content, if it is not a local file; then only the name in the path is used.
 
     Raises
     ------
@@ -142,12 +137,7 @@ class WheelReader:
     def chunks(self, info: zipfile.ZipInfo, deflated: deque[bytes] | None = None) -> Iterator[bytes]:
         """Yield the content of a member in chunks.
 
-        Parameters
-        ----------
-        info
-            The member.
-        deflated
-            Receives the compressed data of a deflated member, in the order of the chunks.
+        `deflated` receives the compressed data of a deflated member, in the order of the chunks.
 
         Raises
         ------
@@ -204,10 +194,7 @@ class WheelReader:
     def start(self, info: zipfile.ZipInfo, packed: int) -> bytes:
         """Return what the first bytes of a member contain; its checksum is not compared.
 
-        Parameters
-        ----------
-        packed
-            Number of bytes of the wheel that are read.
+        `packed` is the number of bytes of the wheel that are read.
 
         Raises
         ------
@@ -277,15 +264,7 @@ class WheelReader:
 
 
 class StoredMember:
-    """The content of a member that is not compressed; a slice is read when it is used.
-
-    Parameters
-    ----------
-    file
-        The wheel.
-    info
-        The member.
-    """
+    """The content of a member that is not compressed; a slice is read when it is used."""
 
     def __init__(self, file: BinaryIO, info: zipfile.ZipInfo) -> None:
         self._file = file

@@ -28,11 +28,6 @@ def unmet_requirements(resolution: Resolution, wheels: Mapping[str, Sequence[Pat
 
     Requirements that the request overrides are ignored. `matrix index check` reports wheels that cannot be
     read.
-
-    Parameters
-    ----------
-    wheels
-        The wheels of each distribution that we build.
     """
     return list(
         dict.fromkeys(

@@ -127,21 +127,6 @@ def resolve_settings(
 
     The versions of an earlier resolution are kept where possible if its request was the same, or if the
     settings name distributions to upgrade in it. Files that were excluded in it stay excluded.
-
-    Raises
-    ------
-    UsageError
-        A name, a version or a file is not valid, or `earlier` has no distribution that is to be upgraded.
-    CycleError
-        The chosen distributions require each other in a cycle.
-    EnvironmentLacksError, MatrixError
-        A package index cannot be reached, or a base image cannot be inspected.
-    SourceError
-        An index, or the target of a direct reference, is broken or has another hash.
-    MatrixError
-        No file of a distribution has a hash that a requirements file states.
-    TooLargeError
-        The search reached its limit of steps.
     """
     from matrix.inputs import read_inputs, with_stated_hashes
     from matrix.locking import is_same_request, kept_versions
@@ -304,13 +289,7 @@ def build(
 
 
 def check_build_hosts(tasks: Iterable[Task]) -> None:
-    """Check, before the first build starts, that the host can build the tasks assigned to it.
-
-    Raises
-    ------
-    EnvironmentLacksError
-        Tools are missing.
-    """
+    """Check, before the first build starts, that the host can build the tasks assigned to it."""
     from builders.host import require_for_build
 
     on_host = [task for task in tasks if not task.pick.alias_of and task.build_host.runtime.image is None]

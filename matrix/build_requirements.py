@@ -42,13 +42,6 @@ def fetch_build_requirements(
     Every sdist is built in a separate environment, so its requirements are resolved separately.
     Distributions of the lock are not fetched again. Requirements that a build backend requests only when it
     runs are unknown.
-
-    Parameters
-    ----------
-    sdists
-        Sdists in the cache.
-    fetch
-        Fetches distributions.
     """
     target = replace(lock.target, backend="cpu", gfx=(), driver=None, rocm=None, base_image=None)
     result, left, seen = FetchResult(), list(sdists), set[str]()
@@ -83,13 +76,7 @@ def _resolved(catalog: Catalog, request: Request, indexes: PackageIndexes | None
 
 
 def _requires(sdist: FetchedItem) -> list[Requirement]:
-    """Return the build requirements that an sdist declares, or the default ones if it declares none.
-
-    Raises
-    ------
-    MatrixError
-        The sdist is damaged, or a requirement is invalid.
-    """
+    """Return the build requirements that an sdist declares, or the default ones if it declares none."""
     try:
         with Path(sdist.path).open("rb") as content:
             text = top_files(Path(sdist.path).name, content, "", {FILE}).get(FILE)

@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 def build_times(resolution: Resolution, catalog: Catalog, index: Path) -> dict[str, Estimate]:
     """Return the expected time of each build with all cores of this machine.
 
-    Parameters
-    ----------
-    index
-        Directory of the index, whose records have the times of earlier builds. It need not exist.
+    The records of the index, which need not exist, have the times of earlier builds.
     """
     built = resolution.built()
     if not built:
@@ -82,12 +79,7 @@ def _cores() -> int:
 def time_text(times: Iterable[Estimate], *, cores: bool = False) -> str:
     """Return the sum of expected times as text; recipes only state a minimum time.
 
-    Parameters
-    ----------
-    times
-        The builds.
-    cores
-        Whether to name the number of cores for which a recipe's time was computed.
+    With `cores`, name the number of cores for which a recipe's time was computed.
 
     Examples
     --------

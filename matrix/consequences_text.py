@@ -45,14 +45,7 @@ def consequences_text(consequences: Sequence[Consequence], *, sources: bool = Fa
     """Return consequences as text, without the `summary`.
 
     Changes of one kind with one reason share a paragraph. Below its subject are the minimal conflict of the
-    first change, and the facts that changed, marked with an asterisk.
-
-    Parameters
-    ----------
-    consequences
-        The result of `resolver.consequences.consequences`.
-    sources
-        Add the source of each fact.
+    first change, and the facts that changed, marked with an asterisk. `sources` adds the source of each fact.
     """
     lines: list[str] = []
     for effect, heading in HEADINGS.items():

@@ -49,15 +49,7 @@ class State(msgspec.Struct):
 
 
 class Container:
-    """The result of the command: a file or a directory.
-
-    Parameters
-    ----------
-    path
-        Its final path.
-    maker
-        How it is made.
-    """
+    """The result of the command: a file or a directory."""
 
     def __init__(self, path: Path, maker: Maker) -> None:
         self.path = path.absolute()
@@ -70,13 +62,7 @@ class Container:
         self.state = self._read_state()
 
     def check(self) -> None:
-        """Check that the path can be the result.
-
-        Raises
-        ------
-        UsageError
-            Something else is there, or the name is that of a requirement.
-        """
+        """Check that the path can be the result."""
         if self.maker.mark:
             if self.path.exists() and not (self.path / self.maker.mark).exists():
                 msg = f"{self.path} exists and is not an environment of this kind. It would be replaced."
@@ -101,17 +87,7 @@ class Container:
     def make(self, prefix: Sequence[str], inputs: str) -> None:
         """Make the container at its temporary path, with the output in a log.
 
-        Parameters
-        ----------
-        prefix
-            Words before the command, such as those of srun.
-
-        Raises
-        ------
-        CommandError
-            It could not be made; the error has the causes from the log.
-        EnvironmentLacksError
-            A tool or a file is missing.
+        `prefix` has words before the command, such as those of srun.
         """
         self._remove_new()
         self.log.unlink(missing_ok=True)
@@ -174,15 +150,7 @@ def _stamp(path: Path) -> tuple[int, int]:
 def inputs_of(
     consumer: str, lock: Resolution, text: bytes, index: Index, wheels: Mapping[str, Sequence[Path]]
 ) -> str:
-    """Return a digest of everything that a container is made from.
-
-    Parameters
-    ----------
-    text
-        The lock as it is stored.
-    wheels
-        The wheels of the index, by distribution.
-    """
+    """Return a digest of everything that a container is made from. `text` is the lock as it is stored."""
     image = lock.image.path if lock.image else ""
     parts = {
         "consumer": consumer,

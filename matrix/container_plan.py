@@ -49,10 +49,7 @@ class Space(msgspec.Struct):
 def space_of(lock: Resolution, folder: Path) -> list[Space]:
     """Return the space that the files, the container and its base image need, as far as known.
 
-    Parameters
-    ----------
-    folder
-        The directory of the files and of the new container.
+    `folder` is the directory of the files and of the new container.
     """
     files = [pick.files[0] for pick in lock.distributions if pick.origin == "published" and pick.files]
     image = Path(lock.image.path) if lock.image and lock.image.path.startswith("/") else None

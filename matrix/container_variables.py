@@ -152,12 +152,8 @@ def container_changes(env: Mapping[str, str], folder: Path, keep: Iterable[str] 
     """Return the changes for a command that builds a container.
 
     ``PYTHONNOUSERSITE`` is not set: cotainr itself may be installed in the user's site directory, which is
-    not visible in the container while it is built.
-
-    Parameters
-    ----------
-    folder
-        A directory that is visible in the container. `fill_folder` creates the files that the changes name.
+    not visible in the container while it is built. `folder` is visible in the container. `fill_folder`
+    creates the files that the changes name.
     """
     kept = set(keep)
     changes = [

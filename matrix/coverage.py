@@ -134,10 +134,7 @@ class Coverage(msgspec.Struct, dict=True):
     def tasks_of_locks(self, keys: Iterable[str] | None = None) -> list[tuple[Context, list[Task]]]:
         """Write the locks to the index, and return their contexts with their tasks.
 
-        Parameters
-        ----------
-        keys
-            Only these tasks; all by default.
+        `keys` limits the tasks.
         """
         self.index.state_directory(_LOCKS)
         left = set(self.tasks if keys is None else keys)
@@ -166,12 +163,8 @@ class Coverage(msgspec.Struct, dict=True):
     def within(self, budget: float, keys: Sequence[str]) -> list[str]:
         """Return the tasks whose expected times together fit in a budget, most useful first.
 
-        Parameters
-        ----------
-        budget
-            Seconds in which a node builds one wheel after another.
-        keys
-            The tasks, each after those that it requires.
+        `budget` is the number of seconds in which a node builds one wheel after another. Each task comes
+        after those that it requires.
         """
         chosen: list[str] = []
         for key in keys:

@@ -37,19 +37,8 @@ _WEB = ("http", "https")
 def parse_line(text: str, directory: str = "", *, editable: bool = False) -> Requirement:
     """Parse a requirement, a URL or a path, with an optional marker.
 
-    Parameters
-    ----------
-    text
-        The line, without options.
-    directory
-        The directory that paths are relative to; by default the working directory.
-    editable
-        Whether the text is the value of ``-e``, which is a path even without a slash.
-
-    Raises
-    ------
-    UsageError
-        The text is not valid, does not state the name of the distribution, or names a missing file.
+    Paths are relative to `directory`, by default the working directory. With `editable`, the text is the
+    value of ``-e``, which is a path even without a slash.
     """
     parsed = parse_pep508(text)
     if parsed is not None and parsed.url:

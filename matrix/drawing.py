@@ -141,13 +141,7 @@ def _quoted(text: str) -> str:
 
 
 def draw_svg(graph: DiGraph[str], title: str) -> str:
-    """Return the graph as SVG, drawn by Graphviz.
-
-    Raises
-    ------
-    EnvironmentLacksError
-        The program `dot` is not installed.
-    """
+    """Return the graph as SVG, drawn by Graphviz."""
     program = shutil.which("dot")
     if program is None:
         msg = "SVG output requires Graphviz, whose program `dot` is not installed."

@@ -92,13 +92,7 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def with_stated_hashes(resolution: Resolution, hashes: Mapping[str, FileHashes]) -> Resolution:
-    """Return a resolution with only those files of its distributions that requirements files allow.
-
-    Raises
-    ------
-    MatrixError
-        None of the files of a distribution has one of the hashes.
-    """
+    """Return a resolution with only those files of its distributions that requirements files allow."""
     picks = []
     for pick in resolution.picks:
         stated = hashes.get(pick.name)
@@ -120,13 +114,7 @@ def with_stated_hashes(resolution: Resolution, hashes: Mapping[str, FileHashes])
 
 
 def read_inputs(settings: Settings) -> Inputs:
-    """Read every source of requirements that the settings name.
-
-    Raises
-    ------
-    UsageError
-        A file cannot be read, or a line is not valid; the error names file and line.
-    """
+    """Read every source of requirements that the settings name."""
     if (settings.extras or settings.groups) and not settings.project:
         msg = f"{'--extra' if settings.extras else '--group'} needs a project."
         raise UsageError(msg, hint="Name its pyproject.toml with --project.")

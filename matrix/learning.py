@@ -29,20 +29,8 @@ OUTPUT = Path("catalog") / "learned.toml"
 def learn(names: Sequence[str], catalog: Catalog, context: Context) -> LearnedFacts:
     """Learn from wheels, sources and base images.
 
-    Parameters
-    ----------
-    names
-        Paths of wheels, sdists, base images, source trees and directories with wheels; URLs of wheels and
-        git repositories; names on an index, alone or with a version.
-
-    Raises
-    ------
-    UsageError
-        A name is none of these, or a file is damaged.
-    SourceError
-        An index does not have the project or the version.
-    EnvironmentLacksError
-        An index cannot be reached, or there is no runtime to inspect an image.
+    `names` are paths of wheels, sdists, base images, source trees and directories with wheels; URLs of wheels
+    and git repositories; names on an index, alone or with a version.
     """
     if not names:
         msg = "`matrix catalog learn` requires at least one name."

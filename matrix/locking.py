@@ -41,11 +41,6 @@ def catalog_of(lock: Resolution, path: Path, settings: Settings, shipped: Path |
 
     Overlays of the lock are searched for next to the lock, then in the working directory. Releases of the
     lock that the catalog does not list are added, with the facts of the nearest older release.
-
-    Raises
-    ------
-    UsageError
-        An overlay of the lock is missing.
     """
     site = settings.site
     if lock.request.site_file and not site_file(settings.site):
@@ -70,13 +65,7 @@ def catalog_with_image_of(
 
 
 def overlays_of(lock: Resolution, path: Path) -> list[str]:
-    """Return the paths of the overlays of a lock, next to it or in the working directory.
-
-    Raises
-    ------
-    UsageError
-        An overlay is missing.
-    """
+    """Return the paths of the overlays of a lock, next to it or in the working directory."""
     return [_overlay(name, path) for name in lock.request.catalogs]
 
 
@@ -95,19 +84,8 @@ def exclude_file(path: Path, name: str, sha256: str, evidence: str) -> None:
     """Exclude a file of a distribution in a lock, because a complete reading showed that it does not fit.
 
     The lock keeps the distribution. The next `matrix resolve` that replaces the lock chooses another, and
-    keeps the exclusion.
-
-    Parameters
-    ----------
-    path
-        The lock.
-    name
-        Name of the distribution, normalized.
-    sha256
-        SHA-256 of the file.
-    evidence
-        What shows that it does not fit, as the end of a sentence that starts with the distribution:
-        ``requires CUDA: _C.so needs libcudart.so.12``.
+    keeps the exclusion. `evidence` is what shows that it does not fit, as the end of a sentence that starts
+    with the distribution: ``requires CUDA: _C.so needs libcudart.so.12``.
 
     Raises
     ------
@@ -127,13 +105,7 @@ def exclude_file(path: Path, name: str, sha256: str, evidence: str) -> None:
 
 
 def exclude_pick(path: Path, pick: Distribution, evidence: str) -> None:
-    """Exclude the file of a distribution in a lock; see `exclude_file`.
-
-    Raises
-    ------
-    EnvironmentLacksError
-        The lock cannot be written.
-    """
+    """Exclude the file of a distribution in a lock; see `exclude_file`."""
     try:
         exclude_file(path, pick.name, pick.files[0].sha256, evidence)
     except OSError as error:
@@ -151,13 +123,7 @@ def is_same_request(one: Request, other: Request) -> bool:
 
 
 def kept_versions(lock: Resolution, upgrade: Collection[str]) -> dict[str, str]:
-    """Return the version and variant of each distribution in a lock, by name, except those to upgrade.
-
-    Raises
-    ------
-    UsageError
-        A distribution to upgrade is not in the lock.
-    """
+    """Return the version and variant of each distribution in a lock, by name, except those to upgrade."""
     if EVERYTHING in upgrade:
         return {}
     keys = {pick.name: pick.key for pick in lock.picks}
@@ -179,13 +145,7 @@ def is_unchanged(lock: Resolution, again: Resolution) -> bool:
 
 
 def check_not_smaller(lock: Resolution, again: Resolution, path: Path) -> None:
-    """Check that an incomplete resolution of the same request does not replace a lock that has more.
-
-    Raises
-    ------
-    EnvironmentLacksError
-        The resolution leaves distributions open that the lock has.
-    """
+    """Check that an incomplete resolution of the same request does not replace a lock that has more."""
     missing = {pick.name for pick in lock.distributions} - {pick.name for pick in again.distributions}
     known = {reason.partition(":")[0] for reason in lock.left_open}
     reasons = [reason for reason in again.left_open if reason.partition(":")[0] not in known]
@@ -273,15 +233,7 @@ def names_target(args: argparse.Namespace) -> bool:
 
 
 def same_target(lock: Resolution, args: argparse.Namespace, catalog: Catalog) -> None:
-    """Check that the options agree with the target of the lock.
-
-    Raises
-    ------
-    UsageError
-        An option requests a different target.
-    EnvironmentLacksError
-        ``--base-image`` is the address of an image in a registry.
-    """
+    """Check that the options agree with the target of the lock."""
     target = lock.target
     pairs = {
         "backend": (args.backend or ("rocm" if args.gfx else None), target.backend),
@@ -307,15 +259,7 @@ def same_target(lock: Resolution, args: argparse.Namespace, catalog: Catalog) ->
 
 
 def same_image(lock: Resolution, args: argparse.Namespace, catalog: Catalog) -> None:
-    """Check that ``--base-image`` agrees with the base image of the lock.
-
-    Raises
-    ------
-    UsageError
-        The option names a different image.
-    EnvironmentLacksError
-        The option is the address of an image in a registry.
-    """
+    """Check that ``--base-image`` agrees with the base image of the lock."""
     asked = args.base_image and image_name(args.base_image, catalog)
     if asked not in {None, lock.target.base_image}:
         _refuse("base image", asked, lock.target.base_image, args)

@@ -44,20 +44,8 @@ class InstalledDist(NamedTuple):
 def read_preinstalled(source: str, catalog: Catalog, base_image: str = "") -> Preinstalled:
     """Return the distributions that ``--keep-installed`` names, in a file or in the base image.
 
-    Parameters
-    ----------
-    base_image
-        The value of ``--base-image``. An image on this machine is inspected; of any other, only the facts in
-        the catalog are known.
-
-    Raises
-    ------
-    EnvironmentLacksError
-        The base image cannot be read, or no runtime is installed to inspect it.
-    MatrixError
-        The inspection of the image failed; the error names the log.
-    UsageError
-        The file cannot be read or lists no distribution, or a line is not valid.
+    `base_image` is the value of ``--base-image``. An image on this machine is inspected; of any other, only
+    the facts in the catalog are known.
     """
     if source == IMAGE:
         if not base_image or not is_local(Path(base_image)):
@@ -90,11 +78,6 @@ def _versions(dists: Iterable[InstalledDist], source: str, known: set[str]) -> d
 
 def parse_pip_list(text: str, source: str) -> Iterator[InstalledDist]:
     """Yield the distributions in the output of pip; `source` is named in errors.
-
-    Raises
-    ------
-    UsageError
-        A line is not part of the output of `pip list` or `pip freeze`.
 
     Examples
     --------

@@ -123,13 +123,7 @@ def refresh_published(tasks: Iterable[Task], index: Index) -> None:
 
 
 def make_plan(tasks_of_locks: Sequence[tuple[Context, Sequence[Task]]], index: Index) -> Plan:
-    """Return the plan for one or several locks, for a machine like this machine, or with the given limits.
-
-    Parameters
-    ----------
-    tasks_of_locks
-        The context of each lock, with its tasks.
-    """
+    """Return the plan for one or several locks, for a machine like this machine, or with the given limits."""
     tasks: dict[str, Task] = {}
     contexts: dict[str, Context] = {}
     for context, planned_tasks in tasks_of_locks:

@@ -51,11 +51,6 @@ def read_pylock(path: Path) -> LockedPackages:
     """Read the packages that a lock installs by default, without extras and with its default groups.
 
     Hashes and files are not read: `matrix` locks the files that fit the target.
-
-    Raises
-    ------
-    UsageError
-        The file cannot be read, or is not valid.
     """
     try:
         data = tomllib.loads(read_text(path, pipes=True))

@@ -30,16 +30,8 @@ def findings_text(
 
     The ``file`` and ``line`` of the evidence come before the message. Its ``text`` (a line of a file, or a
     list of ``{line, text}``) and ``corrected`` (the lines that should replace the text) come after the
-    message. The rest of the evidence appears only in JSON.
-
-    Parameters
-    ----------
-    quiet
-        Leave out findings of severity ``info``.
-    indent
-        Text before every line.
-    screen
-        The capabilities of the output.
+    message. The rest of the evidence appears only in JSON. `quiet` leaves out findings of severity ``info``.
+    `indent` is text before every line.
 
     Examples
     --------

@@ -35,13 +35,6 @@ def make_request(settings: Settings, catalog: Catalog, today: datetime.date, inp
     """Return the request that settings describe, with inputs that were already read.
 
     The catalog must have the content of a base image that is a file: see `Context.catalog_with_image`.
-
-    Raises
-    ------
-    UsageError
-        A name or a version is not valid; the hint suggests a similar name or version.
-    EnvironmentLacksError, MatrixError
-        The base image whose distributions are kept cannot be inspected.
     """
     target = _target(settings, catalog, today)
     requirements = list(inputs.requirements)
@@ -85,13 +78,7 @@ def _is_limited_by_host(consumer: str | None, requirements: Sequence[Requirement
 
 
 def _glibc_of_consumer(consumer: str, target: Target, catalog: Catalog) -> list[Requirement]:
-    """Return the limit for wheels that a consumer uses with the glibc of its machine.
-
-    Raises
-    ------
-    UsageError
-        The glibc of the site is not known.
-    """
+    """Return the limit for wheels that a consumer uses with the glibc of its machine."""
     if target.glibc:
         return []  # wheels for this machine are limited already
     glibc = host_glibc(target, catalog, target.date)
@@ -116,13 +103,7 @@ def host_glibc(target: Target, catalog: Catalog, day: datetime.date) -> str:
 
 
 def facts_files(overlays: Sequence[Path]) -> tuple[FactsFile, ...]:
-    """Return the files of overlays, each with those that it includes above it, and their hashes.
-
-    Raises
-    ------
-    CatalogError
-        A file cannot be read.
-    """
+    """Return the files of overlays, each with those that it includes above it, and their hashes."""
     found: dict[Path, FactsFile] = {}
     if not overlays:
         return ()
@@ -152,13 +133,7 @@ def facts_files(overlays: Sequence[Path]) -> tuple[FactsFile, ...]:
 
 
 def site_named(site: str | None, catalog: Catalog) -> str | None:
-    """Return the name of the site that ``--site`` gives, by name or by a file that defines it.
-
-    Raises
-    ------
-    UsageError
-        The file does not define exactly one site.
-    """
+    """Return the name of the site that ``--site`` gives, by name or by a file that defines it."""
     path = site_file(site)
     return _site_of_file(path, catalog) if path else site
 
@@ -234,13 +209,7 @@ def _with_this_machine(target: Target, settings: Settings, catalog: Catalog) -> 
 
 
 def driver_line(text: str | None, catalog: Catalog) -> str | None:
-    """Return the line of the driver table that ``--driver`` names.
-
-    Raises
-    ------
-    UsageError
-        The text is the version of the kernel module, or not a driver version.
-    """
+    """Return the line of the driver table that ``--driver`` names."""
     if text is None:
         return None
     if release_of_package(text):
@@ -258,11 +227,5 @@ def driver_line(text: str | None, catalog: Catalog) -> str | None:
 
 
 def check_names(names: Sequence[str]) -> list[str]:
-    """Return the normalized names of the distributions on a command line.
-
-    Raises
-    ------
-    UsageError
-        A name is not valid.
-    """
+    """Return the normalized names of the distributions on a command line."""
     return [parse_requirement(name).name for name in names]

@@ -37,17 +37,8 @@ def resolution_text(
 ) -> str:
     """Return a resolution as text: the answer in one line, then each version with a reason.
 
-    Parameters
-    ----------
-    times
-        The result of `build_times`.
-    present
-        The result of `in_index`.
-    screen
-        The capabilities of the output.
-    every
-        List all distributions. Otherwise, distributions that come only from package indexes, and that the
-        request does not name, are counted.
+    `times` is the result of `build_times`, `present` that of `in_index`. Without `every`, distributions that
+    come only from package indexes, and that the request does not name, are counted.
     """
     others: frozenset[str] = frozenset() if every else names_of_others(resolution)
     listed = [pick for pick in resolution.picks if pick.name not in others]

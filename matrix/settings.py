@@ -82,13 +82,7 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename=
 
 
 def read_settings(path: Path = REQUEST_FILE) -> Settings:
-    """Read ``matrix.toml``; without the file every setting has its default.
-
-    Raises
-    ------
-    UsageError
-        The file cannot be read, is not valid TOML, or has an unknown key or a value of the wrong type.
-    """
+    """Read ``matrix.toml``; without the file every setting has its default."""
     try:
         text = path.read_text(encoding="utf-8")
         import tomllib
@@ -178,11 +172,6 @@ def overlays(settings: Settings) -> list[Path]:
     """Return the files and directories of facts that overlay the shipped ones, weakest first.
 
     In this order: ``/etc/rocm-matrix``, ``$MATRIX_SITE``, ``--site FILE``, ``--catalog``.
-
-    Raises
-    ------
-    UsageError
-        ``$MATRIX_SITE`` or ``--site`` names a file that does not exist.
     """
     variable = os.environ.get("MATRIX_SITE", "")
     if variable and not Path(variable).exists():

@@ -170,15 +170,6 @@ def to_text(table: Table, rows: Sequence[Row], screen: Screen) -> Iterator[str]:
 
     Rows with the same base images have one heading that names the images. If the columns do not fit side by
     side, each torch has a separate table, with a line for each package and a column for each Python.
-
-    Parameters
-    ----------
-    table
-        The columns.
-    rows
-        Its rows, or some of them.
-    screen
-        The capabilities of the output.
     """
     target = table.request.target
     yield f"{title_of(target)}\n"
@@ -305,14 +296,7 @@ def to_json(
 ) -> Iterator[str]:
     """Yield the table as one JSON document, one row per line.
 
-    Parameters
-    ----------
-    table, rows
-        The table and its rows.
-    core
-        Returns the whole reason for a refusal; without it, JSON only names the components.
-    warnings
-        The warnings of the command.
+    `core` returns the whole reason for a refusal; without it, JSON only names the components.
     """
     document = TableDocument(
         warnings=list(warnings),

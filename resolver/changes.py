@@ -47,12 +47,7 @@ class Change(msgspec.Struct, frozen=True):
 def changes_of(catalog: Catalog, request: Request, *, sited: bool) -> list[Change]:
     """Return all single changes to a request, smallest first.
 
-    Parameters
-    ----------
-    catalog, request
-        The facts and the request.
-    sited
-        Whether facts about the site are part of the conflict, so that other days may help.
+    With `sited`, facts about the site are part of the conflict, so that other days may help.
     """
     requirements, target = request.requirements, request.target
     changes = [_free(requirement) for requirement in requirements if requirement.specifier is not None]

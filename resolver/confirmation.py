@@ -59,11 +59,6 @@ def confirm(answer: Answer) -> None:
     resolvelib takes quadratic time in the number of distributions, so it resolves level by level: the
     request, then the requirements of each accepted candidate. There is one candidate for each name, so this
     accepts the same answers as one resolution of everything.
-
-    Raises
-    ------
-    InternalError
-        It does not.
     """
     provider = _Provider(answer)
     problem = ""

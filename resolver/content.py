@@ -66,14 +66,8 @@ class ExcludedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
 def judged(content: Content, gfx: Sequence[str], rocm: str = "") -> Judgement:
     """Return whether a wheel fits GPU architectures and a release of ROCm.
 
-    Parameters
-    ----------
-    content
-        What was read from the wheel.
-    gfx
-        The architectures, for each of which it must have code if it has HIP code.
-    rocm
-        The release of ROCm; empty if any release may be chosen.
+    If the wheel has HIP code, it must have code for each of the architectures. `rocm` is empty if any release
+    may be chosen.
     """
     if content.cuda == "required":
         return Judgement("does-not-fit", f"requires CUDA: {content.evidence}")

@@ -245,15 +245,7 @@ _MIN_PREFIX = 4
 def did_you_mean(typed: str, known: Iterable[str], *, typos: int = 1) -> str:
     """Return a hint with the known names that are closest to the typed name.
 
-    Parameters
-    ----------
-    typos
-        Number of typos that even a short name may have. More than one suits short lists only.
-
-    Returns
-    -------
-    str
-        ``"Did you mean apex?"`` if a name is close, else the known names (at most `_MOST_NAMES`).
+    `typos` is the number of typos that even a short name may have. More than one suits short lists only.
 
     Examples
     --------

@@ -65,12 +65,7 @@ class _Chosen(NamedTuple):
 class Contents:
     """What the wheels of chosen releases contain, and what follows from it.
 
-    Parameters
-    ----------
-    world, projects
-        The problem, the search, and the projects that it has met.
-    needing_cuda
-        By project, a release that requires a distribution for CUDA, and that distribution.
+    `needing_cuda` has, by project, a release that requires a distribution for CUDA, and that distribution.
     """
 
     def __init__(self, world: World, projects: Projects, needing_cuda: Mapping[str, tuple[str, str]]) -> None:
@@ -94,13 +89,7 @@ class Contents:
         """By project, the variable that decides whether only releases that were judged may be used."""
 
     def judge(self) -> None:
-        """Read the files of the chosen releases, and add what follows from their content to the search.
-
-        Raises
-        ------
-        EnvironmentLacksError
-            A file cannot be reached, and it is not cached.
-        """
+        """Read the files of the chosen releases, and add what follows from their content to the search."""
         request = self._world.request
         if request.target.backend != "rocm" or request.no_content_check:
             return

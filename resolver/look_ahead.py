@@ -24,18 +24,9 @@ _MOST_RELEASES = 25
 class LookAhead:
     """Projects and metadata that a search is likely to need, fetched in the threads of the indexes.
 
-    The replies are not used here: the search requests them again, and then finds them in the cache.
-
-    Parameters
-    ----------
-    indexes
-        The package indexes.
-    day
-        The last day whose uploads count.
-    is_decided
-        Returns whether a requirement is decided without a project of its name.
-    allow_dynamic
-        Whether metadata that building may change is used.
+    The replies are not used here: the search requests them again, and then finds them in the cache. Only
+    uploads until `day` count. `is_decided` returns whether a requirement is decided without a project of its
+    name.
     """
 
     def __init__(

@@ -53,15 +53,8 @@ def stub(catalog: Catalog, name: str) -> str:
 def hint_for_unknown(name: str, known: Iterable[str], has_project: Callable[[str], object]) -> str:
     """Return a hint for a name that no index has.
 
-    Parameters
-    ----------
-    name
-        The normalized name.
-    known
-        The names in the catalog.
-    has_project
-        Returns whether an index has a project. It is asked for the singular or plural of the name, and for a
-        project of the same name for ROCm.
+    `has_project` is asked for the singular or plural of the name, and for a project of the same name for
+    ROCm.
     """
     if is_rocm_package(name):
         return "Only AMD's indexes of torch wheels have it: name torch, and a ROCm that has packages."
@@ -77,15 +70,6 @@ def near_names(catalog: Catalog, names: Iterable[str], requested: Collection[str
     """Yield a warning for each name of a project that is close to the name of a package of the catalog.
 
     If the request also names the package, the other name is no mistake.
-
-    Parameters
-    ----------
-    catalog
-        The facts.
-    names
-        Projects of indexes that only the request requires.
-    requested
-        All names in the request.
     """
     packages = {normalize_name(row.import_name or row.name): row.name for row in catalog.package.values()}
     packages |= {row.name: row.name for row in catalog.package.values()}

@@ -60,13 +60,7 @@ def generations(names: Iterable[str], edges: Iterable[Edge]) -> tuple[tuple[str,
     """Return the install order: each group needs only members of earlier groups.
 
     Uses `graphlib` instead of `resolver.graph`, because importing networkx takes longer than resolving.
-
-    Parameters
-    ----------
-    names
-        Distributions that are installed even if no edge contains them.
-    edges
-        Run and build edges.
+    `names` are installed even if no edge contains them.
 
     Raises
     ------

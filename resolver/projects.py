@@ -43,13 +43,6 @@ _WHEELS_ONLY = layer("python")[0] - 0.5
 class Projects:
     """The projects that the search has met.
 
-    Parameters
-    ----------
-    world
-        The problem, the search, and the providers.
-    keep
-        Versions to prefer, by name.
-
     Attributes
     ----------
     open

@@ -24,23 +24,9 @@ def solve_proven(
 ) -> tuple[Solution | None, ProvenSet | None]:
     """Return a solution inside a proven set, or the newest solution if no set fits.
 
-    Sets that contain more of the requested components are tried first, and of these the newest. The first
-    set that allows a solution without a pick at your own risk is used, else the first that allows any
-    solution.
-
-    Parameters
-    ----------
-    session
-        The problem.
-    sets
-        The sets to try.
-    requested
-        Names of the requested components.
-
-    Returns
-    -------
-    tuple
-        The solution, and the set that contains it, or None.
+    Sets that contain more of the requested components are tried first, and of these the newest. The first set
+    that allows a solution without a pick at your own risk is used, else the first that allows any solution.
+    The second result is the set that contains the solution, or None.
     """
     problem = session.problem
 

@@ -82,13 +82,7 @@ class Requirements:
         )
 
     def add_requests(self) -> None:
-        """Add the demands of the request on projects of indexes.
-
-        Raises
-        ------
-        UsageError
-            No index has a requested project, or the project is for CUDA.
-        """
+        """Add the demands of the request on projects of indexes."""
         requirements = self.request.requirements
         python = min(self.targets.environments, default=0)
         if python:

@@ -60,23 +60,9 @@ def rejected_versions(
 ) -> tuple[list[RejectedVersion], int]:
     """Return the preferred candidates of a component that were not chosen, each with the reason.
 
-    Parameters
-    ----------
-    catalog, request
-        The facts and the request.
-    chosen
-        Version and variant (`Candidate.key`) of each component of the resolution.
-    name
-        The component.
-    specifier
-        Limits the versions to explain.
-    limit
-        How many candidates to explain, starting with the candidate ranked just above the chosen candidate.
-
-    Returns
-    -------
-    list of RejectedVersion, int
-        The explained candidates, and the number of others.
+    `chosen` has the version and variant (`Candidate.key`) of each component of the resolution. `limit`
+    candidates are explained, starting with the candidate ranked just above the chosen candidate; the second
+    result is the number of others.
     """
     session = Session(compile_problem(catalog, request))
     variable = session.problem.variables.get(name)

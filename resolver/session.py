@@ -35,15 +35,9 @@ class Narrowed(NamedTuple):
 class Session:
     """One problem and its search, to which the relations are added once.
 
-    Every method takes the demands to meet; by default those of the problem. Every method that searches
-    raises `TooLargeError` if a search reaches its limit of contradictions.
-
-    Parameters
-    ----------
-    problem
-        The problem. Variables and relations that it gains later are added by `extend`.
-    max_conflicts
-        Limit of contradictions for one search.
+    Every method takes the demands to meet; by default those of the problem. Every method that searches raises
+    `TooLargeError` if a search reaches its limit of contradictions. Variables and relations that the problem
+    gains later are added by `extend`.
 
     Attributes
     ----------
@@ -102,13 +96,8 @@ class Session:
         3. give it the best candidate that leaves a solution; that solution is the new witness;
         4. continue with 2 until all components are decided.
 
-        So components that the request does not name are left out where possible, but never at the price
-        of an older version of a component that it does name.
-
-        Returns
-        -------
-        dict or None
-            None only if there is no solution.
+        So components that the request does not name are left out where possible, but never at the price of an
+        older version of a component that it does name. None only if there is no solution.
         """
         assumptions = self._assumptions(self.problem.demands if demands is None else demands)
         decided = self.decide(assumptions, list(self.number.values()))
@@ -165,20 +154,8 @@ class Session:
         """Return the preferred values of some variables as assumptions; see `solve`.
 
         Candidates that come first because of another component (`Problem.preferences`) are tried together, as
-        early as `resolver.model.EARLY_PYTHON`, before the component itself is decided.
-
-        Parameters
-        ----------
-        assumptions
-            Variables with the masks that they are limited to.
-        numbers
-            The variables to decide, by number.
-
-        Returns
-        -------
-        Narrowed or None
-            The assumptions with those for the preferred values, and a solution under them. None if there is
-            no solution.
+        early as `resolver.model.EARLY_PYTHON`, before the component itself is decided. Return the assumptions
+        with those for the preferred values, and a solution under them; None if there is no solution.
         """
         fixed = list(assumptions)
         witness = self._witness(fixed)
@@ -326,12 +303,7 @@ def state(search: Search, number: Mapping[str, int], item: Demand | Relation) ->
 def conflicting(search: Search, items: Sequence[_Item]) -> list[_Item] | None:
     """Return the items of a proof that a search has no solution; None if it has one.
 
-    Parameters
-    ----------
-    search
-        A search to which the items were added, each with itself as the reason.
-    items
-        What can be left out.
+    The items were added to the search, each with itself as the reason.
     """
 
     def choose() -> Assumption | None:
@@ -356,18 +328,12 @@ def minimal(items: Sequence[_Item], used: Callable[[Sequence[_Item]], list[_Item
     Items are left out one after another, and an item stays left out if the rest still conflicts. So items
     that are tried late tend to stay.
 
-    Two shortcuts save most of the searches and do not change the result. An item that the current proof
-    does not use can be left out without a search, because the proof is still valid. While no item has to
-    stay, each search leaves out twice as many items as the search before; if the rest then has a solution,
-    half as many. So the first item that has to stay is found by bisection, as in QuickXplain [1]_.
-
-    Parameters
-    ----------
-    items
-        The items, in the order in which they are tried.
-    used
-        Returns the items of a proof that items conflict, None if they do not. If it raises `TooLargeError`,
-        the items that were left out are kept.
+    Two shortcuts save most of the searches and do not change the result. An item that the current proof does
+    not use can be left out without a search, because the proof is still valid. While no item has to stay,
+    each search leaves out twice as many items as the search before; if the rest then has a solution, half as
+    many. So the first item that has to stay is found by bisection, as in QuickXplain [1]_. `used` returns the
+    items of a proof that items conflict, None if they do not. If it raises `TooLargeError`, the items that
+    were left out are kept.
 
     References
     ----------

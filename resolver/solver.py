@@ -41,17 +41,7 @@ _LOSSES = frozenset({5, 10, 20, 40, 80, 160})
 
 
 class Solver:
-    """One search for a request.
-
-    Parameters
-    ----------
-    builder
-        The problem of the platform and the catalog, which grows with late distributions.
-    indexes
-        The package indexes.
-    keep
-        Versions to prefer, by name.
-    """
+    """One search for a request."""
 
     def __init__(self, builder: ProblemBuilder, indexes: PackageIndexes, keep: Mapping[str, str]) -> None:
         self.world = World(builder, indexes)
@@ -78,22 +68,8 @@ class Solver:
     def solve(self, prefer: Callable[[], Sequence[Assumption] | None] | None = None) -> Solution | Refuted:
         """Return a solution of the problem, from which an `Answer` is made, or the proof of none.
 
-        Parameters
-        ----------
-        prefer
-            Returns the assumptions to try next, None if the problem has no solution. By default, these are
-            the preferred values of platform, torch, and the requested distributions of the catalog.
-
-        Raises
-        ------
-        UsageError
-            No index has a requested project.
-        EnvironmentLacksError
-            An index cannot be reached.
-        SourceError
-            A page of an index is broken.
-        TooLargeError
-            The search reached its limit.
+        `prefer` returns the assumptions to try next, None if the problem has no solution. By default, these
+        are the preferred values of platform, torch, and the requested distributions of the catalog.
         """
         self.requirements.add_requests()
         while True:

@@ -214,11 +214,8 @@ def _bounds_for_other(operator: str, key: VersionKey) -> tuple[VersionKey, Versi
 class Versions:
     """Sorted versions with bit masks, to look up the versions that a specifier allows.
 
-    Parameters
-    ----------
-    masks
-        Maps each version to its bits, which no other version has. No specifier allows a text that is not a
-        version.
+    `masks` maps each version to its bits, which no other version has. No specifier allows a text that is not
+    a version.
     """
 
     def __init__(self, masks: Mapping[str, int]) -> None:

@@ -44,20 +44,10 @@ def suggest(
 
     Single changes to the conflict are tried first: remove a pin, change the base image or the date. If none
     is enough, the first of these that resolves is returned: two changes together, all pins removed, the
-    conflicts relaxed one after another, and another site. Nothing that was asked for is left out. The
-    search ends after `SECONDS`.
-
-    Parameters
-    ----------
-    catalog, request
-        The facts and the request.
-    refuted
-        The proof that the request has no solution.
-    core
-        The minimal core of the conflict.
-    resolves
-        Resolves a request as a command would; None if it has no solution either. By default, the problem of
-        the catalog is solved: without indexes and proven sets, the command gives the same.
+    conflicts relaxed one after another, and another site. Nothing that was asked for is left out. The search
+    ends after `SECONDS`. `resolves` resolves a request as a command would; None if it has no solution either.
+    By default, the problem of the catalog is solved: without indexes and proven sets, the command gives the
+    same.
     """
     demands = [item for item in core if isinstance(item, Demand)]
     blamed = {demand.variable.name for demand in demands if demand.kind == "request"}
@@ -138,14 +128,8 @@ class _Trials:
     ) -> Iterator[list[Change]]:
         """Relax one conflict after another until the rest resolves, then yield the changes made.
 
-        Changes that turn out to be unnecessary are undone.
-
-        Parameters
-        ----------
-        changes
-            The changes to choose from.
-        blamed
-            Components whose requirements are part of the first conflict.
+        Changes that turn out to be unnecessary are undone. `blamed` are components whose requirements are
+        part of the first conflict.
         """
         made: list[Change] = []
         session = self._sessions[self._request]

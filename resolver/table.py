@@ -118,11 +118,6 @@ class Table:
     together
         Add a column in which all others are resolved together.
 
-    Raises
-    ------
-    UsageError
-        The request names something that is not in the catalog, or the catalog has no package for the backend.
-
     Attributes
     ----------
     columns
@@ -159,17 +154,9 @@ class Table:
     def rows(self, *, refused_too: bool = False, reasons: bool = True) -> Iterator[Row]:
         """Yield the rows as they are computed: the newest ROCm first, rows at your own risk last.
 
-        Parameters
-        ----------
-        refused_too
-            Whether to add rows at the end, with the reason, for every torch and Python that has no other row.
-        reasons
-            Whether to find the reasons of empty cells, which takes a quarter of the time.
-
-        Yields
-        ------
-        Row
-            Rows of one image are adjacent, the preferred torch first.
+        With `refused_too`, add rows at the end, with the reason, for every torch and Python that has no other
+        row. To find the `reasons` of empty cells takes a quarter of the time. Rows of one image are adjacent,
+        the preferred torch first.
         """
         placed: set[tuple[str, str]] = set()
         for images in self._images():
@@ -452,17 +439,9 @@ class _Part:
     def reason(self, name: str, pins: Mapping[str, int], mask: int = -1) -> str:
         """Return the names of the components whose facts exclude every version of a package.
 
-        Each version that the row excludes is excluded by some relation with another component.
-        The result has as few components as necessary, the component that excludes most versions first.
-
-        Parameters
-        ----------
-        name
-            The package, or torch.
-        pins
-            The pins of the row.
-        mask
-            Limits the candidates to explain.
+        Each version that the row excludes is excluded by some relation with another component. The result has
+        as few components as necessary, the component that excludes most versions first. `mask` limits the
+        candidates to explain.
         """
         variable = self.problem.variables[name]
         demands = self._demands_of(name)

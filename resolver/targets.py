@@ -45,14 +45,7 @@ class Fit(NamedTuple):
 class Targets:
     """The Pythons and glibc versions of a problem.
 
-    Parameters
-    ----------
-    python, glibc
-        The variables.
-    allowed
-        The Pythons that the request allows.
-    release
-        The patch release of Python, if the request names one.
+    `release` is the patch release of Python, if the request names one.
 
     Attributes
     ----------
@@ -119,12 +112,7 @@ class Targets:
     def fit(self, files: Iterable[File], *, any_patch: bool = False) -> Fit:
         """Return where files can be installed.
 
-        Parameters
-        ----------
-        files
-            Wheels and sdists of one release.
-        any_patch
-            Whether a file may be installed if only some patch releases of a Python may install it.
+        With `any_patch`, a file may be installed if only some patch releases of a Python may install it.
         """
         wheels: dict[int, int] = {}
         best: dict[int, int] = {}

@@ -25,25 +25,8 @@ def read_text(
 ) -> str:
     """Read a file as UTF-8 text.
 
-    Parameters
-    ----------
-    path
-        The file.
-    error
-        The exception to raise.
-    hint
-        What to do if the file cannot be read.
-    largest
-        Maximum size in bytes.
-    pipes
-        Whether a pipe is allowed, such as ``<(pip list)`` of a shell.
-    mark
-        Whether a byte order mark is allowed; it is removed.
-
-    Raises
-    ------
-    UsageError
-        The file is missing, not a regular file, too large or not text; or the given exception.
+    `error` is the exception to raise, `largest` the maximum size in bytes. `pipes` allows a pipe, such as
+    ``<(pip list)`` of a shell; `mark` allows a byte order mark, which is removed.
     """
     try:
         mode = path.stat().st_mode

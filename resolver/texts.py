@@ -107,22 +107,7 @@ def check_texts(
 ) -> None:
     """Check that every text in the data of a file, keys included, is one line of printable characters.
 
-    Parameters
-    ----------
-    data
-        The content of the file, as parsed.
-    path
-        The file, for the message.
-    error
-        The exception to raise.
-    lines
-        Whether texts may have several lines, and tabs.
-
-    Raises
-    ------
-    MatrixError
-        `error`: a text has a control character, a line separator or an invisible character. The message has
-        the key and the value.
+    With `lines`, texts may have several lines, and tabs. The message of `error` has the key and the value.
     """
     for key, text in _texts(data):
         if not (text.translate(_LINES) if lines else text).isprintable():

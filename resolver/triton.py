@@ -94,15 +94,6 @@ class TritonProvider:
 class Triton:
     """The constraints on triton, as incompatibilities of a search.
 
-    Parameters
-    ----------
-    catalog, request, problem
-        The facts, the request, and both compiled.
-    number
-        The numbers of the problem's variables.
-    targets
-        The Pythons of the problem.
-
     Attributes
     ----------
     names
@@ -158,14 +149,7 @@ class Triton:
     ) -> Iterator[tuple[Terms, Link]]:
         """Yield what a requirement means: a torch whose triton has a version that it allows.
 
-        Parameters
-        ----------
-        requirement
-            The requirement, on any of the names.
-        limits
-            The constraints on this name.
-        link
-            The statement behind it.
+        `limits` are the constraints on this name.
         """
         excluded_of: Terms = {}
         for name in self.names:

@@ -42,13 +42,6 @@ _PATCH = re.compile(r"\d+\.\d+\.\d+")
 class World:
     """What the parts of the solver share: the problem, the search, and the providers.
 
-    Parameters
-    ----------
-    builder
-        The problem of the platform and the catalog, which grows with late distributions.
-    indexes
-        The package indexes.
-
     Attributes
     ----------
     index

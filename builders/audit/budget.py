@@ -11,12 +11,7 @@ _PER_BYTE = 5_000
 class Budget:
     """The work that a file of some size justifies, in nanoseconds on an ordinary CPU.
 
-    Real wheels use a small part of this budget.
-
-    Parameters
-    ----------
-    size
-        Size of the file in bytes.
+    Real wheels use a small part of this budget. `size` is in bytes.
     """
 
     def __init__(self, size: int) -> None:

@@ -136,11 +136,8 @@ def read_contents(
 ) -> tuple[Contents, list[Finding]]:
     """Read a wheel; damaged members are reported as findings.
 
-    Parameters
-    ----------
-    selected
-        Returns whether to read a member. The members it selects are read only as far as necessary, and are
-        not hashed. Without it, all members are read.
+    The members that `selected` selects are read only as far as necessary, and are not hashed. Without it, all
+    members are read.
     """
     reading = _Reading(wheel, partly=selected is not None)
     for info in wheel.members:

@@ -133,14 +133,7 @@ def version_key(version: str) -> tuple[int, ...]:
 def read_object(path: str, data: Content, budget: Budget | None = None) -> SharedObject:
     """Read a shared object.
 
-    Parameters
-    ----------
-    path
-        Its name in the wheel.
-    data
-        Its content.
-    budget
-        The budget of its wheel; None for a standalone file.
+    `budget` is the budget of its wheel; None for a standalone file.
 
     Raises
     ------
@@ -281,14 +274,8 @@ def _symbols(
 def read_symbols(table: bytes, names: bytes, bits: int, budget: Budget) -> Symbols:
     """Read a table of dynamic symbols.
 
-    Parameters
-    ----------
-    table, names
-        The sections ``.dynsym`` and ``.dynstr``.
-    bits
-        64 or 32, the class of the ELF file.
-    budget
-        The budget of its wheel.
+    `table` and `names` are the sections ``.dynsym`` and ``.dynstr``; `bits` is 64 or 32, the class of the ELF
+    file.
 
     Raises
     ------

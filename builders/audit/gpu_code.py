@@ -130,19 +130,8 @@ def read_code_objects(
 ) -> tuple[list[CodeObject], list[Problem]]:
     """Read the GPU code of a section.
 
-    Parameters
-    ----------
-    data
-        The shared object.
-    start, size
-        Position of the section in it, in bytes.
-    budget
-        The budget of its wheel; None for a standalone file.
-
-    Returns
-    -------
-    tuple
-        The code objects in order, and the problems. After damage, reading continues with the next bundle.
+    `start` and `size` are in bytes. `budget` is the budget of its wheel; None for a standalone file. After
+    damage, reading continues with the next bundle.
     """
     section = _Section(data, start, min(start + size, len(data)), budget or Budget(len(data)))
     section.read()
@@ -269,10 +258,7 @@ class _Section(msgspec.Struct):
     ) -> Iterator[tuple[Buffer, int]]:
         """Decompress a payload to memory, or to an unnamed temporary file if it is large.
 
-        Yields
-        ------
-        tuple
-            The unpacked content, up to a limit in bytes, and the position where the payload ends.
+        Yield the unpacked content, up to a limit in bytes, and the position where the payload ends.
         """
         decompressor: _Decompressor = _Inflater() if compression == "zlib" else zstd.ZstdDecompressor()
         at, size = start, 0

@@ -180,12 +180,7 @@ def _compare_with_torch(table: OpTable, expected: Expected, evidence: dict[str, 
 def bitsandbytes_library(version: str, rocm: str) -> str:
     """Return the library that a release of bitsandbytes loads.
 
-    Parameters
-    ----------
-    version
-        The release, 0.47 or newer.
-    rocm
-        ROCm version of the running torch: major and minor, such as ``7.2``.
+    `version` is 0.47 or newer; `rocm` is the version of the running torch: major and minor, such as ``7.2``.
 
     Examples
     --------

@@ -61,13 +61,7 @@ class Provider(msgspec.Struct, frozen=True):
 
 
 def read_torch(directory: Path) -> Torch:
-    """Read the libraries and symbols of torch from its library directory, ``torch/lib``.
-
-    Raises
-    ------
-    UsageError
-        The directory does not exist or contains no torch library.
-    """
+    """Read the libraries and symbols of torch from its library directory, ``torch/lib``."""
     if not directory.is_dir():
         msg = f"There is no directory {directory}."
         raise UsageError(msg, hint=_TORCH_HINT)
@@ -137,13 +131,7 @@ def literals(source: bytes) -> dict[str, Any]:
 
 
 def read_conda(prefix: Path) -> Provider:
-    """Read the symbol versions of the C++ and GCC libraries of a conda environment.
-
-    Raises
-    ------
-    UsageError
-        The directory does not exist, or a library cannot be read.
-    """
+    """Read the symbol versions of the C++ and GCC libraries of a conda environment."""
     if not prefix.is_dir():
         msg = f"There is no directory {prefix}."
         raise UsageError(msg, hint="Name the directory of the conda environment.")
@@ -172,18 +160,8 @@ def _defined_versions(path: Path) -> list[str]:
 def read_image_facts(path: Path, overrides: Mapping[str, str]) -> Provider:
     """Read the facts of a base image that ``matrix doctor`` wrote as JSON.
 
-    Parameters
-    ----------
-    path
-        The file. Its keys ``glibc``, ``glibcxx``, ``cxxabi``, ``gcc`` (versions) and ``libraries``
-        (sonames) are read at the top or under ``image``.
-    overrides
-        Facts that take precedence over those in the file.
-
-    Raises
-    ------
-    UsageError
-        The file cannot be read, or does not contain the facts of an image.
+    Its keys ``glibc``, ``glibcxx``, ``cxxabi``, ``gcc`` (versions) and ``libraries`` (sonames) are read at
+    the top or under ``image``. `overrides` take precedence over those in the file.
     """
     try:
         facts = json.loads(path.read_bytes())
@@ -201,16 +179,8 @@ def read_image_facts(path: Path, overrides: Mapping[str, str]) -> Provider:
 def image_provider(facts: Mapping[str, object]) -> Provider:
     """Return the libraries and symbol versions of a base image as a provider.
 
-    Parameters
-    ----------
-    facts
-        ``glibc``, ``glibcxx``, ``cxxabi``, ``gcc`` as versions (``2.31``, or ``GLIBC_2.31``) and
-        ``libraries`` as sonames; each may be missing.
-
-    Raises
-    ------
-    UsageError
-        A value is not a version, or the facts contain neither versions nor libraries.
+    The facts are ``glibc``, ``glibcxx``, ``cxxabi``, ``gcc`` as versions (``2.31``, or ``GLIBC_2.31``) and
+    ``libraries`` as sonames; each may be missing.
     """
     versions: dict[str, str] = {}
     for family in ("GLIBC", "GLIBCXX", "CXXABI", "GCC"):

@@ -134,18 +134,6 @@ def audit_wheel(path: Path, expected: Expected = _NOTHING) -> WheelAudit:
 
     Shared objects are unpacked to temporary files one after the other; nothing else of the wheel is
     written to disk.
-
-    Parameters
-    ----------
-    path
-        The wheel file.
-    expected
-        The values to compare the wheel with.
-
-    Raises
-    ------
-    UsageError
-        The file cannot be read, or is not a wheel.
     """
     if not path.exists():
         msg = f"The file {path} does not exist."

@@ -34,14 +34,9 @@ _BUNDLES = (
 def script(view: View, *, first_process: bool = False) -> str:
     """Return the shell script that prepares the view and then runs its arguments.
 
-    The image's variables are kept unless the view sets them; directories of the view come before the
-    image's PATH.
-
-    Parameters
-    ----------
-    first_process
-        Whether the shell is process 1 of its PID namespace. The kernel delivers only signals that
-        process 1 handles (pid_namespaces(7)), so the shell keeps running and ends all other processes.
+    The image's variables are kept unless the view sets them; directories of the view come before the image's
+    PATH. As process 1 of its PID namespace (`first_process`), the shell keeps running and ends all other
+    processes, because the kernel delivers only signals that process 1 handles (pid_namespaces(7)).
     """
     variables = {**_FIXED, **(_network_variables() if view.network else {}), **view.env}
     lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
@@ -57,11 +52,6 @@ def binds(view: View) -> list[Bind]:
     """Return the paths to bind for a view, parents before their children.
 
     A path through a symbolic link is bound under its real path as well: programs resolve links.
-
-    Raises
-    ------
-    UsageError
-        A path has a character that the runtimes do not accept, or does not exist.
     """
     requested = list(view.binds)
     if view.network:

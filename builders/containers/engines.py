@@ -43,18 +43,8 @@ _HOSTS = Path("/etc/hosts")
 def choose_runtime(kind: str | None, image: Image | None) -> Runtime:
     """Choose the runtime in which programs run.
 
-    Parameters
-    ----------
-    kind
-        One of `KINDS`. None selects the host if there is no image; Podman for an archive, or if only
-        Podman is installed and the image is a directory; Apptainer or SingularityCE otherwise.
-
-    Raises
-    ------
-    EnvironmentLacksError
-        The runtime is not installed.
-    UsageError
-        The runtime is unknown, requires an image, or cannot run this image.
+    `kind` is one of `KINDS`. None selects the host if there is no image; Podman for an archive, or if only
+    Podman is installed and the image is a directory; Apptainer or SingularityCE otherwise.
     """
     if kind not in {None, *KINDS}:
         msg = f"{kind!r} is not a runtime. Runtimes are {', '.join(KINDS)}."

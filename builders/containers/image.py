@@ -66,19 +66,7 @@ class _CachedDigest(msgspec.Struct):
 def find_image(given: Path, name: str = "") -> Image:
     """Return a base image with its digest.
 
-    Parameters
-    ----------
-    given
-        A file or directory, or a symbolic link to one.
-    name
-        Its name; by default the file name without suffix.
-
-    Raises
-    ------
-    EnvironmentLacksError
-        The image does not exist or cannot be read.
-    UsageError
-        The file is not an image.
+    `given` may be a symbolic link; `name` is by default the file name without suffix.
     """
     path = real_path(given)
     form = form_of(path)
@@ -102,13 +90,7 @@ def stem(path: Path) -> str:
 
 
 def real_path(given: Path) -> Path:
-    """Return the path of an image without symbolic links.
-
-    Raises
-    ------
-    EnvironmentLacksError
-        The image does not exist or cannot be read.
-    """
+    """Return the path of an image without symbolic links."""
     text = str(given)
     if ":/" in text and not given.exists():
         address = text if "://" in text else text.replace(":/", "://", 1)
@@ -127,15 +109,7 @@ def real_path(given: Path) -> Path:
 
 
 def form_of(path: Path) -> Form:
-    """Return the kind of image that a file or directory is.
-
-    Raises
-    ------
-    EnvironmentLacksError
-        The path cannot be read.
-    UsageError
-        The path is not an image, or the image is truncated.
-    """
+    """Return the kind of image that a file or directory is."""
     if path.is_dir():
         if (path / "usr").is_dir() or (path / "bin").is_dir():
             return "directory"
@@ -179,13 +153,7 @@ def cached_digest(given: Path) -> str:
 
 
 def check_digest(image: Image, locked_digest: str, locked_name: str) -> None:
-    """Check that an image is the image in the lock, if the lock has its digest.
-
-    Raises
-    ------
-    MatrixError
-        The digests differ.
-    """
+    """Check that an image is the image in the lock, if the lock has its digest."""
     if not locked_digest or locked_digest == image.digest:
         return
     msg = (
@@ -202,19 +170,7 @@ def check_digest(image: Image, locked_digest: str, locked_name: str) -> None:
 def locked_image(locked: BaseImage, given: Path | None = None) -> Image:
     """Return the base image of a lock after checking that it has not changed.
 
-    Parameters
-    ----------
-    given
-        Its path, if that differs from the lock's.
-
-    Raises
-    ------
-    EnvironmentLacksError
-        The image does not exist or cannot be read, or the lock has no path for it.
-    MatrixError
-        Its digest differs from the lock's.
-    UsageError
-        The file is not an image.
+    `given` is its path, if that differs from the lock's.
     """
     if given is None and not locked.path:
         msg = f"The lock has no path for the base image {locked.name}."
@@ -305,18 +261,8 @@ def is_local(path: Path) -> bool:
 def image_name(given: str, catalog: Catalog) -> str:
     """Return the name of a base image in the catalog and the lock.
 
-    Parameters
-    ----------
-    given
-        A name, or the path of a file or directory. The name of the image is the file name if the catalog
-        has it (names of LUMI's images end in ``.sif``), else the file name without its suffix.
-
-    Raises
-    ------
-    EnvironmentLacksError
-        `given` is the address of an image in a registry.
-    UsageError
-        `given` is a path that does not exist, and the catalog has no image with that file name.
+    The name of the image is the file name if the catalog has it (names of LUMI's images end in ``.sif``),
+    else the file name without its suffix.
     """
     path = Path(given)
     if given in catalog.image and not is_local(path):

@@ -130,10 +130,7 @@ class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
     def missing_tools(self, *, rocm: bool = True) -> list[str]:
         """Return the requirements of a build that the image does not meet.
 
-        Parameters
-        ----------
-        rocm
-            Whether the build is for ROCm or for the CPU.
+        Without `rocm`, the build is for the CPU.
         """
         missing = []
         if rocm and not self.hipcc:
@@ -160,23 +157,8 @@ def with_inspected_image(catalog: Catalog, given: str | None, name: str = "") ->
     """Add the contents of a base image on this machine to a catalog.
 
     The row takes precedence over a row of the same name. For a name, or a path that is not on this machine,
-    return the catalog unchanged.
-
-    Parameters
-    ----------
-    given
-        The value of ``--base-image``.
-    name
-        Name of the row; by default the result of `image_name`.
-
-    Raises
-    ------
-    EnvironmentLacksError
-        The image cannot be read, or no runtime is installed to inspect it.
-    MatrixError
-        As for `inspect_in`.
-    UsageError
-        The file is not an image.
+    return the catalog unchanged. `given` is the value of ``--base-image``; `name` is the name of the row, by
+    default the result of `image_name`.
     """
     if not given or not is_local(Path(given)):
         return catalog
@@ -187,33 +169,13 @@ def with_inspected_image(catalog: Catalog, given: str | None, name: str = "") ->
 def inspect_image(image: Image, kind: str | None = None) -> ImageFacts:
     """Inspect a base image; a cached result needs no container runtime.
 
-    Parameters
-    ----------
-    kind
-        The runtime, as for `choose_runtime`.
-
-    Raises
-    ------
-    EnvironmentLacksError
-        No installed runtime can run the image.
-    MatrixError
-        As for `inspect_in`.
+    `kind` is the runtime, as for `choose_runtime`.
     """
     return cached_facts(image) or inspect_in(choose_runtime(kind, image))
 
 
 def inspect_in(runtime: Runtime) -> ImageFacts:
-    """Inspect the base image of a runtime, unless the result is cached under its digest.
-
-    Raises
-    ------
-    CommandError
-        The script failed in the image; the error names the log.
-    MatrixError
-        The script's output is damaged; the error names the log.
-    UsageError
-        The runtime has no image.
-    """
+    """Inspect the base image of a runtime, unless the result is cached under its digest."""
     image = runtime.image
     if image is None:
         msg = "There is no base image to inspect."

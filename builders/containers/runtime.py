@@ -148,14 +148,8 @@ def run_in(
 ) -> None:
     """Run a program in a runtime and append its output to a log.
 
-    The program has a fresh /tmp and HOME, unless it is a trusted program on the host.
-
-    Parameters
-    ----------
-    what
-        What the program does, as the beginning of a sentence.
-    timeout
-        Seconds after which the program is stopped; None sets no limit.
+    The program has a fresh /tmp and HOME, unless it is a trusted program on the host. `what` is what the
+    program does, as the beginning of a sentence. `timeout` is in seconds; None sets no limit.
 
     Raises
     ------

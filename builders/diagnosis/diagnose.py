@@ -52,11 +52,6 @@ def diagnose(log: Path, context: Context | None = None) -> list[Finding]:
     """Return the failures recognized in a log of a build, pip, conda or cotainr, most specific first.
 
     The evidence of each finding has ``cause``, ``text`` (its first lines), ``source`` and ``status``.
-
-    Raises
-    ------
-    UsageError
-        The log cannot be read.
     """
     try:
         with log.open("rb") as source:

@@ -91,13 +91,7 @@ def known_failures() -> KnownFailures:
 
 
 def read_known_failures(text: str, name: str) -> KnownFailures:
-    """Read failures from TOML: ``schema = 1`` and tables ``[[failure]]`` with the keys of `Failure`.
-
-    Raises
-    ------
-    CatalogError
-        A row is not valid; the message names file and row.
-    """
+    """Read failures from TOML: ``schema = 1`` and tables ``[[failure]]`` with the keys of `Failure`."""
     try:
         data = tomllib.loads(text)
     except ValueError as error:

@@ -36,17 +36,8 @@ def is_complete(root: Path) -> bool:
 def ensure_cached(root: Path, build: Callable[[], None]) -> None:
     """Build a directory of the cache unless it is complete.
 
-    Parameters
-    ----------
-    root
-        The directory. It is built in place because environments contain their own path.
-    build
-        Fills the directory, which is empty and locked against other processes.
-
-    Raises
-    ------
-    EnvironmentLacksError
-        The cache is full or not writable.
+    It is built in place because environments contain their own path. `build` fills the directory, which is
+    empty and locked against other processes.
     """
     if is_complete(root):
         return

@@ -101,19 +101,8 @@ def fetch_build_wheels(
 ) -> tuple[Wheel, ...]:
     """Download the wheels of torch and of the build requirements, or take them from the cache.
 
-    No later step of a build uses the network.
-
-    Parameters
-    ----------
-    torch
-        Pinned with its local version, such as ``torch==2.9.1+rocm6.4``; None without torch.
-    requirements
-        The other build requirements.
-
-    Raises
-    ------
-    EnvironmentLacksError
-        A wheel cannot be found or downloaded.
+    No later step of a build uses the network. `torch` is pinned with its local version, such as
+    ``torch==2.9.1+rocm6.4``; None without torch.
     """
     base, rest = _fetch(runtime, python, torch, requirements, options)
     return tuple(wheel for house in (base, rest) if house is not None for wheel in house.wheels)
@@ -127,13 +116,7 @@ def make_layers(
     requirements: Sequence[str],
     options: FetchOptions,
 ) -> Layers:
-    """Return the layers of a build; download and install the wheels that are missing.
-
-    Raises
-    ------
-    EnvironmentLacksError
-        A wheel cannot be found, downloaded or installed.
-    """
+    """Return the layers of a build; download and install the wheels that are missing."""
     base, rest = _fetch(runtime, python, torch, requirements, options)
     log, reporter = options.log, options.reporter
     lower = make_layer(runtime, python, base.wheels, log=log, reporter=reporter) if base else None
@@ -172,17 +155,7 @@ def make_layer(
 ) -> Layer:
     """Install wheels into a layer without network, or take the layer from the cache.
 
-    Parameters
-    ----------
-    runtime, python
-        Each base image and each Python has its own layers.
-    base
-        Layers from which the programs of the new layer can import.
-
-    Raises
-    ------
-    EnvironmentLacksError
-        A wheel in the cache is damaged, or pip cannot install it.
+    Each base image and each Python has its own layers. Programs of the new layer can import from `base`.
     """
     hashes = sorted(wheel.sha256 for wheel in wheels)
     key = digest(python.key(runtime), hashes, [layer.root.name for layer in base])
@@ -211,24 +184,9 @@ def make_environment(
 ) -> BuildEnvironment:
     """Create an environment on top of layers, in which to build or test wheels. No program is started.
 
-    Parameters
-    ----------
-    layers
-        Layers from which it can import, in lookup order.
-    wheels
-        Wheel files to install into it, without their dependencies.
-    root
-        Its directory, which is replaced if it exists. The parent directory must exist.
-    hidden
-        Directories that its programs must not see.
-    exists
-        Whether it was created before with the same arguments. Its files then keep their times, which ninja
-        compares.
-
-    Raises
-    ------
-    EnvironmentLacksError
-        A wheel is not for this Python, or cannot be installed.
+    Layers are in lookup order. Wheels are installed without their dependencies. `root` is replaced if it
+    exists; its parent must exist. Programs must not see the `hidden` directories. With `exists`, it was
+    created before with the same arguments, and its files keep their times, which ninja compares.
     """
     if not exists:
         remove_tree(root)

@@ -51,11 +51,6 @@ def ensure_pip(runtime: Runtime, python: TargetPython, *, log: Path) -> Path:
     ensurepip installs it into a separate environment. ``python DIRECTORY install ...`` then runs pip
     for the environment of that python, as pip itself does for its option ``--python``
     (``pip/_internal/cli/main_parser.py``).
-
-    Raises
-    ------
-    EnvironmentLacksError
-        The Python cannot create an environment with pip.
     """
     root = cache_root() / "tools" / python.key(runtime)
 
@@ -81,17 +76,8 @@ def ensure_pip(runtime: Runtime, python: TargetPython, *, log: Path) -> Path:
 def pip_settings(mirrored: Callable[[str], str] = str, *, default_index: str = "") -> PipSettings:
     """Read the user's pip configuration.
 
-    Parameters
-    ----------
-    mirrored
-        Maps a URL to its mirror.
-    default_index
-        Index that pip uses when none is configured. It is set explicitly if it has a mirror.
-
-    Raises
-    ------
-    UsageError
-        A configuration file cannot be read.
+    `mirrored` maps a URL to its mirror. `default_index` is what pip uses when none is configured; it is set
+    explicitly if it has a mirror.
     """
     values = pip_configuration()
     if default_index and "index-url" not in values and mirrored(default_index) != default_index:

@@ -125,21 +125,8 @@ def find_python(
 ) -> TargetPython:
     """Find an interpreter of a minor version that runs in a runtime and can create environments.
 
-    Parameters
-    ----------
-    version
-        Minor version, such as ``3.12``.
-    given
-        A prefix, a virtual environment or an interpreter that the user names; no other is tried.
-    image_pythons
-        Interpreters that the image is known to contain. Without any, the image is searched.
-
-    Raises
-    ------
-    UsageError
-        `given` is not a Python of that version.
-    EnvironmentLacksError
-        There is no such interpreter; the message lists each candidate and its problem.
+    `given` is a prefix, a virtual environment or an interpreter that the user names; no other is tried.
+    Without `image_pythons`, the image is searched.
     """
     reasons = []
     for path, where, binds in _candidates(runtime, version, given, image_pythons):

@@ -119,22 +119,9 @@ def fetch_wheels(
 ) -> Wheelhouse:
     """Download requirements and their dependencies, or take them from the cache.
 
-    Parameters
-    ----------
-    runtime, python
-        The target of the wheels. pip runs there, so it selects matching wheels.
-    requirements
-        PEP 508 requirements; torch is pinned with its local version.
-    constraints
-        Wheels that exist already. A wheel with a local version is not replaced by another version.
-
-    Raises
-    ------
-    EnvironmentLacksError
-        A wheel cannot be found or downloaded, is for CUDA, or differs from that of the first index with its
-        project.
-    UsageError
-        A requirement is not valid.
+    pip runs in the runtime, so it selects matching wheels. The requirements follow PEP 508; torch is pinned
+    with its local version. A wheel in `constraints` that has a local version is not replaced by another
+    version.
     """
     requested = tuple(sorted({_normalize(text) for text in requirements}))
     pinned = {wheel.name: wheel for wheel in constraints if "+" in wheel.version}
@@ -367,11 +354,6 @@ def _from_later_indexes(
     pip takes the highest version of all indexes, so a stranger's project on one index could replace the
     project of the same name on another index (dependency confusion). Directories of find-links are the
     user's own. The wheel indexes of torch come from the catalog.
-
-    Raises
-    ------
-    EnvironmentLacksError
-        The first index has another file of the same name, or cannot be reached.
     """
     urls = [*map(options.mirrored, package_sources().by_preference)]
     if options.indexes or options.strategy != "first-index" or len(urls) <= 1:

@@ -29,17 +29,9 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 def directory(root: Path, path: Path, *, create: bool = False) -> Iterator[Path]:
     """Open a directory below an index and yield a path that leads to it.
 
-    The path leads through a descriptor (``/proc/self/fd``), so it leads to the same directory even if
-    another user replaces the directory, or a directory above it, with a link.
-
-    Parameters
-    ----------
-    root
-        The index.
-    path
-        The directory.
-    create
-        Whether to create it, and its parents, if they do not exist.
+    The path leads through a descriptor (``/proc/self/fd``), so it leads to the same directory even if another
+    user replaces the directory, or a directory above it, with a link. With `create`, it and its parents are
+    created if they do not exist.
 
     Raises
     ------

@@ -86,14 +86,9 @@ def check(index: Index, *, repair: bool = False) -> list[Finding]:
     """Compare every wheel and page of an index with its records.
 
     Every wheel is read completely; its hash, name and version are checked. Each page is compared with a page
-    that is rebuilt from the files.
-
-    Parameters
-    ----------
-    repair
-        Rebuild wrong pages; move wheels out of directories with a wrong name; move wheels that changed after
-        they were published, links and special files to ``.matrix/damaged``; remove records of missing wheels
-        and abandoned temporary files.
+    that is rebuilt from the files. With `repair`, rebuild wrong pages; move wheels out of directories with a
+    wrong name; move wheels that changed after they were published, links and special files to
+    ``.matrix/damaged``; remove records of missing wheels and abandoned temporary files.
     """
     findings = list(misplaced(index, repair=repair))
     if any(finding.id == "folder-irregular" and not finding.evidence["repaired"] for finding in findings):
@@ -283,11 +278,8 @@ def _unneeded(index: Index, id: str, path: Path, problem: str, *, repair: bool) 
 def misplaced(index: Index, *, repair: bool = False) -> Iterator[Finding]:
     """Find directories, pages and wheels with a wrong name or type; no file is opened.
 
-    Parameters
-    ----------
-    repair
-        Move the wheels of a directory with a wrong name to the right directory, and all other misplaced
-        files to ``.matrix/damaged``.
+    With `repair`, move the wheels of a directory with a wrong name to the right directory, and all other
+    misplaced files to ``.matrix/damaged``.
     """
     irregular = list(_irregular_directories(index))
     if irregular:
@@ -407,11 +399,6 @@ def adopt(index: Index, wheel: Path, audit: WheelAudit) -> Path:
     """Publish a wheel that was built elsewhere, or is in the index without a record; return its final path.
 
     Its record contains the time and the findings of the audit.
-
-    Raises
-    ------
-    MatrixError
-        The index has a wheel of that name with other content, or the file changed after the audit.
     """
     record = {
         "added": datetime.now(tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -421,13 +408,7 @@ def adopt(index: Index, wheel: Path, audit: WheelAudit) -> Path:
 
 
 def select(index: Index, wheel: str) -> list[Path]:
-    """Return the wheels that a file name, ``name==version`` or a project name selects.
-
-    Raises
-    ------
-    UsageError
-        No wheel is selected.
-    """
+    """Return the wheels that a file name, ``name==version`` or a project name selects."""
     name, _, version = wheel.partition("==")
     if wheel.endswith(".whl"):
         paths = [path for project in index.projects() for path in index.wheels(project) if path.name == wheel]
@@ -443,13 +424,7 @@ def select(index: Index, wheel: str) -> list[Path]:
 
 
 def project_named(index: Index, name: str) -> str:
-    """Return the normalized name of a project that has wheels.
-
-    Raises
-    ------
-    UsageError
-        The index has no such project.
-    """
+    """Return the normalized name of a project that has wheels."""
     normalized, projects = canonicalize_name(name), index.projects()
     if normalized in projects:
         return normalized
@@ -488,15 +463,7 @@ def unyank(index: Index, wheels: Iterable[Path]) -> None:
 
 
 def set_status(index: Index, project: str, state: State, reason: str) -> str:
-    """Mark a project as archived, deprecated or active (PEP 792); return its normalized name.
-
-    Raises
-    ------
-    UsageError
-        The index has no such project.
-    MatrixError
-        A directory is where a file belongs, or a link where a directory belongs.
-    """
+    """Mark a project as archived, deprecated or active (PEP 792); return its normalized name."""
     project = project_named(index, project)
     path = index.status / project
     if state == "active":
@@ -512,15 +479,9 @@ def prunable(
 ) -> list[Path]:
     """Return the wheels that can be removed.
 
-    Parameters
-    ----------
-    pinned
-        Versions with local labels that locks pin, by normalized name. The wheel with the highest build tag of
-        each pinned version is kept. None if no lock was given.
-    older_than
-        Return only wheels published longer ago than this.
-    now
-        The current time, with its time zone.
+    `pinned` has the versions with local labels that locks pin, by normalized name; None if no lock was given.
+    The wheel with the highest build tag of each pinned version is kept. With `older_than`, return only wheels
+    published longer ago than this. `now` has a time zone.
     """
     removable = []
     for project in index.projects():
@@ -568,20 +529,6 @@ def pack(index: Index, target: Path, *, log: Path) -> None:
 
     Wheels are compressed already, so they are not compressed again. Times and owners are constant, so the
     same index gives the same bytes. An existing file is replaced when the new file is complete.
-
-    Parameters
-    ----------
-    log
-        File for the output of mksquashfs.
-
-    Raises
-    ------
-    EnvironmentLacksError
-        mksquashfs is missing.
-    MatrixError
-        The index has a link or a special file, which would break in the packed copy.
-    CommandError
-        mksquashfs failed; the error names the log.
     """
     program = shutil.which("mksquashfs")
     if program is None:

@@ -301,17 +301,7 @@ def _api_version(status: Status) -> str:
 def entry_of(wheel: Path, filename: str = "") -> Entry:
     """Return the entry of a wheel file, without its upload time.
 
-    Parameters
-    ----------
-    wheel
-        The file; a link is not followed.
-    filename
-        The name of the wheel in the index, if the file has another name.
-
-    Raises
-    ------
-    MatrixError
-        The path is not a regular file, or not a wheel with metadata.
+    A link is not followed. `filename` is the name of the wheel in the index, if the file has another name.
     """
     filename = filename or wheel.name
     with _opened(wheel, filename) as (file, metadata):
@@ -352,17 +342,7 @@ def upload_time(path: Path) -> str:
 def metadata_of(wheel: Path, filename: str = "") -> bytes:
     """Return the METADATA file inside a wheel.
 
-    Parameters
-    ----------
-    wheel
-        The file; a link is not followed.
-    filename
-        The name of the wheel, if the file has another name.
-
-    Raises
-    ------
-    MatrixError
-        The file is not a wheel, or has no metadata.
+    A link is not followed. `filename` is the name of the wheel, if the file has another name.
     """
     with _opened(wheel, filename or wheel.name) as (_, metadata):
         return metadata

@@ -148,29 +148,13 @@ class Index:
         return entries_of_page(self.read(self.simple / project / JSON_PAGE, largest=_LARGEST_PAGE))
 
     def directory(self, path: Path, *, create: bool = False) -> AbstractContextManager[Path]:
-        """Open a directory of the index, and yield a path that stays valid if the directory is renamed.
-
-        Raises
-        ------
-        MatrixError
-            The directory, or a directory above it in the index, is a link or a file.
-        OSError
-            The directory does not exist, or cannot be created.
-        """
+        """Open a directory of the index, and yield a path that stays valid if the directory is renamed."""
         return directory(self.root, path, create=create)
 
     def names(self, path: Path, *, regular: bool = False) -> list[str]:
         """Return the names in a directory; empty if it does not exist.
 
-        Parameters
-        ----------
-        regular
-            Whether to return only the names of regular files.
-
-        Raises
-        ------
-        MatrixError
-            The directory, or a directory above it in the index, is a link or a file.
+        With `regular`, return only the names of regular files.
         """
         try:
             with self.directory(path) as opened:
@@ -182,13 +166,7 @@ class Index:
             return []
 
     def read(self, path: Path, *, largest: int = _LARGEST_RECORD) -> bytes:
-        """Return the content of a file; empty if it does not exist or has more than `largest` bytes.
-
-        Raises
-        ------
-        MatrixError
-            The directory, or a directory above it in the index, is a link or a file.
-        """
+        """Return the content of a file; empty if it does not exist or has more than `largest` bytes."""
         try:
             with self.directory(path.parent) as folder:
                 return read_regular(folder / path.name, largest=largest)
@@ -196,35 +174,17 @@ class Index:
             return b""
 
     def write(self, path: Path, data: bytes) -> None:
-        """Write a file atomically; create its directory if necessary.
-
-        Raises
-        ------
-        MatrixError
-            The directory, or a directory above it in the index, is a link or a file.
-        """
+        """Write a file atomically; create its directory if necessary."""
         with self.directory(path.parent, create=True) as folder:
             replace_file(folder / path.name, data)
 
     def state_directory(self, name: str) -> Path:
-        """Create a directory in ``.matrix`` and return its path.
-
-        Raises
-        ------
-        MatrixError
-            The directory is a link or a file.
-        """
+        """Create a directory in ``.matrix`` and return its path."""
         with self.directory(self.state / name, create=True):
             return self.state / name
 
     def unlink(self, path: Path) -> None:
-        """Remove a file or a link, if it exists.
-
-        Raises
-        ------
-        MatrixError
-            The directory, or a directory above it in the index, is a link or a file.
-        """
+        """Remove a file or a link, if it exists."""
         with suppress(FileNotFoundError), self.directory(path.parent) as folder:
             (folder / path.name).unlink()
 
@@ -254,11 +214,6 @@ class Index:
         -------
         bool
             Whether anything was written.
-
-        Raises
-        ------
-        MatrixError
-            A directory is where a page belongs, or a link where a directory belongs.
         """
         project = canonicalize_name(project)
         changed = self._refresh_project(project, known or {}, without)
@@ -268,11 +223,6 @@ class Index:
         """Rewrite every page that does not match the files, and return the projects with changed pages.
 
         Directories without a normalized name get no page: no installer reads them.
-
-        Raises
-        ------
-        MatrixError
-            A directory is where a page belongs, or a link where a directory belongs.
         """
         if not self.simple.is_dir():
             return []

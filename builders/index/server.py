@@ -299,15 +299,7 @@ def _redirect(request: Request, path: str) -> Response:
 def serving(index: Index, *, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
     """Serve an index until the block ends; yield its URL, which ends in ``/simple/``.
 
-    Parameters
-    ----------
-    port
-        0 uses a free port.
-
-    Raises
-    ------
-    EnvironmentLacksError
-        The port is not available.
+    Port 0 uses a free port.
     """
     listening = listen(host, port)
     with serving_on(listening, index):
@@ -315,13 +307,7 @@ def serving(index: Index, *, host: str = "127.0.0.1", port: int = 0) -> Iterator
 
 
 def listen(host: str = "127.0.0.1", port: int = 0) -> socket.socket:
-    """Listen on a port; connections wait until `serving_on` serves them.
-
-    Raises
-    ------
-    EnvironmentLacksError
-        The port is not available.
-    """
+    """Listen on a port; connections wait until `serving_on` serves them."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family)

@@ -163,33 +163,12 @@ class IndexClient:
         return other
 
     def project(self, name: str) -> Project | None:
-        """Return a project with the releases of the indexes that count for it, or None if no index has it.
-
-        Raises
-        ------
-        EnvironmentLacksError
-            An index cannot be reached, or replies with an error.
-        SourceError
-            A page is broken; the error names index and project.
-        """
+        """Return a project with the releases of the indexes that count for it, or None if no index has it."""
         name = normalize_name(name)
         return self._projects.get(name, lambda: self._load_project(name))
 
     def metadata(self, files: Sequence[File], *, allow_dynamic: bool = False) -> Metadata | None:
-        """Return the metadata of a release, from its first file that provides metadata without running code.
-
-        Parameters
-        ----------
-        allow_dynamic
-            Whether the PKG-INFO of an sdist is used even if building may change it.
-
-        Raises
-        ------
-        EnvironmentLacksError
-            An index cannot be reached, and the metadata is not in the cache.
-        SourceError
-            The metadata is broken, or contradicts the file; the error names index, project and file.
-        """
+        """Return the metadata of a release; see `resolver.indexes.PackageIndexes`."""
         for file in _candidates(files):
             metadata = self._metadata.get(file.url, lambda file=file: self._load_metadata(file))  # type: ignore[misc]
             if metadata is not None and (allow_dynamic or not metadata.dynamic):
@@ -200,13 +179,6 @@ class IndexClient:
         """Return what a wheel or an sdist contains, read as far as the limits of `builders.content` allow.
 
         The result is None if nothing in it is compiled.
-
-        Raises
-        ------
-        EnvironmentLacksError
-            An index cannot be reached, and the result is not in the cache.
-        SourceError
-            The wheel is broken; the error names index, project and file.
         """
         from builders.index_client.content import may_be_compiled
 
@@ -239,17 +211,6 @@ class IndexClient:
         """Return a project with one release, which a direct reference (``name @ URL``) names.
 
         A branch or tag of a git repository becomes its commit, and a remote file is downloaded.
-
-        Raises
-        ------
-        UsageError
-            The metadata is not static, or is that of another distribution.
-        SourceError
-            The file or commit does not exist, is damaged, or has another hash.
-        CommandError
-            git failed.
-        EnvironmentLacksError
-            git is not installed, or the server cannot be reached and the cache has no usable copy.
         """
         return self._references.get(f"{name} {url}", lambda: self._load_direct(name, url))
 
@@ -378,10 +339,7 @@ class IndexClient:
     def _cached_page(self, url: str, index: str, name: str) -> StoredPage:
         """Return a page from the cache if it is usable, else from its server.
 
-        Parameters
-        ----------
-        name
-            The project; empty for a page with links to files of any project.
+        `name` is the project; empty for a page with links to files of any project.
         """
         path = self._page_path(index, name)
         page = stored.read(path, url)
@@ -446,13 +404,7 @@ class IndexClient:
 
     @contextmanager
     def _limited(self, project: str) -> Iterator[None]:
-        """Count the time and the bytes of a request, and reject further requests of a project without end.
-
-        Raises
-        ------
-        SourceError
-            The earlier requests have reached a limit.
-        """
+        """Count the time and the bytes of a request, and reject further requests of a project without end."""
         from builders.index_client.transport import received
 
         spent = self._spent.setdefault(project, [0.0, 0])
@@ -608,10 +560,7 @@ class _Links:
 class _Release:
     """A version on one or more indexes; its files are read when they are needed.
 
-    Parameters
-    ----------
-    part, number
-        The first part that has the version, and the position of the version there.
+    `part` is the first part that has the version, `number` the position of the version there.
     """
 
     __slots__ = ("_files", "_number", "_others", "_part", "version")

@@ -71,19 +71,8 @@ class DirectReader:
     """Read the distributions that direct references name.
 
     A remote file is downloaded to the path where ``matrix fetch`` keeps it, so that the lock has its hash.
-
-    Parameters
-    ----------
-    cache
-        Directory of the cached facts about remote references.
-    transport
-        The connections.
-    mirrors
-        Maps URL prefixes to their replacement.
-    offline
-        Whether only the cache and this machine are used.
-    fresh_for
-        Number of seconds for which a URL without a hash, a branch or a tag is used without a request.
+    `fresh_for` is the number of seconds for which a URL without a hash, a branch or a tag is used without a
+    request. `mirrors` maps URL prefixes to their replacement; the longest match wins.
     """
 
     def __init__(
@@ -102,19 +91,7 @@ class DirectReader:
         self._fresh_for = fresh_for
 
     def read(self, name: str, url: str) -> Reference:
-        """Return the file and the metadata of a direct reference.
-
-        Raises
-        ------
-        UsageError
-            Its metadata cannot be read without running code, or is that of another distribution.
-        SourceError
-            The file or commit does not exist, is damaged, or has another hash.
-        CommandError
-            git failed.
-        EnvironmentLacksError
-            The server cannot be reached, or git is not installed.
-        """
+        """Return the file and the metadata of a direct reference."""
         name = canonicalize_name(name)
         location, _, fragment = url.partition("#")
         options = dict(parse_qsl(fragment))
@@ -281,13 +258,7 @@ def _keep(temporary: Path, file: File) -> None:
 
 
 def _static(files: Mapping[str, bytes], shown: str) -> Metadata:
-    """Return the static metadata of a source tree, given a few of its files.
-
-    Raises
-    ------
-    UsageError
-        The source tree has no static metadata.
-    """
+    """Return the static metadata of a source tree, given a few of its files."""
     with TemporaryDirectory() as directory:
         for name, content in files.items():
             (directory.root / name).write_bytes(content)

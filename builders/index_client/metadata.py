@@ -45,10 +45,7 @@ _STATIC_SINCE = (2, 2)  # PEP 643
 def read(file: File, local: Path | None, transport: Transport) -> Metadata | None:
     """Read the metadata of a file without running its code; return None if that is impossible.
 
-    Parameters
-    ----------
-    local
-        The file itself if it is on this machine.
+    `local` is the file itself if it is on this machine.
 
     Raises
     ------
@@ -182,10 +179,7 @@ def parse(text: bytes, filename: str, source: str) -> Metadata:
 def from_wheel(path: Path, file: BinaryIO | None = None) -> Metadata:
     """Read the metadata inside a wheel.
 
-    Parameters
-    ----------
-    file
-        The content of the wheel if it is not a local file.
+    `file` is the content of the wheel if it is not a local file.
 
     Raises
     ------

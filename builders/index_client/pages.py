@@ -123,15 +123,8 @@ def cut(content: bytes, content_type: str, url: str, project: str) -> Cut:
 
     Files of other projects, and those with an invalid name or version, are skipped. Wheels for systems other
     than Linux, which are most files of some projects, are skipped as well, but their versions are kept.
-
-    Parameters
-    ----------
-    content_type
-        As the server declares it.
-    url
-        URL of the page.
-    project
-        Normalized name. If it is empty, all files are in one release with an empty version.
+    `content_type` is as the server declares it. `project` is normalized; if it is empty, all files are in one
+    release with an empty version.
 
     Raises
     ------
@@ -181,12 +174,7 @@ def projects(content: bytes, content_type: str) -> list[str]:
 def files(part: bytes, form: Form, url: str, index: str) -> tuple[File, ...]:
     """Return the files in a part of a page, wheels first.
 
-    Parameters
-    ----------
-    url
-        URL of the page; relative links are resolved against it.
-    index
-        The `File.index` of the files.
+    Relative links are resolved against `url`, the URL of the page. `index` is the `File.index` of the files.
     """
     listed = _json_files(part, url, index) if form == "json" else _html_files(part, url, index)
     is_local = url.startswith("file:")
@@ -205,10 +193,7 @@ def wheels_first(file: File) -> tuple[bool, str]:
 def by_version(parts: Iterable[tuple[str, T]], project: str) -> list[tuple[str, list[T]]]:
     """Return the versions of a project, newest first, each with its values.
 
-    Parameters
-    ----------
-    parts
-        File names, each with an arbitrary value.
+    `parts` are file names, each with an arbitrary value.
     """
     by_text: dict[str, list[T]] = {}
     is_ours = lru_cache(maxsize=None)(partial(_is_name, project=project))
@@ -250,10 +235,7 @@ def _is_for_others(ending: str) -> bool:
 def version_in(filename: str, project: str) -> str | None:
     """Return the version in the name of a wheel or sdist; None if the file is not of that project.
 
-    Parameters
-    ----------
-    project
-        Normalized name.
+    `project` is normalized.
 
     Examples
     --------
@@ -379,10 +361,7 @@ def _cut_html(content: bytes, url: str) -> tuple[Form, str, Sequence[tuple[str, 
 def _linked_name(piece: bytes) -> str:
     """Return the name of the linked file, which is usually the text of the link (PEP 503).
 
-    Parameters
-    ----------
-    piece
-        Text that ends with a link, without ``</a>``.
+    `piece` ends with a link, without ``</a>``.
     """
     start = piece.rfind(b">") + 1
     if piece.find(b"/" + piece[start:], 0, start) >= 0:

@@ -119,10 +119,7 @@ NOTHING = StoredPage(Path(), b"", Page(""), 0)
 def write(path: Path, page: Page, releases: list[tuple[str, bytes]]) -> StoredPage:
     """Replace a page in the cache; a damaged file counts as missing, so it is not flushed to disk.
 
-    Parameters
-    ----------
-    releases
-        The versions, newest first, and the part of the page about each.
+    `releases` are the versions, newest first, and the part of the page about each.
     """
     page.versions = [version for version, _ in releases]
     page.sizes = [len(part) for _, part in releases]

@@ -47,10 +47,7 @@ class RequestError(Exception):
 class Transport:
     """Send requests to package indexes; may be used by several threads.
 
-    Parameters
-    ----------
-    indexes
-        URLs whose user and password are used for every file on their host.
+    `indexes` are URLs whose user and password are used for every file on their host.
     """
 
     def __init__(self, indexes: Iterable[str], mirrors: Mapping[str, str]) -> None:
@@ -127,11 +124,7 @@ class Transport:
         """Return a remote file that downloads only the parts that are read.
 
         If the server does not support ranges, the file is downloaded; None if it is too large to download.
-
-        Parameters
-        ----------
-        tail
-            Number of bytes at its end that the first request downloads.
+        `tail` is the number of bytes at its end that the first request downloads.
 
         Raises
         ------

@@ -90,15 +90,7 @@ class BuildScript(msgspec.Struct):
 
 
 def read_script(text: str, file: str) -> BuildScript:
-    """Read a build script.
-
-    Parameters
-    ----------
-    text
-        Its text.
-    file
-        Its path in the source, which is the value of ``__file__``.
-    """
+    """Read a build script. `file` is its path in the source, which is the value of ``__file__``."""
     script = BuildScript(file)
     try:
         tree = ast.parse(text)

@@ -18,17 +18,7 @@ if TYPE_CHECKING:
 
 
 def learn_image(path: Path, catalog: Catalog, today: date) -> LearnedFacts:
-    """Learn from a base image on this machine; inspecting it may start a container.
-
-    Raises
-    ------
-    EnvironmentLacksError
-        The image cannot be read, or no runtime is installed to inspect it.
-    MatrixError
-        The inspection of the image failed; the error names the log.
-    UsageError
-        The file is not an image.
-    """
+    """Learn from a base image on this machine; inspecting it may start a container."""
     facts = inspect_image(find_image(path, image_name(str(path), catalog)))
     row = replace(as_row(facts, catalog), note=f"Read on {today.isoformat()}.")
     parts = {"os": "Linux distribution", "glibc": "glibc", "rocm": "ROCm release", "mpi": "MPI"}

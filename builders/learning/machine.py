@@ -59,19 +59,8 @@ def learn_machine(
 ) -> LearnedFacts:
     """Return the rows of a site for this machine.
 
-    Parameters
-    ----------
-    name
-        Name of the site.
-    images
-        Directories with base images. Inspecting an image may start a container.
-    stated
-        Facts that replace measurements.
-
-    Raises
-    ------
-    UsageError
-        A directory does not exist or contains no image, or the catalog does not have a stated fact.
+    `images` are directories with base images. Inspecting an image may start a container. The `stated` facts
+    replace measurements.
     """
     learned = LearnedFacts()
     machine = _Machine(name, catalog, today, learned.remarks, stated or Stated())

@@ -80,28 +80,8 @@ def read_origin(
 ) -> Origin:
     """Fetch a source, unpack it, and read its facts; none of its code is executed.
 
-    Parameters
-    ----------
-    text
-        A requirement (``NAME``, ``NAME==1.0``), a directory, an sdist, or the URL of a git repository, with a
-        branch, tag or commit after ``@``.
-    version
-        The version of a source that computes it.
-    indexes
-        Where to look for a project.
-    mirrors
-        Maps URL prefixes to their replacement.
-    offline
-        Whether only the cache is used.
-
-    Raises
-    ------
-    UsageError
-        The project, release or directory does not exist, or is not a Python project.
-    SourceError
-        The release has no sdist, or the archive or commit is damaged or missing.
-    EnvironmentLacksError
-        git or the network is missing, or the cache is not writable.
+    `text` is a requirement (``NAME``, ``NAME==1.0``), a directory, an sdist, or the URL of a git repository,
+    with a branch, tag or commit after ``@``. `version` is the version of a source that computes it.
     """
     path = Path(text)
     if is_git(text):
@@ -275,13 +255,7 @@ def _with_metadata(facts: SourceFacts, version: str, metadata: Metadata | None, 
 
 
 def _learned(top: Path, version: str, shown: str) -> SourceFacts:
-    """Return the facts in a source; its name and version must be known.
-
-    Raises
-    ------
-    UsageError
-        The name or the version is computed, or the version is not valid.
-    """
+    """Return the facts in a source; its name and version must be known."""
     if version and not is_version(version):
         raise UsageError(f"{version!r} is not a valid version (PEP 440).")
     facts = learn_source(top)

@@ -58,22 +58,9 @@ def draft_rows(
 ) -> list[Row]:
     """Return the rows of a draft: package, release, requirements, and a recipe for each backend.
 
-    Parameters
-    ----------
-    facts
-        The facts in the source; name and version must be known.
-    pin
-        The source.
-    source
-        Where the facts were read, for the rows.
-    status
-        Status of the requirements: `inferred` if building may change them.
-    on_index
-        Whether the project is on the package index, which then has its requirements.
-    components
-        Everything that a requirement of the catalog may name.
-    date
-        The day on which the source was read.
+    Name and version in the facts must be known. `source` is where the facts were read. `status` is that of
+    the requirements: `inferred` if building may change them. A project that is `on_index` has its
+    requirements there. `components` are everything that a requirement of the catalog may name.
     """
     read = f"Read on {date}; nothing was executed."
     return [
@@ -102,15 +89,7 @@ def draft_rows(
 
 
 def draft_text(rows: list[Row], gaps: Collection[str], origin: str) -> str:
-    """Return the catalog file of a draft.
-
-    Parameters
-    ----------
-    gaps
-        The facts that could not be determined.
-    origin
-        The source of the draft.
-    """
+    """Return the catalog file of a draft. `gaps` are the facts that could not be determined."""
     lines = [MARK, f"# From {origin}."]
     lines += ["# Could not be determined:", *(f"# - {gap}" for gap in gaps)] if gaps else []
     comments = ("".join(letter if letter.isprintable() else " " for letter in line) for line in lines)

@@ -31,11 +31,6 @@ class RemoteWheel(io.RawIOBase):
     fetched
         Bytes that were fetched.
 
-    Parameters
-    ----------
-    url
-        URL of the file.
-
     Raises
     ------
     EnvironmentLacksError

@@ -149,15 +149,7 @@ class SourceFacts(msgspec.Struct, frozen=True, kw_only=True):
 def learn_source(top: Path) -> SourceFacts:
     """Return the facts in a source tree about its build.
 
-    Parameters
-    ----------
-    top
-        The directory with ``pyproject.toml`` or ``setup.py``.
-
-    Raises
-    ------
-    UsageError
-        The directory is not a Python project, or its ``pyproject.toml`` is not valid.
+    `top` is the directory with ``pyproject.toml`` or ``setup.py``.
     """
     if not (top / FILE).is_file() and not (top / "setup.py").is_file():
         msg = f"{top} is not a Python project: it has neither {FILE} nor setup.py."

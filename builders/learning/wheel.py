@@ -69,13 +69,7 @@ _LARGEST_WHEEL = 1 << 34  # bytes; torch for ROCm has 5 GB
 
 
 def learn_wheel(path: Path, catalog: Catalog, today: date) -> LearnedFacts:
-    """Learn from a wheel on this machine.
-
-    Raises
-    ------
-    UsageError
-        The file cannot be read, or is not a wheel.
-    """
+    """Learn from a wheel on this machine."""
     try:
         with WheelReader(path) as wheel:
             contents = _read(path.name, wheel, _selected(wheel))
@@ -91,15 +85,7 @@ def learn_wheel(path: Path, catalog: Catalog, today: date) -> LearnedFacts:
 
 
 def learn_published(file: File, catalog: Catalog, transport: Transport, today: date) -> LearnedFacts:
-    """Learn from a wheel on a server whose SHA-256 is known; only parts of the wheel are fetched.
-
-    Raises
-    ------
-    SourceError
-        The server does not have the wheel, or it is damaged.
-    EnvironmentLacksError
-        The server cannot be reached, or sends no ranges of a file that is too large to be fetched.
-    """
+    """Learn from a wheel on a server whose SHA-256 is known; only parts of the wheel are fetched."""
     try:
         remote = RemoteWheel(transport, file.url)
         with WheelReader(Path(file.name), cast("BinaryIO", io.BufferedReader(remote))) as wheel:
@@ -120,15 +106,6 @@ def learn_url(url: str, catalog: Catalog, transport: Transport, today: date) -> 
     """Learn from the wheel at a URL.
 
     Without a hash (``#sha256=...``) the wheel is downloaded to compute it.
-
-    Raises
-    ------
-    SourceError
-        The server does not have the wheel, or it is damaged.
-    EnvironmentLacksError
-        The server cannot be reached.
-    UsageError
-        The URL does not end in the name of a wheel.
     """
     parts = urlsplit(url)
     name = unquote(parts.path).rpartition("/")[2]
@@ -201,14 +178,7 @@ def learn_contents(
 ) -> LearnedFacts:
     """Return the rows that the content of a wheel states.
 
-    Parameters
-    ----------
-    sha256
-        Hash of the file.
-    size, read
-        Bytes of the file, and how many of them were read; all by default.
-    content
-        What it contains for GPUs.
+    `size` and `read` are the bytes of the file, and how many of them were read; all by default.
     """
     learned = LearnedFacts(size=size, read=size if read is None else read)
     reading = _Reading(contents, sha256, catalog, today, learned.remarks)

@@ -220,11 +220,6 @@ class Probe:
         Variables in addition to the runtime's own.
     variables
         Variables that programs need: those that the environment does not set get these values.
-
-    Raises
-    ------
-    UsageError
-        The command cannot be split into words.
     """
 
     def __init__(
@@ -249,20 +244,8 @@ class Probe:
     ) -> EnvironmentReply:
         """Return the content of the environment, and the libraries that load when modules are imported.
 
-        Parameters
-        ----------
-        files
-            By normalized name, the distributions whose files are compared with their hashes: paths with
-            hashes as in RECORD. RECORD of the installed distribution is used if there are none.
-
-        Raises
-        ------
-        CommandError
-            Python did not start; the error names the log.
-        MatrixError
-            The reply is damaged.
-        UsageError
-            The command that the user named does not start a Python.
+        `files` has, by normalized name, the distributions whose files are compared with their hashes: paths
+        with hashes as in RECORD. RECORD of the installed distribution is used if there are none.
         """
         question = {
             "modules": list(modules),
@@ -287,10 +270,7 @@ class Probe:
     def ask_contents(self, skipped: Iterable[str]) -> ContentsReply:
         """Write the objects of distributions that may be for GPUs into wheels in the directory of the probe.
 
-        Parameters
-        ----------
-        skipped
-            Normalized names of distributions that are not written.
+        `skipped` are normalized names.
         """
         return self._ask({"skipped": sorted(skipped)}, ContentsReply)
 
@@ -338,21 +318,8 @@ def ask(
 ) -> _Reply:
     """Run the script in an environment and return its reply.
 
-    Parameters
-    ----------
-    python
-        The command that starts the environment's Python.
-    folder
-        A directory for the script, which must be writable in the view: the script removes itself.
-    what
-        What the program does, as the beginning of a sentence.
-
-    Raises
-    ------
-    CommandError
-        The script did not run to its end; the error names the log.
-    MatrixError
-        The reply is missing or damaged.
+    `folder` must be writable in the view: the script removes itself. `what` is what the program does, as the
+    beginning of a sentence.
     """
     script, nonce, start = folder / _SCRIPT, secrets.token_hex(), log_size(log)
     script.write_text(probe_script(question, nonce), encoding="utf-8")
@@ -372,11 +339,8 @@ def probe_script(question: Mapping[str, Any], nonce: str) -> str:
 def wheel_question(recipe: Recipe, lent: str = "") -> dict[str, Any]:
     """Return the question about a wheel that was built by this recipe.
 
-    Parameters
-    ----------
-    lent
-        Directory of the build requirements, which the environment lends to the wheel: many of them are run
-        requirements as well. The reply lists those that the wheel used.
+    `lent` is the directory of the build requirements, which the environment lends to the wheel: many of them
+    are run requirements as well. The reply lists those that the wheel used.
     """
     return {
         "distribution": recipe.package,
@@ -389,13 +353,7 @@ def wheel_question(recipe: Recipe, lent: str = "") -> dict[str, Any]:
 
 
 def parse_reply(output: str, nonce: str, kind: type[_Reply]) -> _Reply:
-    """Parse the output of the script, ignoring every line that does not begin with the mark and the nonce.
-
-    Raises
-    ------
-    MatrixError
-        The reply is missing or damaged.
-    """
+    """Parse the output of the script, ignoring every line that does not begin with the mark and the nonce."""
     lines, mark = output.splitlines(), f"{MARK}{nonce} "
     for line in lines:
         if line.startswith(mark):
@@ -412,12 +370,8 @@ def parse_reply(output: str, nonce: str, kind: type[_Reply]) -> _Reply:
 def user_packages(base: Path, minor: str) -> dict[str, str]:
     """Return the version of each distribution that ``pip install --user`` has installed.
 
-    Parameters
-    ----------
-    base
-        ``~/.local``, or the value of ``PYTHONUSERBASE``.
-    minor
-        Version of the Python, such as ``3.12``.
+    `base` is ``~/.local``, or the value of ``PYTHONUSERBASE``; `minor` is the version of the Python, such as
+    ``3.12``.
     """
     folder = base / "lib" / f"python{minor}" / "site-packages"
     if not folder.is_dir():

@@ -32,18 +32,8 @@ def judge_contents(
     """Report the distributions that require CUDA, or do not fit the target of the lock.
 
     Those that the facts of the catalog describe are not read, and those that are for CUDA by their name are
-    findings already. The others are read completely.
-
-    Parameters
-    ----------
-    folder
-        The directory of the probe.
-    reply
-        The reply about the whole environment.
-    lock
-        The lock; without it, only the need of CUDA can be judged.
-    exclude
-        Called with a distribution of the lock that does not fit, and with the evidence.
+    findings already. The others are read completely. Without a lock, only the need of CUDA can be judged.
+    `exclude` is called with a distribution of the lock that does not fit, and with the evidence.
     """
     if lock is not None and (lock.target.backend != "rocm" or lock.request.no_content_check):
         return

@@ -43,18 +43,10 @@ def judge_environment(
 ) -> list[Finding]:
     """Compare the reply about an environment with a lock.
 
-    Parameters
-    ----------
-    lock
-        The lock; None skips the checks that compare with a lock.
-    user_packages
-        The version of each distribution that the user installed for this Python with ``pip install --user``.
-    need_gpu
-        Whether a GPU must be visible, as in a job on a GPU node.
-    rebuild
-        How to recreate the environment.
-    in_index
-        Normalized names of the distributions whose files were compared with a wheel of the index.
+    Without a lock, the checks that compare with it are skipped. `user_packages` has the version of each
+    distribution that the user installed for this Python with ``pip install --user``. `need_gpu` is for a job
+    on a GPU node. `rebuild` is how to recreate the environment. `in_index` has the normalized names of the
+    distributions whose files were compared with a wheel of the index.
     """
     installed = {normalize_name(dist.name): dist.version for dist in reversed(reply.distributions)}
     return [
@@ -75,10 +67,7 @@ def judge_variables(
 ) -> Iterator[Finding]:
     """Report variables that must be set but are not, and those that must be unset.
 
-    Parameters
-    ----------
-    required
-        Names of the variables without which a built package cannot be imported.
+    `required` has names of the variables without which a built package cannot be imported.
     """
     for row in variables:
         evidence = {"variable": row.name, "source": row.source}

@@ -45,13 +45,7 @@ class Job(msgspec.Struct, frozen=True):
 
 
 def job_script(job: Job) -> str:
-    """Return the script of a job.
-
-    Raises
-    ------
-    UsageError
-        A value is not valid for sbatch.
-    """
+    """Return the script of a job."""
     options = {
         "job-name": job.name,
         "partition": job.partition,
@@ -101,11 +95,6 @@ def partition_for(catalog: Catalog, site: str, hours: float) -> str:
     """Return the GPU partition of a site with the lowest sufficient time limit: its jobs start first.
 
     A partition without a known limit is returned if no other is sufficient.
-
-    Raises
-    ------
-    UsageError
-        The catalog has no GPU partition of the site with a sufficient limit.
     """
     rows = [row for row in catalog.partition.values() if row.site == site and row.backend == "rocm"]
     sufficient = [row for row in rows if not row.max_hours or row.max_hours >= hours]
@@ -143,17 +132,7 @@ def hours_of(time: str) -> float:
 
 
 def submit(script: Path, log: Path, *options: str) -> str:
-    """Submit a script, with additional options for sbatch, and return the job number.
-
-    Raises
-    ------
-    CommandError
-        Slurm rejected the script; the error has Slurm's message.
-    EnvironmentLacksError
-        sbatch is not installed.
-    MatrixError
-        sbatch printed no job number.
-    """
+    """Submit a script, with additional options for sbatch, and return the job number."""
     if not shutil.which("sbatch"):
         msg = f"sbatch is not on PATH, so nothing was submitted. The script is {script}."
         raise EnvironmentLacksError(msg, hint=f"Run `sbatch {script}` on a login node of the cluster.")

@@ -35,17 +35,9 @@ _READ_LOG = "Read the build's log."
 def judge_wheel(reply: WheelReply, recipe: Recipe, rebuild: str = "") -> list[Finding]:
     """Compare the reply about a wheel with the promises of its recipe.
 
-    Parameters
-    ----------
-    rebuild
-        How to recreate the environment, if the wheel will run in this environment and only the GPU may be
-        missing. Empty for the environment of a build, where a fix starts with the build's log.
-
-    Returns
-    -------
-    list of Finding
-        ``error`` for a broken promise, ``warning`` for a promise that could not be judged, ``info`` for a
-        promise that was kept.
+    `rebuild` is how to recreate the environment, if the wheel will run in this environment and only the GPU
+    may be missing. It is empty for the environment of a build, where a fix starts with the build's log. A
+    broken promise is an ``error``, one that could not be judged a ``warning``, one that was kept an ``info``.
     """
     if reply.distribution is None:
         message = f"{recipe.package} is not installed in the environment that was probed."

@@ -52,22 +52,7 @@ class AppliedRecipe(msgspec.Struct, frozen=True):
 def apply_recipe(task: Task, *, jobs: int = 1, prefix_map: Mapping[str, str] | None = None) -> AppliedRecipe:
     """Return all settings of a build, so that the wheel does not depend on the build machine.
 
-    Parameters
-    ----------
-    task
-        What to build, and where.
-    jobs
-        Number of compile jobs that may run in parallel.
-    prefix_map
-        Maps directories of this build to the names that replace them in compiled files.
-
-    Raises
-    ------
-    MatrixError
-        The recipe does not support the request: several GPU architectures where it accepts one, features
-        where it accepts none, a C++ standard that is older than the headers of torch need.
-    EnvironmentLacksError
-        No compiler of the build host supports the C++ standard.
+    `prefix_map` maps directories of this build to the names that replace them in compiled files.
     """
     recipe, host = task.recipe, task.build_host
     _check_request(task)

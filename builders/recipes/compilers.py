@@ -43,19 +43,8 @@ def choose_compilers(compilers: Sequence[Compiler], cxx_standard: str) -> HostCo
     """Choose the host compilers of a build.
 
     Of the compilers that support the C++ standard, choose the first of: ``g++``, the newest ``g++-N``,
-    ``c++``, ``clang++``. LUMI's SUSE images have ``g++`` 7 and ``g++-12``.
-
-    Parameters
-    ----------
-    compilers
-        The compilers of the runtime, C and C++.
-    cxx_standard
-        The required standard, such as ``17``; empty if any will do.
-
-    Raises
-    ------
-    EnvironmentLacksError
-        No C++ compiler supports the standard.
+    ``c++``, ``clang++``. LUMI's SUSE images have ``g++`` 7 and ``g++-12``. `cxx_standard` is the required
+    standard, such as ``17``; empty if any will do.
     """
     suitable = [
         compiler for compiler in compilers if _CXX.match(compiler.name) and _supports(compiler, cxx_standard)

@@ -19,21 +19,7 @@ from resolver.versions import satisfies
 def with_ops(recipe: Recipe, names: Sequence[str], version: str) -> Recipe:
     """Return the recipe that compiles these ops and no others.
 
-    Parameters
-    ----------
-    recipe
-        The recipe of the catalog.
-    names
-        The ops, as the package names them (``fused_adam``); at least one.
-    version
-        The release to build.
-
-    Raises
-    ------
-    MatrixError
-        The package has no ops to choose from.
-    UsageError
-        An op is unknown, this release cannot build it, or no op has GPU code although the backend is ROCm.
+    `names` are the ops, as the package names them (``fused_adam``); at least one.
     """
     if not recipe.ops:
         msg = f"{recipe.package} {version} has no ops to choose from."
@@ -92,21 +78,7 @@ def _ops_environment(recipe: Recipe, chosen: Iterable[Op]) -> dict[str, str]:
 def check_source(recipe: Recipe, source: Path, title: str, others: Iterable[Recipe] = ()) -> None:
     """Check that a source supports the flags of its recipe and contains the files that the recipe compiles.
 
-    Parameters
-    ----------
-    recipe
-        The recipe to build the source with.
-    source
-        The unpacked source tree.
-    title
-        Name and version, for messages.
-    others
-        Other recipes of the package, to name a recipe that fits.
-
-    Raises
-    ------
-    MatrixError
-        The source would ignore the flags, or files are missing.
+    `others` are other recipes of the package, to name a recipe that fits.
     """
     problems = list(_mismatches(recipe, source))
     if not problems:

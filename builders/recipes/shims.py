@@ -83,14 +83,7 @@ def compiler_shim(compiler: Compiler, cpu: str) -> str:
     """Return a shim for a host compiler that replaces ``-march=native`` with a chosen CPU.
 
     DeepSpeed always compiles host ops with ``-march=native`` and with the vector width of the build machine;
-    the shim changes both.
-
-    Parameters
-    ----------
-    compiler
-        The compiler that the shim calls.
-    cpu
-        The value for ``-march``, such as ``znver3``.
+    the shim changes both. `cpu` is the value for ``-march``, such as ``znver3``.
     """
     width = "__AVX512__" if cpu in _AVX512 else "__SCALAR__" if cpu in _NO_AVX2 else "__AVX256__"
     wide = "" if width == "__AVX512__" else f"    -D__AVX512__) word=-D{width} ;;\n"

@@ -28,11 +28,6 @@ _MOST_ROUNDS = 50
 def read_document(text: str, name: str) -> Document:
     """Parse a file of either kind. Its name determines the kind, or else its content.
 
-    Raises
-    ------
-    UsageError
-        A conda environment file cannot be parsed.
-
     Examples
     --------
     >>> read_document("torch==2.9.1", "requirements.txt").kind

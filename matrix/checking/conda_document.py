@@ -138,24 +138,12 @@ def _join_sections(dependencies: CommentedSeq, sections: Sequence[int]) -> None:
 
 
 def read_conda(text: str, name: str) -> CondaDocument:
-    """Parse a conda environment file.
-
-    Raises
-    ------
-    UsageError
-        The file cannot be parsed.
-    """
+    """Parse a conda environment file."""
     return _CondaReader(text, name).read()
 
 
 def read_tree(yaml: YAML, text: str, name: str) -> object:
-    """Parse YAML.
-
-    Raises
-    ------
-    UsageError
-        The text is not YAML.
-    """
+    """Parse YAML."""
     try:
         return yaml.load(text)
     except MarkedYAMLError as error:

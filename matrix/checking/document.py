@@ -75,14 +75,8 @@ def finding(
 ) -> Finding:
     """Return a finding about an entry of the file.
 
-    Parameters
-    ----------
-    rule
-        A key of `RULES`.
-    corrected
-        Lines that replace the entry; a line that starts with ``#`` comments it out.
-    fixable
-        Whether `corrected` is the only sensible correction, so that ``--fix`` may write it.
+    `rule` is a key of `RULES`. The lines `corrected` replace the entry; a line that starts with ``#``
+    comments it out. With `fixable`, they are the only sensible correction, so that ``--fix`` may write them.
     """
     corrected = tuple(corrected)
     # An item of a list in flow style, [a, b], cannot be commented out.
@@ -158,13 +152,7 @@ class Document(msgspec.Struct, kw_only=True):
 
 
 def read_file(path: Path, *, pipes: bool = True) -> str:
-    """Read a file to check.
-
-    Raises
-    ------
-    UsageError
-        The file is missing, too large, empty or not text.
-    """
+    """Read a file to check."""
     text = read_text(path, hint=HINT, largest=LARGEST, pipes=pipes)
     if not text.strip():
         msg = f"{path} is empty."

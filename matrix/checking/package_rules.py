@@ -70,13 +70,7 @@ def rocm_of(label: str) -> str:
 
 
 class Indexes:
-    """The indexes of a file, and the packages that pip must or must not build.
-
-    Parameters
-    ----------
-    document
-        The file.
-    """
+    """The indexes of a file, and the packages that pip must or must not build."""
 
     def __init__(self, document: Document) -> None:
         self.torch: dict[str, Entry] = {}

@@ -55,13 +55,7 @@ class _Options(NamedTuple):
 
 
 class PipLine(msgspec.Struct, frozen=True, dict=True):
-    """One line as pip reads it.
-
-    Parameters
-    ----------
-    text
-        The line without comment and surrounding spaces.
-    """
+    """One line as pip reads it. `text` is the line without comment and surrounding spaces."""
 
     text: str
 

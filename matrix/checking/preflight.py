@@ -74,17 +74,7 @@ SKIPPED = Preflight(outcome="not-run", text="Skipped, as requested with --no-pre
 
 
 def preflight(document: Document, expected: Expected, *, seconds: float) -> Preflight:
-    """Check with pip whether the file can be installed.
-
-    Parameters
-    ----------
-    document
-        The file.
-    expected
-        The target that the file is checked against.
-    seconds
-        Time limit for pip.
-    """
+    """Check with pip whether the file can be installed. `seconds` is the time limit for pip."""
     if any(finding.id in _UNREADABLE_BY_CONDA for finding in document.findings):
         return _not_run("conda stops before it starts pip")
     left_out = tuple(entry.line for entry in document.entries if _builds(entry))
@@ -204,15 +194,7 @@ def _environment(expected: Expected) -> dict[str, str]:
 
 
 def _failed(output: str, details: str, code: int, expected: Expected) -> Preflight:
-    """Explain a failure of pip.
-
-    Parameters
-    ----------
-    output
-        The output of pip.
-    details
-        pip's log, which contains the URLs that it could not read.
-    """
+    """Explain a failure of pip. `details` is pip's log, which contains the URLs that it could not read."""
     output = "\n".join(
         line.rstrip() for line in output.splitlines() if line.strip() and not _NOISE.match(line)
     )

@@ -75,13 +75,7 @@ def released_with(row: Torch, name: str) -> str:
 def expect_request(
     request: Request, catalog: Catalog, consumer: Consumer, index: Path = INDEX_DIRECTORY
 ) -> Expected:
-    """Return the versions that fit a target.
-
-    Raises
-    ------
-    UsageError
-        The catalog does not have the driver, image or GPU architecture.
-    """
+    """Return the versions that fit a target."""
     target = request.target
     check_target(catalog, target)
     rocm, exact, because = _supported_rocm(request, catalog)

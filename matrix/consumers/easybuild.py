@@ -83,13 +83,7 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
 
 
 def _checked(lines: list[str]) -> list[str]:
-    """Return lines that neither Python, EasyBuild's templates nor the shell's here-document would change.
-
-    Raises
-    ------
-    UsageError
-        A line has a character that one of them interprets, or would end the here-document.
-    """
+    """Return lines that neither Python, EasyBuild's templates nor the shell's here-document would change."""
     for line in lines:
         if line == "EOF" or not line.isprintable() or any(text in line for text in _INTERPRETED):
             msg = f"EasyBuild or the shell would change this line: {printable(line)}"

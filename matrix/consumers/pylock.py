@@ -58,15 +58,7 @@ _INCOMPLETE = (
 
 
 def _emit(installation: Installation, layout: Layout) -> list[File]:
-    """Return ``pylock.toml``, validated.
-
-    Raises
-    ------
-    UsageError
-        Installers do not accept a lock of this name.
-    MatrixError
-        The index lacks a wheel, or a published wheel is not found or has no hash.
-    """
+    """Return ``pylock.toml``, validated."""
     import tomli_w
 
     if not is_valid_pylock_path(Path(layout.main)):

@@ -57,12 +57,7 @@ class Page(msgspec.Struct):
 class Client:
     """Fetch pages through a cache.
 
-    Parameters
-    ----------
-    cache
-        Directory of the cached pages.
-    mirrors
-        Maps URL prefixes to their replacement; the longest match takes precedence.
+    `mirrors` maps URL prefixes to their replacement; the longest match takes precedence.
 
     Attributes
     ----------
@@ -136,13 +131,7 @@ class Client:
         return page.text
 
     def projects(self, index: str, *, missing_ok: bool = False) -> list[str]:
-        """Return the names of the projects on a package index.
-
-        Raises
-        ------
-        EnvironmentLacksError
-            The index cannot be reached, or does not exist.
-        """
+        """Return the names of the projects on a package index."""
         page = self.get(f"{index.rstrip('/')}/", pages.ACCEPT)
         if page is None and not missing_ok:
             raise EnvironmentLacksError(f"{index} does not exist.")
@@ -152,13 +141,7 @@ class Client:
             raise EnvironmentLacksError(f"{index} is not a package index: {error}.") from None
 
     def releases(self, index: str, project: str) -> Releases | None:
-        """Fetch the page of a project on a package index; return None if the index does not have it.
-
-        Raises
-        ------
-        EnvironmentLacksError
-            The index cannot be reached, or the reply is not a page of a package index.
-        """
+        """Fetch the page of a project on a package index; return None if the index does not have it."""
         page = self.get(f"{index.rstrip('/')}/{project}/", pages.ACCEPT)
         if page is None:
             return None

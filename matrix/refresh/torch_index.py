@@ -179,13 +179,7 @@ def _with_label(torch: str, companion: str) -> str:
 
 
 def requirements_of(wheel: File, client: Client) -> list[Requirement]:
-    """Return the requirements in a wheel's metadata file; empty if the file is missing or invalid.
-
-    Raises
-    ------
-    EnvironmentLacksError
-        The index cannot be reached, or replied with an error.
-    """
+    """Return the requirements in a wheel's metadata file; empty if the file is missing or invalid."""
     if not wheel.has_metadata:
         return []
     page = client.get(f"{wheel.url}.metadata")

@@ -52,25 +52,8 @@ def fetch_update(
 ) -> CatalogUpdate:
     """Fetch the pages of public sources and return the facts that the catalog lacks.
 
-    Parameters
-    ----------
-    sources
-        Some of `SOURCES`.
-    packages
-        Names of the packages to look up on the package index.
-    index
-        URL of the package index.
-    mirrors
-        Maps URL prefixes to their replacement.
-    today
-        The day on which wheels are read.
-
-    Raises
-    ------
-    UsageError
-        The catalog does not have one of the packages.
-    EnvironmentLacksError
-        No source could be read.
+    `sources` are some of `SOURCES`; `index` is the URL of the package index. `today` is the day on which
+    wheels are read.
     """
     from builders.index_client.transport import Transport
     from builders.learning.wheel import learn_published
@@ -121,14 +104,8 @@ def fetch_update(
 class Draft:
     """The new text of a file of facts.
 
-    Parameters
-    ----------
-    path
-        The file; it may not exist yet.
-    overlays
-        The files and directories of facts that are in use.
-    header
-        Comment at the top of a new file.
+    The file may not exist yet; `header` is the comment at the top of a new file. `overlays` are the files and
+    directories of facts that are in use.
     """
 
     def __init__(self, path: Path, overlays: Sequence[Path], *, header: str = _HEADER) -> None:
@@ -189,13 +166,7 @@ class Draft:
         return "\n".join(difflib.unified_diff(before, after, old, str(self.path), lineterm="", n=2))
 
     def write(self) -> bool:
-        """Write the file if its text changed; return whether it did.
-
-        Raises
-        ------
-        UsageError
-            Another process changed the file.
-        """
+        """Write the file if its text changed; return whether it did."""
         if self.after == self.before:
             return False
         with exclusive_lock(cache_root() / "refresh" / "writing.lock"):
@@ -216,13 +187,7 @@ def with_rows(text: str, rows: Iterable[schema.Row], *, header: str = _HEADER) -
 
 
 def side_at(site: str, catalog: Catalog, today: date) -> Side:
-    """Return a catalog with a request for torch at a site.
-
-    Raises
-    ------
-    UsageError
-        The catalog does not have the site, or its driver on that day.
-    """
+    """Return a catalog with a request for torch at a site."""
     settings = Settings(site=site, requirements=["torch"])
     return Side(catalog, make_request(settings, catalog, today, Inputs()))
 

@@ -35,22 +35,9 @@ def compile_problem(
 ) -> Problem:
     """Compile a request and the catalog to a problem.
 
-    Parameters
-    ----------
-    catalog, request
-        The facts and the request.
-    also
-        Distributions of the catalog that distributions outside it may require.
-    keep
-        Version and variant (`Candidate.key`) to prefer, by component.
-    open_world
-        Whether names that are not in the catalog are resolved from indexes, instead of being an error.
-
-    Raises
-    ------
-    UsageError
-        The request names a component, version or image that is not in the catalog, or a day on which the
-        site's kernel driver is not known.
+    `also` has distributions of the catalog that distributions outside it may require; `keep` has the version
+    and variant (`Candidate.key`) to prefer, by component. With `open_world`, names that are not in the
+    catalog are resolved from indexes, instead of being an error.
     """
     return start_problem(catalog, request, also=also, keep=keep, open_world=open_world).problem()
 
@@ -96,15 +83,6 @@ def subproblem(problem: Problem, catalog: Catalog, backend: Backend, names: Coll
 
     A table solves the same request for many packages, so their problem is compiled only once. Torch
     wheels of another backend may stay among the candidates; no solution contains them.
-
-    Parameters
-    ----------
-    problem
-        A problem compiled for these packages and others.
-    catalog, backend
-        The catalog and the backend that it was compiled for.
-    names
-        The packages.
     """
     reached = reachable(catalog, backend, names)
     foreign = {name for name in problem.variables if name in {*catalog.package, *PAIRED_WITH_TORCH}} - reached

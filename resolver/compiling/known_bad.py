@@ -50,15 +50,7 @@ def concerning(catalog: Catalog, target: Target) -> list[schema.KnownBad]:
 
 
 def known_bad_warnings(catalog: Catalog, target: Target, versions: Mapping[str, str]) -> list[str]:
-    """Return warnings about the known-bad combinations in a resolution.
-
-    Parameters
-    ----------
-    catalog, target
-        The facts and the target.
-    versions
-        The chosen version of each component.
-    """
+    """Return warnings about the known-bad combinations in a resolution."""
     return [
         f"{_spelled(row)}: {row.problem} ({row.source})."
         for row in concerning(catalog, target)

@@ -24,13 +24,7 @@ _LABEL = re.compile(r"rocm(?P<rocm>\d+\.\d+)|(?P<other>cpu|cu\d)")
 
 
 def compile_preinstalled(builder: ProblemBuilder) -> None:
-    """Add the demands that keep the installed versions.
-
-    Raises
-    ------
-    UsageError
-        The installed Python or ROCm is not in the catalog, or the target has no base image.
-    """
+    """Add the demands that keep the installed versions."""
     preinstalled = builder.request.preinstalled
     if preinstalled is None:
         return

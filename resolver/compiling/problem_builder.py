@@ -51,11 +51,6 @@ class ProblemBuilder:
         The site's advice, by component; empty if the request does not follow its advice.
     open_world
         Whether distributions outside the catalog are resolved against indexes.
-
-    Parameters
-    ----------
-    providers
-        Providers besides the catalog.
     """
 
     def __init__(
@@ -351,11 +346,6 @@ def window_of(catalog: Catalog, request: Request) -> schema.Window | None:
     """Return the site's driver window for the target's day.
 
     Return None if the site has no GPU driver, or if the request names the driver.
-
-    Raises
-    ------
-    UsageError
-        The site's driver of that day is not known.
     """
     target = request.target
     if target.driver:

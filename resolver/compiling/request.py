@@ -35,13 +35,7 @@ NEEDS_PYTHON = "distributions need Python"
 
 
 def compile_request(builder: ProblemBuilder) -> None:
-    """Add the demands of the target and of the request.
-
-    Raises
-    ------
-    UsageError
-        A requirement names a component or a version that is not in the catalog.
-    """
+    """Add the demands of the target and of the request."""
     target = builder.target
     text = f"the backend is {target.backend}"
     builder.demand_requested("backend", version_in([target.backend]), text, of_target=True)
@@ -213,11 +207,6 @@ def _allowed(
 
     If no name in brackets is a variant or similar to one, the names are extras, which only an open world can
     resolve.
-
-    Raises
-    ------
-    UsageError
-        The requirement names several variants, or a variant that no release has.
     """
     if requirement.name == "python" and requirement.specifier is not None:
         return _allows_python(requirement.specifier)

@@ -31,17 +31,7 @@ __all__ = [
 def consequences(before: Side, after: Side, holdings: Iterable[Holding] = ()) -> list[Consequence]:
     """Return the consequences of a change for the table, the proven sets and the holdings.
 
-    Parameters
-    ----------
-    before, after
-        The two sides. Their requests have the same requirements and the same backend.
-    holdings
-        Locks and wheels to judge on both sides. Proven sets are always judged.
-
-    Raises
-    ------
-    UsageError
-        A request names something that is not in its catalog, or the driver of its day is not known.
+    Both requests have the same requirements and the same backend. Proven sets are always judged.
 
     Examples
     --------

@@ -235,13 +235,7 @@ def _with_limits_only(request: Request) -> Request:
 
 
 def between_locks(before: tuple[Side, Resolution], after: tuple[Side, Resolution]) -> list[Consequence]:
-    """Return the differences between the picks of two locks, with the facts that are the reason.
-
-    Parameters
-    ----------
-    before, after
-        Each lock with its facts and its request.
-    """
+    """Return the differences between the picks of two locks, with the facts that are the reason."""
     sides, locks = [before[0], after[0]], [before[1], after[1]]
     names = {pick.name: None for lock in reversed(locks) for pick in lock.picks}
     sessions = [

@@ -28,14 +28,8 @@ ROW = "the comparison"
 class Question:
     """Demands on a problem, and whether all of them can be met.
 
-    Parameters
-    ----------
-    session, demands
-        The problem and the demands on it.
-    pins
-        More demands, by component: version and variant (`Candidate.key`), a version, a specifier, or `ANY`.
-    holder, source
-        The thing with these versions, as the beginning of a sentence, and the source of this statement.
+    `pins` are more demands, by component: version and variant (`Candidate.key`), a version, a specifier, or
+    `ANY`. `holder` is the thing with these versions, as the beginning of a sentence.
     """
 
     def __init__(

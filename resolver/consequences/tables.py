@@ -212,14 +212,7 @@ class TableDiff:
     ) -> None:
         """Add a thing that is possible on one side only, with the reason why it is impossible on the other.
 
-        Parameters
-        ----------
-        kind, name, row_keys
-            The consequence to add.
-        row_key, column, pins
-            The question.
-        state, otherwise
-            The state on the side on which it is possible, and on the other side.
+        `state` is the state on the side on which it is possible, `otherwise` that on the other side.
         """
         questions = [
             side.question(row_key, column, pins) if not column or column in side.columns else None

@@ -38,21 +38,7 @@ _SET_BY_READER = {"from-file", "from-line"}
 
 
 def read_file(path: Path, text: str | None = None) -> schema.CatalogFile:
-    """Read and validate one catalog file.
-
-    Parameters
-    ----------
-    path
-        The file.
-    text
-        Text to read instead of the content of the file.
-
-    Raises
-    ------
-    CatalogError
-        The file or one of its rows is invalid. The message names the file, the row, the key and, if
-        it is known, the line.
-    """
+    """Read and validate one catalog file. `text` is read instead of the content of the file."""
     shown = schema.displayed(str(path))
     if text is None:
         text = read_text(path, error=CatalogError, largest=_LARGEST_FILE, mark=False)
@@ -218,24 +204,9 @@ def read_layers(
 ) -> tuple[list[Layer], list[Path]]:
     """Read groups of files; each group is a layer above the previous group.
 
-    A file that is included becomes a separate layer below the group of the file that includes it.
-
-    Parameters
-    ----------
-    groups
-        Resolved paths of the files, lowest layer first.
-    overrides
-        By path, text to read instead of the content of a file.
-
-    Returns
-    -------
-    tuple
-        The layers, lowest first, and all files that were read, each once.
-
-    Raises
-    ------
-    CatalogError
-        A file cannot be read, or includes itself.
+    A file that is included becomes a separate layer below the group of the file that includes it. The groups
+    have resolved paths, lowest layer first; `overrides` has, by path, text to read instead of the content of
+    a file. Return the layers, lowest first, and all files that were read, each once.
     """
     layers: list[Layer] = []
     seen: dict[Path, None] = {}
@@ -262,13 +233,7 @@ def read_layers(
 
 
 def merge(layers: Iterable[Layer]) -> schema.CatalogFile:
-    """Merge layers into one set of rows.
-
-    Raises
-    ------
-    CatalogError
-        Two rows of one layer contradict each other, or a row occurs twice.
-    """
+    """Merge layers into one set of rows."""
     merged: dict[str, dict[tuple[object, ...], list[schema.Row]]] = {kind: {} for kind in schema.KINDS}
     for layer in layers:
         for kind in schema.KINDS:

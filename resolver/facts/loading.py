@@ -42,11 +42,6 @@ def load(
         A directory to read instead of the shipped files, such as the files of another version of matrix.
     cache
         Directory of the compiled form, which is used as long as no file changed.
-
-    Raises
-    ------
-    CatalogError
-        A file is missing or invalid, or two rows contradict each other.
     """
     groups = [overlay_files(shipped) if shipped else shipped_files(), *map(overlay_files, overlays)]
     rows = _read_compiled(cache, groups) if cache else None
@@ -63,22 +58,7 @@ def load_uncached(
 ) -> tuple[Catalog, schema.CatalogFile, list[Path]]:
     """Read and validate layers of files without the compiled form.
 
-    Parameters
-    ----------
-    groups
-        Resolved paths of the files, lowest layer first.
-    overrides
-        By path, text to read instead of the content of a file.
-
-    Returns
-    -------
-    tuple
-        The catalog, its rows, and all files that were read.
-
-    Raises
-    ------
-    CatalogError
-        As for `load`.
+    The arguments are those of `read_layers`. Return the catalog, its rows, and all files that were read.
     """
     from resolver.facts.catalog_files import merge, read_layers
     from resolver.facts.validate import check_references
@@ -96,13 +76,7 @@ def shipped_files() -> list[str]:
 
 
 def overlay_files(overlay: Path | str) -> list[str]:
-    """Return the resolved files of an overlay, which together are one layer.
-
-    Raises
-    ------
-    CatalogError
-        A directory contains no catalog file.
-    """
+    """Return the resolved files of an overlay, which together are one layer."""
     path = os.path.realpath(overlay)
     if not os.path.isdir(path):
         return [path]

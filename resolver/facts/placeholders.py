@@ -67,12 +67,7 @@ def placeholder_error(text: str) -> str:
 def fill(text: str, value: Callable[[str, str], str]) -> str:
     """Replace the placeholders of a text.
 
-    Parameters
-    ----------
-    text
-        A text with valid placeholders.
-    value
-        Returns the replacement for a name and a form.
+    `value` returns the replacement for a name and a form.
 
     Examples
     --------

@@ -223,13 +223,7 @@ def _(row: schema.KnownBad) -> Iterator[tuple[str, str]]:
 
 
 def check_references(catalog: Catalog) -> None:
-    """Check that every row that others refer to exists, and that rows do not contradict each other.
-
-    Raises
-    ------
-    CatalogError
-        A check failed; the message contains file and line of the row, the hint the closest existing name.
-    """
+    """Check that every row that others refer to exists, and that rows do not contradict each other."""
     for site_image in catalog.site_image.values():
         _check_exists(site_image, "image", site_image.image, catalog.image)
         _check_exists(site_image, "site", site_image.site, catalog.site)

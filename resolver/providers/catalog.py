@@ -16,13 +16,7 @@ if TYPE_CHECKING:
 
 
 class CatalogProvider:
-    """The releases of the catalog as candidates, and its rows as requirements.
-
-    Parameters
-    ----------
-    catalog, request
-        The facts and the request.
-    """
+    """The releases of the catalog as candidates, and its rows as requirements."""
 
     def __init__(self, catalog: Catalog, request: Request) -> None:
         self._catalog = catalog

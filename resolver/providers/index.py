@@ -34,14 +34,7 @@ class Offered(NamedTuple):
 class IndexProvider:
     """Releases of indexes as candidates, and their metadata as requirements.
 
-    Parameters
-    ----------
-    indexes
-        The package indexes.
-    catalog, request
-        The facts and the request.
-    applies
-        Returns whether a marker applies to any Python of the request.
+    `applies` returns whether a marker applies to any Python of the request.
     """
 
     def __init__(
@@ -63,12 +56,8 @@ class IndexProvider:
     def candidates(self, name: str, torches: Iterable[Candidate] = ()) -> Sequence[Release] | None:
         """Return the releases of a project, newest first; None if no index has it.
 
-        Parameters
-        ----------
-        name
-            The project.
-        torches
-            The candidates of torch, the most preferred first: ROCm as packages is on their indexes only.
+        `torches` are the candidates of torch, the most preferred first: ROCm as packages is on their indexes
+        only.
         """
         installed, url = self._installed.get(name), self.url(name)
         if url and not installed:
@@ -86,12 +75,8 @@ class IndexProvider:
     def requirements(self, files: Sequence[File], *, is_built: bool = False) -> Metadata | None:
         """Return the metadata of a release; None if it cannot be read without running code.
 
-        Parameters
-        ----------
-        files
-            The files of the release that may be installed, the best first.
-        is_built
-            Whether the release is built by a recipe, so that metadata which a build may change is enough.
+        The best of the files is the first. If a recipe builds the release, metadata which a build may change
+        is enough.
         """
         known = next((self._metadata[file.url] for file in files if file.url in self._metadata), None)
         if known is None:
@@ -147,13 +132,7 @@ class IndexProvider:
         return ()
 
     def url(self, name: str) -> str:
-        """Return the URL of the direct reference that the request has for a name, if any.
-
-        Raises
-        ------
-        UsageError
-            The request has several URLs for the name.
-        """
+        """Return the URL of the direct reference that the request has for a name, if any."""
         direct = [
             requirement
             for requirement in self._stated.get(name, ())

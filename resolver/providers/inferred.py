@@ -39,13 +39,6 @@ class InferredProvider:
     """Releases that only an index lists, each with the facts of the nearest older release of the catalog.
 
     The pages of the projects are fetched when candidates are asked for.
-
-    Parameters
-    ----------
-    catalog, request
-        The facts and the request.
-    indexes
-        The package indexes.
     """
 
     def __init__(self, catalog: Catalog, request: Request, indexes: PackageIndexes) -> None:
@@ -83,13 +76,7 @@ class InferredProvider:
         return [row for row in copied if row.releases == f"=={candidate.version}"]
 
     def check(self) -> None:
-        """Check that some release matches each requirement of the request on a package of the catalog.
-
-        Raises
-        ------
-        NoVersionError
-            No release that can be used matches a requirement; the message contains the reason.
-        """
+        """Check that some release matches each requirement of the request on a package of the catalog."""
         for requirement in self._request.requirements:
             name = requirement.name
             if not self._is_unmatched(self._catalog, requirement) or not self._is_on_index(name):
@@ -131,20 +118,8 @@ def infer_releases(
     """Return a catalog that also has the final releases of a project that were missing for a backend.
 
     A release is added if the catalog has an older release that also comes from an index: with wheels if the
-    older release has wheels, else with an sdist. Releases on an index cannot be matched with commits.
-
-    Parameters
-    ----------
-    catalog
-        The facts.
-    name
-        The package.
-    project
-        The package on an index.
-    backend
-        The backend that the releases are for.
-    until
-        The last day whose files count; all files if None.
+    older release has wheels, else with an sdist. Releases on an index cannot be matched with commits. `until`
+    is the last day whose files count; all files if None.
     """
     below = _ReleasesBelow(catalog, name, backend)
     pairs = []

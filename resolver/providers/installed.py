@@ -54,13 +54,7 @@ def installed_names(catalog: Catalog, request: Request) -> set[str]:
 
 
 class InstalledProvider:
-    """What is in the environment, or in the base images that may be chosen, and must stay.
-
-    Parameters
-    ----------
-    catalog, request
-        The facts and the request.
-    """
+    """What is in the environment, or in the base images that may be chosen, and must stay."""
 
     def __init__(self, catalog: Catalog, request: Request) -> None:
         self._catalog = catalog
@@ -160,18 +154,8 @@ def extend(
 ) -> None:
     """Extend the rows of a relation to the installed versions that match the versions in them.
 
-    Parameters
-    ----------
-    rows
-        The rows of the relation; replaced in place.
-    runtime
-        A bit for each row that applies at run time, and not only to the build.
-    subject, target
-        Installed versions of both components.
-    request
-        Lists the installed distributions.
-    forbids
-        Whether the relation only excludes combinations.
+    `rows` are replaced in place. `runtime` has a bit for each row that applies at run time, and not only to
+    the build. A relation that `forbids` only excludes combinations.
     """
     (name, subjects), (other_name, objects) = subject, target
     mentioned = 0

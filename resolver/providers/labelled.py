@@ -29,13 +29,6 @@ class LabelledProvider:
 
     A single index is not queried: it is usually PyPI, which rejects labels and may have other projects of the
     same names.
-
-    Parameters
-    ----------
-    catalog, request
-        The facts and the request.
-    indexes
-        The package indexes.
     """
 
     def __init__(self, catalog: Catalog, request: Request, indexes: PackageIndexes) -> None:

@@ -47,15 +47,7 @@ class Source(msgspec.Struct, frozen=True):
     """Whether it is a directory with all files, so that no index is used."""
 
     def options(self, indexes: Iterable[str], *, ours: bool) -> list[str]:
-        """Return pip's options, for separate lines.
-
-        Parameters
-        ----------
-        indexes
-            The wheel indexes of the lock.
-        ours
-            Whether wheels of our index are installed.
-        """
+        """Return pip's options, for separate lines. With `ours`, wheels of our index are installed."""
         if self.is_wheelhouse:
             return ["--no-index", f"--find-links {self.url}"]
         urls = [self.url, *indexes] if ours else indexes
@@ -129,22 +121,7 @@ def files_in_wheelhouse(folder: Path, picks: Iterable[Distribution]) -> dict[str
 def write_files(files: Sequence[File], folder: Path, *, named: bool) -> list[Path]:
     """Write all files, or none if one would replace a file that the user wrote.
 
-    Parameters
-    ----------
-    files
-        The main file, then the others.
-    named
-        Whether the user named the main file, so that it may replace any file.
-
-    Returns
-    -------
-    list of Path
-        The written files.
-
-    Raises
-    ------
-    UsageError
-        A file of that name exists and was not written by this program.
+    The main file is the first. If the user named it, it may replace any file.
     """
     paths = [folder / file.name for file in files]
     for path in paths[1:] if named else paths:

@@ -35,11 +35,6 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
         Environment variables that must be set at the site or for built distributions, or must not be set.
     host_glibc
         The glibc of the machine that a consumer without base image runs on, and a name of the machine.
-
-    Raises
-    ------
-    UsageError
-        The lock does not fix the Python version.
     """
 
     lock: Resolution

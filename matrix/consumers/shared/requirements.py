@@ -47,12 +47,7 @@ def requirement_lines(
 ) -> list[str]:
     """Return the lines that install the distributions of a lock.
 
-    Parameters
-    ----------
-    source
-        Our index, or a directory with all files, at its location for the consumer.
-    chosen
-        The distributions to install; by default all in the lock.
+    `source` is our index, or a directory with all files, at its location for the consumer.
     """
     chosen = installation.installed if chosen is None else chosen
     binary = sorted(pick.name for pick in chosen if wheel_only(pick))
@@ -140,15 +135,8 @@ def preinstalled_note(installation: Installation) -> list[str]:
 def reject_preinstalled(installation: Installation, environments: str) -> None:
     """Reject a lock that keeps packages of a base image, for environments that cannot use them.
 
-    Parameters
-    ----------
-    environments
-        The environments, such as ``"uv's environments"``.
-
-    Raises
-    ------
-    UsageError
-        The lock keeps packages: pip would install PyPI's torch for CUDA in their place.
+    pip would install PyPI's torch for CUDA in their place. `environments` is a text such as ``"uv's
+    environments"``.
     """
     if installation.preinstalled:
         names = ", ".join(map(pin, installation.preinstalled))
@@ -157,13 +145,7 @@ def reject_preinstalled(installation: Installation, environments: str) -> None:
 
 
 def require_torch_of_image(installation: Installation, consumer: str) -> None:
-    """Check that a lock keeps the torch of a base image.
-
-    Raises
-    ------
-    UsageError
-        There is no base image, or the lock would install another torch over the image's.
-    """
+    """Check that a lock keeps the torch of a base image."""
     if installation.preinstalled_torch is not None:
         return
     if installation.lock.image is None:

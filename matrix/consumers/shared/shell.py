@@ -26,12 +26,8 @@ _PLACEHOLDER = re.compile(r"@([A-Z_]+)@")
 def fill(name: str, /, **values: str) -> str:
     """Return a script with its placeholders replaced.
 
-    Parameters
-    ----------
-    name
-        A file in ``scripts/``.
-    values
-        The text for each ``@NAME@``, by its name in lower case. Lines that become empty are removed.
+    `name` is a file in ``scripts/``; `values` has the text for each ``@NAME@``, by its name in lower case.
+    Lines that become empty are removed.
     """
     lines = []
     for line in (files(__package__) / "scripts" / name).read_text(encoding="utf-8").splitlines():
@@ -50,14 +46,9 @@ def head(installation: Installation, consumer: str, name: str, notes: Sequence[s
 def stoppable(script: str, target: str, suffix: str = "") -> str:
     """Return the lines that define ``stoppable``, which runs a command that ends with the script.
 
-    They also report unfinished results that killed scripts left.
-
-    Parameters
-    ----------
-    target
-        Name of the shell variable with the path of the result, which an interrupted script does not change.
-    suffix
-        The text after this path in the names of unfinished results.
+    They also report unfinished results that killed scripts left. `target` is the name of the shell variable
+    with the path of the result, which an interrupted script does not change. `suffix` is the text after this
+    path in the names of unfinished results.
     """
     return fill("stoppable.sh", script=script, target=target, suffix=suffix)
 
@@ -95,10 +86,7 @@ def site_environment(installation: Installation) -> str:
 def image_checks(installation: Installation, *, digest: bool = True) -> str:
     """Return the lines that check that the base image exists and is the image of the lock.
 
-    Parameters
-    ----------
-    digest
-        Whether to compute its digest, which takes half a minute for tens of gigabytes.
+    To compute the `digest` takes half a minute for tens of gigabytes.
     """
     checks = fill("image.sh", image=_default(installation.image_path))
     image = installation.lock.image
@@ -136,12 +124,8 @@ def installed_check(
 ) -> str:
     """Return a Python program that compares installed versions with the lock, and looks for CUDA.
 
-    Parameters
-    ----------
-    preinstalled
-        Distributions that must still be installed; a version without a label allows any label.
-    nothing_else
-        Whether pip must not have installed any other distribution.
+    The `preinstalled` distributions must still be installed; a version without a label allows any label. With
+    `nothing_else`, pip must not have installed any other distribution.
     """
     pinned = {pick.name: pick.pinned for pick in (*installed, *preinstalled)}
     return fill("check.py.txt", pinned=json.dumps(pinned, indent=4), nothing_else=str(nothing_else))
@@ -151,14 +135,9 @@ def environment_steps(installation: Installation, prefix: str, folder: str) -> s
     """Return POSIX shell lines that create, inside an image, a virtual environment on top of its Python.
 
     If the lock keeps the image's torch, the environment uses the Python that has this torch. All packages of
-    the image become constraints, so that pip fails instead of installing another version over them.
-
-    Parameters
-    ----------
-    prefix
-        Where to create the environment; a path without spaces.
-    folder
-        Directory of ``requirements.txt`` and ``constraints.txt``; also without spaces.
+    the image become constraints, so that pip fails instead of installing another version over them. `prefix`,
+    where to create the environment, and `folder`, the directory of ``requirements.txt`` and
+    ``constraints.txt``, are paths without spaces.
     """
     torch = installation.preinstalled_torch
     limits = _limits(installation, prefix) if torch else ""
