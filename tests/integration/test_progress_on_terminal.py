@@ -85,7 +85,8 @@ def test_board_shows_three_builds_and_a_failure(work: Work) -> None:
     session = work.session("slow", "alpha", "broken", index="first")
     frames = "\n".join(session.frames)
     assert session.code == 1
-    assert re.search(r"^▶ slow 1\.0 +\d:\d\d +\d+/12 +\d\.\d GiB  compile with", frames, re.MULTILINE), frames
+    row = r"^▶ slow 1\.0 +\d:\d\d(?:, \d+ s left)? +\d+/12 +\d\.\d GiB  compile"
+    assert re.search(row, frames, re.MULTILINE), frames
     assert re.search(r"^\d of 3 done, \d running", frames, re.MULTILINE)
     for line in (r"✓ slow 1\.0  done in ", r"✓ alpha 1\.0  done in ", r"✗ broken 1\.0  failed after "):
         assert len(re.findall(f"^{line}", session.text, re.MULTILINE)) == 1, session.text
