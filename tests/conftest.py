@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import socketserver
 import stat
 import tempfile
 import zipfile
@@ -39,6 +40,18 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("integration") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(_INTEGRATION_TIMEOUT))
+
+
+_activate = socketserver.TCPServer.server_activate
+
+
+def _activate_with_timeout(server: socketserver.TCPServer) -> None:
+    """Let no server block in accept(2): a connection that select(2) reported may be gone by then."""
+    _activate(server)
+    server.socket.settimeout(1)
+
+
+socketserver.TCPServer.server_activate = _activate_with_timeout  # type: ignore[method-assign]
 
 
 @pytest.hookimpl(wrapper=True)
