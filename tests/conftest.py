@@ -51,7 +51,7 @@ def _activate_with_timeout(server: socketserver.TCPServer) -> None:
     server.socket.settimeout(1)
 
 
-socketserver.TCPServer.server_activate = _activate_with_timeout  # type: ignore[method-assign]
+socketserver.TCPServer.server_activate = _activate_with_timeout  # type: ignore[method-assign,assignment]
 
 
 @pytest.hookimpl(wrapper=True)
