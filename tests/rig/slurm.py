@@ -28,7 +28,7 @@ _DAEMONS = {
     "sbatch": "apt-get install slurm-client",
 }
 _ACCOUNTING = {"slurmdbd": "apt-get install slurmdbd", "mariadbd": "apt-get install mariadb-server"}
-_PATIENCE = 60.0  # seconds until the node accepts jobs
+_PATIENCE = 180  # seconds until the node accepts jobs
 _ENDED = {"COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL", "OUT_OF_MEMORY"}
 _CONFIGURATION = """\
 ClusterName=rig
