@@ -62,6 +62,19 @@ def judge_environment(
     ]
 
 
+def judge_listed(
+    reply: EnvironmentReply, user_packages: Mapping[str, str], rebuild: str, *, backend: str
+) -> list[Finding]:
+    """Return the findings that need only the list of what is installed; see `judge_environment`."""
+    installed = {normalize_name(dist.name): dist.version for dist in reversed(reply.distributions)}
+    return [
+        *(_cuda(reply, None, installed, rebuild, backend) if backend == "rocm" else ()),
+        *_duplicates(reply),
+        *_pip_check(reply, None, rebuild),
+        *_user_site(reply, user_packages),
+    ]
+
+
 def judge_variables(
     env: Mapping[str, str], variables: Iterable[SiteVariable], required: Container[str] = ()
 ) -> Iterator[Finding]:
@@ -152,8 +165,14 @@ def _files(
 
 
 def _cuda(
-    reply: EnvironmentReply, lock: Resolution | None, installed: Mapping[str, str], rebuild: str
+    reply: EnvironmentReply,
+    lock: Resolution | None,
+    installed: Mapping[str, str],
+    rebuild: str,
+    backend: str = "",
 ) -> Iterator[Finding]:
+    """Report what is for CUDA, or for the CPU only. `backend` is that of the site, if there is no lock."""
+    backend = lock.target.backend if lock else backend
     locked = {normalize_name(pick.name) for pick in lock.picks} if lock else set()  # such as nvidia-ml-py
     nvidia = sorted(
         f"{name} {version}"
@@ -165,10 +184,10 @@ def _cuda(
         cause = "A requirement without a local version made pip choose a CUDA build."
         yield Finding("verify-nvidia", "error", message, f"{cause} {rebuild}")
     torch = reply.torch
-    if torch.cuda and (lock is None or lock.target.backend == "rocm"):
+    if torch.cuda and backend != "cpu":
         message = f"torch {torch.version} is for CUDA {torch.cuda}."
         yield Finding("verify-torch-cuda", "error", message, rebuild)
-    elif lock is not None and lock.target.backend == "rocm" and torch.version and not torch.hip:
+    elif backend == "rocm" and torch.version and not torch.hip:
         message = f"torch {torch.version} is not built for ROCm."
         yield Finding("verify-torch-cpu", "error", message, rebuild)
 
