@@ -58,6 +58,12 @@ _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _CHUNK = 1 << 20
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 
+_DAMAGE = (
+    tarfile.TarError, zstd.ZstdError, zlib.error, struct.error, EOFError, OSError, ValueError, LookupError,
+    TypeError, AttributeError, OverflowError, RecursionError,
+)  # fmt: skip
+"""What damaged or hostile images cause."""
+
 
 class File(NamedTuple):
     """A file or a symbolic link."""
@@ -69,7 +75,7 @@ class File(NamedTuple):
     link: str = ""
     """The target of a symbolic link."""
     at: Path | None = None
-    """Where its content is, until the next file is read; None for a link, and for a file that is not wanted."""
+    """Where its content is, until the next file is read; None for a link or a file that is not wanted."""
 
 
 def files_of(path: Path, wanted: Callable[[str], bool], log: Path) -> Iterator[File]:
@@ -95,16 +101,7 @@ def files_of(path: Path, wanted: Callable[[str], bool], log: Path) -> Iterator[F
             yield from _of_archive(path, wanted)
         else:
             yield from _of_squashfs(path, _partition(path) if form == "sif" else 0, wanted, log)
-    except (
-        tarfile.TarError,
-        zstd.ZstdError,
-        zlib.error,
-        EOFError,
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-    ) as error:
+    except _DAMAGE as error:
         msg = f"Cannot read {path}: {printable(str(error)) or type(error).__name__}."
         raise EnvironmentLacksError(msg, hint="It may be incomplete. Copy or download it again.") from None
 
@@ -178,24 +175,11 @@ def _of_squashfs(path: Path, offset: int, wanted: Callable[[str], bool], log: Pa
         msg = f"unsquashfs is needed to read {path} without starting it, but is not on PATH."
         raise EnvironmentLacksError(msg, hint="Install squashfs-tools.")
     chosen: list[tuple[str, int]] = []
-    with TemporaryDirectory() as folder:
-        listing = folder.root / "listing"
-        _unsquash(path, folder.root, listing, ["-lln", "-o", str(offset), str(path)])
-        if listing.stat().st_size > _LARGEST_LISTING:
-            msg = "it has more files than any real image"
-            raise ValueError(msg)
-        for line in listing.open("rb"):
-            match = _LISTED.fullmatch(line.rstrip(b"\n"))
-            if match is None:
-                continue
-            name = os.fsdecode(match[3])
-            if match[1] == b"l":
-                name, _, target = name.partition(" -> ")
-                yield File(name, link=target)
-            elif match[1] == b"-" and wanted(name):
-                chosen.append((name, int(match[2])))
-            elif match[1] == b"-":
-                yield File(name, int(match[2]))
+    for file in _listed(path, offset):
+        if not file.link and wanted(file.path):
+            chosen.append((file.path, file.size))
+        else:
+            yield file
     for batch in _batches(chosen):
         with TemporaryDirectory() as folder:
             names = folder.root / "names"
@@ -209,6 +193,24 @@ def _of_squashfs(path: Path, offset: int, wanted: Callable[[str], bool], log: Pa
                 with suppress(OSError):
                     if stat.S_ISREG(at.lstat().st_mode):
                         yield File(name, size, at=at)
+
+
+def _listed(path: Path, offset: int) -> Iterator[File]:
+    """Yield the files and links of a squashfs, without their content."""
+    with TemporaryDirectory() as folder:
+        listing = folder.root / "listing"
+        _unsquash(path, folder.root, listing, ["-lln", "-o", str(offset), str(path)])
+        if listing.stat().st_size > _LARGEST_LISTING:
+            msg = "it has more files than any real image"
+            raise ValueError(msg)
+        with listing.open("rb") as lines:
+            for line in lines:
+                match = _LISTED.fullmatch(line.rstrip(b"\n"))
+                if match and match[1] == b"l":
+                    name, _, target = os.fsdecode(match[3]).partition(" -> ")
+                    yield File(name, link=target)
+                elif match and match[1] == b"-":
+                    yield File(os.fsdecode(match[3]), int(match[2]))
 
 
 def _unsquash(path: Path, folder: Path, log: Path, arguments: Sequence[str]) -> None:
@@ -325,24 +327,21 @@ def _of_layer(
         layer.members = []  # type: ignore[attr-defined]  # otherwise it keeps all of them
         path = posixpath.normpath(f"/{member.name}")
         folder, _, name = path.rpartition("/")
-        if name == _OPAQUE:
-            removed.add(folder)
-        elif name.startswith(_WHITEOUT):
-            removed.add(f"{folder}/{name.removeprefix(_WHITEOUT)}")
-        elif not (path in seen or _is_below(path, hidden)) and not path.startswith(_UNSTABLE):
-            if not member.isdir():
-                seen.add(path)
-            if member.issym():
-                yield File(path, link=member.linkname)
-            elif member.islnk():
-                yield File(path, link=posixpath.normpath(f"/{member.linkname}"))
-            elif member.isfile() and not wanted(path):
-                yield File(path, member.size)
-            elif member.isfile():
-                source = layer.extractfile(member)
-                with content.open("wb") as sink:
-                    shutil.copyfileobj(cast("BinaryIO", source), sink, _CHUNK)
-                yield File(path, member.size, at=content)
+        if name.startswith(_WHITEOUT):
+            removed.add(folder if name == _OPAQUE else f"{folder}/{name.removeprefix(_WHITEOUT)}")
+            continue
+        is_old = path in seen or _is_below(path, hidden) or path.startswith(_UNSTABLE)
+        if is_old or not (member.isfile() or member.issym() or member.islnk()):
+            continue
+        seen.add(path)
+        if not member.isfile():
+            yield File(path, link=member.linkname if member.issym() else f"/{member.linkname}")
+            continue
+        is_wanted = wanted(path)
+        if is_wanted:
+            with content.open("wb") as sink:
+                shutil.copyfileobj(cast("BinaryIO", layer.extractfile(member)), sink, _CHUNK)
+        yield File(path, member.size, at=content if is_wanted else None)
     hidden |= removed
 
 

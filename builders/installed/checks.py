@@ -6,6 +6,7 @@ site, the day and the GPU architectures.
 
 from __future__ import annotations
 
+import hashlib
 import posixpath
 import re
 from typing import TYPE_CHECKING
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from builders.findings import Severity
     from builders.installed.reading import Installed, RocmCopy
     from resolver.consequences import Side
+    from resolver.model import Resolution
 
     Check = Callable[[Installed, Side], Iterator[Finding]]
 
@@ -67,13 +69,17 @@ _MOST_NAMED = 3
 _REBUILD = "Build the environment again: `matrix inspect THING --repair -o DIR` writes the nearest that fits."
 
 
-def findings_of(installed: Installed, side: Side, user_packages: Mapping[str, str]) -> list[Finding]:
+def findings_of(
+    installed: Installed, side: Side, lock: Resolution | None, user_packages: Mapping[str, str]
+) -> list[Finding]:
     """Return the findings about what is installed, the most severe first.
 
-    `user_packages` are the versions of the packages that the user has in ``~/.local`` for this Python.
+    With a lock, what is installed is also compared with it. `user_packages` are the versions of the packages
+    that the user has in ``~/.local`` for this Python.
     """
     findings = limited(installed.problems)
-    findings += judge_listed(_reply(installed), user_packages, _REBUILD, backend=side.request.target.backend)
+    backend = side.request.target.backend
+    findings += judge_listed(_reply(installed), lock, user_packages, rebuild=_REBUILD, backend=backend)
     for check in CHECKS:
         findings += limited(check(installed, side))
     return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
@@ -86,7 +92,13 @@ def _reply(installed: Installed) -> EnvironmentReply:
         python=installed.python,
         executable="",
         distributions=[
-            InstalledDist(contents.name, contents.version, site) for site, contents in installed.distributions
+            InstalledDist(
+                contents.name,
+                contents.version,
+                site,
+                metadata_sha256=hashlib.sha256(contents.texts["METADATA"]).hexdigest(),
+            )
+            for site, contents in installed.distributions
         ],
         pip_check=PipCheck(int(bool(lines)), lines),
         user_site=UserSite(installed.python, _ignores_user_site(installed)),
@@ -155,7 +167,7 @@ def _unmet(installed: Installed) -> Iterator[str]:
 def check_distributions(installed: Installed, _: Side) -> Iterator[Finding]:
     """Apply the checks of wheels to each distribution."""
     expected = Expected(torch=installed.torch, providers=installed.providers)
-    for site, contents in installed.distributions:
+    for _, contents in installed.distributions:
         for audit in _AUDITS:
             for finding in limited(audit(contents, expected)):
                 library = finding.evidence.get("library", "")
@@ -266,8 +278,8 @@ def _foreign_paths(
         stated = re.match(r"/opt/rocm-(\d+\.\d+)", folder)
         version = copy.version if copy else stated[1] if stated else ""
         if version and minor(version) != rocm and (copy or of_torch):
-            where = f"ROCm {version}" if copy else f"ROCm {version}, which does not exist here"
-            text = f"{title}: {path} searches for libraries in {folder}, of {where}, but torch is for ROCm {rocm}."
+            what = f"ROCm {version}{'' if copy else ', which does not exist here'}"
+            text = f"{title}: {path} searches {folder}, of {what}, but torch is for ROCm {rocm}."
             fix = "Remove the search path with `patchelf --remove-rpath`, or build it for this ROCm."
             evidence = {"member": path, "path": folder}
             yield Finding("rpath-rocm", "error" if copy else "warning", text, fix, evidence)
@@ -297,7 +309,7 @@ def check_tritons(installed: Installed, _: Side) -> Iterator[Finding]:
 def check_pythons(installed: Installed, _: Side) -> Iterator[Finding]:
     """Report extension modules for another Python or another machine."""
     python = installed.python.removeprefix("3.")
-    for site, contents in installed.distributions:
+    for _, contents in installed.distributions:
         title = f"{contents.name} {contents.version}"
         others = [item.path for item in contents.objects if item.machine not in {"", _MACHINE}]
         if others:
@@ -321,7 +333,8 @@ def check_pythons(installed: Installed, _: Side) -> Iterator[Finding]:
 def check_missing(installed: Installed, _: Side) -> Iterator[Finding]:
     """Report shared objects that are listed as installed and do not exist."""
     for title, paths in installed.missing.items():
-        text = f"{title}: {len(paths)} of its shared objects do not exist: {join_words(paths, most=3, joiner='and')}."
+        listed = join_words(paths, most=_MOST_NAMED, joiner="and")
+        text = f"{title}: {len(paths)} of its shared objects do not exist: {listed}."
         yield Finding("object-gone", "error", text, _REBUILD, {"distribution": title, "member": paths[0]})
 
 

@@ -30,6 +30,7 @@ from builders.audit.runtime_libraries import (
     literals,
 )
 from builders.containers.files import File, files_of
+from builders.containers.inspection import gcc_of
 from builders.wheel import LARGEST_METADATA
 from resolver.errors import UsageError
 from resolver.requirements import normalize_name
@@ -44,11 +45,11 @@ if TYPE_CHECKING:
     from builders.findings import Finding
 
 _SITE = re.compile(r"(?P<prefix>.*)/lib(?:64)?/python(?P<python>3\.\d+|3)/(?:site|dist)-packages(?=/)")
-_INFO = re.compile(r"/(?P<folder>[^/]+\.dist-info)/(METADATA|RECORD|WHEEL)$|/[^/]+\.egg-info/PKG-INFO$")
+_INFO = re.compile(r"/[^/]+\.dist-info/(METADATA|RECORD|direct_url\.json)$|/[^/]+\.egg-info/PKG-INFO$")
 _PYTHON = re.compile(r"-packages/([^/]+/__init__|torch/version)\.py$")
 _SETTINGS = re.compile(
     r"/\.singularity\.d/env/[^/]+\.sh$|^/etc/ld\.so\.conf(\.d/[^/]+\.conf)?$|/pyvenv\.cfg$"
-    r"|/\.info/version$|/etc/conda/activate\.d/[^/]+\.sh$"
+    r"|^(/usr/lib|/etc)/os-release$|/\.info/version$|/etc/conda/activate\.d/[^/]+\.sh$"
 )
 _RUNTIME = re.compile(r"/(libc\.so\.6|libstdc\+\+\.so\.6|libgcc_s\.so\.1)(\.\d+)*$")
 _READ_ANYWHERE = re.compile(r"/lib(rccl|nccl)[\w-]*\.so[.\d]*$")
@@ -220,6 +221,43 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
                             title = PurePosixPath(folder).name.removesuffix(".dist-info").replace("-", " ", 1)
                             found.setdefault(title, []).append(member)
         return found
+
+    @cached_property
+    def editable(self) -> set[str]:
+        """The normalized names of the distributions that are installed from a directory."""
+        return {
+            normalize_name(PurePosixPath(path).parent.name.partition("-")[0])
+            for path, text in self.texts.items()
+            if path.endswith("/direct_url.json") and b'"dir_info"' in text
+        }
+
+    @cached_property
+    def damaged(self) -> list[str]:
+        """The directories of metadata that cannot be used."""
+        good = {(site, contents.dist_info) for site, contents in self.distributions}
+        return [
+            PurePosixPath(path).parent.name.partition("-")[0]
+            for site in self.sites
+            for path in sorted(self.texts)
+            if path.startswith(f"{site}/")
+            and path.endswith((".dist-info/METADATA", "/PKG-INFO"))
+            and (site, PurePosixPath(path).parent.name) not in good
+        ]
+
+    @cached_property
+    def platform(self) -> dict[str, str]:
+        """What else an image has: ROCm, glibc, libstdc++ (as the GCC that has it), and the system."""
+        image = next((one.versions for one in self.providers if one.is_image), {})
+        release = next((text for path, text in self.texts.items() if path.endswith("/os-release")), b"")
+        title = re.search(r'(?m)^PRETTY_NAME="?([^"\n]*)', release.decode(errors="replace"))
+        rocm = [copy.version for copy in self.rocm if copy.version and "-packages/" not in copy.folder]
+        known = {
+            "rocm": max(rocm, key=sort_key, default=""),
+            "glibc": image.get("GLIBC", ""),
+            "libstdc++": gcc_of(image.get("GLIBCXX", "")),
+            "os": printable(title[1]) if title else "",
+        }
+        return {name: version for name, version in known.items() if version}
 
     @cached_property
     def versions(self) -> dict[str, str]:
@@ -404,12 +442,13 @@ def read_installed(path: Path, log: Path) -> Installed:
         if left < 0:
             msg = f"{path} has more metadata than any real environment."
             raise UsageError(msg)
-    if not any(_INFO.search(name) for name in texts):
+    is_image = any(map(_is_of_system, runtimes))
+    if not is_image and not any(_INFO.search(name) for name in texts):
         msg = f"{printable(str(path))} has no Python packages."
         raise UsageError(msg, hint="Name an environment, or an image with a Python environment.")
     return Installed(
         path=path,
-        is_image=any(_is_of_system(name) for name in runtimes),
+        is_image=is_image,
         files=files,
         links=links,
         texts=texts,

@@ -213,7 +213,7 @@ def side() -> Side:
 
 
 def judged(tree: Tree, side: Side, user: dict[str, str] | None = None) -> list[Finding]:
-    return findings_of(read_installed(tree.root, tree.root.parent / "log"), side, user or {})
+    return findings_of(read_installed(tree.root, tree.root.parent / "log"), side, None, user or {})
 
 
 def test_there_are_enough() -> None:
