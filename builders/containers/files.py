@@ -22,11 +22,11 @@ import tarfile
 import zlib
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 from builders.containers.image import SIF_HEADER, form_of
 from builders.containers.runtime import Bind, HostRuntime, View, run_in
-from builders.temporary import TemporaryDirectory
+from builders.storage.temporary import TemporaryDirectory
 from resolver.errors import CommandError, EnvironmentLacksError
 from resolver.texts import printable
 
@@ -296,8 +296,10 @@ def _layer(archive: tarfile.TarFile, name: str, left: _Limit) -> Iterator[tarfil
     start = file.read(4)
     file.seek(0)
     opener = zstd.open if start == _ZSTD else gzip.open if start.startswith(_GZIP) else nullcontext
-    with opener(file) as source, tarfile.open(fileobj=_Counted(source, left), mode="r|") as layer:
-        yield layer
+    with opener(file) as source:  # type: ignore[operator]
+        stream = cast("IO[bytes]", _Counted(source, left))
+        with tarfile.open(fileobj=stream, mode="r|") as layer:
+            yield layer
 
 
 class _Counted:

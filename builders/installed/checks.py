@@ -17,8 +17,8 @@ from packaging.version import InvalidVersion
 from builders.audit import libraries, promises
 from builders.audit.contents import Expected, matches_any
 from builders.audit.platform_tags import ROCM_LIBRARIES, TORCH_LIBRARIES
-from builders.content import content_of_installed
 from builders.findings import SEVERITIES, Finding, limited
+from builders.gpu.content import content_of_installed
 from builders.probe.ask import (
     EnvironmentReply,
     InstalledDist,
@@ -167,7 +167,7 @@ def _unmet(installed: Installed) -> Iterator[str]:
 def check_distributions(installed: Installed, _: Side) -> Iterator[Finding]:
     """Apply the checks of wheels to each distribution."""
     expected = Expected(torch=installed.torch, providers=installed.providers)
-    for _, contents in installed.distributions:
+    for _site, contents in installed.distributions:
         for audit in _AUDITS:
             for finding in limited(audit(contents, expected)):
                 library = finding.evidence.get("library", "")
@@ -216,8 +216,8 @@ def check_content(installed: Installed, side: Side) -> Iterator[Finding]:
         count = sum(1 for _, contents in installed.distributions if contents.objects)
         listed = join_words(open_, most=_MOST_NAMED, joiner="and")
         text = f"{len(open_)} of {count} compiled packages could not be judged: {listed}."
-        evidence = {"count": len(open_), "compiled": count}
-        yield Finding("verify-contents-not-judged", "warning", text, "", evidence)
+        counts = {"count": len(open_), "compiled": count}
+        yield Finding("verify-contents-not-judged", "warning", text, "", counts)
 
 
 def _inits(installed: Installed, site: str, contents: Contents) -> Iterator[bytes]:
@@ -309,7 +309,7 @@ def check_tritons(installed: Installed, _: Side) -> Iterator[Finding]:
 def check_pythons(installed: Installed, _: Side) -> Iterator[Finding]:
     """Report extension modules for another Python or another machine."""
     python = installed.python.removeprefix("3.")
-    for _, contents in installed.distributions:
+    for _site, contents in installed.distributions:
         title = f"{contents.name} {contents.version}"
         others = [item.path for item in contents.objects if item.machine not in {"", _MACHINE}]
         if others:

@@ -31,7 +31,7 @@ from builders.audit.runtime_libraries import (
 )
 from builders.containers.files import File, files_of
 from builders.containers.inspection import gcc_of
-from builders.wheel import LARGEST_METADATA
+from builders.wheels.wheel import LARGEST_METADATA
 from resolver.errors import UsageError
 from resolver.requirements import normalize_name
 from resolver.texts import printable
@@ -40,8 +40,8 @@ from resolver.versions import is_version, sort_key
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from builders.audit.contents import CodeObject
     from builders.audit.elf import SharedObject
+    from builders.audit.gpu_code import CodeObject
     from builders.findings import Finding
 
 _SITE = re.compile(r"(?P<prefix>.*)/lib(?:64)?/python(?P<python>3\.\d+|3)/(?:site|dist)-packages(?=/)")
@@ -155,7 +155,7 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def distributions(self) -> list[Package]:
         """The distributions of the Python, in the order of its path."""
-        found = []
+        found: list[Package] = []
         for site in self.sites:
             for path in sorted(self.texts):
                 if path.startswith(f"{site}/") and path.endswith(("/METADATA", "/PKG-INFO")):

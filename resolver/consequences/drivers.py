@@ -11,7 +11,7 @@ from resolver.compiling import compile_problem
 from resolver.consequences.questions import Question, Reasons
 from resolver.facts.catalog import within
 from resolver.model import CoreItem, Request
-from resolver.session import Session
+from resolver.solving.session import Session
 from resolver.versions import minor, sort_key
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def driver_states(side: Side, rocm: str) -> tuple[list[DriverState], list[Driver
     driver is not known.
     """
     catalog, target = side.catalog, side.request.target
+    past: list[tuple[str, date | None]]
     if target.driver:
         past = [(target.driver, None)]
     else:

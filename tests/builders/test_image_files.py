@@ -1,4 +1,4 @@
-"""The files of an image are read without starting it: SIF, squashfs, archives and directories; and bad input."""
+"""The files of an image are read without starting it, in every form; bad input is a clear error."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def packed(path: Path, members: Mapping[str, bytes]) -> Path:
 
 
 def read(path: Path, tmp_path: Path, *, wanted: str = "wanted") -> dict[str, object]:
-    """Return the files of an image: their content if it is wanted, else their size; or the target of a link."""
+    """Return the files: their content if it is wanted, else their size; or the target of a link."""
     return {
         file.path: file.link or (file.at.read_bytes() if file.at else file.size)
         for file in files_of(path, lambda name: wanted in name, tmp_path / "log")
@@ -203,20 +203,21 @@ def bad(path: Path) -> dict[str, Path]:
         "bad layer": docker_archive(path / "layer.tar", gzip.compress(whole)[:40]),
         "bad zstd": docker_archive(path / "zstd.tar", zstd.compress(whole)[:20]),
         "empty index": packed(path / "index.tar", {"oci-layout": b"", "index.json": b'{"manifests": []}'}),
-        "no layer": docker_archive(path / "text.tar", b"text"),
     }
 
 
-def test_bad_images_are_clear_errors(tmp_path: Path) -> None:
+BAD = (
+    "encrypted", "no system", "ext3", "many descriptors", "outside", "negative", "damaged", "no squashfs",
+    "cut archive", "no json", "no layers", "bad layer", "bad zstd", "empty index",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_image_is_a_clear_error(name: str, tmp_path: Path) -> None:
     (tmp_path / "root/etc").mkdir(parents=True)
-    for name, path in bad(tmp_path / "root").items():
-        try:
-            found = read(path, tmp_path)
-        except (EnvironmentLacksError, UsageError) as error:
-            assert str(path) in error.message, name
-            assert "Traceback" not in error.message
-        else:
-            assert name == "no layer", (name, found)
+    path = bad(tmp_path / "root")[name]
+    with pytest.raises((EnvironmentLacksError, UsageError), match=path.name):
+        read(path, tmp_path)
 
 
 def test_encrypted_image_is_named_so(tmp_path: Path) -> None:

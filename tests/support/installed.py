@@ -154,8 +154,8 @@ class Tree:
         return self.dist(name, version, {path: data, **(more or {})}, requires=requires)
 
     def torch(
-        self, version: str = LABEL, *, hip: str | None = None, cuda: str | None = None, gfx: Sequence[str] = ("gfx90a", "gfx942"),
-        requires: Sequence[str] = (), soname: str = "", exports: Sequence[str] = (SYMBOL,), site: str = "",
+        self, version: str = LABEL, *, hip: str | None = None, cuda: str | None = None,
+        gfx: Sequence[str] = ("gfx90a", "gfx942"), requires: Sequence[str] = (), soname: str = "", exports: Sequence[str] = (SYMBOL,), site: str = "",
     ) -> Tree:  # fmt: skip
         """Write torch: for ROCm by default, as its label says."""
         label = version.partition("+")[2]

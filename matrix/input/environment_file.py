@@ -1,0 +1,258 @@
+"""Read what an environment consists of: from its directory or image, or from a file that describes it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tomllib
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
+from builders.containers.files import how_read
+from builders.containers.image import find_image, form_of
+from builders.containers.inspection import inspect_image
+from builders.installed.reading import Installed, read_installed
+from builders.probe.environment import INSTALLERS
+from builders.storage.cache import cache_root
+from matrix.checking.check import read_document
+from matrix.checking.document import Document
+from matrix.checking.line_rules import conda_name, is_pip_line
+from matrix.checking.package_rules import torch_index
+from matrix.checking.pip_line import url_path
+from matrix.input.container_recipe import is_recipe, read_recipe
+from matrix.input.pip_list import parse_pip_list
+from matrix.input.pylock_file import is_pylock, read_pylock
+from resolver.answers.repair import Wanted
+from resolver.errors import UsageError
+from resolver.requirements import normalize_name, parse_requirement
+from resolver.textfile import read_text
+
+if TYPE_CHECKING:
+    from matrix.checking.document import Entry
+
+_CONDA_PIN = re.compile(r"(?:\S+::)?[\w.-]+\s*={1,2}\s*(\d[^=,|*\s]*)")
+"""Matches a dependency of conda with an exact version, and maybe a build: ``numpy=1.26.4=py311_0``."""
+_COLUMNS = re.compile(r"\s*(\[|Package\s+Version\b)")
+"""Matches the beginning of the output of ``pip list``, as JSON or in columns."""
+
+
+_IMAGES = {".sif", ".sqsh", ".squashfs", ".tar"}
+
+
+class Environment(msgspec.Struct):
+    """The content of a file, directory or image."""
+
+    wanted: list[Wanted] = []
+    unread: list[str] = []
+    """Lines that were not used, each with the reason."""
+    index_urls: list[str] = []
+    """The package indexes that it names, other than PyTorch's."""
+    has_rocm_index: bool = False
+    """Whether it names PyTorch's index for ROCm."""
+    platform: dict[str, str] = {}
+    """What else an image has: ROCm, glibc, libstdc++ (as the GCC that has it), operating system, MPI."""
+    installed: bool = False
+    """Whether it is installed, so that labels are not needed to find the right build."""
+    how: str = ""
+    """How an image was read; empty for anything else."""
+    content: Installed | None = None
+    """Its files; None if it is a file that describes an environment, or if the files cannot be read."""
+    document: Document | None = None
+    """The file, if `matrix check` reads files of its kind."""
+
+
+def is_environment(path: Path) -> bool:
+    """Return whether a path is a directory or an image, and not a file that describes an environment."""
+    return path.is_dir() or path.suffix in _IMAGES
+
+
+def read_environment(path: Path) -> Environment:
+    """Read an environment.
+
+    It is a virtual or conda environment, a directory of wheels, an image, a requirements file, a conda
+    environment file, the output of pip, ``uv.lock`` or ``pylock.toml``. Nothing of it is executed, except
+    that an image is listed by a script in an isolated container if unsquashfs is not installed.
+
+    Raises
+    ------
+    UsageError
+        The path cannot be read, or is no environment.
+    EnvironmentLacksError, MatrixError
+        The image cannot be inspected.
+    """
+    if path.is_dir() and not _is_prefix(path) and any(path.glob("*.whl")):
+        found = Environment([_of_wheel(file.name) for file in sorted(path.glob("*.whl"))])
+    elif is_environment(path):
+        found = _read_installed(path)
+    elif is_pylock(path):
+        found = Environment()
+        for package in read_pylock(path).packages:
+            _add_text(found, package.requirement, package.name)
+    else:
+        text = read_text(path, pipes=True)
+        if is_recipe(path.name, text):
+            found = _read_recipe(text)
+        elif path.name == "uv.lock":
+            found = _read_uv_lock(text, path)
+        elif _COLUMNS.match(text):
+            found = Environment([Wanted(dist.name, dist.version) for dist in parse_pip_list(text, str(path))])
+        else:
+            found = _read_lines(text, str(path))
+    if not found.wanted and not (found.content and found.content.is_image):
+        msg = f"{path} has no distribution."
+        hint = "Name an environment, an image, a requirements file, uv.lock, or the output of pip."
+        raise UsageError(msg, hint=hint)
+    return found
+
+
+def _read_installed(path: Path) -> Environment:
+    """Read what is installed in a directory or an image, without starting it if possible.
+
+    Of what only conda has, what is for CUDA counts.
+    """
+    is_image = path.is_file() or not _is_prefix(path)
+    if is_image and path.is_file() and form_of(path) != "archive" and shutil.which("unsquashfs") is None:
+        return _list_image(path)
+    log = cache_root() / "logs" / f"inspect-{os.uname().nodename}-{os.getpid()}.log"
+    content = read_installed(path, log)
+    log.unlink(missing_ok=True)
+    found = Environment(installed=True, how=f"{path}: {how_read(path)}" if is_image else "", content=content)
+    if content.python:
+        found.wanted.append(Wanted("python", content.python))
+    found.unread += [f"{name}: its metadata is damaged" for name in content.damaged]
+    for name, version in sorted(content.versions.items()):
+        if name in content.editable:
+            found.unread.append(f"{name}: it is installed from a directory")
+        elif name not in INSTALLERS:
+            found.wanted.append(Wanted(name, version))
+    for file in sorted(PurePosixPath(name) for name in content.files if "/conda-meta/" in name):
+        name, _, rest = file.stem.rpartition("-")[0].rpartition("-")
+        if name.startswith(("cuda", "pytorch-cuda", "libcu")):
+            found.wanted.append(Wanted(name, rest, conda=True))
+    found.platform = content.platform
+    return found
+
+
+def _is_prefix(path: Path) -> bool:
+    return (path / "pyvenv.cfg").is_file() or (path / "conda-meta").is_dir()
+
+
+def _list_image(path: Path) -> Environment:
+    """List the distributions of the Python of an image that has torch, else of the one that has most."""
+    facts = inspect_image(find_image(path))
+    python = max(facts.with_torch or facts.pythons, key=lambda each: len(each.holds), default=None)
+    how = f"{path} was listed by a script in an isolated container, because unsquashfs is not installed"
+    found = Environment(installed=True, how=how)
+    known = {
+        "rocm": facts.rocm,
+        "glibc": facts.glibc,
+        "libstdc++": facts.libstdcxx,
+        "os": facts.os,
+        "mpi": facts.mpi,
+    }
+    found.platform = {name: version for name, version in known.items() if version}
+    if python is not None:
+        found.wanted.append(Wanted("python", python.version))
+        found.wanted += [Wanted(*each) for each in python.holds.items() if each[0] not in INSTALLERS]
+    return found
+
+
+def _of_wheel(name: str) -> Wanted:
+    try:
+        project, version, _, _ = parse_wheel_filename(name)
+    except InvalidWheelFilename as error:
+        raise UsageError(f"{error}.") from None
+    return Wanted(project, str(version))
+
+
+def _read_uv_lock(text: str, path: Path) -> Environment:
+    """Read ``uv.lock``; the project itself and what it has in directories are not part of the environment."""
+    try:
+        packages: list[dict[str, Any]] = tomllib.loads(text)["package"]
+        found = Environment()
+        for package in packages:
+            if {"registry"} & package["source"].keys():
+                found.wanted.append(Wanted(normalize_name(package["name"]), package["version"]))
+            elif not {"virtual", "editable"} & package["source"].keys():
+                found.unread.append(f"{package['name']}: it is not from a package index")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        msg = f"{path} is not a lock of uv: {error}."
+        raise UsageError(msg) from None
+    return found
+
+
+def _read_lines(text: str, name: str) -> Environment:
+    document = read_document(text, name)
+    found = Environment(document=document)
+    for finding in document.findings:
+        if finding.severity == "error":
+            raise UsageError(f"{name}:{finding.evidence['line']}: {finding.message}", hint=finding.fix)
+    for entry in document.conda:
+        _add_conda(found, entry)
+    for entry in document.entries:
+        _add_line(found, entry)
+    return found
+
+
+def _read_recipe(text: str) -> Environment:
+    """Read the packages that a Dockerfile or definition file installs."""
+    recipe = read_recipe(text)
+    found = Environment(unread=list(recipe.unread))
+    for entry in recipe.conda:
+        _add_conda(found, entry)
+    for entry in recipe.pip:
+        _add_line(found, entry)
+    return found
+
+
+def _add_conda(found: Environment, entry: Entry) -> None:
+    name = conda_name(entry.text)
+    pin = _CONDA_PIN.match(entry.text)
+    version = pin[1] if pin else ""
+    if is_pip_line(entry.text) or not name:
+        found.unread.append(f"line {entry.line}, {entry.text}: it is not a conda package")
+    elif name == "python":
+        found.wanted.append(Wanted(name, version))
+    elif name != "pip":
+        found.wanted.append(Wanted(name, version, conda=True))
+
+
+def _add_line(found: Environment, entry: Entry) -> None:
+    line = entry.pip
+    urls = line.values("--index-url", "--extra-index-url")
+    if line.location and line.name:
+        version = ""
+        try:
+            version = _of_wheel(url_path(line.location).rpartition("/")[2]).version
+        except UsageError:
+            found.unread.append(f"line {entry.line}: the source of {line.name}, {line.location}")
+        found.wanted.append(Wanted(line.name, version))
+    elif line.requirement_text and not line.location:
+        _add_text(found, line.requirement_text, f"line {entry.line}")
+    elif urls:
+        found.index_urls += [url for url in urls if not torch_index(url)]
+        found.has_rocm_index = found.has_rocm_index or any(torch_index(url)[:4] == "rocm" for url in urls)
+    else:
+        found.unread.append(f"line {entry.line}: {entry.text}")
+
+
+def _add_text(found: Environment, text: str, place: str) -> None:
+    try:
+        requirement = parse_requirement(text)
+    except UsageError as error:
+        found.unread.append(f"{place}: {error.message.rstrip('.')}")
+        return
+    exact = re.fullmatch(r"={2,3}([^*]+)", str(requirement.specifier or ""))
+    found.wanted.append(
+        Wanted(
+            requirement.name,
+            exact[1] if exact else "",
+            str(requirement.specifier or "") if not exact else "",
+            requirement.extras,
+            requirement.marker,
+        )
+    )
