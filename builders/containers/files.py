@@ -296,8 +296,8 @@ def _layer(archive: tarfile.TarFile, name: str, left: _Limit) -> Iterator[tarfil
     start = file.read(4)
     file.seek(0)
     opener = zstd.open if start == _ZSTD else gzip.open if start.startswith(_GZIP) else nullcontext
-    with opener(file) as source:  # type: ignore[operator]
-        stream = cast("IO[bytes]", _Counted(source, left))
+    with opener(file) as source:
+        stream = cast("IO[bytes]", _Counted(cast("BinaryIO", source), left))
         with tarfile.open(fileobj=stream, mode="r|") as layer:
             yield layer
 

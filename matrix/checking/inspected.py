@@ -19,7 +19,7 @@ from matrix.command_line.options import defaults_of
 from matrix.commands import verify
 from resolver.consequences import Side
 from resolver.content import judged
-from resolver.errors import MatrixError
+from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
 from resolver.lock import read_lock
 
 if TYPE_CHECKING:
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 _CANNOT_USE = {"verify-torch-cuda", "verify-torch-cpu", "driver-refuses"}
 """Findings because of which the GPUs cannot be used; they come first in a verdict."""
+
+_OPEN = {"verify-contents-not-judged", "bundle-not-read"}
+"""Findings about what could not be judged."""
 
 
 def is_wheel(path: Path) -> bool:
@@ -86,7 +89,11 @@ def _verified(path: Path, lock: Path, context: Context, known: Sequence[Finding]
 def _audited(wheel: Path, side: Side) -> Iterator[Finding]:
     """Yield the findings of `audit` about a wheel, and whether its content fits the site."""
     evidence = {"file": wheel.name}
-    for finding in audit_wheel(wheel, Expected()).findings:
+    try:
+        audit = audit_wheel(wheel, Expected())
+    except UsageError as error:
+        raise EnvironmentLacksError(error.message, hint=error.hint) from None
+    for finding in audit.findings:
         yield Finding(
             finding.id, finding.severity, finding.message, finding.fix, {**evidence, **finding.evidence}
         )
@@ -115,11 +122,11 @@ def verdict_of(findings: Sequence[Finding], site: str, found: Environment) -> st
         since = re.sub(r"-\d\d$", "", risk.evidence["since"])
         reason = risk.message.partition(": ")[2]
         return f"Works at your own risk{f' since {since}' if since else ''} at {site}: {reason}"
-    warnings = sum(finding.severity == "warning" for finding in findings)
-    open_ = next((finding for finding in findings if finding.id == "verify-contents-not-judged"), None)
-    rest = f"{warnings} warnings." if warnings > 1 else "1 warning." if warnings else ""
-    if open_ and warnings == 1:
-        rest = open_.message.partition(":")[0] + "."
+    warnings = [finding for finding in findings if finding.severity == "warning"]
+    open_ = next((finding for finding in warnings if finding.id == "verify-contents-not-judged"), None)
+    others = sum(finding.id not in _OPEN for finding in warnings)
+    texts = [open_.message.partition(":")[0]] if open_ else []
+    texts += [f"{others} warning{'s are' if others > 1 else ' is'} below"] if others else []
     if found.installed and found.content is None:
-        rest = "only names and versions were read."
-    return f"Nothing found against it at {site}{f'; {rest}' if rest else '.'}"
+        texts.append("only names and versions were read")
+    return f"Nothing found against it at {site}{'; ' if texts else ''}{', '.join(texts)}."

@@ -73,8 +73,8 @@ def is_environment(path: Path) -> bool:
 def read_environment(path: Path) -> Environment:
     """Read an environment.
 
-    It is a virtual or conda environment, a directory of wheels, an image, a requirements file, a conda
-    environment file, the output of pip, ``uv.lock`` or ``pylock.toml``. Nothing of it is executed, except
+    It is a virtual or conda environment, a wheel or a directory of wheels, an image, a requirements file, a
+    conda environment file, the output of pip, ``uv.lock`` or ``pylock.toml``. Nothing of it is executed, except
     that an image is listed by a script in an isolated container if unsquashfs is not installed.
 
     Raises
@@ -84,7 +84,9 @@ def read_environment(path: Path) -> Environment:
     EnvironmentLacksError, MatrixError
         The image cannot be inspected.
     """
-    if path.is_dir() and not _is_prefix(path) and any(path.glob("*.whl")):
+    if path.suffix == ".whl" and path.is_file():
+        found = Environment([_of_wheel(path.name)])
+    elif path.is_dir() and not _is_prefix(path) and any(path.glob("*.whl")):
         found = Environment([_of_wheel(file.name) for file in sorted(path.glob("*.whl"))])
     elif is_environment(path):
         found = _read_installed(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date, timedelta
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,9 +17,10 @@ from resolver.versions import minor, sort_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from datetime import date
 
     from resolver.consequences.model import Side
+    from resolver.facts.schema import Window
+    from resolver.model import Target
 
 
 class DriverState(msgspec.Struct, frozen=True):
@@ -40,35 +42,42 @@ def driver_states(side: Side, rocm: str) -> tuple[list[DriverState], list[Driver
     driver is not known.
     """
     catalog, target = side.catalog, side.request.target
-    past: list[tuple[str, date | None]]
+    windows = [row for row in catalog.windows_of(target.site) if row.since <= target.date]
     if target.driver:
-        past = [(target.driver, None)]
+        windows, driver = [], target.driver
+    elif windows and within(windows[-1], target.date):
+        driver = windows[-1].driver
     else:
-        windows = [row for row in catalog.windows_of(target.site) if row.since <= target.date]
-        past = [(row.driver, row.since) for row in windows]
-        if not windows or not within(windows[-1], target.date):
-            return [], []
-    states = [_state(side, rocm, driver, since) for driver, since in past]
+        return [], []
+    states = [_in_window(side, rocm, row) for row in windows] or [_on_driver(side, rocm, driver)]
     known = [state for state in states if state is not None]
     if len(known) < len(states):
         return [], []
-    newer = sorted((row for row in catalog.driver if sort_key(row) > sort_key(past[-1][0])), key=sort_key)
-    return known, [state for driver in newer if (state := _state(side, rocm, driver, None))]
+    newer = sorted((row for row in catalog.driver if sort_key(row) > sort_key(driver)), key=sort_key)
+    return known, [state for name in newer if (state := _on_driver(side, rocm, name))]
 
 
-def _state(side: Side, rocm: str, driver: str, since: date | None) -> DriverState | None:
-    target = side.request.target
-    request = Request(replace(target, driver=driver, date=since or target.date, base_image=None))
-    if since is not None:
-        request = replace(request, target=replace(request.target, driver=None))
-    session = Session(compile_problem(side.catalog, request))
+def _in_window(side: Side, rocm: str, row: Window) -> DriverState | None:
+    """Return the state on the last day of a window, when everything that was run in it is known."""
+    day = side.request.target.date
+    if row.until and row.until <= day:
+        day = row.until - timedelta(days=1)
+    return _state(side, rocm, replace(side.request.target, date=day), DriverState(row.driver, row.since, ""))
+
+
+def _on_driver(side: Side, rocm: str, driver: str) -> DriverState | None:
+    return _state(side, rocm, replace(side.request.target, driver=driver), DriverState(driver, None, ""))
+
+
+def _state(side: Side, rocm: str, target: Target, known: DriverState) -> DriverState | None:
+    session = Session(compile_problem(side.catalog, Request(replace(target, base_image=None))))
     question = Question(session, session.problem.demands, {"rocm": f"=={minor(rocm)}.*"})
     if question.missing:
         return None
     if question.state:
-        return DriverState(driver, since, question.state, question.risks)
+        return replace(known, state=question.state, reasons=question.risks)
     core = Reasons().why(question, question).core
-    return DriverState(driver, since, "", tuple(item for item in core if item.kind == "fact"))
+    return replace(known, reasons=tuple(item for item in core if item.kind == "fact"))
 
 
 def changes(states: list[DriverState]) -> Iterator[DriverState]:

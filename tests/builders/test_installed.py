@@ -108,15 +108,16 @@ BROKEN: dict[str, tuple[Make, str, str]] = {
     "rocm-6.0": (lambda p: venv(p, "2.3.1+rocm6.0"), "driver-risk", "ROCm 6.0 is older than driver 6.3"),
     "rocm-7.2": (
         lambda p: image(p, "2.11.0+rocm7.2"),
+        "driver-risk",
+        "which AMD does not list for driver 6.3",
+    ),
+    "rocm-7.1": (
+        lambda p: image(p, "2.10.0+rocm7.1"),
         "driver-refuses",
-        "ROCm 7.2 does not run on kernel driver 6.3",
+        "ROCm 7.1 does not run on kernel driver 6.3",
     ),
     "rocm-10": (lambda p: venv(p, "2.13.0+rocm10.0"), "driver-refuses", "ROCm 10.0 does not run"),
-    "rocm-of-image": (
-        lambda p: Tree(p, "image").rocm("7.2.0").dist("numpy", "2.2.0"),
-        "driver-refuses",
-        "ROCm 7.2.0",
-    ),
+    "rocm-of-image": (lambda p: Tree(p, "image").rocm("7.1.1"), "driver-refuses", "ROCm 7.1.1"),
     "rocm-unknown": (lambda p: venv(p, "2.0.0+rocm4.1"), "driver-not-judged", "ROCm 4.1"),
     # ROCm of another major version
     "hip-5": (

@@ -45,7 +45,7 @@ def library(name: str, versions: Sequence[str]) -> bytes:
         source.write_text("".join(f"void f{number}(void) {{}}\n" for number in range(len(versions))))
         nodes = [f"{version} {{ global: f{number}; }};\n" for number, version in enumerate(versions)]
         script.write_text("".join(nodes))
-        line = [
+        line: list[str | Path] = [
             "gcc",
             "-shared",
             "-nostdlib",
@@ -155,7 +155,7 @@ class Tree:
 
     def torch(
         self, version: str = LABEL, *, hip: str | None = None, cuda: str | None = None,
-        gfx: Sequence[str] = ("gfx90a", "gfx942"), requires: Sequence[str] = (), soname: str = "", exports: Sequence[str] = (SYMBOL,), site: str = "",
+        gfx: Sequence[str] = ("gfx90a", "gfx942"), requires: Sequence[str] = (), exports: Sequence[str] = (SYMBOL,),
     ) -> Tree:  # fmt: skip
         """Write torch: for ROCm by default, as its label says."""
         label = version.partition("+")[2]
@@ -172,7 +172,7 @@ class Tree:
         }
         if hip:
             major = hip.partition(".")[0]
-            files["torch/lib/libamdhip64.so"] = shared_object(soname=soname or f"libamdhip64.so.{major}")
+            files["torch/lib/libamdhip64.so"] = shared_object(soname=f"libamdhip64.so.{major}")
             files["torch/lib/librccl.so"] = shared_object(
                 soname="librccl.so.1", needed=[f"libamdhip64.so.{major}"], runpath="$ORIGIN"
             )
@@ -184,7 +184,7 @@ class Tree:
             files["torch/lib/libtorch_cuda.so"] = shared_object(
                 needed=["libc10.so", "libcudart.so.12"], cuda=b"x" * 64
             )
-        return self.dist("torch", version, files, requires=requires, site=site)
+        return self.dist("torch", version, files, requires=requires)
 
     def rocm(self, version: str, *, folder: str = "") -> Tree:
         """Write a ROCm of an image."""
