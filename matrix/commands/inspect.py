@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from builders.constants import LOCK_FILE
+from builders.containers.image import is_local
 from builders.findings import Finding, limited
 from builders.storage.files import write_atomic
 from builders.storage.modes import make_directories
@@ -163,6 +164,8 @@ def _read(file: Path) -> Environment:
     try:
         return read_environment(file)
     except UsageError as error:
+        if not is_local(file):
+            raise
         raise EnvironmentLacksError(error.message, hint=error.hint) from None
 
 
@@ -280,7 +283,8 @@ def _print(
     console.answer(document.verdict)
     findings = document.findings
     if console.verbosity <= 0:
-        findings = limited(findings, _MOST_OF_ONE_KIND)
+        # The changes say the same about the lines of a file.
+        findings = [] if found.document else limited(findings, _MOST_OF_ONE_KIND)
     text = findings_text(findings, quiet=console.verbosity < 0, indent="  ", screen=console.out)
     if text:
         console.text(f"\n{text}")
@@ -318,6 +322,8 @@ def _print_rest(document: InspectDocument, found: Environment, console: Console)
         console.info("\nIt has " + ", ".join(" ".join(item) for item in found.platform.items()) + ".")
     if found.how:
         console.info(f"\n{found.how}.")
+    if found.document and document.findings and console.verbosity == 0:
+        console.info(f"\nFindings about single lines, as of `matrix check`: {len(document.findings)} (-v).")
     if found.unread:
         console.info("\nNot read:\n" + "\n".join(f"  {line}" for line in found.unread))
 

@@ -74,8 +74,9 @@ def read_environment(path: Path) -> Environment:
     """Read an environment.
 
     It is a virtual or conda environment, a wheel or a directory of wheels, an image, a requirements file, a
-    conda environment file, the output of pip, ``uv.lock`` or ``pylock.toml``. Nothing of it is executed, except
-    that an image is listed by a script in an isolated container if unsquashfs is not installed.
+    conda environment file, the output of pip, ``uv.lock``, ``pylock.toml``, a Dockerfile or a definition
+    file. Nothing of it is executed, except that a script lists an image in an isolated container if
+    unsquashfs is not installed.
 
     Raises
     ------

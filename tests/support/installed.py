@@ -155,7 +155,8 @@ class Tree:
 
     def torch(
         self, version: str = LABEL, *, hip: str | None = None, cuda: str | None = None,
-        gfx: Sequence[str] = ("gfx90a", "gfx942"), requires: Sequence[str] = (), exports: Sequence[str] = (SYMBOL,),
+        gfx: Sequence[str] = ("gfx90a", "gfx942"), requires: Sequence[str] = (),
+        exports: Sequence[str] = (SYMBOL,),
     ) -> Tree:  # fmt: skip
         """Write torch: for ROCm by default, as its label says."""
         label = version.partition("+")[2]
