@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from builders.findings import Finding
+from builders.installed import checks
 from builders.installed.checks import findings_of
 from builders.installed.reading import read_installed
 from resolver.consequences import Side
@@ -417,6 +419,16 @@ def side() -> Side:
     return Side(
         load(), Request(Target(site="lumi-g", date=date(2026, 11, 20), backend="rocm", gfx=("gfx90a",)))
     )
+
+
+def test_documentation_lists_every_finding() -> None:
+    source = Path(checks.__file__)
+    texts = [source.read_text(), (source.parents[2] / "matrix/checking/inspected.py").read_text()]
+    given = set(re.findall(r'Finding\(\s*"([a-z-]+)"', "".join(texts)))
+    pages = source.parents[2] / "docs/reference"
+    known = set(re.findall(r"(?m)^\| `([a-z-]+)` \|", (pages / "inspecting.md").read_text()))
+    of_verify = set(re.findall(r"(?m)^\| `(verify-[a-z-]+)` \|", (pages / "verifying.md").read_text()))
+    assert given - of_verify == known
 
 
 def judged(tree: Tree, side: Side, user: dict[str, str] | None = None) -> list[Finding]:
