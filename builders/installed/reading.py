@@ -12,6 +12,7 @@ import mmap
 import posixpath
 import re
 import zipfile
+from collections import Counter
 from email.parser import BytesHeaderParser
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -46,7 +47,9 @@ if TYPE_CHECKING:
 
 _SITE = re.compile(r"(?P<prefix>.*)/lib(?:64)?/python(?P<python>3\.\d+|3)/(?:site|dist)-packages(?=/)")
 _INFO = re.compile(r"/[^/]+\.dist-info/(METADATA|RECORD|direct_url\.json)$|/[^/]+\.egg-info/PKG-INFO$")
-_PYTHON = re.compile(r"-packages/([^/]+/__init__|torch/version)\.py$")
+_PYTHON = re.compile(r"-packages/(([^/]+/__init__|torch/version)\.py|[^/]+\.pth)$")
+_DIRECTORY = re.compile(r"/[^'\"\n]*-packages\b")
+"""A directory of packages that a ``.pth`` file names; its code is not run."""
 _SETTINGS = re.compile(
     r"/\.singularity\.d/env/[^/]+\.sh$|^/etc/ld\.so\.conf(\.d/[^/]+\.conf)?$|/pyvenv\.cfg$"
     r"|^(/usr/lib|/etc)/os-release$|/\.info/version$|/etc/conda/activate\.d/[^/]+\.sh$"
@@ -109,18 +112,34 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def sites(self) -> list[str]:
-        """The directories of packages of the Python that has torch, else of the one that has most."""
-        counts: dict[str, tuple[bool, int]] = {}
+        """The directories of packages of the Python that has torch, else of the one that has most packages.
+
+        They are in the order of its path, as far as it depends on files only.
+        """
+        counts: Counter[str] = Counter()
+        with_torch = set()
         for path in self.texts:
             if (match := _SITE.match(path)) and path.endswith(("/METADATA", "/PKG-INFO")):
-                has_torch, count = counts.get(match[0], (False, 0))
-                is_torch = PurePosixPath(path).parent.name.startswith("torch-")
-                counts[match[0]] = has_torch or is_torch, count + 1
-        if not counts:
-            return []
-        chosen = max(sorted(counts), key=lambda site: counts[site])
-        match = _SITE.match(f"{chosen}/")
-        prefix, python = (match["prefix"], match["python"]) if match else ("", "")
+                counts[match[0]] += 1
+                if PurePosixPath(path).parent.name.startswith("torch-"):
+                    with_torch.add(match[0])
+        seen = [self._seen_from(site, list(counts)) for site in sorted(counts)]
+        return max(
+            seen,
+            key=lambda sites: (not with_torch.isdisjoint(sites), sum(counts[site] for site in sites)),
+            default=[],
+        )
+
+    def _seen_from(self, site: str, others: Sequence[str]) -> list[str]:
+        """Return the directories of packages that a Python sees, of which this one is the first."""
+        prefix, python = _prefix_and_python(site)
+        named = [
+            other
+            for path, text in self.texts.items()
+            if path.startswith(f"{site}/") and path.endswith(".pth")
+            for other in _DIRECTORY.findall(text.decode(errors="replace"))
+            if other in others
+        ]
         prefixes = {prefix}
         settings = self.texts.get(f"{prefix}/pyvenv.cfg", b"").decode(errors="replace")
         if re.search(r"(?m)^include-system-site-packages *= *true", settings):
@@ -128,24 +147,23 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             prefixes |= {home[1]} if home else set()
         if prefixes & {"/usr", "/usr/local"}:
             prefixes |= {"/usr", "/usr/local"}
-        found = [chosen]
-        for site in sorted(counts):
-            other = _SITE.match(f"{site}/")
-            if site != chosen and other and other["prefix"] in prefixes and other["python"] in {python, "3"}:
-                found.append(site)
-        return found
+        shared = [
+            other
+            for other in sorted(others)
+            if _prefix_and_python(other)[0] in prefixes and _prefix_and_python(other)[1] in {python, "3"}
+        ]
+        return list(dict.fromkeys([site, *named, *shared]))
 
     @cached_property
     def prefix(self) -> str:
         """The prefix of the Python; empty if there is no Python with packages."""
-        match = _SITE.match(f"{self.sites[0]}/") if self.sites else None
-        return match["prefix"] if match else ""
+        return _prefix_and_python(self.sites[0])[0] if self.sites else ""
 
     @cached_property
     def python(self) -> str:
         """Major and minor version of the Python; empty if not known."""
-        match = _SITE.match(f"{self.sites[0]}/") if self.sites else None
-        return match["python"] if match and "." in match["python"] else ""
+        python = _prefix_and_python(self.sites[0])[1] if self.sites else ""
+        return python if "." in python else ""
 
     @cached_property
     def is_conda(self) -> bool:
@@ -457,6 +475,11 @@ def read_installed(path: Path, log: Path) -> Installed:
         runtimes=runtimes,
         problems=objects.findings,
     )
+
+
+def _prefix_and_python(site: str) -> tuple[str, str]:
+    match = _SITE.match(f"{site}/")
+    return (match["prefix"], match["python"]) if match else ("", "")
 
 
 def _is_of_system(path: str) -> bool:

@@ -431,6 +431,21 @@ def test_documentation_lists_every_finding() -> None:
     assert given - of_verify == known
 
 
+def test_environment_over_another_has_the_packages_of_both(tmp_path: Path) -> None:
+    """A virtual environment with a .pth file, as `matrix env --for apptainer` makes it."""
+    tree = image(tmp_path / "env").dist("numpy", "2.2.0")
+    site = "opt/matrix/lib/python3.12/site-packages"
+    tree.file(f"{site}/base_image.pth", f"import site; site.addsitedir('/{tree.site}')".encode())
+    tree.dist("apex", "1.9.0", site=site).dist("numpy", "2.1.0", site=site)
+    found = read_installed(tree.root, tmp_path / "log")
+    assert found.sites == [f"/{site}", f"/{tree.site}"]
+    assert found.versions == {"torch": "2.9.1+rocm6.4", "apex": "1.9.0", "numpy": "2.1.0"}
+    tree.dist("setuptools", "70.0", site="usr/lib/python3/dist-packages")
+    (tree.root / site / "base_image.pth").unlink()
+    found = read_installed(tree.root, tmp_path / "log")
+    assert found.sites == [f"/{tree.site}"]
+
+
 def judged(tree: Tree, side: Side, user: dict[str, str] | None = None) -> list[Finding]:
     return findings_of(read_installed(tree.root, tree.root.parent / "log"), side, None, user or {})
 
