@@ -159,6 +159,18 @@ def content_of(contents: Contents, wheel: WheelReader, findings: Iterable[Findin
     )
 
 
+def content_of_installed(
+    contents: Contents, inits: Iterable[bytes], findings: Iterable[Finding]
+) -> Content | None:
+    """Return what an installed distribution contains whose objects were read; None if nothing is compiled.
+
+    `inits` are its ``__init__.py`` files, `findings` the problems of reading its objects. Its CUDA sources
+    are not read.
+    """
+    unread = [item.message.rstrip(".") for item in findings if item.severity != "info"]
+    return _judge(_Read(contents, unread=unread, can_do_without=any(map(_tries_to_load, inits))))
+
+
 def read_start(
     name: str, content: BinaryIO, expect: Callable[[Iterable[tuple[int, int]]], None] | None = None
 ) -> Content | None:
