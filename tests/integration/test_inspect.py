@@ -71,7 +71,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Install real wheels with compiled objects."""
     folder = tmp_path_factory.mktemp("real") / "env"
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    line = [
+    line: list[str | Path] = [
         folder / "bin/python",
         "-m",
         "pip",
@@ -97,7 +97,7 @@ def test_real_wheels_that_are_broken_are_named(environment: Path, tmp_path: Path
     broken = tmp_path / "env"
     shutil.copytree(environment, broken, symlinks=True)
     (site,) = broken.glob("lib/python3.*/site-packages")
-    pip = [
+    pip: list[str | Path] = [
         broken / "bin/python",
         "-m",
         "pip",
@@ -135,7 +135,7 @@ def test_repaired_environment_is_installed_and_verified(tmp_path: Path) -> None:
     repaired = tmp_path / "repaired"
     python = repaired / "env" / "bin" / "python"
     subprocess.run([sys.executable, "-m", "venv", repaired / "env"], check=True)
-    line = [python, "-m", "pip", "install", "-qq", "--no-compile", "-r", repaired / "requirements.txt"]
+    line: list[str | Path] = [python, "-m", "pip", "install", "-qq", "--no-compile", "-r", repaired / "requirements.txt"]
     done = subprocess.run(line, capture_output=True, text=True, check=False, env=pip_environment())
     assert done.returncode == 0, done.stderr
     verified = matrix(repaired, "verify", "--python", str(python), "--format", "json")
