@@ -48,6 +48,8 @@ _LISTED = re.compile(
     rb"([-dlbcps])[\w-]{9} +\d+/\d+ +(\d+|\d+, *\d+) \d{4}-\d\d-\d\d \d\d:\d\d squashfs-root(/.*)"
 )
 """A line of ``unsquashfs -lln``."""
+_NOT_FATAL = 2
+"""Exit code of unsquashfs if it could not set attributes."""
 _BATCH = 1 << 28  # bytes that are unpacked at a time
 _MOST_FILES = 5_000_000
 _LARGEST_LISTING = 1 << 30
@@ -190,9 +192,10 @@ def _of_squashfs(path: Path, offset: int, wanted: Callable[[str], bool], log: Pa
             _unsquash(path, folder.root, log, arguments)
             for name, size in batch:
                 at = out / name[1:]
-                with suppress(OSError):
-                    if stat.S_ISREG(at.lstat().st_mode):
-                        yield File(name, size, at=at)
+                if not stat.S_ISREG(at.lstat().st_mode):
+                    msg = f"{printable(name)} is not the file that is listed"
+                    raise ValueError(msg)
+                yield File(name, size, at=at)
 
 
 def _listed(path: Path, offset: int) -> Iterator[File]:
@@ -221,6 +224,8 @@ def _unsquash(path: Path, folder: Path, log: Path, arguments: Sequence[str]) -> 
             HostRuntime(), ["unsquashfs", *arguments], view, what=f"Reading {path}", log=log, timeout=_LONGEST
         )
     except CommandError as error:
+        if error.code == _NOT_FATAL:  # root cannot give files to users that its namespace does not have
+            return
         why = f": {printable(error.lines[-1])}" if error.lines else ""
         msg = f"Cannot read {path}: unsquashfs failed{why}."
         hint = "It may be damaged. Copy or download it again."

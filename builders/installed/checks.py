@@ -245,9 +245,13 @@ def check_copies(installed: Installed, _: Side) -> Iterator[Finding]:
                     yield from _second(title, item.path, name, copy, of_torch)
             yield from _foreign_paths(installed, title, item.path, item.search_paths, of_torch)
     for copy in installed.rocm:
-        loaded = join_words(sorted(users[copy.folder]), most=5, joiner="and")
-        by = f"loaded by {loaded}" if loaded else "no package that was read loads it"
-        evidence = {"folder": copy.folder, "version": copy.version, "users": sorted(users[copy.folder])}
+        loaded = sorted(users[copy.folder])
+        by = (
+            f"loaded by {join_words(loaded, most=5, joiner='and')}"
+            if loaded
+            else "no package that was read loads it"
+        )
+        evidence = {"folder": copy.folder, "version": copy.version, "users": loaded}
         yield Finding("rocm-copy", "info", f"{copy.title}: {by}", "", evidence)
 
 

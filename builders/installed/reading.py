@@ -404,8 +404,10 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             version = self.torch.rocm
         for name in sorted(names):
             if not is_version(version) and (match := _HIP_VERSION.search(name)):
-                number = int(match[3])
-                version = f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+                # AMD's file ends with the release (60204); in Debian's it is another number.
+                line, number = f"{match[1]}.{match[2]}", int(match[3])
+                is_release = number // 100 == int(match[1]) * 100 + int(match[2])
+                version = f"{line}.{number % 100}" if is_release else line
         return RocmCopy(folder, version if is_version(version) else "", frozenset(names))
 
     @cached_property

@@ -108,7 +108,7 @@ def _audited(wheel: Path, side: Side) -> Iterator[Finding]:
         yield Finding("verify-contents-not-judged", "warning", text)
 
 
-def verdict_of(findings: Sequence[Finding], site: str, found: Environment) -> str:
+def verdict_of(findings: Sequence[Finding], site: str) -> str:
     """Return what the findings mean for a site, in one sentence."""
     errors = [finding for finding in findings if finding.severity == "error"]
     errors.sort(key=lambda finding: finding.id not in _CANNOT_USE)
@@ -127,6 +127,4 @@ def verdict_of(findings: Sequence[Finding], site: str, found: Environment) -> st
     others = sum(finding.id not in _OPEN for finding in warnings)
     texts = [open_.message.partition(":")[0]] if open_ else []
     texts += [f"{others} warning{'s are' if others > 1 else ' is'} below"] if others else []
-    if found.installed and found.content is None:
-        texts.append("only names and versions were read")
     return f"Nothing found against it at {site}{'; ' if texts else ''}{', '.join(texts)}."

@@ -183,7 +183,7 @@ def _document(
     is_broken = any(finding.severity == "error" for finding in findings)
     if answer is None or (is_broken and not changes):
         status: Literal["ok", "changed", "conflict", "errors"] = "errors" if is_broken else "ok"
-        verdict = verdict_of(findings, target.site, found)
+        verdict = verdict_of(findings, target.site)
     else:
         verdict = _verdict(file, answer, changes, found)
         status = "changed" if changes else "ok"

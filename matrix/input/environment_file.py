@@ -148,7 +148,10 @@ def _list_image(path: Path) -> Environment:
     """List the distributions of the Python of an image that has torch, else of the one that has most."""
     facts = inspect_image(find_image(path))
     python = max(facts.with_torch or facts.pythons, key=lambda each: len(each.holds), default=None)
-    how = f"{path} was listed by a script in an isolated container, because unsquashfs is not installed"
+    how = (
+        f"{path} was listed by a script in an isolated container, because unsquashfs is not installed: names "
+        "and versions were judged, not the content of files"
+    )
     found = Environment(installed=True, how=how)
     known = {
         "rocm": facts.rocm,
