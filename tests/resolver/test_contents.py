@@ -293,10 +293,11 @@ def test_sdist_may_be_built_for_another_gpu(catalog: Catalog, newer: FakeRelease
 # Builds that a published wheel with other versions would replace.
 
 
-def test_build_names_the_published_wheel_that_would_replace_it(catalog: Catalog) -> None:
+@pytest.mark.parametrize("also", ["", " a", " a torch[extra]"])
+def test_build_names_the_published_wheel_that_would_replace_it(catalog: Catalog, also: str) -> None:
     def answer(text: str, **fields: Any) -> Resolution:
-        request = ask(catalog, text, site="lumi-g", day="2026-11-23")
-        outcome = resolve(catalog, replace(request, **fields), FakeIndexes({}))
+        request = ask(catalog, text + also, site="lumi-g", day="2026-11-23")
+        outcome = resolve(catalog, replace(request, **fields), FakeIndexes({"a": releases(None)}))
         assert isinstance(outcome, Resolution)
         return outcome
 
