@@ -178,14 +178,25 @@ CONTENTS = st.sampled_from([None, PLAIN, CUDA, FALLBACK, UNREAD, OTHER_GPU])
 
 
 def expected_of(contents: Sequence[Content | None]) -> str:
-    """Return the preferred release: the newest that fits; after three unknown ones the newest of these."""
-    unknown = []
+    """Return the preferred release: the newest that fits; after three unknown ones the newest of these.
+
+    Unknown ones are excluded if the nearest newer one of which something is known does not fit; after three
+    of these, the rest is, too.
+    """
+    unknown, excluded, last = [], 0, ""
     for number in range(len(contents), 0, -1):
         content = contents[number - 1]
         here = judged(content, ["gfx90a"]).state if content else "pure"
         if here == "not-judged":
-            unknown.append(f"{number} not-judged")
-        elif here != "does-not-fit" and len(unknown) < 3:
+            if last == "does-not-fit":
+                excluded += 1
+            else:
+                unknown.append(f"{number} not-judged")
+            if excluded == 3:
+                break
+            continue
+        last = here
+        if here != "does-not-fit" and len(unknown) < 3:
             return f"{number} {here}"
     return unknown[0] if unknown else "refused"
 
