@@ -212,6 +212,36 @@ def test_newest_release_that_fits_comes_before_unknown_ones(
     assert len(indexes.judged) == len({*indexes.judged})
 
 
+def _facts(version: str, **needs: str) -> str:
+    row = f'[[requires]]\npackage = "a"\nreleases = "=={version}"\n'
+    return "".join(f'{row}on = "{on}"\nversions = ["{text}"]\n{KNOWN}' for on, text in needs.items())
+
+
+@pytest.mark.parametrize(
+    ("newer", "facts", "expected"),
+    [
+        (CUDA, "", "refused"),
+        (OTHER_GPU, "", "refused"),
+        (OF_ROCM[99], "", "refused"),
+        (None, _facts("3", rocm=">=99"), "refused"),
+        (None, _facts("3", gfx="gfx942"), "refused"),
+        (PLAIN, "", "3 fits"),
+        (UNREAD, "", "3 not-judged"),
+        (UNREAD, _facts("3", rocm=">=6"), "3 not-judged"),
+    ],
+)
+def test_release_that_cannot_be_judged_is_no_way_around_a_newer_one(
+    overlay: Callable[[str], Path], newer: Content | None, facts: str, expected: str
+) -> None:
+    """Otherwise the unlearned neighbour of what was learned or read would be chosen."""
+    catalog = load([overlay(PACKAGE + facts)])
+    indexes = FakeIndexes({"a": releases(UNREAD, UNREAD, newer), "b": {"1": FakeRelease(requires=["a"])}})
+    for text in ("a", "b", "torch a"):
+        assert state(found(catalog, indexes, text)) == expected
+    if expected == "refused":
+        assert state(found(catalog, indexes, "a==1")) == "1 not-judged"  # the user may insist
+
+
 def test_requested_release_is_used_though_it_is_unknown(catalog: Catalog) -> None:
     projects = {"a": releases(PLAIN, UNREAD)}
     passed = found(catalog, projects)
