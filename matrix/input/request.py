@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,13 +18,14 @@ from resolver.errors import CatalogError, UsageError, did_you_mean
 from resolver.facts.driver import identify_driver, lines_of_module, release_of_package
 from resolver.facts.loading import overlay_files
 from resolver.model import FactsFile, Request, Requirement, Target
-from resolver.requirements import parse_requirement
+from resolver.requirements import normalize_name, parse_requirement
 from resolver.versions import join_words, minor, parse_specifier, shorten
 
 if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Backend
 
+_OP = re.compile(r"[A-Za-z0-9_]+")
 DEFAULT_REQUIREMENTS = {
     "rocm": ("torch", "apex", "deepspeed", "flash-attn", "bitsandbytes"),
     "cpu": ("torch", "deepspeed"),
@@ -66,7 +68,32 @@ def make_request(settings: Settings, catalog: Catalog, today: datetime.date, inp
         no_content_check=settings.no_content_check,
         facts_files=facts_files(overlays(settings)),
         dated=settings.date is not None and settings.date < today,
+        ops=request_ops(settings.ops),
     )
+
+
+def request_ops(texts: Sequence[str]) -> tuple[str, ...]:
+    """Return the ops to compile as a request has them: one text for each package.
+
+    Raises
+    ------
+    UsageError
+        A text does not have the form ``NAME:A,B``.
+    """
+    ops: dict[str, list[str]] = {}
+    for text in texts:
+        name, chosen = _parsed_ops(text)
+        ops[name] = sorted({*ops.get(name, ()), *chosen})
+    return tuple(f"{name}:{','.join(ops[name])}" for name in sorted(ops))
+
+
+def _parsed_ops(text: str) -> tuple[str, list[str]]:
+    name, _, listed = text.partition(":")
+    ops = [op.strip() for op in listed.split(",")]
+    if name.strip() and all(map(_OP.fullmatch, ops)):
+        return normalize_name(name.strip()), ops
+    msg = f"{shorten(text)!r} names no ops."
+    raise UsageError(msg, hint="Write NAME:OP,OP, such as deepspeed:fused_adam,cpu_adam.")
 
 
 def _is_limited_by_host(consumer: str | None, requirements: Sequence[Requirement]) -> bool:
