@@ -227,11 +227,12 @@ class Environment:
         tags = wheel.removesuffix(".whl").rsplit("-", _WHEEL_TAGS)[1:]
         key = "-".join(tags)
         if key not in self._glibcs:
-            stem = f"a-1-{tags[0]}-{tags[1]}"
+            pythons = [f"{one}-{abi}" for one in tags[0].split(".") for abi in tags[1].split(".")]
+            rank_of = self._any_glibc._rank_of
             parts = [
                 part
                 for part in tags[2].lower().split(".")
-                if self._any_glibc.rank(f"{stem}-{part}.whl") is not None
+                if any(rank_of(python.lower(), part) is not None for python in pythons)
             ]
             self._glibcs[key] = min(map(_glibc_of, parts), default=None)
         return self._glibcs[key]
