@@ -8,7 +8,9 @@ from typing import Any, get_args
 
 import msgspec
 
-from builders.task_state import TaskState
+from builders.building.task_state import TaskState
+from matrix.building.coverage import CoverageResult
+from matrix.building.planning import Plan
 from matrix.commands import (
     audit,
     build_container,
@@ -27,13 +29,11 @@ from matrix.commands import (
     site,
     verify,
 )
-from matrix.consequences_json import DiffDocument
-from matrix.coverage import CoverageResult
-from matrix.explain_log import DiagnosisDocument
-from matrix.json_document import ErrorDocument
-from matrix.planning import Plan
-from matrix.resolution_json import ConflictDocument, ResolutionDocument
-from matrix.table_formats import TableDocument
+from matrix.show.consequences_json import DiffDocument
+from matrix.show.explain_log import DiagnosisDocument
+from matrix.show.json_document import ErrorDocument
+from matrix.show.resolution_json import ConflictDocument, ResolutionDocument
+from matrix.show.table_formats import TableDocument
 
 FOLDER = Path(__file__).parent / "reference" / "schemas"
 DOCUMENTS: dict[str, Any] = {

@@ -12,7 +12,7 @@ import re
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
-from builders.urls import git_commit, local_path
+from builders.network.urls import git_commit, local_path
 from matrix.consumers import Consumer
 from matrix.consumers.shared.files import MARK, File, comments
 from matrix.consumers.shared.glibc import newer_glibc

@@ -19,8 +19,8 @@ import msgspec
 from msgspec.structs import replace
 from packaging.version import Version
 
+from resolver.compiling.problem import Row
 from resolver.model import IMAGE, PLATFORM, Candidate, Fact
-from resolver.problem import Row
 from resolver.specifiers import version_or_none
 from resolver.versions import join_words
 

@@ -1,0 +1,235 @@
+"""The common form to which all facts are compiled.
+
+A problem has variables (components), each with candidates in the order of preference. Sets of
+candidates are integers used as bit masks; bit 0 means "absent", not part of the set. Two kinds of
+constraints exist:
+
+- a `Demand` limits one variable: a request, or a fact about the target;
+- a `Relation` maps candidates of one variable to the candidates of another that they allow.
+
+The search is in `search`, the operations on a problem in `session`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from resolver.model import layer
+from resolver.specifiers import Versions
+from resolver.versions import minor, parse_specifier
+
+if TYPE_CHECKING:
+    from resolver.facts.schema import Status
+    from resolver.model import Candidate, Fact
+
+ABSENT = 1
+"""The mask of "not part of the set"."""
+
+
+class Variable:
+    """A component and its candidates, in the order of preference.
+
+    Attributes
+    ----------
+    everything
+        The mask of all candidates and of absence.
+    present
+        The mask of all candidates, without absence.
+    """
+
+    __slots__ = (
+        "_by_line",
+        "_by_specifier",
+        "_by_version",
+        "_of_versions",
+        "_versions",
+        "candidates",
+        "everything",
+        "name",
+        "present",
+    )
+
+    def __init__(self, name: str, candidates: list[Candidate]) -> None:
+        self.name = name
+        self.candidates = candidates
+        self.everything = (1 << (len(candidates) + 1)) - 1
+        self.present = self.everything & ~ABSENT
+        self._by_version: dict[str, int] = {}
+        for position, candidate in enumerate(candidates):
+            mask = self._by_version.get(candidate.version, 0)
+            self._by_version[candidate.version] = mask | 1 << (position + 1)
+        self._of_versions: dict[frozenset[str], int] = {}
+        self._versions: Versions | None = None
+        self._by_line: dict[str, int] = {}
+        self._by_specifier: dict[str, int] = {}
+
+    def of_versions(self, versions: Iterable[str]) -> int:
+        """Return the mask of the candidates of these versions."""
+        key = frozenset(versions)
+        mask = self._of_versions.get(key)
+        if mask is None:
+            mask = 0
+            for version in key:
+                mask |= self._by_version.get(version, 0)
+            self._of_versions[key] = mask
+        return mask
+
+    def of_line(self, line: str) -> int:
+        """Return the mask of the candidates of a major.minor line."""
+        if not self._by_line:
+            for version, mask in self._by_version.items():
+                self._by_line[minor(version)] = self._by_line.get(minor(version), 0) | mask
+        return self._by_line.get(line, 0)
+
+    def allowed_by(self, specifier: str) -> int:
+        """Return the mask of the candidates whose version a specifier allows."""
+        mask = self._by_specifier.get(specifier)
+        if mask is None:
+            self._versions = self._versions or Versions(self._by_version)
+            mask = self._by_specifier[specifier] = self._versions.allowed_by(parse_specifier(specifier))
+        return mask
+
+    def mask(self, positions: Iterable[int]) -> int:
+        """Return the mask of the candidates at these positions."""
+        mask = 0
+        for position in positions:
+            mask |= 2 << position
+        return mask
+
+    def candidate(self, bit: int) -> Candidate:
+        """Return the candidate of a bit number (1 or more)."""
+        return self.candidates[bit - 1]
+
+    def chosen(self, mask: int) -> list[Candidate]:
+        """Return the candidates in a mask, in the order of preference."""
+        return [self.candidates[bit - 1] for bit in bits(mask) if bit]
+
+
+class LazyText(msgspec.Struct, frozen=True):
+    """A fact whose text is rendered only when it is read, because most texts are never read."""
+
+    status: Status
+    render: Callable[..., Fact]
+    args: tuple[object, ...]
+
+    def fact(self) -> Fact:
+        """Render the fact."""
+        return self.render(*self.args)
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One fact as masks: these subjects allow these objects."""
+
+    subjects: int
+    objects: int
+    text: Fact | LazyText
+    risk: bool = False
+    """Whether AMD does not support the combination, although it may work."""
+    contradicts: bool = False
+    """Whether the combination was observed although the catalog excludes it."""
+
+    @property
+    def fact(self) -> Fact:
+        """The fact with its text."""
+        return self.text.fact() if isinstance(self.text, LazyText) else self.text
+
+
+class Relation(msgspec.Struct, eq=False):
+    """All facts between two variables. A subject that no row mentions is not constrained."""
+
+    subject: Variable
+    object: Variable
+    kind: Literal["run", "build"]
+    rows: list[Row]
+    when_present: bool = False
+    """Whether the relation applies only if the object is part of the set."""
+    forbids: bool = False
+    """Whether the relation only excludes combinations, and so is never the reason for a choice."""
+    table: list[int] = []
+    """For each bit of the subject the mask of allowed objects; computed from the rows."""
+    revisions: dict[tuple[int, int], tuple[int, int]] = {}
+    """A cache that all searches with this relation share; see `resolver.solving.search.Search.add_table`."""
+
+    def __post_init__(self) -> None:
+        everything = self.object.everything
+        allowed: dict[int, int] = {}
+        absence = ABSENT if self.when_present else 0
+        for row in self.rows:
+            objects = row.objects
+            for bit in bits(row.subjects):
+                allowed[bit] = allowed.get(bit, absence) | objects
+        self.table = [allowed.get(bit, everything) for bit in range(len(self.subject.candidates) + 1)]
+        self.table[0] = everything
+
+    def revised(self, subjects: int, objects: int) -> tuple[int, int]:
+        """Return the subjects that have an allowed object, and the objects that they allow."""
+        kept = sum(1 << bit for bit in bits(subjects) if self.table[bit] & objects)
+        reachable = 0
+        for bit in bits(kept):
+            reachable |= self.table[bit] & objects
+        return kept, reachable
+
+    def rows_between(self, subject: int, target: int) -> list[Row]:
+        """Return the rows that allow this pair of bit numbers."""
+        return [row for row in self.rows if row.subjects >> subject & 1 and row.objects >> target & 1]
+
+
+class Demand(msgspec.Struct, eq=False):
+    """A limit on one variable, from the request or a fact about the target."""
+
+    variable: Variable
+    mask: int
+    text: str
+    kind: Literal["request", "fact"]
+    source: str
+    of_target: bool = False
+    """Whether it limits the target, which a site often sets, and not the distributions to install."""
+
+
+class Preference(msgspec.Struct, frozen=True):
+    """Candidates of a component that come first once another component is chosen."""
+
+    other: str
+    """The other component. For Python, this is the base image."""
+    first: dict[int, int]
+    """Maps the bit number of a candidate of `other` to the mask of the candidates that come first.
+
+    Bit number 0 is for solutions that do not need `other`.
+    """
+
+
+class Problem(msgspec.Struct, eq=False):
+    """Variables, demands, relations and preferences."""
+
+    variables: dict[str, Variable]
+    demands: list[Demand]
+    relations: list[Relation]
+    preferences: dict[str, Preference] = {}
+    """By component."""
+    requested: frozenset[str] = frozenset()
+    """Names of the components that the request names."""
+
+    def layer(self, name: str) -> tuple[int, str]:
+        """Return the sort key of a component in the order of decisions; see `resolver.model.layer`."""
+        return layer(name, self.requested)
+
+    def version(self, solution: Mapping[str, int], name: str) -> str:
+        """Return the version of a component in a solution; empty if it has none."""
+        return self.variables[name].candidate(solution[name]).version if name in solution else ""
+
+
+def bits(mask: int) -> Iterator[int]:
+    """Yield the numbers of the set bits, lowest first.
+
+    Examples
+    --------
+    >>> list(bits(0b1011))
+    [0, 1, 3]
+    """
+    while mask:
+        lowest = mask & -mask
+        yield lowest.bit_length() - 1
+        mask ^= lowest
