@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from builders.audit import Expected, audit_wheel, image_provider, read_torch
 from builders.audit.runtime_libraries import read_conda, read_image_facts
 from builders.audit.wheel_audit import Report
-from matrix.json_document import JsonDocument
 from matrix.options import add_format
 from matrix.render import findings_text
 from resolver.errors import UsageError, did_you_mean
@@ -34,13 +33,6 @@ _VERSIONS = {
 }
 SUMMARY = "check the contents of wheels"
 EXAMPLE = "matrix audit --gfx90a index/simple/apex/*.whl"
-
-
-class AuditDocument(JsonDocument, kw_only=True):
-    """The contents of wheels, and the findings."""
-
-    status: Literal["ok", "errors"]
-    wheels: list[Report]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -94,7 +86,7 @@ def execute(context: Context) -> int:
         reports.append(audit.report())
     defective = any(report.verdict == "defective" for report in reports)
     if args.format == "json":
-        console.document(AuditDocument(status="errors" if defective else "ok", wheels=reports))
+        console.document({"status": "errors" if defective else "ok", "wheels": reports})
     else:
         texts = [_text(report, context) for report in reports]
         console.data("\n\n".join([*_answer(reports, console), *texts]))

@@ -46,7 +46,6 @@ from matrix.container_plan import (
     space_of,
 )
 from matrix.inputs import with_stated_hashes
-from matrix.json_document import JsonDocument
 from matrix.locking import (
     catalog_with_image_of,
     is_same_request,
@@ -97,22 +96,6 @@ _MOST_ROUNDS = 4
 """How often the built wheels may add requirements to the lock; they are not expected to add any twice."""
 _LUMI = "lumi"
 _LINE = "\n"
-
-
-class ContainerDocument(JsonDocument, kw_only=True):
-    """The JSON output of the command."""
-
-    status: Literal["ok", "planned", "failed"]
-    container: str
-    consumer: str
-    files: str
-    """The directory with the files that the container was made from."""
-    lock: str
-    steps: list[StepResult]
-    wheels: list[TaskState]
-    space: list[Space]
-    findings: tuple[Finding, ...] = ()
-    """Of the verification, if it was run."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -668,17 +651,17 @@ class _Work:
         """Print the result, and return the exit code."""
         container, args = self.container, self.context.args
         if args.format == "json":
-            document = ContainerDocument(
-                status=status,
-                container=str(container.path),
-                consumer=args.consumer,
-                files=str(container.folder),
-                lock=str(self.context.lock_path),
-                steps=[*self.steps.values()],
-                wheels=self.wheels,
-                space=[*space],
-                findings=tuple(self.findings),
-            )
+            document = {
+                "status": status,
+                "container": str(container.path),
+                "consumer": args.consumer,
+                "files": str(container.folder),
+                "lock": str(self.context.lock_path),
+                "steps": [*self.steps.values()],
+                "wheels": self.wheels,
+                "space": [*space],
+                "findings": tuple(self.findings),
+            }
             self.console.document(document)
         elif status == "planned":
             self._print_plan(space)

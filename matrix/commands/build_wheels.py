@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
@@ -41,7 +41,6 @@ from matrix.coverage import (
     coverage_text,
 )
 from matrix.hosts import report_hosts
-from matrix.json_document import JsonDocument
 from matrix.locking import exclude_pick, same_target
 from matrix.options import (
     add_format,
@@ -96,14 +95,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_table_options(parser)
     add_batch_options(parser)
     add_target_options(parser)
-
-
-class BuildResult(JsonDocument, kw_only=True):
-    """The JSON output of the command."""
-
-    status: Literal["ok", "failed"]
-    index: str
-    wheels: list[TaskState]
 
 
 def execute(context: Context) -> int:
@@ -426,9 +417,7 @@ def _print(wheels: list[TaskState], index: Index, context: Context) -> None:
     console = context.console
     if context.args.format == "json":
         failed = any(wheel.state == "failed" for wheel in wheels)
-        console.document(
-            BuildResult(status="failed" if failed else "ok", index=str(index.root), wheels=wheels)
-        )
+        console.document({"status": "failed" if failed else "ok", "index": str(index.root), "wheels": wheels})
         return
     console.answer(answer(wheels))
     for wheel in wheels:
