@@ -54,7 +54,7 @@ CASES = {
 WHOLE = """
 import json, sys, time
 from matrix.cli import main
-from matrix.console import Console
+from matrix.show.console import Console
 steps, said = [], Console.step
 def step(self, text, task=""):
     steps.append((text.split(";")[0].split(" with ")[0], time.time()))
@@ -71,8 +71,8 @@ sys.exit(code)
 """
 BARE = """
 import sys, time
-from builders import task
-from builders.compilation import build_view
+from builders.building import task
+from builders.building.compilation import build_view
 from builders.containers.runtime import Bind, run_in
 from builders.environments.pip import ensure_pip
 from msgspec.structs import replace

@@ -24,8 +24,8 @@ from builders.containers.runtime import Bind, View, run_in
 from builders.environments.layers import fetch_build_wheels, make_environment, make_layers
 from builders.environments.python import find_python, python_view
 from builders.environments.wheelhouse import FetchOptions
-from builders.files import remove_tree
-from builders.host import running_python
+from builders.machine.host import running_python
+from builders.storage.files import remove_tree
 from resolver.reporter import SILENT
 
 if TYPE_CHECKING:

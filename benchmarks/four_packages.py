@@ -41,7 +41,7 @@ from typing import Any, NamedTuple
 from packaging.utils import canonicalize_name, parse_sdist_filename, parse_wheel_filename
 
 from benchmarks import programs
-from builders.files import remove_tree
+from builders.storage.files import remove_tree
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"

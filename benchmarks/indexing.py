@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks import programs
-from builders.files import sha256_of
 from builders.index import Index
+from builders.storage.files import sha256_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,9 +19,9 @@ import zipfile
 from pathlib import Path
 
 from benchmarks import programs
-from builders.files import sha256_of
 from builders.index_client import IndexClient
 from builders.learning.wheel import learn_published
+from builders.storage.files import sha256_of
 from resolver.facts import schema
 from resolver.facts.loading import load
 from resolver.indexes import File

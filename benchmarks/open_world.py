@@ -33,8 +33,8 @@ from uv import find_uv_bin
 from benchmarks import programs
 from benchmarks.programs import Run
 from builders.index_client import IndexClient
+from builders.network.web import new_session
 from builders.sources import index_url
-from builders.web import new_session
 from resolver.facts.loading import load
 from tests.support.torch_index import write_torch_index
 

@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from benchmarks import universes
 from benchmarks.universes import KINDS, SIZES, make, to_problem
-from resolver.session import Session
+from resolver.solving.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -26,8 +26,8 @@ import zipfile
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, get_args
 
+from resolver.compiling.problem import Demand, Problem, Relation, Row, Variable
 from resolver.model import Candidate, Fact
-from resolver.problem import Demand, Problem, Relation, Row, Variable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -26,7 +26,7 @@ OBJECT = 50 * MIB
 LABEL = """
 import json, resource, sys, time
 from pathlib import Path
-from builders.labelling import Labels, label_wheel, runtime_pins
+from builders.wheels.labelling import Labels, label_wheel, runtime_pins
 labels = Labels(
     version="1.0+rocm6.4.torch2.9.1.gfx90a",
     platform="manylinux_2_39_x86_64",

@@ -14,10 +14,13 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from builders.audit.wheel_audit import Report
+from builders.building.task_state import TaskState
 from builders.containers.inspection import ImageFacts
 from builders.findings import Finding
 from builders.sources import FetchedItem, MissingItem
-from builders.task_state import TaskState
+from matrix.building.container_plan import Space, StepResult
+from matrix.building.coverage import CoverageResult
+from matrix.building.planning import Plan
 from matrix.checking.document import Kind
 from matrix.checking.preflight import Preflight
 from matrix.checking.target import Consumer
@@ -26,12 +29,9 @@ from matrix.commands.index import IndexedWheel
 from matrix.commands.inspect import InspectDocument
 from matrix.commands.recipe import DraftResult
 from matrix.commands.verify import Verdict
-from matrix.consequences_json import DiffDocument
-from matrix.container_plan import Space, StepResult
-from matrix.coverage import CoverageResult
-from matrix.json_document import ErrorDocument, JsonDocument
-from matrix.planning import Plan
-from matrix.resolution_json import ConflictDocument, ResolutionDocument
+from matrix.show.consequences_json import DiffDocument
+from matrix.show.json_document import ErrorDocument, JsonDocument
+from matrix.show.resolution_json import ConflictDocument, ResolutionDocument
 from resolver.consequences.model import Consequence
 from resolver.facts.schema import Status
 from resolver.model import CoreItem, Distribution, Edge, Origin, Target

@@ -18,9 +18,9 @@ import errors
 from diagnosing import page as diagnosis_page
 
 from matrix.commands.catalog import STATUSES
+from resolver.answers.proven import judge
 from resolver.facts.loading import load
 from resolver.facts.schema import KINDS
-from resolver.proven import judge
 
 if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog

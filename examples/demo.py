@@ -14,10 +14,10 @@ import sys
 import time
 from pathlib import Path
 
-from builders import host
 from builders.environments.pip import is_reachable, pip_environment
-from builders.files import sha256_of
 from builders.index import Index
+from builders.machine import host
+from builders.storage.files import sha256_of
 from resolver.errors import EnvironmentLacksError
 from resolver.lock import read_lock
 from resolver.model import Resolution

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
 
-from matrix.settings import Settings, load_catalog
+from matrix.input.settings import Settings, load_catalog
 from resolver.errors import UsageError
 from resolver.reporter import SILENT, Reporter
 
 if TYPE_CHECKING:
     from builders.audit import WheelAudit
+    from builders.building.plan import Task
     from builders.index import Index
     from builders.index_client import IndexClient
-    from builders.plan import Task
-    from matrix.inputs import Inputs
+    from matrix.input.inputs import Inputs
     from resolver.facts.catalog import Catalog
     from resolver.model import Conflict, Resolution
 
@@ -128,11 +128,11 @@ def resolve_settings(
     The versions of an earlier resolution are kept where possible if its request was the same, or if the
     settings name distributions to upgrade in it. Files that were excluded in it stay excluded.
     """
-    from matrix.inputs import read_inputs, with_stated_hashes
-    from matrix.locking import is_same_request, kept_versions
-    from matrix.request import make_request
+    from matrix.input.inputs import read_inputs, with_stated_hashes
+    from matrix.input.locking import is_same_request, kept_versions
+    from matrix.input.request import make_request
+    from resolver.answers.resolve import resolve as solve
     from resolver.model import Conflict
-    from resolver.resolve import resolve as solve
 
     inputs = inputs or read_inputs(settings)
     request = make_request(settings, catalog, today, inputs)
@@ -145,7 +145,7 @@ def resolve_settings(
         indexes = package_indexes(settings, inputs, reporter)
         answer = solve(catalog, request, indexes, keep=keep, reporter=reporter)
     if isinstance(answer, Conflict):
-        from matrix.suggested import as_command
+        from matrix.input.suggested import as_command
 
         suggestions = (as_command(suggestion, settings, inputs) for suggestion in answer.suggestions)
         return replace(answer, suggestions=tuple(suggestions))
@@ -194,7 +194,7 @@ def write_lock(resolution: Resolution, path: str | Path = "matrix.lock") -> None
         The file cannot be written.
     """
     from builders.containers.image import with_cached_digest
-    from builders.files import write_atomic
+    from builders.storage.files import write_atomic
     from resolver.lock import dumps
 
     write_atomic(Path(path), dumps(with_cached_digest(resolution)))
@@ -265,9 +265,9 @@ def build(
     OSError
         The index or the cache cannot be read or written.
     """
-    from builders.build_host import find_build_host
-    from builders.build_inputs import Limits
-    from builders.plan import plan
+    from builders.building.build_host import find_build_host
+    from builders.building.inputs import Limits
+    from builders.building.plan import plan
     from builders.scheduling.local import Builds
     from resolver.providers.inferred import with_releases_of
 
@@ -290,7 +290,7 @@ def build(
 
 def check_build_hosts(tasks: Iterable[Task]) -> None:
     """Check, before the first build starts, that the host can build the tasks assigned to it."""
-    from builders.host import require_for_build
+    from builders.machine.host import require_for_build
 
     on_host = [task for task in tasks if not task.pick.alias_of and task.build_host.runtime.image is None]
     for path in {task.build_host.python.path for task in on_host}:

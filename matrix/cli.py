@@ -16,12 +16,11 @@ from types import ModuleType
 from typing import NoReturn, TypeVar
 
 import matrix.commands
-from builders.cache import cache_root
 from builders.constants import GARBAGE_THRESHOLD
+from builders.storage.cache import cache_root
 from matrix import __version__
-from matrix.console import Console, OutputError, ReaderGoneError
-from matrix.context import Context
-from matrix.options import (
+from matrix.command_line.context import Context
+from matrix.command_line.options import (
     EXIT_CODES,
     GLOBAL_DEFAULTS,
     GLOBAL_WITH_VALUE,
@@ -29,6 +28,7 @@ from matrix.options import (
     expand_gfx_flags,
     help_texts,
 )
+from matrix.show.console import Console, OutputError, ReaderGoneError
 from resolver.errors import (
     EXIT_INTERRUPTED,
     InternalError,
@@ -129,7 +129,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _explain(error: Exception) -> MatrixError:
     """Return the error to report for an exception that no other code explained."""
-    from builders.io_errors import explain_any_lack
+    from builders.storage.io_errors import explain_any_lack
 
     lack = explain_any_lack(error)
     if lack is not None:
@@ -256,7 +256,7 @@ def _fail(error: MatrixError, arguments: Sequence[str], console: Console) -> int
         console.error(error.message, error.hint)
         console.show_log()
         return error.exit_code
-    from matrix.json_document import ErrorDocument
+    from matrix.show.json_document import ErrorDocument
 
     document = ErrorDocument(id=error.id, message=error.message, hint=error.hint, **error.details)
     try:

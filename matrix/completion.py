@@ -12,7 +12,7 @@ import argcomplete
 from argcomplete.shell_integration import shellcode
 
 from matrix.cli import called_command, make_parser
-from matrix.settings import load_catalog, read_settings
+from matrix.input.settings import load_catalog, read_settings
 from resolver.errors import MatrixError
 from resolver.facts.catalog import Catalog
 from resolver.facts.schema import KINDS

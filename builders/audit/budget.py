@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from builders.wheel import DamagedError
+from builders.wheels.wheel import DamagedError
 
 _BASE = 600_000_000
 _PER_BYTE = 5_000

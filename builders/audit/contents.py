@@ -16,7 +16,7 @@ from builders.audit.budget import Budget
 from builders.audit.elf import read_object
 from builders.audit.gpu_code import ARCHITECTURES, CodeObject, code_object_name, read_code_objects
 from builders.findings import Finding
-from builders.wheel import DamagedError
+from builders.wheels.wheel import DamagedError
 
 if TYPE_CHECKING:
     import zipfile
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from builders.audit.elf import SharedObject
     from builders.audit.runtime_libraries import Provider, Torch
     from builders.findings import Severity
-    from builders.wheel import Content, WheelReader
+    from builders.wheels.wheel import Content, WheelReader
     from resolver.facts.schema import Recipe
 
 BARE_OBJECT = (".hsaco", ".co")

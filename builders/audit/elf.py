@@ -21,12 +21,12 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection
 
 from builders.audit.budget import Budget
-from builders.wheel import DamagedError
+from builders.wheels.wheel import DamagedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from builders.wheel import Content
+    from builders.wheels.wheel import Content
 
 _GPU_SECTION = ".hip_fatbin"
 _MOST_BYTES = 1 << 28

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import msgspec
 
 from builders.audit.budget import Budget
-from builders.wheel import DamagedError
+from builders.wheels.wheel import DamagedError
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -31,7 +31,7 @@ else:
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from builders.wheel import Content
+    from builders.wheels.wheel import Content
 
     Buffer = Content | memoryview
 

@@ -16,8 +16,8 @@ from builders.audit.platform_tags import (
     promised_versions,
 )
 from builders.findings import Finding
-from builders.glibc_tags import promised_glibc
-from builders.process import output_of
+from builders.machine.process import output_of
+from builders.wheels.glibc_tags import promised_glibc
 from resolver.label import names_torch
 
 if TYPE_CHECKING:

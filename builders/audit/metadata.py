@@ -10,8 +10,8 @@ from packaging.utils import canonicalize_name
 from builders.audit.contents import first_of
 from builders.audit.platform_tags import MACHINES
 from builders.findings import Finding
-from builders.glibc_tags import machine_of_tag
-from builders.wheel import (
+from builders.wheels.glibc_tags import machine_of_tag
+from builders.wheels.wheel import (
     DamagedError,
     is_dist_info_of,
     is_special,

@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from builders.audit.elf import version_key
-from builders.glibc_tags import machine_of_tag, promised_glibc
+from builders.wheels.glibc_tags import machine_of_tag, promised_glibc
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

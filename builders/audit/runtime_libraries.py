@@ -18,7 +18,7 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerDefSection
 
 from builders.audit.elf import add_version, read_object
-from builders.wheel import DamagedError
+from builders.wheels.wheel import DamagedError
 from resolver.errors import UsageError
 
 if TYPE_CHECKING:

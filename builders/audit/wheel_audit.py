@@ -12,9 +12,9 @@ import msgspec
 from builders.audit import gpu, libraries, metadata, promises
 from builders.audit.contents import Expected, read_contents
 from builders.audit.platform_tags import platform_tag
-from builders.files import sha256_of
 from builders.findings import SEVERITIES, Finding, limited
-from builders.wheel import DamagedError, WheelReader
+from builders.storage.files import sha256_of
+from builders.wheels.wheel import DamagedError, WheelReader
 from resolver.errors import UsageError
 from resolver.notebook import html_table
 

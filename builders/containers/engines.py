@@ -29,8 +29,8 @@ from builders.containers.runtime import (
     only_loopback,
     without_network,
 )
-from builders.process import clean_environment, output_in_container
-from builders.temporary import TemporaryDirectory
+from builders.machine.process import clean_environment, output_in_container
+from builders.storage.temporary import TemporaryDirectory
 from resolver.errors import EnvironmentLacksError, UsageError
 
 KINDS = ("host", "apptainer", "podman")

@@ -16,12 +16,12 @@ from typing import Any
 import msgspec
 from packaging.version import Version
 
-from builders.cache import cache_root
 from builders.containers.engines import choose_runtime
 from builders.containers.image import Image, find_image, image_name, is_local
 from builders.containers.runtime import Runtime, View, run_in
-from builders.files import exclusive_lock, write_atomic
 from builders.recipes.compilers import Compiler, choose_compilers
+from builders.storage.cache import cache_root
+from builders.storage.files import exclusive_lock, write_atomic
 from resolver.errors import EnvironmentLacksError, MatrixError, TooSlowError, UsageError
 from resolver.facts import schema
 from resolver.facts.catalog import Catalog

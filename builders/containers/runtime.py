@@ -1,6 +1,6 @@
 """The environments in which programs run: the `Runtime` interface, and the host.
 
-A runtime only composes command lines; `builders.process` starts them, so that logs, interrupts and
+A runtime only composes command lines; `builders.machine.process` starts them, so that logs, interrupts and
 failures are the same everywhere. Files keep their paths: a container sees a file of the host only if it is
 bound, and normally at the same path.
 
@@ -20,8 +20,8 @@ import msgspec
 
 from builders.containers.image import Image
 from builders.containers.sandbox import HOME, command_line, layout, private_home, sandbox, system_program
-from builders.process import clean_environment, output_in_container, output_of, run
-from builders.temporary import TemporaryDirectory
+from builders.machine.process import clean_environment, output_in_container, output_of, run
+from builders.storage.temporary import TemporaryDirectory
 
 DEVICES = ("cat", "/proc/net/dev")
 _DEVICE_HEADINGS = 2  # lines of /proc/net/dev

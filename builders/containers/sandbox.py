@@ -23,10 +23,10 @@ from urllib.parse import unquote
 
 import msgspec
 
-from builders.cache import cache_root
 from builders.constants import CERTIFICATE_VARIABLES, END_ALL_ON_SIGNAL
-from builders.process import output_of
-from builders.temporary import TemporaryDirectory
+from builders.machine.process import output_of
+from builders.storage.cache import cache_root
+from builders.storage.temporary import TemporaryDirectory
 
 Kind = Literal["bubblewrap", "namespaces"]
 KINDS: tuple[Kind, ...] = ("bubblewrap", "namespaces")

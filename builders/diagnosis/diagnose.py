@@ -11,7 +11,7 @@ import msgspec
 
 from builders.diagnosis.known import Failure, KnownFailures, fill, known_failures
 from builders.findings import Finding
-from builders.logs import Readable, Sighting, parts, sightings
+from builders.storage.logs import Readable, Sighting, parts, sightings
 from resolver.errors import UsageError
 from resolver.versions import satisfies
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from builders.logs import line_expression, line_filter
+from builders.storage.logs import line_expression, line_filter
 from resolver.errors import CatalogError, UsageError
 from resolver.versions import parse_specifier
 

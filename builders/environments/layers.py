@@ -18,14 +18,14 @@ from msgspec.structs import replace
 from packaging.tags import compatible_tags, cpython_tags
 from packaging.utils import parse_wheel_filename
 
-from builders.cache import cache_root
 from builders.containers.runtime import Bind, View, run_in
 from builders.environments.cached import digest, ensure_cached
 from builders.environments.pip import ensure_pip
 from builders.environments.python import QUIET, python_view
 from builders.environments.wheelhouse import Wheelhouse, fetch_wheels, remove_damaged
-from builders.files import remove_tree
-from builders.io_errors import explain_cache_errors
+from builders.storage.cache import cache_root
+from builders.storage.files import remove_tree
+from builders.storage.io_errors import explain_cache_errors
 from resolver.errors import CommandError, EnvironmentLacksError
 
 if TYPE_CHECKING:

@@ -15,13 +15,13 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from builders.cache import cache_root
 from builders.containers.runtime import Bind, run_in
 from builders.environments.cached import ensure_cached
 from builders.environments.python import python_view
-from builders.io_errors import explain_cache_errors
-from builders.pip_configuration import pip_configuration, variable_of
-from builders.process import clean_environment
+from builders.machine.process import clean_environment
+from builders.network.pip_configuration import pip_configuration, variable_of
+from builders.storage.cache import cache_root
+from builders.storage.io_errors import explain_cache_errors
 from resolver.errors import CommandError, EnvironmentLacksError
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from builders import host
 from builders.containers.runtime import Bind, View, run_in
 from builders.environments.cached import digest
-from builders.temporary import TemporaryDirectory
+from builders.machine import host
+from builders.storage.temporary import TemporaryDirectory
 from resolver.errors import CommandError, EnvironmentLacksError, UsageError
 
 if TYPE_CHECKING:

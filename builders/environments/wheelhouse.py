@@ -24,7 +24,6 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from builders.cache import cache_root
 from builders.containers.runtime import Bind, run_in
 from builders.environments.cached import digest
 from builders.environments.pip import (
@@ -35,14 +34,15 @@ from builders.environments.pip import (
     pip_settings,
 )
 from builders.environments.python import python_view
-from builders.files import exclusive_lock, make_readable, sha256_of, write_atomic
 from builders.index_client import IndexClient
 from builders.index_client.client import PYTORCH_HOST
-from builders.io_errors import explain_cache_errors
-from builders.modes import make_directories
-from builders.pip_configuration import package_sources, public_index
-from builders.process import log_size, read_since
-from builders.urls import without_password
+from builders.machine.process import log_size, read_since
+from builders.network.pip_configuration import package_sources, public_index
+from builders.network.urls import without_password
+from builders.storage.cache import cache_root
+from builders.storage.files import exclusive_lock, make_readable, sha256_of, write_atomic
+from builders.storage.io_errors import explain_cache_errors
+from builders.storage.modes import make_directories
 from resolver.errors import CommandError, EnvironmentLacksError, UsageError
 from resolver.indexes import IndexStrategy
 from resolver.requirements import is_for_cuda

@@ -22,7 +22,6 @@ import msgspec
 from packaging.utils import canonicalize_name, is_normalized_name, parse_wheel_filename
 from packaging.version import Version
 
-from builders.files import TEMPORARY_PREFIX, atomic_path, link_exclusively, remove_tree
 from builders.findings import Finding
 from builders.index.access import is_regular, sha256_of_regular
 from builders.index.pages import (
@@ -37,7 +36,8 @@ from builders.index.pages import (
     upload_time,
 )
 from builders.index.repository import STATE_DIRECTORIES, Index, record_name, wheel_of
-from builders.process import run
+from builders.machine.process import run
+from builders.storage.files import TEMPORARY_PREFIX, atomic_path, link_exclusively, remove_tree
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError, did_you_mean
 from resolver.specifiers import version_or_none
 from resolver.versions import shorten

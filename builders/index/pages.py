@@ -26,9 +26,9 @@ from urllib.parse import quote
 import msgspec
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-from builders.files import open_regular
 from builders.index.access import NOT_A_FILE
-from builders.wheel import LARGEST_METADATA, DamagedError, LimitedFile, WheelReader
+from builders.storage.files import open_regular
+from builders.wheels.wheel import LARGEST_METADATA, DamagedError, LimitedFile, WheelReader
 from resolver.errors import MatrixError
 
 PAGE = "index.html"
@@ -350,7 +350,7 @@ def metadata_of(wheel: Path, filename: str = "") -> bytes:
 
 @contextmanager
 def _opened(wheel: Path, filename: str) -> Iterator[tuple[FileIO, bytes]]:
-    """Open a wheel and read its METADATA, within the limits of `builders.wheel`."""
+    """Open a wheel and read its METADATA, within the limits of `builders.wheels.wheel`."""
     if not is_wheel(filename):
         msg = f"Invalid wheel filename: {filename!r} is not of the form {WHEEL_FORM}."
         raise MatrixError(msg)

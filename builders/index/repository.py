@@ -31,15 +31,6 @@ from typing import Any, NamedTuple
 import msgspec
 from packaging.utils import canonicalize_name, is_normalized_name, parse_wheel_filename
 
-from builders.files import (
-    NotRegularError,
-    copy_file,
-    flush,
-    link_exclusively,
-    open_regular,
-    replace_file,
-    temporary_sibling,
-)
 from builders.index.access import directory, is_regular, read_regular, refuse, sha256_of_regular
 from builders.index.pages import (
     ACTIVE,
@@ -58,6 +49,15 @@ from builders.index.pages import (
     root_html,
     root_json,
     upload_time,
+)
+from builders.storage.files import (
+    NotRegularError,
+    copy_file,
+    flush,
+    link_exclusively,
+    open_regular,
+    replace_file,
+    temporary_sibling,
 )
 from resolver.errors import MatrixError, NameTakenError
 from resolver.reporter import SILENT, Reporter

@@ -27,12 +27,12 @@ from urllib.parse import urlsplit
 import msgspec
 from packaging.version import Version
 
-from builders.cache import cache_root
 from builders.constants import MISSING_CODES
 from builders.index_client import pages, stored
 from builders.index_client.pages import ACTIVE
 from builders.index_client.stored import Page, StoredPage
-from builders.urls import OFFLINE_HINT, local_path, mirrored, without_password
+from builders.network.urls import OFFLINE_HINT, local_path, mirrored, without_password
+from builders.storage.cache import cache_root
 from resolver.errors import EnvironmentLacksError, MatrixError, SourceError
 from resolver.indexes import File, Metadata
 from resolver.label import built_for
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     import requests
 
-    from builders.index_client.transport import Transport
+    from builders.network.transport import Transport
     from resolver.content import Content
     from resolver.indexes import IndexStrategy, Project, Release
     from resolver.reporter import Reporter
@@ -176,18 +176,18 @@ class IndexClient:
         return None
 
     def content(self, file: File, metadata: Metadata | None) -> Content | None:
-        """Return what a wheel or an sdist contains, read as far as the limits of `builders.content` allow.
+        """Return what a wheel or an sdist contains, read within the limits of `builders.gpu.content`.
 
         The result is None if nothing in it is compiled.
         """
-        from builders.index_client.content import may_be_compiled
+        from builders.gpu.signs import may_be_compiled
 
         if not may_be_compiled(file, metadata):
             return None
         return self._contents.get(file.url, lambda: self._load_content(file))
 
     def _load_content(self, file: File) -> Content | None:
-        from builders.index_client.content import RULES, Stored
+        from builders.gpu.signs import RULES, Stored
 
         local = self._local(file.url)
         path = self._cache / "content" / f"{RULES}-{_identity(file, local)}.msgpack"
@@ -196,7 +196,7 @@ class IndexClient:
         if local is None and self._offline:
             msg = f"The content of {file.name} on {file.index} is not in the cache, and --offline is set."
             raise EnvironmentLacksError(msg, hint=OFFLINE_HINT)
-        from builders.source_content import read
+        from builders.index_client.source_content import read
 
         if local is None:
             with self._limited(pages.projects_in(file.name)[0] if file.index else ""):
@@ -382,7 +382,7 @@ class IndexClient:
         self, url: str, headers: Mapping[str, str], index: str, name: str, *, is_cached: bool
     ) -> tuple[requests.Response, bytes]:
         """Return a reply: a page, or the status of an unchanged or missing page."""
-        from builders.index_client.transport import RequestError
+        from builders.network.transport import RequestError
 
         page = f"the page of {name} from the index {index}" if name else f"the page {index}"
         hint = "Check the network and the URL."
@@ -405,7 +405,7 @@ class IndexClient:
     @contextmanager
     def _limited(self, project: str) -> Iterator[None]:
         """Count the time and the bytes of a request, and reject further requests of a project without end."""
-        from builders.index_client.transport import received
+        from builders.network.transport import received
 
         spent = self._spent.setdefault(project, [0.0, 0])
         if project and (spent[0] > _LONGEST_PROJECT or spent[1] > _LARGEST_PROJECT):
@@ -460,7 +460,7 @@ class IndexClient:
         """The connections to the servers, with their credentials."""
 
         def connect() -> Transport:
-            from builders.index_client.transport import Transport
+            from builders.network.transport import Transport
 
             return Transport(self._login_urls, self._mirrors)
 

@@ -10,18 +10,18 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import msgspec
 from packaging.utils import canonicalize_name
 
-from builders.cache import cache_root, cached_file
 from builders.constants import MISSING_CODES
-from builders.files import sha256_of, temporary_sibling
 from builders.index_client import stored
 from builders.index_client.pages import version_in
-from builders.io_errors import explain_cache_errors
-from builders.modes import make_directories, make_read_only
+from builders.network.git import Repository, is_commit, split_reference
+from builders.network.urls import NETWORK_HINT, OFFLINE_HINT, local_path, mirrored, without_password
 from builders.pyproject import static_metadata
-from builders.sources.git import Repository, is_commit, split_reference
-from builders.temporary import TemporaryDirectory
-from builders.urls import NETWORK_HINT, OFFLINE_HINT, local_path, mirrored, without_password
-from builders.wheel import DamagedError
+from builders.storage.cache import cache_root, cached_file
+from builders.storage.files import sha256_of, temporary_sibling
+from builders.storage.io_errors import explain_cache_errors
+from builders.storage.modes import make_directories, make_read_only
+from builders.storage.temporary import TemporaryDirectory
+from builders.wheels.wheel import DamagedError
 from resolver.errors import EnvironmentLacksError, SourceError, UsageError
 from resolver.indexes import File, Metadata
 from resolver.versions import shorten
@@ -29,7 +29,7 @@ from resolver.versions import shorten
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from builders.index_client.transport import Transport
+    from builders.network.transport import Transport
 
 GIT = "git+"
 _LONGEST_URL = 300  # characters in messages
@@ -111,7 +111,7 @@ class DirectReader:
 
     def _of_server(self, name: str, url: str, options: dict[str, str]) -> Reference:
         """Read a file from the cache if its URL has a hash or it has not changed; otherwise download it."""
-        from builders.index_client.transport import RequestError, check_status, chunks
+        from builders.network.transport import RequestError, check_status, chunks
 
         record = self._record(url)
         known = _read_record(record, url)

@@ -21,9 +21,9 @@ from packaging.utils import canonicalize_name
 
 from builders.constants import MISSING_CODES
 from builders.index_client.pages import projects_in, version_in
-from builders.index_client.transport import RequestError, TooLargeReplyError
-from builders.urls import NETWORK_HINT, without_password
-from builders.wheel import LARGEST_METADATA, DamagedError, WheelReader
+from builders.network.transport import RequestError, TooLargeReplyError
+from builders.network.urls import NETWORK_HINT, without_password
+from builders.wheels.wheel import LARGEST_METADATA, DamagedError, WheelReader
 from resolver.errors import EnvironmentLacksError, SourceError
 from resolver.indexes import Metadata
 from resolver.specifiers import version_or_none
@@ -32,7 +32,7 @@ from resolver.versions import shorten
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
-    from builders.index_client.transport import Transport
+    from builders.network.transport import Transport
     from resolver.indexes import File
 
 _LARGEST_SDIST = 100_000_000  # bytes of an sdist that is downloaded to read its metadata

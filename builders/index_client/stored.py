@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from builders.files import temporary_sibling
 from builders.index_client import pages
 from builders.index_client.pages import ACTIVE, Form
+from builders.storage.files import temporary_sibling
 
 if TYPE_CHECKING:
     from resolver.indexes import File

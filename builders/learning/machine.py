@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from builders import host
 from builders.containers.image import form_of
-from builders.doctor import count_gpus
+from builders.diagnosis.doctor import count_gpus
 from builders.learning import LearnedFacts
 from builders.learning.image import learn_image
+from builders.machine import host
+from builders.machine.process import output_of
 from builders.probe.slurm import hours_of
-from builders.process import output_of
 from resolver.compiling.problem_builder import architecture_of, check_architectures
-from resolver.driver import identify_driver
 from resolver.errors import MatrixError, UsageError
 from resolver.facts import schema
+from resolver.facts.driver import identify_driver
 from resolver.versions import join_words
 
 if TYPE_CHECKING:

@@ -10,16 +10,16 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec.structs import replace
 
-from builders.files import sha256_of
 from builders.learning import LearnedFacts
 from builders.learning.recipe_draft import components_of, draft_rows, gaps_of, version_of_ref
 from builders.learning.source import SourceFacts, learn_source
+from builders.network.download import download
+from builders.network.git import Repository, fetch_git, is_commit, split_reference
 from builders.sources import Downloads, fetch_sdist, pack_directory, unpack_sdist, without_password
-from builders.sources.download import download
-from builders.sources.git import Repository, fetch_git, is_commit, split_reference
 from builders.sources.sdist import sdist_path
-from builders.temporary import TemporaryDirectory
-from resolver.choices import is_prerelease
+from builders.storage.files import sha256_of
+from builders.storage.temporary import TemporaryDirectory
+from resolver.compiling.choices import is_prerelease
 from resolver.errors import EnvironmentLacksError, SourceError, UsageError
 from resolver.facts import schema
 from resolver.facts.catalog import recipe_for

@@ -29,20 +29,20 @@ from builders.audit.elf import version_key
 from builders.audit.platform_tags import ROCM_LIBRARIES
 from builders.audit.promises import bitsandbytes_hip, read_op_table
 from builders.containers.inspection import gcc_of
-from builders.content import ROCM_OF, content_of
-from builders.files import sha256_of
-from builders.glibc_tags import required_glibc
-from builders.index_client.transport import RequestError
+from builders.gpu.content import ROCM_OF, content_of
 from builders.learning import LearnedFacts, merged
-from builders.learning.remote import RemoteWheel, request_failed
-from builders.temporary import TemporaryDirectory
-from builders.urls import without_password
-from builders.wheel import DamagedError, WheelReader
+from builders.network.remote_wheel import RemoteWheel, request_failed
+from builders.network.transport import RequestError
+from builders.network.urls import without_password
+from builders.storage.files import sha256_of
+from builders.storage.temporary import TemporaryDirectory
+from builders.wheels.glibc_tags import required_glibc
+from builders.wheels.wheel import DamagedError, WheelReader
 from resolver.errors import EnvironmentLacksError, SourceError, UsageError
 from resolver.facts import schema
+from resolver.facts.schema import PLATFORM
 from resolver.indexes import File
 from resolver.label import built_for
-from resolver.model import PLATFORM
 from resolver.versions import minor
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
 
     from builders.audit.contents import Contents
-    from builders.index_client.transport import Transport
+    from builders.network.transport import Transport
     from resolver.content import Content
     from resolver.facts.catalog import Catalog
 

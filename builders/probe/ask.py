@@ -17,8 +17,8 @@ import msgspec
 from msgspec.structs import replace
 
 from builders.containers.runtime import Bind, Runtime, View, output_in, run_in
+from builders.machine.process import log_size, read_since
 from builders.probe.payload import MARK
-from builders.process import log_size, read_since
 from resolver.errors import CommandError, MatrixError, UsageError
 from resolver.facts.schema import Recipe
 from resolver.requirements import normalize_name

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builders.content import read_complete
 from builders.findings import Finding
-from builders.wheel import DamagedError
+from builders.gpu.content import read_complete
+from builders.wheels.wheel import DamagedError
 from resolver.content import Judgement, judged
 from resolver.requirements import is_for_cuda, normalize_name
 from resolver.versions import join_words

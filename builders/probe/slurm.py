@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from builders.process import log_size, read_since, run
+from builders.machine.process import log_size, read_since, run
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
 from resolver.facts.catalog import Catalog
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from builders import host
-from builders.expected_time import Estimate, expected_time
-from builders.provenance import read_statement
-from builders.records import memory_of_failures
-from builders.scheduling.jobserver import can_join
+from builders.building.expected_time import Estimate, expected_time
+from builders.building.jobserver import can_join
+from builders.building.provenance import read_statement
+from builders.building.records import memory_of_failures
+from builders.machine import host
 from builders.scheduling.scheduler import graph_of
 from resolver.errors import ProvenanceError
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from networkx import DiGraph
 
-    from builders.expected_time import Resources
+    from builders.building.expected_time import Resources
+    from builders.building.plan import Task
     from builders.index import Index
-    from builders.plan import Task
     from resolver.model import Distribution
 
 _LIGHT = 0.5

@@ -24,19 +24,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec.structs import replace
 
-from builders.cache import cache_root
 from builders.diagnosis import OUT_OF_MEMORY, diagnosed
-from builders.files import write_atomic
-from builders.process import bytes_of, log_size, read_since, run, start_in_background
+from builders.machine.process import bytes_of, log_size, read_since, run, start_in_background
 from builders.scheduling.batch import BatchSystem, SubmittedJob
 from builders.scheduling.scheduler import graph_of, remaining_paths
+from builders.storage.cache import cache_root
+from builders.storage.files import write_atomic
 from resolver.errors import EnvironmentLacksError, MatrixError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from builders.building.task_state import TaskState
     from builders.index import Index
-    from builders.task_state import TaskState
     from resolver.reporter import Reporter
 
 _STATES = {

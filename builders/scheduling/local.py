@@ -21,21 +21,21 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 from msgspec.structs import replace
 
-from builders import host
-from builders.build_directory import prune
-from builders.build_inputs import Limits
+from builders.building.directory import prune
+from builders.building.expected_time import Resources
+from builders.building.inputs import Limits
+from builders.building.jobserver import Jobserver, can_join
+from builders.building.memory import kernel_killed_since, kernel_kills
+from builders.building.records import forget_attempt, log_path, record_failure
+from builders.building.task import build_wheel
 from builders.diagnosis import OUT_OF_MEMORY, diagnosed
 from builders.diagnosis.known import known_failures
-from builders.expected_time import Resources
-from builders.io_errors import DiskFullError, explain_any_os_error
-from builders.process import end_with_parent
-from builders.records import forget_attempt, log_path, record_failure
+from builders.machine import host
+from builders.machine.process import end_with_parent
 from builders.scheduling.estimates import estimates, task_graph
-from builders.scheduling.jobserver import Jobserver, can_join
-from builders.scheduling.memory import kernel_killed_since, kernel_kills
 from builders.scheduling.scheduler import Event, schedule
 from builders.scheduling.watch import task_names, watched
-from builders.task import build_wheel
+from builders.storage.io_errors import DiskFullError, explain_any_os_error
 from resolver.errors import BuildError, InternalError, MatrixError, StoppedError
 from resolver.reporter import Reporter
 
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from multiprocessing.context import ForkProcess
     from typing import Unpack
 
-    from builders.expected_time import Estimate
+    from builders.building.expected_time import Estimate
+    from builders.building.plan import Task
     from builders.index import Index
-    from builders.plan import Task
     from builders.scheduling.scheduler import Outcome
     from resolver.reporter import Change
 
@@ -514,7 +514,7 @@ def _work(task: Task, index: Index, limits: Limits, pipe: Connection, parent: in
 
 def _import_early() -> None:
     """Import what checking and publishing need while compilers run."""
-    import builders.sbom  # noqa: F401
+    import builders.building.sbom  # noqa: F401
 
     known_failures()
 

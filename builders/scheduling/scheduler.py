@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from builders.expected_time import Resources
+from builders.building.expected_time import Resources
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

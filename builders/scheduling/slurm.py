@@ -21,19 +21,19 @@ from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
-from builders.cache import cache_root
-from builders.files import write_atomic
+from builders.machine.process import bytes_of, run
 from builders.probe.slurm import Job, hours_of, job_script, submit
-from builders.process import bytes_of, run
 from builders.scheduling.batch import BatchSystem, SubmittedJob, is_live
+from builders.storage.cache import cache_root
+from builders.storage.files import write_atomic
 from resolver.errors import EXIT_INTERRUPTED, CommandError, EnvironmentLacksError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from builders.building.task_state import TaskState
     from builders.index import Index
-    from builders.task_state import TaskState
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Partition
     from resolver.reporter import Reporter

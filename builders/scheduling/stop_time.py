@@ -10,8 +10,8 @@ import re
 import time
 from datetime import datetime
 
+from builders.machine.process import output_of
 from builders.probe.slurm import hours_of
-from builders.process import output_of
 from resolver.errors import UsageError
 
 _PARTS = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+)s)?")

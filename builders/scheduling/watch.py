@@ -14,9 +14,9 @@ from contextlib import contextmanager, suppress
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
-from builders.files import open_regular
-from builders.reaper import descendants
-from builders.scheduling.memory import repeat, resident_sizes
+from builders.building.memory import repeat, resident_sizes
+from builders.machine.reaper import descendants
+from builders.storage.files import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

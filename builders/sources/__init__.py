@@ -1,6 +1,7 @@
 """Sources of wheels: fetched before a build, checked against their pin, unpacked and patched."""
 
-from builders.sources.download import Downloads
+from builders.network.download import Downloads
+from builders.network.urls import check_mirrors, mirrored, without_password
 from builders.sources.fetch import (
     FetchedItem,
     FetchResult,
@@ -12,7 +13,6 @@ from builders.sources.fetch import (
 )
 from builders.sources.sdist import fetch_sdist, index_url, unpack_sdist
 from builders.sources.source import Source, obtain, patches_of
-from builders.urls import check_mirrors, mirrored, without_password
 
 __all__ = [
     "Downloads",

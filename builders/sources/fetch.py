@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Literal, Self
 
 import msgspec
 
-from builders.cache import cached_file
 from builders.constants import CONNECTIONS
-from builders.files import temporary_sibling
-from builders.io_errors import explain_cache_errors
-from builders.sources.download import Downloads, check_hash, download
-from builders.sources.git import Repository
+from builders.network.download import Downloads, check_hash, download
+from builders.network.git import Repository
+from builders.network.urls import OFFLINE_HINT, git_commit, local_path, without_password
 from builders.sources.metadata_file import check_metadata
 from builders.sources.source import obtain, patches_of
-from builders.urls import OFFLINE_HINT, git_commit, local_path, without_password
+from builders.storage.cache import cached_file
+from builders.storage.files import temporary_sibling
+from builders.storage.io_errors import explain_cache_errors
 from resolver.errors import EnvironmentLacksError, MatrixError
 from resolver.reporter import SILENT, Reporter
 

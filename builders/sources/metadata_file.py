@@ -16,8 +16,8 @@ from packaging.utils import canonicalize_name
 
 from builders.constants import MISSING_CODES
 from builders.index_client.metadata import parse
-from builders.urls import NETWORK_HINT, local_path, mirrored, without_password
-from builders.wheel import LARGEST_METADATA, DamagedError, WheelReader
+from builders.network.urls import NETWORK_HINT, local_path, mirrored, without_password
+from builders.wheels.wheel import LARGEST_METADATA, DamagedError, WheelReader
 from resolver.errors import EnvironmentLacksError, SourceError
 from resolver.versions import shorten
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from builders.sources.download import Downloads
+    from builders.network.download import Downloads
     from resolver.indexes import File, Metadata
 
 
@@ -81,7 +81,7 @@ def _metadata_in(wheel: Path) -> bytes:
 
 def _served(url: str, downloads: Downloads) -> bytes | None:
     """Return the metadata file that the index serves; None if it does not have the file."""
-    from builders.index_client.transport import RequestError
+    from builders.network.transport import RequestError
 
     path = local_path(mirrored(url, downloads.mirrors))
     if path is not None:

@@ -12,13 +12,13 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builders.cache import cache_root
-from builders.files import TEMPORARY_PREFIX
 from builders.index_client import IndexClient
-from builders.io_errors import explain_io_errors
-from builders.pip_configuration import configured_index, pip_configuration
-from builders.sources.download import MIRROR_HINT, Downloads, check_hash, download
-from builders.urls import OFFLINE_HINT, without_password
+from builders.network.download import MIRROR_HINT, Downloads, check_hash, download
+from builders.network.pip_configuration import configured_index, pip_configuration
+from builders.network.urls import OFFLINE_HINT, without_password
+from builders.storage.cache import cache_root
+from builders.storage.files import TEMPORARY_PREFIX
+from builders.storage.io_errors import explain_io_errors
 from resolver.errors import EnvironmentLacksError, SourceError
 from resolver.versions import shorten
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from builders.files import sha256_of
-from builders.process import run
-from builders.sources.git import CachedCommit, fetch_git, git_environment, require_git
+from builders.machine.process import run
+from builders.network.git import CachedCommit, fetch_git, git_environment, require_git
+from builders.network.urls import without_password
 from builders.sources.sdist import fetch_sdist, sdist_path, unpack_sdist
-from builders.urls import without_password
+from builders.storage.files import sha256_of
 from resolver.errors import CommandError, MatrixError, SourceError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from matrix.checking.document import read_requirements
 from matrix.checking.line_rules import check_conda, check_lines, check_paths
 from matrix.checking.package_rules import check_extensions, check_indexes, check_names, check_torch
 from matrix.checking.rules import fixable, in_order
-from matrix.render import count_text
+from matrix.show.render import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -19,7 +19,7 @@ from matrix.checking.pip_line import (
     is_location,
     parse_requirement,
 )
-from resolver.names import replacement
+from resolver.compiling.names import replacement
 from resolver.versions import bounds_cross, is_version, parse_specifier
 
 if TYPE_CHECKING:

@@ -11,15 +11,15 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
 from builders.constants import MOUNTED_INDEX
-from builders.glibc_tags import too_new_glibc
-from builders.host import glibc_version, missing_python
 from builders.index import Index
-from builders.pip_configuration import public_index
+from builders.machine.host import glibc_version, missing_python
+from builders.network.pip_configuration import public_index
+from builders.wheels.glibc_tags import too_new_glibc
 from matrix.checking.document import finding
 from matrix.checking.pip_line import PipLine, url_path
 from matrix.checking.target import released_with
+from resolver.compiling.names import replacement
 from resolver.facts.catalog import applies
-from resolver.names import replacement
 from resolver.requirements import TRITON_NAMES, is_for_cuda, required_name
 from resolver.versions import is_version, join_words, minor, satisfies, sort_key
 

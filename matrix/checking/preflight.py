@@ -20,9 +20,9 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from builders.constants import MOUNTED_INDEX
-from builders.host import running_python
-from builders.process import output_of, run
-from builders.temporary import TemporaryDirectory
+from builders.machine.host import running_python
+from builders.machine.process import output_of, run
+from builders.storage.temporary import TemporaryDirectory
 from matrix.checking.package_rules import TORCH_FAMILY
 from matrix.checking.pip_line import url_path
 from resolver.environment import NEWEST_PATCH, platform_tags

@@ -11,8 +11,8 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from builders.audit import Expected, audit_wheel, image_provider, read_torch
 from builders.audit.runtime_libraries import read_conda, read_image_facts
 from builders.audit.wheel_audit import Report
-from matrix.options import add_format
-from matrix.render import findings_text
+from matrix.command_line.options import add_format
+from matrix.show.render import findings_text
 from resolver.errors import UsageError, did_you_mean
 from resolver.facts.catalog import Catalog, recipe_for
 from resolver.texts import printable
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from builders.audit import Provider
-    from matrix.console import Console
-    from matrix.context import Context
+    from matrix.command_line.context import Context
+    from matrix.show.console import Console
     from resolver.facts.schema import Recipe
 
 _VERSIONS = {

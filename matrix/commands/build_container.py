@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
 
-from builders.cache import cached_file
+from builders.building.task_state import TaskState
+from builders.building.wheel_requirements import unlocked_requirements
 from builders.containers.image import with_cached_digest
-from builders.files import exclusive_lock
 from builders.findings import Finding
 from builders.index import Index
-from builders.process import output_of
+from builders.machine.process import output_of
 from builders.scheduling.slurm import partition_of
-from builders.task_state import TaskState
-from builders.wheel_requirements import unlocked_requirements
+from builders.storage.cache import cached_file
+from builders.storage.files import exclusive_lock
 from matrix.api import package_indexes, write_lock
-from matrix.batch import (
+from matrix.building.batch import (
     EXECUTORS,
     add_batch_options,
     attach,
@@ -30,12 +30,8 @@ from matrix.batch import (
     check_batch_options,
     executor_of,
 )
-from matrix.build_times import build_times
-from matrix.commands import build_wheels, env, fetch, verify
-from matrix.consumers import container_consumers, load_consumer
-from matrix.consumers.shared.files import write_files
-from matrix.container import Container, inputs_of
-from matrix.container_plan import (
+from matrix.building.container import Container, inputs_of
+from matrix.building.container_plan import (
     STEPS,
     Space,
     StepResult,
@@ -45,15 +41,7 @@ from matrix.container_plan import (
     plan_text,
     space_of,
 )
-from matrix.inputs import with_stated_hashes
-from matrix.locking import (
-    catalog_with_image_of,
-    is_same_request,
-    is_unchanged,
-    kept_versions,
-    same_target,
-)
-from matrix.options import (
+from matrix.command_line.options import (
     add_format,
     add_index,
     add_index_access,
@@ -67,26 +55,38 @@ from matrix.options import (
     normalized_name,
     output_path,
 )
+from matrix.command_line.stopping import add_stopping
+from matrix.commands import build_wheels, env, fetch, verify
+from matrix.consumers import container_consumers, load_consumer
+from matrix.consumers.shared.files import write_files
+from matrix.input.inputs import with_stated_hashes
+from matrix.input.locking import (
+    catalog_with_image_of,
+    is_same_request,
+    is_unchanged,
+    kept_versions,
+    same_target,
+)
+from matrix.input.request import facts_files
+from matrix.input.settings import overlays
 from matrix.refresh.update import Draft
-from matrix.render import counted, format_size, sdists_text, shortened
-from matrix.request import facts_files
-from matrix.resolution_text import show_conflict
-from matrix.settings import overlays
-from matrix.stopping import add_stopping
+from matrix.show.build_times import build_times
+from matrix.show.render import counted, format_size, sdists_text, shortened
+from matrix.show.resolution_text import show_conflict
+from resolver.answers.resolve import resolve
 from resolver.errors import EnvironmentLacksError, LockError, MatrixError, UsageError
 from resolver.lock import read_lock
 from resolver.model import Conflict
-from resolver.resolve import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from types import ModuleType
 
-    from builders.expected_time import Estimate
-    from builders.plan import Task
+    from builders.building.expected_time import Estimate
+    from builders.building.plan import Task
     from builders.scheduling.batch import BatchSystem
+    from matrix.command_line.context import Context
     from matrix.commands.env import Emitted
-    from matrix.context import Context
     from resolver.facts.catalog import Catalog
     from resolver.model import Distribution, Resolution
 

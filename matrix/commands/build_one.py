@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from builders.index import Index
 from builders.scheduling.local import Builds
 from matrix.api import check_build_hosts
-from matrix.json_document import JsonDocument
-from matrix.options import (
+from matrix.building.planning import SHORT_KEY, contexts_of_locks, limits_of, refresh_published, tasks_of
+from matrix.command_line.options import (
     add_base_image,
     add_catalog,
     add_format,
@@ -19,8 +19,8 @@ from matrix.options import (
     add_locks,
     add_wheel_options,
 )
-from matrix.planning import SHORT_KEY, contexts_of_locks, limits_of, refresh_published, tasks_of
-from matrix.stopping import add_stopping, stop_time
+from matrix.command_line.stopping import add_stopping, stop_time
+from matrix.show.json_document import JsonDocument
 from resolver.errors import UsageError
 from resolver.versions import join_words, shorten
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from builders.plan import Task
-    from matrix.context import Context
+    from builders.building.plan import Task
+    from matrix.command_line.context import Context
 
 SUMMARY = "execute a task of a plan: build, check and publish its wheel, or record why it failed"
 EXAMPLE = "matrix build-one 3f1c9a52 --lock matrix.lock --index index"

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from builders import host
-from builders.cache import cached_file
+from builders.building.expected_time import expected_time
+from builders.building.task_state import TaskState
 from builders.containers.image import with_cached_digest
-from builders.expected_time import expected_time
+from builders.environments.prebuilt import check_of, prebuilt
 from builders.findings import Finding
 from builders.index import Index
-from builders.io_errors import DiskFullError
-from builders.prebuilt import check_of, prebuilt
+from builders.machine import host
 from builders.scheduling.estimates import recorded
 from builders.scheduling.local import Builds
 from builders.sources import Downloads, fetch_file
-from builders.task_state import TaskState
+from builders.storage.cache import cached_file
+from builders.storage.io_errors import DiskFullError
 from matrix.api import check_build_hosts, write_lock
-from matrix.batch import (
+from matrix.building.batch import (
     EXECUTORS,
     add_batch_options,
     attach,
@@ -32,17 +32,16 @@ from matrix.batch import (
     check_batch_options,
     executor_of,
 )
-from matrix.build_times import time_text
-from matrix.coverage import (
+from matrix.building.coverage import (
     Coverage,
     add_table_options,
     check_table_options,
     cover,
     coverage_text,
 )
-from matrix.hosts import report_hosts
-from matrix.locking import exclude_pick, same_target
-from matrix.options import (
+from matrix.building.hosts import report_hosts
+from matrix.building.planning import limits_of, refresh_published, state_of, tasks_of
+from matrix.command_line.options import (
     add_format,
     add_index,
     add_limits,
@@ -51,20 +50,21 @@ from matrix.options import (
     add_target_options,
     add_wheel_options,
 )
-from matrix.planning import limits_of, refresh_published, state_of, tasks_of
-from matrix.request import check_names
-from matrix.resolution_text import show_conflict
-from matrix.stopping import add_stopping, stop_time
+from matrix.command_line.stopping import add_stopping, stop_time
+from matrix.input.locking import exclude_pick, same_target
+from matrix.input.request import check_names
+from matrix.show.build_times import time_text
+from matrix.show.resolution_text import show_conflict
 from resolver.errors import MatrixError, StoppedError
 from resolver.model import Conflict
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from builders.build_inputs import Limits
-    from builders.plan import Task
+    from builders.building.inputs import Limits
+    from builders.building.plan import Task
     from builders.scheduling.batch import BatchSystem, Run
-    from matrix.context import Context
+    from matrix.command_line.context import Context
     from resolver.facts.catalog import Catalog
     from resolver.model import Resolution
 
@@ -135,7 +135,7 @@ def planned_wheels(
     Raises
     ------
     EnvironmentLacksError, MatrixError
-        As for `matrix.planning.tasks_of`.
+        As for `matrix.building.planning.tasks_of`.
     """
     tasks = tasks_of(lock, catalog, index, args, names)
     refresh_published(tasks, index)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from builders.building.records import build_records
+from builders.building.task_state import TaskState
 from builders.index import Index
-from builders.io_errors import not_an_index
-from builders.records import build_records
-from builders.task_state import TaskState
-from matrix.options import add_format, add_index, add_names
-from matrix.render import counted, duration
-from matrix.request import check_names
+from builders.storage.io_errors import not_an_index
+from matrix.command_line.options import add_format, add_index, add_names
+from matrix.input.request import check_names
+from matrix.show.render import counted, duration
 from resolver.texts import printable
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from matrix.context import Context
-    from matrix.screen import Cell, Screen
+    from matrix.command_line.context import Context
+    from matrix.show.screen import Cell, Screen
 
 SUMMARY = "list past and running builds: state, node, time, memory, log, and why each was built"
 EXAMPLE = "matrix builds apex --index index --format json"

@@ -12,12 +12,12 @@ import msgspec
 from builders.findings import Finding
 from builders.learning.new_rows import new_rows
 from builders.sources import index_url
-from matrix import learning
-from matrix.consequences_text import consequences_text, summary
-from matrix.options import add_action, add_catalog, add_format, add_names, output_path
+from matrix.command_line.options import add_action, add_catalog, add_format, add_names, output_path
+from matrix.input.settings import load_catalog, overlays
+from matrix.refresh import learning
 from matrix.refresh import update as updating
-from matrix.render import counted
-from matrix.settings import load_catalog, overlays
+from matrix.show.consequences_text import consequences_text, summary
+from matrix.show.render import counted
 from resolver.consequences import consequences
 from resolver.consequences.model import Consequence
 from resolver.errors import CatalogError, EnvironmentLacksError, UsageError, did_you_mean
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
 
-    from matrix.console import Console
-    from matrix.context import Context
-    from matrix.settings import Settings
+    from matrix.command_line.context import Context
+    from matrix.input.settings import Settings
+    from matrix.show.console import Console
     from resolver.facts.schema import Row
 
 SUMMARY = "list the facts, check files of facts, learn from files, or look for new facts"

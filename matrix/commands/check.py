@@ -9,21 +9,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builders.constants import INDEX_DIRECTORY, LOCK_FILE, MOUNTED_INDEX
-from builders.files import write_atomic
 from builders.findings import Finding
+from builders.storage.files import write_atomic
 from matrix.checking.check import check, difference, fixed, read_document, summary
 from matrix.checking.document import read_file
 from matrix.checking.preflight import SKIPPED, Preflight, preflight
 from matrix.checking.target import CONSUMERS, Consumer, expect_lock, expect_request
-from matrix.options import add_format, add_site_options
-from matrix.render import findings_text
+from matrix.command_line.options import add_format, add_site_options
+from matrix.show.render import findings_text
 from resolver.errors import UsageError
 from resolver.versions import shorten
 
 if TYPE_CHECKING:
     from matrix.checking.target import Expected
-    from matrix.console import Console
-    from matrix.context import Context
+    from matrix.command_line.context import Context
+    from matrix.show.console import Console
 
 SUMMARY = "check an environment file for lines that pip or conda will reject, ignore or get wrong"
 EXAMPLE = "matrix check env.yml --site lumi-g --fix"

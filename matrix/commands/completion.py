@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from matrix.completion import script
 
 if TYPE_CHECKING:
-    from matrix.context import Context
+    from matrix.command_line.context import Context
 
 SUMMARY = "print the script with which bash, zsh or fish completes commands, options and names"
 EXAMPLE = "matrix completion bash"

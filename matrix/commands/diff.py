@@ -13,16 +13,18 @@ from packaging.utils import parse_wheel_filename
 from builders.constants import INDEX_DIRECTORY, LOCK_FILE
 from builders.containers.inspection import with_inspected_image
 from builders.index import Index
-from builders.io_errors import not_an_index
-from matrix.consequences_json import DiffDocument, SideDocument
-from matrix.consequences_text import consequences_text, summary
-from matrix.environment_file import is_environment, read_environment
-from matrix.inputs import Inputs
-from matrix.locking import catalog_with_image_of, overlays_of
-from matrix.options import add_format, add_index, add_names, add_target_options, date, nonempty
-from matrix.request import make_request
-from matrix.resolution_text import title_of
-from matrix.settings import load_catalog, read_settings
+from builders.storage.io_errors import not_an_index
+from matrix.command_line.options import add_format, add_index, add_names, add_target_options, date, nonempty
+from matrix.input.environment_file import is_environment, read_environment
+from matrix.input.inputs import Inputs
+from matrix.input.locking import catalog_with_image_of, overlays_of
+from matrix.input.request import make_request
+from matrix.input.settings import load_catalog, read_settings
+from matrix.show.consequences_json import DiffDocument, SideDocument
+from matrix.show.consequences_text import consequences_text, summary
+from matrix.show.resolution_text import title_of
+from resolver.answers.repair import Wanted, replaced
+from resolver.answers.table import ROW_COMPONENTS
 from resolver.compiling.clauses import PAIRED_WITH_TORCH
 from resolver.compiling.problem_builder import window_of
 from resolver.consequences import (
@@ -39,8 +41,6 @@ from resolver.errors import UsageError
 from resolver.label import built_for
 from resolver.lock import read_lock
 from resolver.model import CoreItem
-from resolver.repair import Wanted, replaced
-from resolver.table import ROW_COMPONENTS
 from resolver.versions import minor
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 
     from packaging.tags import Tag
 
-    from matrix.context import Context
-    from matrix.settings import Settings
+    from matrix.command_line.context import Context
+    from matrix.input.settings import Settings
     from resolver.model import Resolution
 
 SUMMARY = "show the consequences of a new driver, day, base image or catalog, and the reasons"

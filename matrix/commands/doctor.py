@@ -11,12 +11,12 @@ from msgspec.structs import asdict
 from builders.containers.engines import choose_runtime
 from builders.containers.image import find_image, image_name
 from builders.containers.inspection import ImageFacts, inspect_image
-from builders.doctor import check_machine
+from builders.diagnosis.doctor import check_machine
 from builders.findings import SEVERITIES
+from builders.network.urls import mirrored
 from builders.sources import index_url
-from builders.urls import mirrored
-from matrix.options import add_catalog, add_format, add_index
-from matrix.render import count_text, findings_text
+from matrix.command_line.options import add_catalog, add_format, add_index
+from matrix.show.render import count_text, findings_text
 from resolver.errors import EnvironmentLacksError, UsageError, did_you_mean
 from resolver.versions import shorten, sort_key
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
 
-    from matrix.context import Context
+    from matrix.command_line.context import Context
     from resolver.facts.catalog import Catalog
 
 SUMMARY = "check this machine and a base image, and list missing tools"

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
+from builders.building.wheel_requirements import unmet_requirements
 from builders.constants import MOUNTED_INDEX
-from builders.files import sha256_of
-from builders.host import glibc_version
 from builders.index import Index
-from builders.wheel_requirements import unmet_requirements
+from builders.machine.host import glibc_version
+from builders.storage.files import sha256_of
+from matrix.building.hosts import report_hosts
+from matrix.command_line.options import add_index, add_lock, add_target_options, output_path
 from matrix.consumers import Consumer, consumer_names, load_consumer
 from matrix.consumers.shared.files import Layout, files_in_wheelhouse, write_files
 from matrix.consumers.shared.installation import Installation, index_of, left_to_pip, pin
-from matrix.hosts import report_hosts
-from matrix.locking import names_target, same_target
-from matrix.options import add_index, add_lock, add_target_options, output_path
-from matrix.render import sdists_text, shortened
-from matrix.request import host_glibc
+from matrix.input.locking import names_target, same_target
+from matrix.input.request import host_glibc
+from matrix.show.render import sdists_text, shortened
 from resolver.errors import MatrixError, UsageError
 from resolver.versions import join_words
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from builders.findings import Finding
-    from matrix.console import Console
+    from matrix.command_line.context import Context
     from matrix.consumers.shared.files import File
-    from matrix.context import Context
+    from matrix.show.console import Console
     from resolver.model import Distribution, Resolution
 
 _URL = re.compile(r"""(?:[a-z+]+://|(?=\$))(?:[^\s'"\\`$]|\$\{[A-Z0-9_]+\})+""")

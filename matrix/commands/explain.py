@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from builders.constants import LOCK_FILE
 from matrix.api import package_indexes
-from matrix.explain_log import explain_log
-from matrix.locking import catalog_with_image_of
-from matrix.options import add_format, add_lock
-from matrix.resolution_text import (
+from matrix.command_line.options import add_format, add_lock
+from matrix.input.locking import catalog_with_image_of
+from matrix.input.settings import Settings
+from matrix.show.explain_log import explain_log
+from matrix.show.resolution_text import (
     facts_text,
     first_source,
     last_conflict,
@@ -18,15 +19,14 @@ from matrix.resolution_text import (
     others_text,
     reason_of,
 )
-from matrix.settings import Settings
-from resolver.errors import MatrixError, UsageError, did_you_mean
-from resolver.rejected import (
+from resolver.answers.rejected import (
     RejectedVersion,
     rejected_in_open_world,
     rejected_versions,
     working_in_open_world,
     working_version,
 )
+from resolver.errors import MatrixError, UsageError, did_you_mean
 from resolver.requirements import parse_requirement
 from resolver.versions import join_words, parse_specifier, shorten, sort_key
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from builders.index_client import IndexClient
-    from matrix.console import Console
-    from matrix.context import Context
+    from matrix.command_line.context import Context
+    from matrix.show.console import Console
     from resolver.facts.catalog import Catalog
     from resolver.model import Conflict, Request, Requirement, Resolution
 

@@ -7,36 +7,30 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from builders.cache import cache_root
-from builders.files import link_or_copy
+from builders.building.plan import plan
+from builders.building.wheel_requirements import unmet_requirements
+from builders.environments.prebuilt import check_of
 from builders.index import Index
-from builders.io_errors import explain_io_errors
-from builders.plan import plan
-from builders.prebuilt import check_of
-from builders.sources import (
-    FetchedItem,
-    FetchResult,
-    MissingItem,
-    fetch_all,
-    fetch_published,
-)
-from builders.wheel_requirements import unmet_requirements
+from builders.sources import FetchedItem, FetchResult, MissingItem, fetch_all, fetch_published
+from builders.storage.cache import cache_root
+from builders.storage.files import link_or_copy
+from builders.storage.io_errors import explain_io_errors
 from matrix.api import package_indexes
-from matrix.build_requirements import fetch_build_requirements
-from matrix.hosts import report_hosts
-from matrix.locking import exclude_pick, same_image
-from matrix.options import add_build_host_options, add_format, add_index, add_lock, add_names
-from matrix.render import format_size, sdists_text, shortened
-from matrix.request import check_names
+from matrix.building.build_requirements import fetch_build_requirements
+from matrix.building.hosts import report_hosts
+from matrix.command_line.options import add_build_host_options, add_format, add_index, add_lock, add_names
+from matrix.input.locking import exclude_pick, same_image
+from matrix.input.request import check_names
+from matrix.show.render import format_size, sdists_text, shortened
 from resolver.errors import MatrixError, UsageError
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Mapping, Sequence
 
-    from matrix.console import Console
-    from matrix.context import Context
-    from matrix.settings import Settings
+    from matrix.command_line.context import Context
+    from matrix.input.settings import Settings
+    from matrix.show.console import Console
     from resolver.facts.catalog import Catalog
     from resolver.model import Distribution, Resolution
 
@@ -219,8 +213,8 @@ def _fetch_wheels(
 
     `seen` are the identities of files that have been fetched.
     """
-    from builders.build_inputs import Limits, wheels_of
-    from matrix.planning import build_host_of
+    from builders.building.inputs import Limits, wheels_of
+    from matrix.building.planning import build_host_of
 
     strategy = settings.index_strategy or "first-index"
     limits = Limits(offline=args.offline, mirrors=settings.mirrors, strategy=strategy)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from matrix.locking import names_target, same_target
-from matrix.options import add_lock, add_names, add_target_options, output_path
-from matrix.render import counted
-from matrix.resolution_text import names_of_others, others_text, show_conflict
-from matrix.screen import PLAIN
+from matrix.command_line.options import add_lock, add_names, add_target_options, output_path
+from matrix.input.locking import names_target, same_target
+from matrix.show.render import counted
+from matrix.show.resolution_text import names_of_others, others_text, show_conflict
+from matrix.show.screen import PLAIN
 from resolver.errors import UsageError, did_you_mean
 from resolver.model import Conflict
 from resolver.requirements import parse_requirement
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from networkx import DiGraph
 
-    from matrix.console import Console
-    from matrix.context import Context
+    from matrix.command_line.context import Context
+    from matrix.show.console import Console
     from resolver.model import Resolution
 
 SUMMARY = "show the build graph: the run and build requirements of each distribution"
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(context: Context) -> int:
     """Run the command."""
     # networkx takes longer to import than everything else.
-    from matrix.drawing import (
+    from matrix.show.drawing import (
         ASCII,
         BOX,
         BOX_CHARACTERS,
@@ -63,7 +63,7 @@ def execute(context: Context) -> int:
         draw_text,
         graph_title,
     )
-    from resolver.graph import build_graph, with_needs
+    from resolver.answers.graph import build_graph, with_needs
 
     args, console = context.args, context.console
     lock = _lock(context)
@@ -100,7 +100,7 @@ def execute(context: Context) -> int:
 
 def _without_build_tools(graph: DiGraph[str], names: Sequence[str], console: Console) -> DiGraph[str]:
     """Return the graph without distributions that pip chooses, except those that the user named."""
-    from matrix.drawing import build_tools
+    from matrix.show.drawing import build_tools
 
     tools = build_tools(graph) - set(names)
     if tools:
@@ -146,8 +146,8 @@ def _required_names(graph: DiGraph[str], lock: Resolution, context: Context) -> 
 
 def _document(graph: DiGraph[str], lock: Resolution, requirements: Sequence[str]) -> dict[str, Any]:
     """Return the JSON document of a build graph."""
-    from matrix.drawing import origin_in
-    from resolver.graph import edges_of_graph, generations, pick_in
+    from matrix.show.drawing import origin_in
+    from resolver.answers.graph import edges_of_graph, generations, pick_in
 
     groups = generations(graph)
     generation = {name: number for number, group in enumerate(groups, start=1) for name in group}

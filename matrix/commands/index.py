@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from builders.build_directory import prune
+from builders.building.directory import prune
 from builders.findings import Finding
 from builders.index import Index
 from builders.index.maintenance import (
@@ -30,17 +30,17 @@ from builders.index.maintenance import (
     yank,
 )
 from builders.index.repository import build_key_of
-from builders.io_errors import not_an_index
-from matrix.options import add_action, add_format, add_index, add_names, output_path
-from matrix.render import counted, findings_text
+from builders.storage.io_errors import not_an_index
+from matrix.command_line.options import add_action, add_format, add_index, add_names, output_path
+from matrix.show.render import counted, findings_text
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
 from resolver.lock import read_lock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from matrix.console import Console
-    from matrix.context import Context
+    from matrix.command_line.context import Context
+    from matrix.show.console import Console
 
 SUMMARY = "list, check, maintain and serve the local index"
 EXAMPLE = "matrix index check --repair"

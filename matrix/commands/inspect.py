@@ -11,16 +11,11 @@ import msgspec
 from msgspec.structs import replace
 
 from builders.constants import LOCK_FILE
-from builders.files import write_atomic
-from builders.modes import make_directories
+from builders.storage.files import write_atomic
+from builders.storage.modes import make_directories
 from matrix.api import package_indexes, resolve_settings, write_lock
 from matrix.checking.package_rules import TORCH_FAMILY
-from matrix.commands import env
-from matrix.consumers import consumer_names
-from matrix.consumers.shared.files import write_files
-from matrix.environment_file import read_environment
-from matrix.json_document import JsonDocument
-from matrix.options import (
+from matrix.command_line.options import (
     add_format,
     add_index_access,
     add_target_options,
@@ -28,22 +23,27 @@ from matrix.options import (
     normalized_name,
     output_path,
 )
-from matrix.render import counted
-from matrix.request import make_request
-from matrix.resolution_text import conflict_text
-from matrix.settings import REQUEST_FILE
+from matrix.commands import env
+from matrix.consumers import consumer_names
+from matrix.consumers.shared.files import write_files
+from matrix.input.environment_file import read_environment
+from matrix.input.request import make_request
+from matrix.input.settings import REQUEST_FILE
+from matrix.show.json_document import JsonDocument
+from matrix.show.render import counted
+from matrix.show.resolution_text import conflict_text
+from resolver.answers.repair import Change, changed_versions, nearest, replaced
 from resolver.errors import MatrixError, UsageError
 from resolver.model import Conflict, CoreItem, Resolution
-from resolver.repair import Change, changed_versions, nearest, replaced
 from resolver.versions import join_words
 
 if TYPE_CHECKING:
     import argparse
 
-    from matrix.console import Console
-    from matrix.context import Context
-    from matrix.environment_file import Environment
-    from resolver.repair import Wanted
+    from matrix.command_line.context import Context
+    from matrix.input.environment_file import Environment
+    from matrix.show.console import Console
+    from resolver.answers.repair import Wanted
 
 SUMMARY = "say whether an environment for CUDA or another machine fits, and repair it"
 EXAMPLE = "matrix inspect freeze.txt --site lumi-g --repair -o lumi"

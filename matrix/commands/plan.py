@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from builders.index import Index
-from matrix.build_times import time_text
-from matrix.coverage import add_table, check_table_options, cover
-from matrix.locking import same_target
-from matrix.options import (
+from matrix.building.coverage import add_table, check_table_options, cover
+from matrix.building.plan_formats import FORMATS
+from matrix.building.planning import SHORT_KEY, contexts_of_locks, make_plan, tasks_of
+from matrix.command_line.options import (
     add_format,
     add_index,
     add_limits,
@@ -18,20 +18,20 @@ from matrix.options import (
     add_wheel_options,
     output_path,
 )
-from matrix.plan_formats import FORMATS
-from matrix.planning import SHORT_KEY, contexts_of_locks, make_plan, tasks_of
-from matrix.render import duration
-from matrix.request import check_names
-from matrix.resolution_text import show_conflict
-from matrix.screen import PLAIN, Screen
+from matrix.input.locking import same_target
+from matrix.input.request import check_names
+from matrix.show.build_times import time_text
+from matrix.show.render import duration
+from matrix.show.resolution_text import show_conflict
+from matrix.show.screen import PLAIN, Screen
 from resolver.model import Conflict
 
 if TYPE_CHECKING:
     import argparse
 
-    from builders.plan import Task
-    from matrix.context import Context
-    from matrix.planning import Plan
+    from builders.building.plan import Task
+    from matrix.building.planning import Plan
+    from matrix.command_line.context import Context
 
 SUMMARY = "print the build tasks of a lock: key, command, cores, memory, expected time"
 EXAMPLE = "matrix plan --jobs 16 --memory 64 --format sbatch -o build.sh"

@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from builders.files import write_atomic
+from builders.building.plan import plan
 from builders.findings import Finding
 from builders.index import Index
 from builders.learning.origin import Origin, read_origin
 from builders.learning.recipe_draft import MARK, components_of, draft_text, gaps_of, unnamed_requirements
 from builders.learning.source import SourceFacts
-from builders.plan import plan
+from builders.storage.files import write_atomic
 from matrix.api import check_build_hosts, package_indexes, resolve_settings
-from matrix.json_document import JsonDocument
-from matrix.options import (
+from matrix.command_line.options import (
     add_action,
     add_catalog,
     add_format,
@@ -25,9 +24,10 @@ from matrix.options import (
     nonempty,
     output_path,
 )
-from matrix.render import findings_text
-from matrix.resolution_text import conflict_text
-from matrix.settings import Settings, load_catalog, merge, overlays
+from matrix.input.settings import Settings, load_catalog, merge, overlays
+from matrix.show.json_document import JsonDocument
+from matrix.show.render import findings_text
+from matrix.show.resolution_text import conflict_text
 from resolver.errors import MatrixError, UsageError
 from resolver.facts.loading import load_uncached, overlay_files, shipped_files
 from resolver.facts.schema import Recipe
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from builders.learning.build_script import Extension, Variable
-    from matrix.context import Context
+    from matrix.command_line.context import Context
     from resolver.facts.schema import Row
 
 SUMMARY = "draft a recipe for an extension that the catalog does not have"
@@ -187,9 +187,9 @@ def _as_built(row: Row, note: str) -> Row:
 def _build(file: Path, facts: SourceFacts, context: Context) -> Trial:
     """Resolve, build and audit the draft for the CPU backend; a failure is a result."""
     from builders.audit import Expected, audit_wheel
-    from builders.build_host import find_build_host
-    from builders.build_inputs import Limits
-    from builders.task import build_wheel
+    from builders.building.build_host import find_build_host
+    from builders.building.inputs import Limits
+    from builders.building.task import build_wheel
 
     args, console = context.args, context.console
     settings = msgspec.structs.replace(

@@ -9,31 +9,31 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from builders.files import write_atomic
+from builders.building.records import build_records
+from builders.building.task_state import TaskState
 from builders.index import Index
-from builders.records import build_records
-from builders.task_state import TaskState
-from matrix.consequences_json import DiffDocument
-from matrix.consequences_text import HEADINGS, summary
-from matrix.drawing import svg_of_lock
-from matrix.locking import names_target
-from matrix.options import add_index, add_lock, add_names, add_target_options, output_path
+from builders.storage.files import write_atomic
+from matrix.command_line.options import add_index, add_lock, add_names, add_target_options, output_path
+from matrix.input.locking import names_target
 from matrix.report.graph_data import graph_data
 from matrix.report.index_data import timeline, wheels
 from matrix.report.page import Report, render_page
 from matrix.report.table_data import TableData, subtitle_of, wheels_of
-from matrix.resolution_json import ConflictDocument
-from matrix.resolution_text import last_conflict
+from matrix.show.consequences_json import DiffDocument
+from matrix.show.consequences_text import HEADINGS, summary
+from matrix.show.drawing import svg_of_lock
+from matrix.show.resolution_json import ConflictDocument
+from matrix.show.resolution_text import last_conflict
+from resolver.answers.table import ROW_COMPONENTS, Table
 from resolver.errors import MatrixError, UsageError
 from resolver.lock import decode
 from resolver.model import Conflict
-from resolver.table import ROW_COMPONENTS, Table
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from matrix.context import Context
+    from matrix.command_line.context import Context
     from resolver.facts.catalog import Catalog
     from resolver.model import Request
 

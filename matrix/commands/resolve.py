@@ -7,10 +7,7 @@ from typing import TYPE_CHECKING
 
 from builders.constants import INDEX_DIRECTORY, LOCK_FILE
 from matrix.api import package_indexes, write_lock
-from matrix.build_times import build_times, in_index
-from matrix.consumers import consumer_names
-from matrix.locking import EVERYTHING, changed_facts, changes, check_not_smaller, is_unchanged
-from matrix.options import (
+from matrix.command_line.options import (
     add_format,
     add_index_access,
     add_input_options,
@@ -19,9 +16,12 @@ from matrix.options import (
     normalized_name,
     output_path,
 )
-from matrix.render import sdists_text
-from matrix.resolution_json import resolution_document
-from matrix.resolution_text import (
+from matrix.consumers import consumer_names
+from matrix.input.locking import EVERYTHING, changed_facts, changes, check_not_smaller, is_unchanged
+from matrix.show.build_times import build_times, in_index
+from matrix.show.render import sdists_text
+from matrix.show.resolution_json import resolution_document
+from matrix.show.resolution_text import (
     conflict_text,
     forget_conflict,
     reasons_text,
@@ -34,9 +34,9 @@ from resolver.model import Conflict
 if TYPE_CHECKING:
     import argparse
 
-    from matrix.console import Console
-    from matrix.context import Context
-    from matrix.resolution_json import LockChange
+    from matrix.command_line.context import Context
+    from matrix.show.console import Console
+    from matrix.show.resolution_json import LockChange
     from resolver.model import Resolution
 
 SUMMARY = "choose versions that work together and write matrix.lock"

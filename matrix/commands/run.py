@@ -16,8 +16,9 @@ from builders.containers.engines import choose_runtime
 from builders.containers.image import Image, form_of, real_path, stem
 from builders.containers.runtime import output_in
 from builders.index import Index
-from builders.process import run_in_foreground
-from matrix.container_variables import (
+from builders.machine.process import run_in_foreground
+from matrix.command_line.options import add_index, add_lock
+from matrix.consumers.shared.container_variables import (
     VISIBLE,
     Change,
     applied,
@@ -31,11 +32,10 @@ from matrix.container_variables import (
     unset_changes,
     uses_container,
 )
-from matrix.options import add_index, add_lock
 from resolver.errors import EnvironmentLacksError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
-    from matrix.context import Context
+    from matrix.command_line.context import Context
 
 SUMMARY = "run a command, such as cotainr, so that it can use the index"
 EXAMPLE = "matrix run -- cotainr build my.sif --base-image rocm.sif --conda-env env.yml --accept-licenses"

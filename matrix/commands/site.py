@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builders.learning.machine import Stated, learn_machine, site_name
-from matrix.options import add_action, add_catalog, add_format, names, nonempty, output_path
+from matrix.command_line.options import add_action, add_catalog, add_format, names, nonempty, output_path
+from matrix.input.request import driver_line
+from matrix.input.settings import overlays
 from matrix.refresh.update import Draft
-from matrix.request import driver_line
-from matrix.settings import overlays
 from resolver.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
     import argparse
 
-    from matrix.context import Context
+    from matrix.command_line.context import Context
 
 SUMMARY = "write a site file for this machine"
 EXAMPLE = "matrix site init -o cirrus.toml"

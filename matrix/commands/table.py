@@ -7,22 +7,22 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builders.files import atomic_path
-from matrix.options import add_names, add_target_options, output_path
+from builders.storage.files import atomic_path
+from matrix.command_line.options import add_names, add_target_options, output_path
 from matrix.report.page import render_page
 from matrix.report.table_data import table_report
-from matrix.resolution_text import show_conflict
-from matrix.screen import PLAIN
-from matrix.table_formats import answer_of, to_csv, to_json, to_summary, to_text
+from matrix.show.resolution_text import show_conflict
+from matrix.show.screen import PLAIN
+from matrix.show.table_formats import answer_of, to_csv, to_json, to_summary, to_text
+from resolver.answers.table import Row, Table
 from resolver.errors import UsageError
 from resolver.model import Conflict
-from resolver.table import Row, Table
 
 if TYPE_CHECKING:
     import argparse
 
-    from matrix.console import Console
-    from matrix.context import Context
+    from matrix.command_line.context import Context
+    from matrix.show.console import Console
 
 SUMMARY = "show which package versions work at a site, for each base image, torch and Python"
 EXAMPLE = "matrix table apex deepspeed flash-attn 'torch>=2.7' --site lumi-g --python 3.12"

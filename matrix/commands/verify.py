@@ -11,11 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from builders.cache import cache_root
+from builders.building.wheel_requirements import environment_of
 from builders.constants import LOCK_FILE
 from builders.containers.engines import choose_runtime
 from builders.containers.image import find_image
-from builders.files import write_atomic
 from builders.findings import Finding, limited
 from builders.index import Index
 from builders.probe.ask import EnvironmentReply, Probe, user_packages
@@ -24,21 +23,22 @@ from builders.probe.environment import NOT_JUDGED, judge_environment, judge_vari
 from builders.probe.slurm import Job, hours_of, job_script, partition_for, submit
 from builders.probe.wheel import judge_wheel
 from builders.recipes.recipe import recipe_as_built
-from builders.temporary import TemporaryDirectory
-from builders.wheel import DamagedError, WheelReader, record_rows
-from builders.wheel_requirements import environment_of
-from matrix.container_variables import site_changes
-from matrix.context import built_recipes
-from matrix.locking import exclude_pick
-from matrix.options import add_catalog, add_format, add_index, output_path
-from matrix.render import counted, findings_text
+from builders.storage.cache import cache_root
+from builders.storage.files import write_atomic
+from builders.storage.temporary import TemporaryDirectory
+from builders.wheels.wheel import DamagedError, WheelReader, record_rows
+from matrix.command_line.context import built_recipes
+from matrix.command_line.options import add_catalog, add_format, add_index, output_path
+from matrix.consumers.shared.container_variables import site_changes
+from matrix.input.locking import exclude_pick
+from matrix.show.render import counted, findings_text
 from resolver.errors import UsageError
 from resolver.facts.schema import Recipe
 from resolver.requirements import normalize_name
 
 if TYPE_CHECKING:
-    from matrix.console import Console
-    from matrix.context import Context
+    from matrix.command_line.context import Context
+    from matrix.show.console import Console
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import SiteVariable
     from resolver.model import Distribution, Resolution

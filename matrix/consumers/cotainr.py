@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from builders.constants import MOUNT_POINT
 from builders.findings import Finding
-from builders.urls import local_path
+from builders.network.urls import local_path
 from matrix.consumers import Consumer, Maker
+from matrix.consumers.shared.container_variables import is_visible
 from matrix.consumers.shared.files import MARK, File, comments
 from matrix.consumers.shared.installation import pin
 from matrix.consumers.shared.requirements import environment_file, reject_preinstalled, requirement_lines
@@ -23,8 +24,7 @@ from matrix.consumers.shared.shell import (
     source_checks,
     stoppable,
 )
-from matrix.container_variables import is_visible
-from matrix.render import shortened
+from matrix.show.render import shortened
 
 if TYPE_CHECKING:
     from matrix.consumers.shared.files import Layout

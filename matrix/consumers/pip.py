@@ -6,7 +6,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from builders.findings import Finding
-from builders.host import missing_python
+from builders.machine.host import missing_python
 from matrix.consumers import Consumer
 from matrix.consumers.shared.glibc import newer_glibc, wheel_names, wheels_text
 from matrix.consumers.shared.requirements import (

@@ -32,11 +32,11 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from builders.files import sha256_of
 from builders.findings import Finding
 from builders.index import Index
-from builders.published import published_wheels
-from builders.urls import git_commit, local_path
+from builders.index.published import published_wheels
+from builders.network.urls import git_commit, local_path
+from builders.storage.files import sha256_of
 from matrix.consumers import Consumer
 from matrix.consumers.shared.files import File, files_in_wheelhouse
 from matrix.consumers.shared.installation import pin

@@ -16,6 +16,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from matrix.consumers import Consumer, Maker
+from matrix.consumers.shared.container_variables import DISTURBING
 from matrix.consumers.shared.files import MARK, File, comments
 from matrix.consumers.shared.glibc import newer_glibc, newest_required
 from matrix.consumers.shared.requirements import (
@@ -33,7 +34,6 @@ from matrix.consumers.shared.shell import (
     source_checks,
     stoppable,
 )
-from matrix.container_variables import DISTURBING
 
 if TYPE_CHECKING:
     from matrix.consumers.shared.files import Layout

@@ -12,14 +12,14 @@ import re
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
-from builders.urls import git_commit, local_path
+from builders.network.urls import git_commit, local_path
 from matrix.consumers import Consumer
 from matrix.consumers.shared.files import MARK, File, comments
 from matrix.consumers.shared.glibc import newer_glibc
 from matrix.consumers.shared.installation import index_of, pin, wheel_only
 from matrix.consumers.shared.requirements import reject_preinstalled
 from resolver.errors import UsageError
-from resolver.model import PLATFORM
+from resolver.facts.schema import PLATFORM
 from resolver.texts import printable
 
 if TYPE_CHECKING:

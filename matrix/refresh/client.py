@@ -19,8 +19,8 @@ import requests
 from builders.constants import MISSING_CODES
 from builders.index_client import pages
 from builders.index_client.stored import replace
-from builders.urls import mirrored
-from builders.web import TIMEOUT, failure_reason, new_session
+from builders.network.urls import mirrored
+from builders.network.web import TIMEOUT, failure_reason, new_session
 from resolver.errors import EnvironmentLacksError
 
 if TYPE_CHECKING:

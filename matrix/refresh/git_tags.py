@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import msgspec
 from packaging.version import Version
 
-from builders.sources.git import Repository
-from builders.urls import mirrored, without_password
+from builders.network.git import Repository
+from builders.network.urls import mirrored, without_password
 from matrix.refresh import CatalogUpdate
 from matrix.refresh.pypi import copied_requirements
 from resolver.errors import EnvironmentLacksError, SourceError

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from matrix.refresh import CatalogUpdate
-from resolver.driver import lines_of_module
 from resolver.facts import schema
+from resolver.facts.driver import lines_of_module
 from resolver.versions import minor
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builders.cache import cache_root
-from builders.files import exclusive_lock, write_atomic
-from matrix.inputs import Inputs
+from builders.storage.cache import cache_root
+from builders.storage.files import exclusive_lock, write_atomic
+from matrix.input.inputs import Inputs
+from matrix.input.request import make_request
+from matrix.input.settings import Settings
 from matrix.refresh import CatalogUpdate, git_tags, pypi, rocm_matrix, rocm_tables, sites
-from matrix.request import make_request
-from matrix.settings import Settings
 from resolver.consequences import Side
 from resolver.errors import CatalogError, EnvironmentLacksError, UsageError, did_you_mean
 from resolver.facts.catalog_files import kind_of, row_to_toml
@@ -55,8 +55,8 @@ def fetch_update(
     `sources` are some of `SOURCES`; `index` is the URL of the package index. `today` is the day on which
     wheels are read.
     """
-    from builders.index_client.transport import Transport
     from builders.learning.wheel import learn_published
+    from builders.network.transport import Transport
     from matrix.refresh import prebuilt, torch_index
     from matrix.refresh.client import Client
 

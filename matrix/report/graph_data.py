@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from resolver.graph import PIP, build_graph, edges_of_graph, generations, pick_in
+from resolver.answers.graph import PIP, build_graph, edges_of_graph, generations, pick_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from builders.provenance import SBOM_NAME, read_statement
-from builders.wheel import LARGEST_METADATA, DamagedError, WheelReader
-from matrix.render import counted, duration
+from builders.building.provenance import SBOM_NAME, read_statement
+from builders.wheels.wheel import LARGEST_METADATA, DamagedError, WheelReader
+from matrix.show.render import counted, duration
 from resolver.errors import ProvenanceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from builders.building.provenance import Statement
+    from builders.building.task_state import TaskState
     from builders.index import Index
-    from builders.provenance import Statement
-    from builders.task_state import TaskState
 
 _PAUSE = timedelta(minutes=30)
 """Builds that are further apart get separate time axes."""

@@ -38,7 +38,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     graph: dict[str, Any] | None = None
     """From `matrix.report.graph_data.graph_data`."""
     drawing: str = ""
-    """The element `svg` of `matrix.drawing.draw_svg`."""
+    """The element `svg` of `matrix.show.drawing.draw_svg`."""
     drawing_error: str = ""
     """The reason why `drawing` is empty."""
     timeline: Sequence[dict[str, Any]] = ()

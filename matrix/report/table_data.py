@@ -8,17 +8,17 @@ from msgspec.structs import replace
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from matrix.report.page import Report
-from matrix.table_formats import NO_IMAGE, REFUSED_ROWS
+from matrix.show.table_formats import NO_IMAGE, REFUSED_ROWS
+from resolver.answers.suggest import request_arguments
 from resolver.label import labelled, wheel_label
-from resolver.suggest import request_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping
 
     from builders.index import Index
-    from matrix.table_formats import Core
+    from matrix.show.table_formats import Core
+    from resolver.answers.table import Cell, Column, Row, Table
     from resolver.model import CoreItem, Distribution, Fact, Request
-    from resolver.table import Cell, Column, Row, Table
 
 _ANY_PYTHON = "py3"
 

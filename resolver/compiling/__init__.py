@@ -14,9 +14,9 @@ from resolver.compiling.distributions import compile_packages, compile_torch
 from resolver.compiling.known_bad import AVOIDED, compile_known_bad
 from resolver.compiling.platform import compile_platform
 from resolver.compiling.preinstalled import compile_preinstalled
+from resolver.compiling.problem import Problem, Relation
 from resolver.compiling.problem_builder import ProblemBuilder, reachable
 from resolver.compiling.request import compile_request, demand_limits
-from resolver.problem import Problem, Relation
 
 if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from resolver.problem import LazyText, Variable
+from resolver.compiling.problem import LazyText, Variable
 from resolver.versions import minor, satisfies
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from resolver.choices import is_prerelease
+from resolver.compiling.choices import is_prerelease
 from resolver.compiling.clauses import (
     LIMITS,
     PAIRED_WITH_TORCH,
@@ -24,10 +24,10 @@ from resolver.compiling.clauses import (
     no_candidate,
     version_in,
 )
+from resolver.compiling.problem import LazyText, Variable
 from resolver.compiling.problem_builder import built_for_builds
 from resolver.facts.catalog import is_elsewhere, recipe_for
 from resolver.model import UNLISTED, Candidate, Fact
-from resolver.problem import LazyText, Variable
 from resolver.requirements import TRITON_NAMES, exact_requirement, normalize_name, split_marker
 from resolver.versions import allows, join_words, minor, newest_first, satisfies
 

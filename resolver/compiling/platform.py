@@ -16,10 +16,10 @@ from resolver.compiling.clauses import (
     no_candidate,
     version_in,
 )
+from resolver.compiling.problem import Preference
 from resolver.compiling.problem_builder import is_advised
 from resolver.facts import schema
 from resolver.model import STATUS_RANK, Candidate, Fact
-from resolver.problem import Preference
 from resolver.versions import join_words, minor, newest_first, sort_key
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from resolver.compiling.clauses import Clause, LineIs, any_candidate, version_in
+from resolver.compiling.problem import Problem
 from resolver.errors import UsageError
 from resolver.facts.catalog import within
 from resolver.model import IMAGE, Candidate, Fact
-from resolver.problem import Problem
 from resolver.providers.installed import inspected_images, installed_names, source_of
 from resolver.versions import join_words, minor, newest_first
 

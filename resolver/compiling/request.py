@@ -15,10 +15,10 @@ from resolver.compiling.clauses import (
     architectures,
     version_in,
 )
+from resolver.compiling.names import INSPECT_HINT, reject_wrong_name
 from resolver.errors import NoVersionError, UsageError, closest_names, did_you_mean
 from resolver.facts.catalog import within
 from resolver.model import Fact, Requirement
-from resolver.names import INSPECT_HINT, reject_wrong_name
 from resolver.versions import bounds_cross, is_version, join_words, minor, newest_first, shorten, sort_key
 
 if TYPE_CHECKING:

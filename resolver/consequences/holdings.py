@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
+from resolver.answers.proven import request_of_set
+from resolver.answers.table import ROW_COMPONENTS
 from resolver.compiling import compile_problem
 from resolver.consequences.model import Effect, Kind, Side
 from resolver.consequences.questions import Question, Reason, Reasons
@@ -16,9 +18,7 @@ from resolver.consequences.tables import build_changes
 from resolver.errors import UsageError
 from resolver.facts import schema
 from resolver.model import CoreItem, Resolution
-from resolver.proven import request_of_set
-from resolver.session import Session
-from resolver.table import ROW_COMPONENTS
+from resolver.solving.session import Session
 
 if TYPE_CHECKING:
     from resolver.consequences.model import Consequence

@@ -6,17 +6,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
+from resolver.answers.explain import describe, sentences, subjects_left
+from resolver.answers.proven import risks
+from resolver.compiling.problem import Demand, Problem, Relation, Variable, bits
 from resolver.consequences.model import Consequence
-from resolver.explain import describe, sentences, subjects_left
 from resolver.model import CoreItem
-from resolver.problem import Demand, Problem, Relation, Variable, bits
-from resolver.proven import risks
-from resolver.session import Session
+from resolver.solving.session import Session
 
 if TYPE_CHECKING:
     from resolver.consequences.model import Effect, Kind
     from resolver.model import Candidate
-    from resolver.session import Solution
+    from resolver.solving.session import Solution
 
 _MOST_ROWS = 3
 ANY = "*"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
+from resolver.answers.table import ROW_COMPONENTS, UNDECIDED, Cell, Row, Table, available_packages
 from resolver.compiling.clauses import PAIRED_WITH_TORCH
 from resolver.compiling.problem_builder import advice_for, window_of
 from resolver.consequences.model import Consequence, Kind, RowKey, Side
@@ -17,13 +18,12 @@ from resolver.facts import schema
 from resolver.facts.catalog import recipe_for
 from resolver.model import CoreItem, Requirement
 from resolver.requirements import normalize_name
-from resolver.table import ROW_COMPONENTS, UNDECIDED, Cell, Row, Table, available_packages
 from resolver.versions import join_words, sort_key
 
 if TYPE_CHECKING:
     from resolver.facts.schema import Recipe, Release
     from resolver.model import Distribution
-    from resolver.session import Solution
+    from resolver.solving.session import Solution
 
 
 _DEFAULT = ("torch", "rocm", "python")

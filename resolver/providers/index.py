@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from resolver.choices import Installed
+from resolver.compiling.choices import Installed
 from resolver.errors import EnvironmentLacksError, SourceError, UsageError
 from resolver.indexes import files_of
 from resolver.label import built_for

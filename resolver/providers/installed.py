@@ -19,8 +19,9 @@ import msgspec
 from msgspec.structs import replace
 from packaging.version import Version
 
-from resolver.model import IMAGE, PLATFORM, Candidate, Fact
-from resolver.problem import Row
+from resolver.compiling.problem import Row
+from resolver.facts.schema import PLATFORM
+from resolver.model import IMAGE, Candidate, Fact
 from resolver.specifiers import version_or_none
 from resolver.versions import join_words
 

@@ -27,10 +27,10 @@ from benchmarks.universes import (
     to_problem,
     write_index,
 )
+from resolver.answers.resolve import resolve
 from resolver.facts.loading import load
 from resolver.model import Conflict, Request, Resolution, Target
 from resolver.requirements import parse_requirement
-from resolver.resolve import resolve
 from tests.resolver.solving import propagate, solve_preferred
 
 

@@ -20,7 +20,7 @@ from builders.containers.image import (
     locked_image,
     tree_digest,
 )
-from builders.files import sha256_of
+from builders.storage.files import sha256_of
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
 from resolver.model import BaseImage
 from tests.support.errors import has_id

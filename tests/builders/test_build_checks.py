@@ -12,21 +12,21 @@ from typing import ClassVar
 import pytest
 from msgspec.structs import replace
 
-from builders import task as builds
-from builders.build_host import BuildHost, local_build_host
-from builders.build_inputs import Limits
-from builders.compilation import build_view
+from builders.building import task as builds
+from builders.building.apply_recipe import apply_recipe
+from builders.building.build_host import BuildHost, local_build_host
+from builders.building.compilation import build_view
+from builders.building.inputs import Limits
+from builders.building.plan import Task
+from builders.building.task import build_wheel
 from builders.containers.image import Image
 from builders.containers.inspection import ImageFacts
 from builders.containers.runtime import HostRuntime, View
 from builders.containers.sandbox import BUILD
 from builders.environments.layers import BuildEnvironment
-from builders.files import exclusive_lock
 from builders.index import Index
-from builders.plan import Task
-from builders.recipes.application import apply_recipe
 from builders.recipes.compilers import Compiler
-from builders.task import build_wheel
+from builders.storage.files import exclusive_lock
 from resolver.errors import EnvironmentLacksError, MatrixError
 from resolver.facts.catalog import recipe_for
 from resolver.facts.loading import load

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.build_directory import (
+from builders.building.directory import (
     BuildDirectory,
     abandoned,
     finished_commands,
@@ -16,8 +16,8 @@ from builders.build_directory import (
     path_of,
     prune,
 )
-from builders.files import exclusive_lock
 from builders.index import Index
+from builders.storage.files import exclusive_lock
 
 KEY = "0123456789abcdef01234567"
 NINJA_LOG = "# ninja log v7\n0\t5\t1\ta.o\tff\n5\t9\t1\tb.o\tee\n9\t12\t1\ta.o\tff\n"

@@ -24,15 +24,15 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from builders import host
-from builders.build_directory import BuildDirectory
-from builders.build_host import local_build_host
-from builders.build_inputs import Limits, requirements_of
-from builders.cache import cache_root
+from builders.building.build_host import local_build_host
+from builders.building.directory import BuildDirectory
+from builders.building.inputs import Limits, requirements_of
+from builders.building.plan import Task
+from builders.building.task import build_wheel
 from builders.environments.wheelhouse import FetchOptions
 from builders.index import Index
-from builders.plan import Task
-from builders.task import build_wheel
+from builders.machine import host
+from builders.storage.cache import cache_root
 from resolver.errors import AuditError, BuildError, CommandError, EnvironmentLacksError
 from resolver.facts.schema import Recipe, Sdist
 from resolver.model import Distribution, Edge
@@ -217,7 +217,7 @@ def test_failure_before_compilation_names_cause(
         options.log.write_text(f"{line}\n")
         raise CommandError(what, code=1, log=options.log, lines=[line])
 
-    monkeypatch.setattr("builders.task.make_layers", fail)
+    monkeypatch.setattr("builders.building.task.make_layers", fail)
     with pytest.raises(CommandError) as caught:
         build(task_for("sound"), index)
     assert "What happened: " in caught.value.message
@@ -283,7 +283,7 @@ def test_build_continues_unless_it_failed_by_itself(
         what = "Building sound"
         raise CommandError(what, code=code, log=directory.log, lines=[line])
 
-    monkeypatch.setattr("builders.task.compile_wheel", fail)
+    monkeypatch.setattr("builders.building.task.compile_wheel", fail)
     task, recorder = task_for("sound"), Recorder()
     for _ in range(2):
         with pytest.raises(BuildError):
@@ -294,8 +294,8 @@ def test_build_continues_unless_it_failed_by_itself(
 
 BUILD = """
 import pickle, sys
-from builders.build_inputs import Limits
-from builders.task import build_wheel
+from builders.building.inputs import Limits
+from builders.building.task import build_wheel
 from resolver.reporter import SILENT
 with open(sys.argv[1], "rb") as source:
     build_wheel(*pickle.load(source), Limits(jobs=1), SILENT)

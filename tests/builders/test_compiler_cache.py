@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from builders import host
-from builders.build_host import local_build_host
-from builders.build_inputs import Limits
-from builders.cache import cache_root
-from builders.compiler_cache import find_compiler_cache
+from builders.building.build_host import local_build_host
+from builders.building.compiler_cache import find_compiler_cache
+from builders.building.inputs import Limits
+from builders.building.plan import Task
+from builders.building.task import build_wheel
 from builders.containers.sandbox import sandbox
 from builders.index import Index
-from builders.plan import Task
-from builders.task import build_wheel
+from builders.machine import host
+from builders.storage.cache import cache_root
 from resolver.errors import UsageError
 from resolver.facts.schema import Recipe, Sdist
 from tests.support.locks import built_pick

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from builders.cache import cache_root
 from builders.containers import engines, sandbox
 from builders.containers.container import binds, private_mounts, script
 from builders.containers.engines import ApptainerRuntime, PodmanRuntime, choose_runtime
 from builders.containers.image import Image
 from builders.containers.runtime import Bind, HostRuntime, View, only_loopback, output_in, run_in
-from builders.temporary import TemporaryDirectory
+from builders.storage.cache import cache_root
+from builders.storage.temporary import TemporaryDirectory
 from resolver.errors import EnvironmentLacksError, UsageError
 
 ONLY_LO = "Inter-|\n face |\n    lo: 0 0\n"
@@ -199,7 +199,7 @@ class TestPrivateTmp:
 
     def test_next_run_removes_files_of_killed_run(self) -> None:
         code = (
-            "import os; from builders.temporary import TemporaryDirectory;"
+            "import os; from builders.storage.temporary import TemporaryDirectory;"
             "left = TemporaryDirectory(); print(left.root, flush=True);"
             "os.kill(os.getpid(), 9)"
         )

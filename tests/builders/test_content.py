@@ -15,11 +15,11 @@ from typing import Any, BinaryIO
 import pytest
 from msgspec.structs import replace
 
-from builders.content import read_complete, read_start
-from builders.files import sha256_of
+from builders.gpu.content import read_complete, read_start
+from builders.gpu.signs import may_be_compiled
 from builders.index_client import IndexClient
-from builders.index_client.content import may_be_compiled
-from builders.wheel import DamagedError
+from builders.storage.files import sha256_of
+from builders.wheels.wheel import DamagedError
 from resolver.content import Content
 from resolver.errors import EnvironmentLacksError, SourceError
 from resolver.indexes import File, Metadata
@@ -436,7 +436,7 @@ def test_large_file_of_a_server_without_ranges_is_not_judged(
     serve: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = wheel_of(tmp_path, "gputiny", "1.0", {f"tiny/_C{EXTENSION}": CUDA}, tag=TAG)
-    monkeypatch.setattr("builders.index_client.transport.Transport.remote_file", lambda *_: None)
+    monkeypatch.setattr("builders.network.transport.Transport.remote_file", lambda *_: None)
     content = client(serve, tmp_path / "cache").content(file_of(serve, path), None)
     assert content is not None
     assert (content.cuda, "sends only as a whole" in content.unread) == ("none", True)

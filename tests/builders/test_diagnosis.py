@@ -27,7 +27,7 @@ from builders.diagnosis import (
 from builders.diagnosis.diagnose import judge, scan
 from builders.diagnosis.known import fill, known_failures, read_known_failures
 from builders.findings import Finding
-from builders.logs import line_expression, line_filter
+from builders.storage.logs import line_expression, line_filter
 from resolver.errors import CatalogError, CommandError, UsageError
 
 DATA = Path(__file__).parent / "data"

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from builders.cache import cached_file
-from builders.files import sha256_of
 from builders.index_client import IndexClient
 from builders.sources import Downloads, fetch_file
+from builders.storage.cache import cached_file
+from builders.storage.files import sha256_of
 from resolver.errors import EnvironmentLacksError, MatrixError, SourceError, UsageError
 from resolver.indexes import File, Metadata
 from tests.builders.gitrepos import add_submodule, commit, git

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import pytest
 
-from builders import doctor
-from builders.doctor import (
+from builders.diagnosis import doctor
+from builders.diagnosis.doctor import (
     architecture_of,
     check_disk,
     check_driver,
@@ -60,10 +60,10 @@ def test_gpus_are_counted_by_architecture(tmp_path: Path, monkeypatch: pytest.Mo
         node(tmp_path, number, "simd_count 440", "gfx_target_version 90010", "a line with more words")
     node(tmp_path, 3, "simd_count 912", "gfx_target_version 90402")
     node(tmp_path, 4)
-    monkeypatch.setattr("builders.doctor._TOPOLOGY", tmp_path)
+    monkeypatch.setattr("builders.diagnosis.doctor._TOPOLOGY", tmp_path)
     assert count_gpus() == {"gfx90a": 2, "gfx942": 1}
     assert check_gpus().severity == "info"
-    monkeypatch.setattr("builders.doctor._TOPOLOGY", tmp_path / "none")
+    monkeypatch.setattr("builders.diagnosis.doctor._TOPOLOGY", tmp_path / "none")
     assert count_gpus() == {}
     assert check_gpus().severity == "warning"
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from builders.cache import cache_root, cached_file
+from builders.network.download import Downloads
 from builders.sources import fetch_published, obtain
-from builders.sources.download import Downloads
 from builders.sources.fetch import fetch_file
+from builders.storage.cache import cache_root, cached_file
 from resolver.errors import EnvironmentLacksError, MatrixError, SourceError
 from resolver.facts.schema import Sdist
 from resolver.indexes import File

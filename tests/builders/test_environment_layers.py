@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from builders.cache import cache_root
 from builders.containers.runtime import HostRuntime, run_in
 from builders.environments.layers import (
     BuildEnvironment,
@@ -23,7 +22,8 @@ from builders.environments.layers import (
 )
 from builders.environments.python import TargetPython, find_python
 from builders.environments.wheelhouse import FetchOptions
-from builders.host import running_python
+from builders.machine.host import running_python
+from builders.storage.cache import cache_root
 from resolver.errors import EnvironmentLacksError
 from resolver.reporter import SILENT
 

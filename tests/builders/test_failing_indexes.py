@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from builders import web
-from builders.index_client import IndexClient, client, transport
+from builders.index_client import IndexClient, client
+from builders.network import transport, web
 from resolver.errors import EnvironmentLacksError, SourceError
 from resolver.indexes import File
 from resolver.reporter import Reporter

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from builders.files import (
+from builders.index import Index
+from builders.storage.files import (
     TEMPORARY_PREFIX,
     atomic_path,
     exclusive_lock,
@@ -21,12 +22,11 @@ from builders.files import (
     sha256_of,
     write_atomic,
 )
-from builders.index import Index
 
 # Writes half of the content, reports that, and then waits until it is killed.
 WRITE_HALF = """
 import pathlib, sys
-from builders.files import atomic_path
+from builders.storage.files import atomic_path
 with atomic_path(pathlib.Path(sys.argv[1])) as temporary, temporary.open("wb") as sink:
     sink.write(b"half")
     sink.flush()

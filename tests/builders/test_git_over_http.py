@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.sources.git import Repository, fetch_git
+from builders.network.git import Repository, fetch_git
 from resolver.errors import SourceError
 from resolver.facts.schema import Git
 from tests.builders.gitrepos import add_submodule, commit, files_of, git

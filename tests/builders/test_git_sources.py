@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from builders.cache import cache_root
-from builders.files import TEMPORARY_PREFIX
-from builders.sources.git import CachedCommit, Repository, _fetch_failure, fetch_git
+from builders.network.git import CachedCommit, Repository, _fetch_failure, fetch_git
+from builders.storage.cache import cache_root
+from builders.storage.files import TEMPORARY_PREFIX
 from resolver.errors import CommandError, EnvironmentLacksError, MatrixError, SourceError
 from resolver.facts.schema import Git
 from tests.builders.gitrepos import add_submodule, blob, commit, commit_tree, files_of, git, tree_entry
@@ -211,7 +211,7 @@ def test_server_without_fetch_by_hash(repositories: Repositories) -> None:
     tip = commit(repositories.outer, {"new.txt": "new"})
     config = cache_root() / "git" / "gitconfig"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("builders.sources.git._CONFIGURATION", "[protocol]\n\tversion = 0\n")
+        patch.setattr("builders.network.git._CONFIGURATION", "[protocol]\n\tversion = 0\n")
         for revision in (tip, old, middle):
             cached = fetch_git(Git(repositories.outer.as_uri(), revision))
             assert (cached.fetched, commits(cached)) == (True, {"": revision})
@@ -389,7 +389,7 @@ def test_unknown_submodule_error_lists_existing_ones(made: Repositories) -> None
 
 FETCH = """
 import sys
-from builders.sources.git import fetch_git
+from builders.network.git import fetch_git
 from resolver.facts.schema import Git
 print(fetch_git(Git(sys.argv[1], sys.argv[2], ("third_party",))).tree)
 """
@@ -477,7 +477,7 @@ def test_read_only_cache_is_enough_for_cached_commit(
     made: Repositories, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cached = fetch_git(made.pin())
-    monkeypatch.setattr("builders.sources.git.exclusive_lock", _refuse)
+    monkeypatch.setattr("builders.network.git.exclusive_lock", _refuse)
     assert fetch_git(made.pin()).trees == cached.trees
     with pytest.raises(EnvironmentLacksError, match="Read-only file system") as caught:
         fetch_git(made.pin("csrc"))

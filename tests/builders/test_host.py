@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import host
+from builders.machine import host
 from resolver.errors import EnvironmentLacksError
 
 PYTHON = Path(sys.executable)

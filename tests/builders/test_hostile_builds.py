@@ -17,17 +17,19 @@ from typing import Any
 
 import pytest
 
-from builders import build_check, compilation, host, task
-from builders.build_host import local_build_host
-from builders.build_inputs import Limits
-from builders.cache import cache_root
-from builders.compilation import BuiltWheel, copy_out
+from builders.building import check as build_check
+from builders.building import compilation, task
+from builders.building.build_host import local_build_host
+from builders.building.compilation import BuiltWheel, copy_out
+from builders.building.inputs import Limits
+from builders.building.plan import Task
+from builders.building.task import build_wheel
 from builders.containers import runtime, sandbox
-from builders.files import sha256_of
 from builders.index import Index
-from builders.plan import Task
+from builders.machine import host
 from builders.probe.ask import ask as probe_ask
-from builders.task import build_wheel
+from builders.storage.cache import cache_root
+from builders.storage.files import sha256_of
 from resolver.errors import BuildError
 from resolver.facts.schema import Recipe, Sdist
 from tests.support.locks import built_pick

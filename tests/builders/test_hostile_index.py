@@ -18,11 +18,11 @@ from pathlib import Path
 
 import pytest
 
-from builders.files import sha256_of
 from builders.index import Index
 from builders.index.access import directory
 from builders.index.maintenance import check, misplaced, replaced, set_status, unlisted, unyank, yank
 from builders.index.pages import entry_of, is_wheel
+from builders.storage.files import sha256_of
 from matrix.cli import main
 from resolver.errors import MatrixError
 from tests.support.errors import has_id

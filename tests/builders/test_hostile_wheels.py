@@ -18,11 +18,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from builders import wheel as wheel_module
 from builders.audit import audit_wheel, gpu_code
 from builders.audit.elf import read_object
 from builders.audit.gpu_code import read_code_objects
-from builders.wheel import DamagedError, WheelReader
+from builders.wheels import wheel as wheel_module
+from builders.wheels.wheel import DamagedError, WheelReader
 from resolver.errors import UsageError
 from tests.builders.bundles import HOST, PREFIX, code_object, padded, plain
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from builders.building.records import failure_path, log_path
 from builders.index import Index
-from builders.records import failure_path, log_path
 from builders.scheduling import hyperqueue
 from builders.scheduling.hyperqueue import HyperQueue
 from resolver.errors import CommandError, EnvironmentLacksError, UsageError

@@ -21,8 +21,8 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from pypi_simple import DistributionPackage, ProjectPage
 
-from builders.files import link_exclusively, replace_file, sha256_of
 from builders.index import Index
+from builders.storage.files import link_exclusively, replace_file, sha256_of
 from resolver.errors import MatrixError
 from tests.support.records import record_of
 from tests.support.tiny import tiny_wheel

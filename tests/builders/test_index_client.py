@@ -25,7 +25,8 @@ from urllib3.util import Retry
 
 from builders.index import Index
 from builders.index.server import serving
-from builders.index_client import IndexClient, pages, transport
+from builders.index_client import IndexClient, pages
+from builders.network import transport
 from resolver.errors import EnvironmentLacksError, MatrixError, SourceError
 from resolver.indexes import File, Metadata, PackageIndexes, Project
 from resolver.reporter import Reporter

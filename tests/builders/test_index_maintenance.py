@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from pypi_simple import DistributionPackage, ProjectPage, ProjectStatus
 
-from builders.files import sha256_of
 from builders.index import Index
 from builders.index.maintenance import (
     check,
@@ -25,6 +24,7 @@ from builders.index.maintenance import (
     unyank,
     yank,
 )
+from builders.storage.files import sha256_of
 from resolver.errors import MatrixError, UsageError
 from tests.support.errors import has_id
 

@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 
-from builders import host
 from builders.containers import inspection
 from builders.containers.image import Image
 from builders.containers.inspection import (
@@ -27,6 +26,7 @@ from builders.containers.inspection import (
     with_inspected_image,
 )
 from builders.containers.runtime import View
+from builders.machine import host
 from builders.recipes.compilers import Compiler
 from resolver.errors import CommandError, MatrixError, TooSlowError, UsageError
 from resolver.facts.loading import load

@@ -24,8 +24,8 @@ from packaging.tags import sys_tags
 from packaging.utils import parse_wheel_filename
 from wheel.wheelfile import WheelError, WheelFile
 
-from builders.labelling import Labelled, Labels, label_wheel, runtime_pins
-from builders.wheel import check_written
+from builders.wheels.labelling import Labelled, Labels, label_wheel, runtime_pins
+from builders.wheels.wheel import check_written
 from resolver.errors import MatrixError
 from tests.support.errors import has_id
 
@@ -645,7 +645,7 @@ def test_full_disk_leaves_nothing(source: Path, tmp_path: Path, monkeypatch: pyt
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("builders.wheel._write_member", full)
+    monkeypatch.setattr("builders.wheels.wheel._write_member", full)
     with pytest.raises(OSError, match="No space left"):
         label(source, tmp_path / "out")
     assert left_in(tmp_path / "out") == []

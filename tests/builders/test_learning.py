@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from builders.files import sha256_of
 from builders.index_client import IndexClient
 from builders.learning import LearnedFacts
 from builders.learning.wheel import learn_published, learn_url, learn_wheel
+from builders.storage.files import sha256_of
 from resolver.errors import EnvironmentLacksError, SourceError, UsageError
 from resolver.facts import schema
 from resolver.facts.catalog import Catalog

@@ -14,14 +14,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from builders import lease
-from builders.files import exclusive_lock
-from builders.lease import holder_of
+from builders.storage import lease
+from builders.storage.files import exclusive_lock
+from builders.storage.lease import holder_of
 
 # Holds the lock named on the command line until its input ends.
 HOLD = """
 import pathlib, sys
-from builders.files import exclusive_lock
+from builders.storage.files import exclusive_lock
 with exclusive_lock(pathlib.Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
@@ -30,7 +30,7 @@ with exclusive_lock(pathlib.Path(sys.argv[1])):
 # Increments the number in a file, many times, each time under the lock.
 COUNT = """
 import os, pathlib, sys, time
-from builders.files import exclusive_lock
+from builders.storage.files import exclusive_lock
 lock, counter = map(pathlib.Path, sys.argv[1:])
 for _ in range(20):
     with exclusive_lock(lock):
@@ -201,7 +201,7 @@ def test_time_without_answer_does_not_count(lock: Path, monkeypatch: pytest.Monk
             return 7201.0 + len(looks)
         return now
 
-    monkeypatch.setattr("builders.lease.time.monotonic", look)
+    monkeypatch.setattr("builders.storage.lease.time.monotonic", look)
     with exclusive_lock(lock):
         assert len(looks) > 4
 

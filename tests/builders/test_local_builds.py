@@ -15,18 +15,18 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from builders import host
-from builders.build_directory import finished_commands, path_of
-from builders.build_host import local_build_host
-from builders.build_inputs import Limits
-from builders.cache import cache_root
-from builders.expected_time import Resources
+from builders.building.build_host import local_build_host
+from builders.building.directory import finished_commands, path_of
+from builders.building.expected_time import Resources
+from builders.building.inputs import Limits
+from builders.building.jobserver import can_join
+from builders.building.plan import Task
+from builders.building.records import build_records, failure_path, log_path
 from builders.index import Index
-from builders.plan import Task
-from builders.records import build_records, failure_path, log_path
+from builders.machine import host
 from builders.scheduling.estimates import estimates
-from builders.scheduling.jobserver import can_join
 from builders.scheduling.local import Builds
+from builders.storage.cache import cache_root
 from resolver.errors import StoppedError
 from resolver.facts.schema import Recipe, Sdist
 from tests.support.built import running_below
@@ -381,9 +381,9 @@ def test_build_that_someone_else_killed_is_not_repeated_with_fewer_jobs(
 
 RUN = """
 import pickle, sys
-from builders.records import build_records
+from builders.building.records import build_records
 from builders.scheduling.local import Builds
-from builders.build_inputs import Limits
+from builders.building.inputs import Limits
 from resolver.reporter import SILENT
 with open(sys.argv[1], "rb") as source:
     tasks, index = pickle.load(source)

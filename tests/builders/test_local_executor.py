@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from builders.build_inputs import Limits
+from builders.building.inputs import Limits
+from builders.building.jobserver import LINK, Jobserver
+from builders.building.plan import Task
 from builders.index import Index
-from builders.io_errors import DiskFullError, explain_any_os_error
-from builders.plan import Task
 from builders.scheduling import local
-from builders.scheduling.jobserver import LINK, Jobserver
 from builders.scheduling.local import Builds
+from builders.storage.io_errors import DiskFullError, explain_any_os_error
 from resolver.errors import BuildError, MatrixError
 from tests.support.recorder import Recorder
 from tests.support.tasks import make_recipe, make_task

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from builders.diagnosis import diagnose
-from builders.logs import error_lines
+from builders.storage.logs import error_lines
 
 FATAL = "foo.cpp:3:10: fatal error: x.h: No such file or directory"
 

@@ -11,11 +11,11 @@ import pytest
 from msgspec.structs import replace
 from msgspec.structs import replace as with_fields
 
-from builders.build_host import BuildHost
+from builders.building.build_host import BuildHost
+from builders.building.plan import Task
+from builders.building.records import changes_since_last_build
 from builders.index import Index
-from builders.plan import Task
 from builders.recipes.compilers import Compiler
-from builders.records import changes_since_last_build
 from resolver.facts.schema import Git, Patch, Sdist
 from resolver.model import Distribution, Edge
 from tests.support.records import record_of

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from builders.cache import cache_root
 from builders.sources import obtain, patches_of
+from builders.storage.cache import cache_root
 from resolver.errors import CatalogError, EnvironmentLacksError, MatrixError, SourceError
 from resolver.facts.catalog import Catalog
 from resolver.facts.loading import load

@@ -6,7 +6,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from builders.labelling import Pin, PinStyle, pin_requirements, runtime_pins
+from builders.wheels.labelling import Pin, PinStyle, pin_requirements, runtime_pins
 
 TORCH = "2.9.1+rocm6.4"
 PINS = runtime_pins(TORCH, {"pytorch-triton-rocm": "3.5.1"})

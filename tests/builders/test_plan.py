@@ -11,17 +11,17 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from builders import host
-from builders.build_host import BuildHost, local_build_host
+from builders.building.build_host import BuildHost, local_build_host
+from builders.building.plan import Task, plan
 from builders.index import Index
-from builders.labelling import PinStyle
-from builders.plan import Task, plan
+from builders.machine import host
+from builders.wheels.labelling import PinStyle
+from resolver.answers.resolve import resolve
 from resolver.errors import EnvironmentLacksError, LockError, UsageError
 from resolver.facts import loading as facts
 from resolver.facts.catalog import Catalog
 from resolver.facts.schema import Sdist
 from resolver.model import Request, Requirement, Resolution, Target
-from resolver.resolve import resolve
 from resolver.versions import parse_specifier
 from tests.support.records import record_of
 from tests.support.tasks import make_distribution, make_recipe, make_task

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from builders.building.provenance import OP_PROPERTY, SBOM_NAME
 from builders.containers import runtime
 from builders.containers.runtime import HostRuntime
 from builders.findings import Finding
@@ -40,8 +41,7 @@ from builders.probe.environment import judge_environment, judge_variables
 from builders.probe.payload import MARK, newest_symbols
 from builders.probe.slurm import Job, hours_of, job_script, partition_for, submit
 from builders.probe.wheel import judge_wheel
-from builders.provenance import OP_PROPERTY, SBOM_NAME
-from builders.wheel import recorded_hash
+from builders.wheels.wheel import recorded_hash
 from resolver.errors import CommandError, EnvironmentLacksError, MatrixError, UsageError
 from resolver.facts.loading import load
 from resolver.facts.schema import Recipe, SiteVariable

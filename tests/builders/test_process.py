@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.process import clean_environment, output_in_container, output_of, run
+from builders.machine.process import clean_environment, output_in_container, output_of, run
 from resolver.errors import CommandError, MatrixError, TooSlowError
 
 FATAL = "foo.cpp:3:10: fatal error: x.h: No such file or directory"
@@ -133,7 +133,7 @@ def test_log_has_no_passwords(tmp_path: Path) -> None:
 # three process ids into a file.
 PARENT = """
 import pathlib, sys
-from builders.process import output_in_container, run
+from builders.machine.process import output_in_container, run
 code = (
     "import os, subprocess, sys, time\\n"
     "child = subprocess.Popen(['sleep', '60'])\\n"

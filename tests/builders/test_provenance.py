@@ -18,21 +18,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from builders.containers.image import Image
-from builders.containers.runtime import HostRuntime
-from builders.environments.layers import Layer, Layers
-from builders.environments.wheelhouse import Wheel
-from builders.index.repository import build_key_of
-from builders.plan import Task
-from builders.provenance import (
+from builders.building.plan import Task
+from builders.building.provenance import (
     Descriptor,
     Run,
     materials_of,
     read_statement,
     statement,
 )
+from builders.building.sbom import sbom
+from builders.containers.image import Image
+from builders.containers.runtime import HostRuntime
+from builders.environments.layers import Layer, Layers
+from builders.environments.wheelhouse import Wheel
+from builders.index.repository import build_key_of
 from builders.recipes.compilers import Compiler
-from builders.sbom import sbom
 from builders.sources import Source
 from resolver.errors import ProvenanceError
 from resolver.facts.schema import Git

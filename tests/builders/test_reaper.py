@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from builders import reaper
+from builders.machine import reaper
 
 # Starts a daemon that leaves the session and the process group of the program, ignores SIGTERM if requested,
 # and touches a file as long as it runs.

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from builders.recipes.application import AppliedRecipe, apply_recipe
+from builders.building.apply_recipe import AppliedRecipe, apply_recipe
 from builders.recipes.compilers import Compiler, choose_compilers
 from builders.recipes.recipe import check_source, recipe_as_built, with_ops
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError

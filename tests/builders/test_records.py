@@ -13,11 +13,9 @@ from typing import Any
 
 import pytest
 
-from builders.files import exclusive_lock
-from builders.index import Index
-from builders.plan import Task
-from builders.provenance import Descriptor, Run, statement
-from builders.records import (
+from builders.building.plan import Task
+from builders.building.provenance import Descriptor, Run, statement
+from builders.building.records import (
     build_records,
     built_for,
     changed_inputs,
@@ -28,7 +26,9 @@ from builders.records import (
     log_path,
     record_start,
 )
-from builders.task_state import InputChange
+from builders.building.task_state import InputChange
+from builders.index import Index
+from builders.storage.files import exclusive_lock
 from tests.support.tasks import make_recipe, make_task
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -96,7 +96,7 @@ def test_started_build_runs_while_its_lock_is_held(index: Index) -> None:
 HOLD = """
 import sys, time
 from pathlib import Path
-from builders.files import exclusive_lock
+from builders.storage.files import exclusive_lock
 with exclusive_lock(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)

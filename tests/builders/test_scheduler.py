@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders.expected_time import Resources
+from builders.building.expected_time import Resources
 from builders.scheduling.scheduler import Event, Outcome, remaining_paths, schedule
 
 if TYPE_CHECKING:

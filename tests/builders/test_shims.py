@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from builders.building.apply_recipe import apply_recipe
 from builders.recipes import shims
-from builders.recipes.application import apply_recipe
 from builders.recipes.compilers import Compiler
 from resolver.facts.loading import load
 from tests.support.tasks import make_recipe, make_task

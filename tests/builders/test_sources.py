@@ -24,9 +24,9 @@ from urllib.parse import quote
 import pypi_simple
 import pytest
 
-from builders.cache import cache_root
-from builders.files import TEMPORARY_PREFIX
 from builders.sources import fetch_sdist, index_url, unpack_sdist
+from builders.storage.cache import cache_root
+from builders.storage.files import TEMPORARY_PREFIX
 from resolver.errors import EnvironmentLacksError, MatrixError, SourceError
 from resolver.facts.schema import Sdist
 from tests.support.errors import has_id

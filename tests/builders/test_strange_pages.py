@@ -13,7 +13,7 @@ import pytest
 
 from builders.index_client import IndexClient, metadata, pages
 from builders.index_client.html import read_html, unescape
-from builders.index_client.transport import Transport
+from builders.network.transport import Transport
 from matrix.cli import main
 from resolver.environment import Environment
 from resolver.errors import SourceError

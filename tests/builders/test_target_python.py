@@ -18,7 +18,7 @@ from builders.containers.image import Image
 from builders.containers.runtime import Bind, HostRuntime, View
 from builders.environments import python as module
 from builders.environments.python import find_python, python_view
-from builders.host import running_python
+from builders.machine.host import running_python
 from resolver.errors import EnvironmentLacksError, UsageError
 from tests.support.tasks import PYTHON
 

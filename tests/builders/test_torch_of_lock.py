@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from builders.build_inputs import Limits, fetching_of, requirements_of
+from builders.building.inputs import Limits, fetching_of, requirements_of
 from builders.containers.runtime import HostRuntime
 from builders.environments.layers import fetch_build_wheels
 from builders.environments.wheelhouse import FetchOptions, Wheel

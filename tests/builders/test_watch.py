@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.reaper import descendants
+from builders.machine.reaper import descendants
 from builders.scheduling.watch import LogCount, compiling
 from resolver.reporter import Change
 from tests.support.waiting import wait_until

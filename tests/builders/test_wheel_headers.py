@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from builders.labelling import edit_headers
+from builders.wheels.labelling import edit_headers
 
 NAMES = st.sampled_from(
     ["Name", "version", "VERSION", "Requires-Dist", "requires-dist", "Summary", "X-1", "Provides-Extra"]

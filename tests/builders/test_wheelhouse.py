@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from builders.cache import cache_root
 from builders.containers.runtime import HostRuntime, Runtime, View
 from builders.environments import wheelhouse
 from builders.environments.python import TargetPython
 from builders.environments.wheelhouse import FetchOptions, Wheel, Wheelhouse, fetch_wheels, remove_damaged
-from builders.files import sha256_of
+from builders.storage.cache import cache_root
+from builders.storage.files import sha256_of
 from resolver.errors import CommandError, EnvironmentLacksError, UsageError
 from tests.support.recorder import Recorder
 

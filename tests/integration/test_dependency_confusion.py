@@ -20,8 +20,8 @@ from msgspec.structs import replace
 from builders.containers.runtime import HostRuntime
 from builders.environments.python import find_python
 from builders.environments.wheelhouse import FetchOptions, fetch_wheels
-from builders.host import running_python
 from builders.index import Index
+from builders.machine.host import running_python
 from matrix.cli import main
 from resolver.errors import EnvironmentLacksError
 from resolver.indexes import IndexStrategy

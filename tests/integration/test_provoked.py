@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from builders.building.memory import kernel_killed_since, kernel_kills
 from builders.diagnosis import Context, diagnose
 from builders.environments.pip import pip_environment
-from builders.scheduling.memory import kernel_killed_since, kernel_kills
 from tests.support.built import Built
 
 pytestmark = pytest.mark.integration

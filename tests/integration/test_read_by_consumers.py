@@ -16,9 +16,9 @@ import pytest
 import uv
 from msgspec.structs import replace
 
-from builders.host import running_python
 from builders.index import Index
 from builders.index.server import serving
+from builders.machine.host import running_python
 from matrix.cli import main
 from resolver.lock import dumps, read_lock
 from tests.support.locks import local_file, locked_pick, with_index

@@ -18,13 +18,13 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
 
 import hatch_build
+from builders.building.provenance import Descriptor, Run, statement
 from builders.index import Index
-from builders.provenance import Descriptor, Run, statement
 from matrix.cli import main
 from matrix.report import page
 from matrix.report.table_data import TableData, table_report
+from resolver.answers.table import Table
 from resolver.facts.loading import load
-from resolver.table import Table
 from tests.resolver.solve_helpers import ask
 from tests.support.browser import chromium, resize
 from tests.support.tasks import make_distribution, make_recipe, make_task

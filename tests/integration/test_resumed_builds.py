@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from builders.build_directory import finished_commands
-from builders.cache import cache_root
+from builders.building.directory import finished_commands
+from builders.storage.cache import cache_root
 from tests.support.built import matrix, running_below
 from tests.support.extensions import TORCH, compilations, write_extension
 from tests.support.projects import write_catalog

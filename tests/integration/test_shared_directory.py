@@ -34,10 +34,10 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 # Builds a directory of the cache and holds a lock, as two concurrent builds do.
 USE_CACHE = """
 import pathlib, sys
-from builders.cache import cache_root
+from builders.storage.cache import cache_root
 from builders.environments.cached import ensure_cached
-from builders.files import exclusive_lock, write_atomic
-from builders.temporary import TemporaryDirectory
+from builders.storage.files import exclusive_lock, write_atomic
+from builders.storage.temporary import TemporaryDirectory
 name, new = sys.argv[1:]
 for layer in ("both", new):
     root = cache_root() / "layers" / layer
@@ -51,7 +51,7 @@ with TemporaryDirectory() as temporary:
 # Begins a build directory, and ends like a failed build.
 FAIL_BUILD = """
 import pathlib, sys
-from builders.files import remove_tree
+from builders.storage.files import remove_tree
 from builders.index import Index
 work = Index(sys.argv[1]).state_directory("builds") / "key"
 remove_tree(work)
@@ -201,7 +201,7 @@ def test_killed_build_of_layer_does_not_stop_the_other(members: tuple[Member, Me
     first, second = members
     code = """
 import os
-from builders.cache import cache_root
+from builders.storage.cache import cache_root
 from builders.environments.cached import ensure_cached
 root = cache_root() / "layers" / "both"
 def build():

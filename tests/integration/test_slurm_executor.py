@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from builders.building.task_state import TaskState
 from builders.index import Index
 from builders.scheduling.batch import Run
 from builders.scheduling.slurm import Slurm as SlurmExecutor
-from builders.task_state import TaskState
 from tests.rig.slurm import PARTITION, Slurm, cluster
 from tests.support.batch_runs import states, task
 from tests.support.recorder import Recorder

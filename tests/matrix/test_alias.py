@@ -10,13 +10,13 @@ import pytest
 
 import matrix
 from builders.audit import audit_wheel
-from builders.build_host import BuildHost
+from builders.building.build_host import BuildHost
+from builders.building.plan import Task, plan
+from builders.building.provenance import read_statement
 from builders.index import Index
-from builders.plan import Task, plan
-from builders.provenance import read_statement
 from matrix.cli import main
-from matrix.resolution_text import resolution_text
-from matrix.settings import Settings, load_catalog
+from matrix.input.settings import Settings, load_catalog
+from matrix.show.resolution_text import resolution_text
 from resolver.lock import dumps, read_lock
 from resolver.model import Resolution
 from tests.support.aliases import ALIAS, OWN, PINNED, lock_with_alias

@@ -12,10 +12,10 @@ import msgspec
 import pytest
 import tomli_w
 
-from builders.cache import cache_root
+from builders.storage.cache import cache_root
 from matrix import cli
 from matrix.cli import main
-from matrix.settings import Settings, read_settings
+from matrix.input.settings import Settings, read_settings
 from resolver.errors import UsageError
 
 Capture = pytest.CaptureFixture[str]
@@ -280,7 +280,7 @@ def test_internal_error_shows_traceback_with_vv(capsys: Capture, monkeypatch: py
         msg = "broken"
         raise ZeroDivisionError(msg)
 
-    monkeypatch.setattr("matrix.context.Context.resolve", broken)
+    monkeypatch.setattr("matrix.command_line.context.Context.resolve", broken)
     assert main(["resolve", "torch"]) == 70
     output = capsys.readouterr().err
     assert "-vv" in output

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.host import running_python
+from builders.machine.host import running_python
 from matrix.cli import main
 from resolver.errors import MatrixError
 

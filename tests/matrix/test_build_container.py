@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from builders.building.task_state import TaskState
+from builders.building.wheel_requirements import unlocked_requirements
 from builders.findings import Finding
 from builders.index import Index
-from builders.task_state import TaskState
-from builders.wheel_requirements import unlocked_requirements
+from matrix.building.container_plan import STEPS
 from matrix.cli import main
 from matrix.commands import build_wheels, verify
 from matrix.consumers import consumer_names, container_consumers, load_consumer
-from matrix.container_plan import STEPS
 from matrix.refresh.update import Draft
 from resolver.facts.loading import load
 from resolver.facts.schema import Package, Requires

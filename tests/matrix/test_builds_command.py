@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from builders.build_inputs import Limits
-from builders.files import exclusive_lock
+from builders.building.inputs import Limits
+from builders.building.records import log_path, record_start
 from builders.index import Index
-from builders.records import log_path, record_start
 from builders.scheduling.local import Builds
+from builders.storage.files import exclusive_lock
 from matrix.cli import main
 from resolver.errors import BuildError
 from tests.support.recorder import Recorder

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from builders.host import glibc_version
+from builders.machine.host import glibc_version
 from matrix.cli import main
 
 Capture = pytest.CaptureFixture[str]
@@ -296,7 +296,7 @@ def test_wheel_for_newer_glibc_is_reported(capsys: Capture) -> None:
 
 
 def test_wheel_for_missing_python_is_reported(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("builders.host.running_python", lambda: "3.6")
+    monkeypatch.setattr("builders.machine.host.running_python", lambda: "3.6")
     monkeypatch.setenv("PATH", "")
     names = (
         "apex-1.9.0-cp312-cp312-linux_x86_64",

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import matrix
-from builders.cache import cache_root
+from builders.storage.cache import cache_root
 from matrix.cli import commands, main, make_parser
 
 
@@ -227,7 +227,7 @@ def test_debug_log_has_the_traceback_of_an_internal_error(
         raise ZeroDivisionError
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("matrix.context.Context.resolve", broken)
+    monkeypatch.setattr("matrix.command_line.context.Context.resolve", broken)
     assert main(["resolve", "torch", "--debug"]) == 70
     assert "Traceback" not in capsys.readouterr().err
     (log,) = (cache_root() / "logs").glob("matrix-*.log")

@@ -17,9 +17,9 @@ from msgspec.structs import replace
 from packaging.pylock import Pylock
 from ruamel.yaml import YAML
 
-from builders.host import running_python
 from builders.index import Index
-from builders.pip_configuration import public_index
+from builders.machine.host import running_python
+from builders.network.pip_configuration import public_index
 from matrix.cli import main
 from matrix.consumers import consumer_names
 from matrix.consumers.shared.shell import installed_check

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from packaging.requirements import Requirement
 from ruamel.yaml import YAML
 
-from builders.host import glibc_version
 from builders.index import Index
+from builders.machine.host import glibc_version
 from matrix.cli import main
 from matrix.consumers import consumer_names, load_consumer
 from matrix.consumers.shared.installation import Installation
@@ -170,7 +170,7 @@ def test_pip_reports_wheel_for_missing_python(
     Index(work / "index").publish(
         wheel.rename(wheel.with_name(wheel.name.replace("py3-none-any", "cp312-cp312-linux_x86_64"))), {}
     )
-    monkeypatch.setattr("builders.host.running_python", lambda: "3.6")
+    monkeypatch.setattr("builders.machine.host.running_python", lambda: "3.6")
     monkeypatch.setenv("PATH", str(work / "bin"))
     assert env("pip", "-o", str(work)) == 0
     output = capsys.readouterr().err

@@ -14,7 +14,7 @@ from matrix import api
 from matrix.cli import main
 from matrix.commands import explain as explaining
 from matrix.commands import resolve as resolving
-from matrix.locking import exclude_file
+from matrix.input.locking import exclude_file
 from resolver.content import Content, ExcludedFile
 from resolver.lock import digest_of, read_lock
 from resolver.model import Resolution

@@ -22,7 +22,7 @@ from ruamel.yaml import YAML
 from builders.constants import CERTIFICATE_VARIABLES
 from builders.index import Index
 from matrix.cli import main
-from matrix.container_variables import DISTURBING, applied, container_changes, unset_changes
+from matrix.consumers.shared.container_variables import DISTURBING, applied, container_changes, unset_changes
 from resolver.indexes import File
 from resolver.lock import dumps, read_lock
 from resolver.model import BaseImage

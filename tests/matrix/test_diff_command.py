@@ -11,7 +11,7 @@ import pytest
 
 from builders.index import Index
 from matrix.cli import main
-from matrix.consequences_text import consequences_text, summary
+from matrix.show.consequences_text import consequences_text, summary
 from resolver.consequences import Consequence, RowKey
 from resolver.facts.schema import FOLDER
 from resolver.model import CoreItem

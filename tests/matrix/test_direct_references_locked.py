@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.files import sha256_of
+from builders.storage.files import sha256_of
 from matrix.cli import main
 from resolver.lock import read_lock
 from tests.builders.gitrepos import commit, git

@@ -11,9 +11,9 @@ from hypothesis import given
 from msgspec.structs import replace
 from networkx import DiGraph
 
-from matrix.drawing import ASCII, BOX, draw_dot, draw_mermaid, draw_svg, draw_text, origin_in
+from matrix.show.drawing import ASCII, BOX, draw_dot, draw_mermaid, draw_svg, draw_text, origin_in
+from resolver.answers.graph import build_graph, edges_of_graph, generations, pick_in
 from resolver.errors import EnvironmentLacksError
-from resolver.graph import build_graph, edges_of_graph, generations, pick_in
 from resolver.model import Resolution
 from resolver.texts import printable
 from tests.matrix.drawn import Drawn, read_dot, read_mermaid

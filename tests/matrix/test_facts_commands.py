@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from matrix import settings
 from matrix.cli import main
+from matrix.input import settings
 from resolver.facts.loading import load
 from resolver.facts.schema import KINDS
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from builders.cache import cache_root
 from builders.sources import FetchedItem, MissingItem, fetch_all, obtain, patches_of
+from builders.storage.cache import cache_root
 from matrix.cli import main
 from resolver.errors import EnvironmentLacksError
 from resolver.facts.loading import load

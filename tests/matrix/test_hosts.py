@@ -8,10 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from builders.index_client import IndexClient
+from matrix.building.hosts import unnamed_hosts
 from matrix.cli import main
-from matrix.container_variables import Change, site_changes
-from matrix.hosts import unnamed_hosts
-from matrix.settings import Settings
+from matrix.consumers.shared.container_variables import Change, site_changes
+from matrix.input.settings import Settings
 from resolver.facts.catalog import Catalog
 from resolver.facts.schema import Git, Sdist, SiteVariable
 from resolver.indexes import File

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from builders import build_host
-from builders import doctor as machine
+from builders.building import build_host
 from builders.containers import inspection
 from builders.containers.image import Image, find_image, image_name
 from builders.containers.inspection import ImageFacts
+from builders.diagnosis import doctor as machine
 from builders.recipes.compilers import Compiler
 from builders.sources import FetchResult
 from matrix.cli import main

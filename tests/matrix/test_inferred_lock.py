@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from builders import host
-from builders.build_host import local_build_host
+from builders.building.build_host import local_build_host
+from builders.building.plan import plan
 from builders.index import Index
-from builders.plan import plan
+from builders.machine import host
 from matrix.api import write_lock
 from matrix.cli import main
+from resolver.answers.resolve import resolve
 from resolver.errors import LockError
 from resolver.facts.loading import load
 from resolver.model import Request, Resolution, Target
 from resolver.providers.inferred import with_releases_of
 from resolver.requirements import parse_requirement
-from resolver.resolve import resolve
 from tests.support.indexes import URL, FakeIndexes, FakeRelease
 
 Capture = pytest.CaptureFixture[str]

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from builders.index_client import IndexClient
 from matrix.cli import main
-from matrix.inputs import Inputs, read_inputs
-from matrix.options import add_input_options, add_names
-from matrix.settings import Settings, merge, read_settings
+from matrix.command_line.options import add_input_options, add_names
+from matrix.input.inputs import Inputs, read_inputs
+from matrix.input.settings import Settings, merge, read_settings
 from resolver.errors import UsageError
 from resolver.indexes import File
 from resolver.lock import dumps, read_lock

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from matrix.cli import main
-from matrix.environment_file import read_environment
+from matrix.input.environment_file import read_environment
+from resolver.answers.repair import Wanted
 from resolver.errors import UsageError
 from resolver.lock import read_lock
-from resolver.repair import Wanted
 from tests.support.tiny import tiny_index
 
 Capture = pytest.CaptureFixture[str]

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from builders import host
-from builders.files import sha256_of
 from builders.learning import machine
+from builders.machine import host
 from builders.probe.slurm import partition_for
+from builders.storage.files import sha256_of
 from matrix.cli import main
 from matrix.refresh.update import without_rows
 from resolver.facts.loading import load
@@ -130,7 +130,7 @@ def _node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number, version in enumerate((0, 90010, 90010)):
         (topology / str(number)).mkdir(parents=True)
         (topology / str(number) / "properties").write_text(f"gfx_target_version {version}\n")
-    monkeypatch.setattr("builders.doctor._TOPOLOGY", topology)
+    monkeypatch.setattr("builders.diagnosis.doctor._TOPOLOGY", topology)
     monkeypatch.setattr(host, "driver_version", lambda: "6.3.6.60003-1739731")
     answers = {
         "sinfo": "standard-g|2-00:00:00|gpu:mi250:8\ndebug|30:00|gpu:1\nlong|infinite|gpu:1\n"

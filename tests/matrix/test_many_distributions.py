@@ -11,7 +11,7 @@ import pytest
 
 from builders.index import Index
 from matrix.cli import main
-from matrix.resolution_text import reasons_text, resolution_text
+from matrix.show.resolution_text import reasons_text, resolution_text
 from resolver.indexes import File
 from resolver.lock import dumps
 from resolver.model import Edge, Fact, Resolution

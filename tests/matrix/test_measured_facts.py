@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from builders.files import sha256_of
+from builders.storage.files import sha256_of
 from matrix.cli import main
-from matrix.settings import Settings, load_catalog
+from matrix.input.settings import Settings, load_catalog
 from resolver.facts.catalog import applies
 from resolver.facts.loading import load
 from resolver.lock import read_lock

@@ -12,7 +12,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from builders.index import Index
-from builders.pip_configuration import public_index
+from builders.network.pip_configuration import public_index
 from matrix.cli import main
 from resolver.lock import dumps, read_lock
 from resolver.model import Resolution

@@ -13,8 +13,8 @@ import pytest
 from msgspec.structs import replace
 from ruamel.yaml import YAML
 
-from matrix.plan_formats import FORMATS, github_workflow, gitlab_pipeline, hyperqueue_jobs
-from matrix.planning import Plan
+from matrix.building.plan_formats import FORMATS, github_workflow, gitlab_pipeline, hyperqueue_jobs
+from matrix.building.planning import Plan
 from tests.support.plans import plan_of
 
 CHAIN = {"base": ("true", ()), "top": ("true", ("base",)), "other": ("true", ())}

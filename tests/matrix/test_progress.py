@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from matrix.progress import Board, Display, JsonLines, Mode, Plain, Tasks, display
+from matrix.show.progress import Board, Display, JsonLines, Mode, Plain, Tasks, display
 from tests.support.progress import LOG, Clock, Terminal, three_builds
 
 HEARTBEAT = (

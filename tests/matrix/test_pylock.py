@@ -17,8 +17,8 @@ import pytest
 import uv
 from packaging.pylock import Pylock
 
-from builders.host import running_python
 from builders.index import Index
+from builders.machine.host import running_python
 from matrix.cli import main
 from resolver.facts.schema import Sdist
 from resolver.lock import dumps, read_lock

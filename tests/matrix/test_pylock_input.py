@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import uv
 
-from builders.pip_configuration import public_index
-from matrix.inputs import Inputs, read_inputs
-from matrix.settings import Settings
+from builders.network.pip_configuration import public_index
+from matrix.input.inputs import Inputs, read_inputs
+from matrix.input.settings import Settings
 from resolver.errors import UsageError
 from tests.support.tiny import tiny_index
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from builders.findings import Finding
-from matrix.render import findings_text
+from matrix.show.render import findings_text
 
 
 def test_findings_text_quiet_leaves_out_info() -> None:

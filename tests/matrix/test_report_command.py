@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from builders.index import Index
-from matrix import drawing
 from matrix.cli import main
+from matrix.show import drawing
 from tests.support.tiny import tiny_wheel
 
 if TYPE_CHECKING:

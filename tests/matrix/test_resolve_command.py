@@ -15,8 +15,8 @@ import pytest
 from builders.index import Index
 from builders.index.server import serving
 from matrix.cli import main, main_inner
-from matrix.console import Console
 from matrix.consumers import consumer_names, load_consumer
+from matrix.show.console import Console
 from resolver.lock import encode, read_lock
 from resolver.versions import sort_key
 from tests.support.commands import run_json
@@ -307,7 +307,7 @@ def test_lock_is_written_when_stdout_is_closed(monkeypatch: pytest.MonkeyPatch) 
     def gone(*_: object) -> None:
         raise BrokenPipeError
 
-    monkeypatch.setattr("matrix.console.Console.data", gone)
+    monkeypatch.setattr("matrix.show.console.Console.data", gone)
     with pytest.raises(BrokenPipeError):
         main_inner(["resolve", "torch", "--date", "2026-03-01"], Console())
     assert read_lock(Path("matrix.lock")).version_of("torch")

@@ -20,7 +20,7 @@ import requests
 from builders.index import Index
 from matrix.cli import main
 from matrix.commands.run import base_image_of, choose_route
-from matrix.container_variables import (
+from matrix.consumers.shared.container_variables import (
     applied,
     container_changes,
     index_changes,

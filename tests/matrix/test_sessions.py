@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from matrix.cli import main
-from matrix.progress import Board, Display, Plain, Tasks
+from matrix.show.progress import Board, Display, Plain, Tasks
 from tests.support.progress import COMPILE, Clock, Terminal, three_builds
 
 FOLDER = Path(__file__).with_name("sessions")
@@ -53,7 +53,7 @@ def session(command: str, stream: io.StringIO, monkeypatch: pytest.MonkeyPatch, 
 def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr("builders.host.cores", lambda: 16)
+    monkeypatch.setattr("builders.machine.host.cores", lambda: 16)
     for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LC_ALL", "LANG"):
         monkeypatch.delenv(name, raising=False)
 

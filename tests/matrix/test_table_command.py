@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from matrix.cli import main
-from matrix.table_formats import to_csv, to_json
+from matrix.show.table_formats import to_csv, to_json
+from resolver.answers.table import Row, Table
 from resolver.facts.catalog import Catalog
 from resolver.facts.loading import load
 from resolver.model import SCHEMA
-from resolver.table import Row, Table
 from resolver.versions import sort_key
 from tests.resolver.solve_helpers import ask
 from tests.support.commands import run, run_json

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from builders.host import running_python
 from builders.index import Index
+from builders.machine.host import running_python
 from matrix.cli import main
 from resolver.lock import dumps
 from tests.support.locks import built_pick, lock_of

@@ -14,7 +14,7 @@ from builders.learning import LearnedFacts
 from matrix import api
 from matrix.cli import main
 from matrix.commands import site
-from matrix.console import Console
+from matrix.show.console import Console
 from tests.support.indexes import FakeIndexes, FakeRelease
 
 Capture = pytest.CaptureFixture[str]
@@ -104,7 +104,7 @@ def test_every_document_has_warnings(schema: Path) -> None:
 
 
 def test_document_contains_each_warning_once(capsys: Capture) -> None:
-    from matrix.json_document import JsonDocument
+    from matrix.show.json_document import JsonDocument
 
     console = Console()
     for message in ("one", "two", "one"):

@@ -8,7 +8,7 @@ our search reads.
 from __future__ import annotations
 
 from benchmarks.pubgrub import Needs, Provider, as_range, resolve
-from resolver.problem import Problem
+from resolver.compiling.problem import Problem
 from tests.resolver.universe import Assignment, Universe
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from resolver.problem import Demand, Problem, Relation
-from resolver.search import MOST_CONFLICTS
-from resolver.session import Session, Solution
+from resolver.compiling.problem import Demand, Problem, Relation
+from resolver.solving.search import MOST_CONFLICTS
+from resolver.solving.session import Session, Solution
 
 
 def solve(problem: Problem, *, max_conflicts: int = MOST_CONFLICTS) -> Solution | None:

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from resolver.choices import is_prerelease
+from resolver.answers.resolve import resolve
 from resolver.compiling import compile_problem
+from resolver.compiling.choices import is_prerelease
+from resolver.compiling.problem import ABSENT, Problem, bits
 from resolver.errors import UsageError
 from resolver.facts.catalog import Catalog, applies, recipe_for
 from resolver.facts.loading import load
 from resolver.facts.schema import Release
 from resolver.model import Conflict, Prefer, Resolution, Support
-from resolver.problem import ABSENT, Problem, bits
-from resolver.resolve import resolve
 from resolver.versions import minor, satisfies, sort_key
 from tests.resolver.solve_helpers import ask
 from tests.resolver.solving import propagate

@@ -9,12 +9,12 @@ import random
 
 import pytest
 
+from resolver.answers.resolve import resolve
 from resolver.compiling import compile_problem
+from resolver.compiling.problem import Problem
 from resolver.errors import UsageError
 from resolver.facts.catalog import Catalog
 from resolver.model import Resolution
-from resolver.problem import Problem
-from resolver.resolve import resolve
 from tests.resolver.judge import has_solution
 from tests.resolver.solve_helpers import ask
 from tests.resolver.solving import solve_preferred

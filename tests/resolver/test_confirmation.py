@@ -9,13 +9,13 @@ from contextlib import suppress
 import pytest
 from msgspec.structs import replace
 
-import resolver.confirmation
-from resolver.answer import Answer
-from resolver.choices import Pick
-from resolver.confirmation import confirm
+import resolver.answers.confirmation
+from resolver.answers.answer import Answer
+from resolver.answers.confirmation import confirm
+from resolver.answers.resolve import resolve
+from resolver.compiling.choices import Pick
 from resolver.errors import InternalError, UsageError
 from resolver.model import Resolution
-from resolver.resolve import resolve
 from tests.resolver.open_universe import OpenUniverse, open_universe, parsed, versions_of
 
 PYTHONS = ("3.12", "3.11", "3.10")
@@ -30,7 +30,7 @@ def answers() -> list[Found]:
     solvers: list[Answer] = []
     found: list[Found] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(resolver.confirmation, "confirm", solvers.append)
+        patch.setattr(resolver.answers.confirmation, "confirm", solvers.append)
         for seed in range(5 * ANSWERS):
             universe = open_universe(random.Random(seed), projects=6, releases=5, pythons=PYTHONS)
             with suppress(UsageError):

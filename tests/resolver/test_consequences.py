@@ -12,6 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from resolver.answers.resolve import resolve
+from resolver.answers.table import Row, Table
 from resolver.consequences import (
     Consequence,
     Holding,
@@ -25,8 +27,6 @@ from resolver.consequences.tables import Rows, TableDiff
 from resolver.facts.catalog import Catalog
 from resolver.facts.loading import load_uncached
 from resolver.model import Conflict, Request, Resolution, Target
-from resolver.resolve import resolve
-from resolver.table import Row, Table
 from tests.resolver.solve_helpers import requirement
 from tests.resolver.test_table import KNOWN, TINY
 

@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from resolver.answers.rejected import rejected_in_open_world
+from resolver.answers.resolve import resolve, solve
 from resolver.content import Content, ExcludedFile, Judgement, judged
 from resolver.errors import EnvironmentLacksError, InternalError, SourceError
 from resolver.facts.catalog import Catalog
@@ -18,8 +20,6 @@ from resolver.facts.loading import load
 from resolver.indexes import File, Metadata
 from resolver.lock import dumps, read_lock
 from resolver.model import Conflict, Resolution
-from resolver.rejected import rejected_in_open_world
-from resolver.resolve import resolve, solve
 from resolver.versions import satisfies
 from tests.resolver.solve_helpers import ask
 from tests.support.indexes import FakeIndexes, FakeRelease
@@ -449,8 +449,8 @@ def test_same_wheels_give_the_same_lock(catalog: Catalog) -> None:
 def test_confirmation_rejects_what_does_not_fit(
     catalog: Catalog, content: Content, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("resolver.judging.judged", lambda *_: Judgement("fits", ""))
-    monkeypatch.setattr("resolver.judging.Contents._require_rocm", lambda *_: None)
+    monkeypatch.setattr("resolver.solving.judging.judged", lambda *_: Judgement("fits", ""))
+    monkeypatch.setattr("resolver.solving.judging.Contents._require_rocm", lambda *_: None)
     with pytest.raises(InternalError, match="not confirmed"):
         found(catalog, {"a": releases(content)}, "torch a")
 

@@ -9,14 +9,14 @@ from contextlib import suppress
 import pytest
 from msgspec.structs import replace
 
-import resolver.confirmation
-from resolver.answer import Answer
-from resolver.confirmation import confirm
+import resolver.answers.confirmation
+from resolver.answers.answer import Answer
+from resolver.answers.confirmation import confirm
+from resolver.answers.resolve import resolve
 from resolver.errors import InternalError, UsageError
 from resolver.facts import schema
 from resolver.facts.catalog import Catalog
 from resolver.model import Conflict, Resolution
-from resolver.resolve import resolve
 from tests.resolver.open_universe import open_universe
 from tests.resolver.solve_helpers import ask
 from tests.resolver.test_open_world import Projects, answer, chosen, versions
@@ -100,7 +100,7 @@ def test_confirmation_finds_a_version_whose_own_requirements_differ() -> None:
     solvers: list[Answer] = []
     tried = accepted = 0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(resolver.confirmation, "confirm", solvers.append)
+        patch.setattr(resolver.answers.confirmation, "confirm", solvers.append)
         for seed in range(200):
             universe = open_universe(random.Random(seed), projects=6, releases=5)
             with suppress(UsageError):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from resolver.driver import identify_driver, release_of_package
 from resolver.errors import UsageError
 from resolver.facts.catalog import Catalog
+from resolver.facts.driver import identify_driver, release_of_package
 from resolver.versions import minor
 
 RECORDED = [

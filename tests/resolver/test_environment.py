@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from packaging.markers import Marker
 from packaging.tags import compatible_tags, cpython_tags
 
+from resolver.answers.resolve import resolve
 from resolver.environment import Environment, platform_tags
 from resolver.facts.catalog import Catalog
 from resolver.model import Resolution
-from resolver.resolve import resolve
 from tests.resolver.solve_helpers import ask
 from tests.support.indexes import FakeIndexes, FakeRelease
 

@@ -14,15 +14,15 @@ from hypothesis import event, example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from resolver.answers.explain import MAX_CORE_ITEMS, core_items
+from resolver.answers.resolve import resolve
+from resolver.answers.suggest import MAX_SUGGESTIONS, request_arguments
 from resolver.compiling import compile_problem
-from resolver.explain import MAX_CORE_ITEMS, core_items
+from resolver.compiling.problem import Demand, Problem, Relation, Row, Variable
 from resolver.facts.catalog import Catalog
 from resolver.facts.loading import load
 from resolver.model import Conflict, Fact, Request, Resolution, Support
-from resolver.problem import Demand, Problem, Relation, Row, Variable
-from resolver.resolve import resolve
-from resolver.session import Session
-from resolver.suggest import MAX_SUGGESTIONS, request_arguments
+from resolver.solving.session import Session
 from tests.resolver.solve_helpers import again, ask, without_dates
 from tests.resolver.solving import minimal_core, restricted, solve, solve_preferred
 from tests.resolver.universe import EXAMPLES, Limit, Link, Universe, candidate, universes

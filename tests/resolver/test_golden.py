@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from resolver.answers.proven import judge
+from resolver.answers.resolve import resolve
 from resolver.facts.catalog import Catalog
 from resolver.model import Conflict, Distribution, Prefer, Request, Resolution, Support
-from resolver.proven import judge
-from resolver.resolve import resolve
 from resolver.versions import allows
 from tests.resolver.solve_helpers import ask
 

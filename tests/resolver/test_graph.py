@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from resolver.answers.graph import build_graph, edges_of_graph, generations, pick_in, roots, with_needs
+from resolver.answers.resolve import resolve
 from resolver.errors import CycleError
 from resolver.facts.catalog import Catalog
-from resolver.graph import build_graph, edges_of_graph, generations, pick_in, roots, with_needs
 from resolver.model import Edge, Resolution
-from resolver.resolve import resolve
 from tests.resolver.graphs import builds, lock_of, locks, runs
 from tests.resolver.solve_helpers import ask
 from tests.resolver.universe import EXAMPLES

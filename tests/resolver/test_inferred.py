@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from resolver.answers.resolve import resolve, solve
 from resolver.compiling import compile_problem
 from resolver.errors import EnvironmentLacksError, UsageError
 from resolver.facts.catalog import Catalog, recipe_for
@@ -18,8 +19,7 @@ from resolver.facts.schema import Backend, Requires
 from resolver.lock import dumps, read_lock
 from resolver.model import Conflict, Resolution, Support
 from resolver.providers.inferred import infer_releases, with_releases_of
-from resolver.resolve import resolve, solve
-from resolver.session import Refuted
+from resolver.solving.session import Refuted
 from tests.resolver.solve_helpers import ask
 from tests.support.indexes import URL, FakeIndexes, FakeRelease
 

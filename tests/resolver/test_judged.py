@@ -10,7 +10,7 @@ import dataclasses
 import pytest
 from hypothesis import given
 
-from resolver.problem import Demand, Problem, Relation
+from resolver.compiling.problem import Demand, Problem, Relation
 from tests.resolver.judge import judged
 from tests.resolver.solving import minimal_core, solve, solve_preferred
 from tests.resolver.universe import EXAMPLES, FEWER, Limit, Universe, random_universe, universes

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from resolver.answers.resolve import resolve
 from resolver.compiling.known_bad import concerning
 from resolver.errors import CatalogError
 from resolver.facts.catalog import Catalog
 from resolver.facts.loading import load
 from resolver.model import Conflict, Resolution
-from resolver.resolve import resolve
 from resolver.versions import allows, parse_specifier
 from tests.resolver.solve_helpers import ask
 

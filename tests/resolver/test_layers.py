@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from resolver.answers.resolve import resolve
 from resolver.errors import CatalogError
 from resolver.facts.catalog import Catalog
 from resolver.facts.loading import load
 from resolver.model import Resolution
-from resolver.resolve import resolve
 from tests.resolver.solve_helpers import ask
 
 KNOWN = 'status = "documented"\nsource = "somewhere"\n'

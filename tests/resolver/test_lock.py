@@ -13,11 +13,11 @@ import msgspec
 import pytest
 import tomli_w
 
+from resolver.answers.resolve import resolve
 from resolver.errors import LockError
 from resolver.facts.catalog import Catalog
 from resolver.lock import digest_of, dumps, read_lock
 from resolver.model import Prefer, Request, Resolution, Target
-from resolver.resolve import resolve
 from tests.resolver.solve_helpers import ask
 
 FIVE = "torch apex deepspeed flash-attn bitsandbytes"
@@ -133,7 +133,7 @@ def test_lock_bytes_are_the_same_in_every_process(catalog: Catalog) -> None:
     """Strings hash differently in every process. Three other processes must write the same bytes."""
     program = (
         "import sys; from resolver.facts.loading import load; from resolver.lock import dumps;"
-        "from resolver.resolve import resolve; from tests.resolver.solve_helpers import ask;"
+        "from resolver.answers.resolve import resolve; from tests.resolver.solve_helpers import ask;"
         "catalog = load();"
         f"sys.stdout.write(dumps(resolve(catalog, ask(catalog, {FIVE!r}, day='2026-03-01'))))"
     )

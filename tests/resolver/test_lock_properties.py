@@ -15,15 +15,15 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from resolver.answers.resolution import preferred_solution
+from resolver.answers.resolve import resolve
 from resolver.compiling import compile_problem
 from resolver.errors import LockError, UsageError
 from resolver.facts.catalog import Catalog
 from resolver.facts.loading import load
 from resolver.lock import dumps, read_lock
 from resolver.model import IMAGE, Prefer, Preinstalled, Request, Resolution, Support
-from resolver.resolution import preferred_solution
-from resolver.resolve import resolve
-from resolver.session import Session
+from resolver.solving.session import Session
 from tests.resolver.solve_helpers import ask
 from tests.resolver.universe import EXAMPLES
 

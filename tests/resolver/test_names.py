@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from resolver.answers.resolve import resolve
 from resolver.errors import UsageError
 from resolver.facts import schema
 from resolver.facts.catalog import Catalog
 from resolver.facts.loading import load
 from resolver.model import Preinstalled, Request, Resolution
 from resolver.requirements import parse_requirement
-from resolver.resolve import resolve
 from tests.resolver.solve_helpers import ask
 from tests.support.indexes import FakeIndexes, FakeRelease
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from resolver.choices import Link
+from resolver.answers.explain import LinkGroup
+from resolver.answers.rejected import rejected_in_open_world, working_in_open_world
+from resolver.answers.resolve import resolve
+from resolver.compiling.choices import Link
 from resolver.errors import UsageError
-from resolver.explain import LinkGroup
 from resolver.facts.catalog import Catalog
 from resolver.model import Conflict, Prefer, Resolution
-from resolver.rejected import rejected_in_open_world, working_in_open_world
 from resolver.requirements import parse_requirement
-from resolver.resolve import resolve
 from tests.resolver.solve_helpers import ask, requirement
 from tests.support.indexes import FakeIndexes, FakeRelease
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 import pytest
 from msgspec.structs import replace
 
+from resolver.answers.resolve import resolve
 from resolver.errors import UsageError
 from resolver.facts.catalog import Catalog
 from resolver.model import Conflict, Preinstalled, Request, Resolution, Support
 from resolver.requirements import parse_requirement
-from resolver.resolve import resolve
 from tests.resolver.solve_helpers import ask
 from tests.support.indexes import FakeIndexes, FakeRelease
 

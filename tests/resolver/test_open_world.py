@@ -13,16 +13,16 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from resolver import explain
-from resolver import projects as projects_module
-from resolver import resolve as resolve_module
+from resolver.answers import explain
+from resolver.answers import resolve as resolve_module
+from resolver.answers.resolve import resolve
 from resolver.errors import MatrixError, SourceError, TooLargeError, UsageError
 from resolver.facts.catalog import Catalog
 from resolver.facts.loading import load
 from resolver.indexes import File, Metadata
 from resolver.model import Conflict, Preinstalled, Request, Resolution, Support, Target
 from resolver.requirements import parse_requirement
-from resolver.resolve import resolve
+from resolver.solving import projects as projects_module
 from tests.resolver.open_universe import DAY, GLIBC, catalog_of_pythons, open_universe, versions_of
 from tests.resolver.solve_helpers import ask
 from tests.support.indexes import FakeIndexes, FakeRelease

@@ -11,9 +11,9 @@ import pytest
 from msgspec.structs import replace
 from packaging.version import Version
 
+from resolver.answers.resolve import resolve
 from resolver.errors import UsageError
 from resolver.model import Resolution
-from resolver.resolve import resolve
 from tests.resolver.open_universe import OpenUniverse, open_universe, parsed, versions_of
 from tests.resolver.uv_judge import answer_of_uv, serving
 

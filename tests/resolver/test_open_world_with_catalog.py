@@ -19,13 +19,13 @@ from msgspec.structs import replace
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from resolver import suggest
+from resolver.answers import suggest
+from resolver.answers.resolve import resolve
 from resolver.errors import UsageError
 from resolver.facts.loading import load
 from resolver.model import Conflict, Resolution, Suggestion
 from resolver.reporter import Reporter
 from resolver.requirements import parse_requirement
-from resolver.resolve import resolve
 from tests.resolver.solve_helpers import ask
 from tests.support.indexes import FakeIndexes, FakeRelease
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from resolver.answers.order import edges_of, generations
+from resolver.answers.resolve import resolve
+from resolver.compiling.problem import Relation, Row, Variable
 from resolver.errors import CycleError
 from resolver.facts.catalog import Catalog
 from resolver.facts.schema import Recipe
 from resolver.model import Candidate, Edge, Resolution
-from resolver.order import edges_of, generations
-from resolver.problem import Relation, Row, Variable
-from resolver.resolve import resolve
 from tests.resolver.solve_helpers import ask
 from tests.resolver.universe import EXAMPLES, FACT, candidate
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from resolver.answers.resolve import resolve
 from resolver.errors import CatalogError
 from resolver.facts.catalog import Catalog
 from resolver.facts.loading import load
 from resolver.lock import dumps
 from resolver.model import Conflict, Distribution
-from resolver.resolve import resolve
 from tests.resolver.solve_helpers import ask
 from tests.support.indexes import URL, FakeIndexes, FakeRelease
 

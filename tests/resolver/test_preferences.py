@@ -12,17 +12,17 @@ import pytest
 from msgspec.structs import replace
 from packaging.version import Version
 
+from resolver.answers.explain import LinkGroup, _core_with_links, explain_conflict
+from resolver.answers.resolve import resolve, solve
 from resolver.compiling.problem_builder import closed_names
 from resolver.errors import SourceError, UsageError
-from resolver.explain import LinkGroup, _core_with_links, explain_conflict
 from resolver.facts import schema
 from resolver.facts.catalog import Catalog
 from resolver.facts.loading import load
 from resolver.indexes import File, Metadata
 from resolver.model import Conflict, Request, Resolution, Support, Target
 from resolver.requirements import parse_requirement
-from resolver.resolve import resolve, solve
-from resolver.session import Refuted
+from resolver.solving.session import Refuted
 from tests.resolver.open_universe import DAY, GLIBC, OpenUniverse, open_universe, versions_of
 from tests.resolver.solve_helpers import ask
 from tests.resolver.test_open_world import Projects, answer, chosen, versions

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from resolver.answers.resolve import resolve
+from resolver.answers.suggest import request_arguments
 from resolver.errors import UsageError
 from resolver.facts.catalog import Catalog
 from resolver.facts.loading import load
 from resolver.facts.schema import Backend
 from resolver.lock import dumps
 from resolver.model import IMAGE, Conflict, Distribution, Preinstalled, Request, Resolution
-from resolver.resolve import resolve
-from resolver.suggest import request_arguments
 from tests.resolver.solve_helpers import ask
 
 DAY = "2026-05-01"
@@ -231,7 +231,7 @@ def test_preinstalled_lock_is_deterministic(kept: str, catalog: Catalog) -> None
     program = (
         "import sys; from msgspec.structs import replace; from resolver.facts.loading import load;"
         "from resolver.lock import dumps; from resolver.model import Preinstalled;"
-        "from resolver.resolve import resolve; from tests.resolver.solve_helpers import ask;"
+        "from resolver.answers.resolve import resolve; from tests.resolver.solve_helpers import ask;"
         "catalog = load();"
         f"request = ask(catalog, 'apex deepspeed', day={DAY!r}, base_image={TORCH_LAYER!r});"
         f"sys.stdout.write(dumps(resolve(catalog, replace(request, preinstalled={kept}))))"

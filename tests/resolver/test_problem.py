@@ -8,7 +8,7 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from resolver.problem import ABSENT, Relation, Row, Variable, bits
+from resolver.compiling.problem import ABSENT, Relation, Row, Variable, bits
 from tests.resolver.solving import propagate, restricted
 from tests.resolver.universe import EXAMPLES, FACT, Limit, Link, Universe, candidate, universes
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from resolver.answers.rejected import rejected_versions
+from resolver.answers.resolve import resolve
 from resolver.facts.catalog import Catalog
 from resolver.model import Conflict, Request, Resolution
-from resolver.rejected import rejected_versions
-from resolver.resolve import resolve
 from tests.resolver.solve_helpers import ask, requirement
 
 

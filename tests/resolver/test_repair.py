@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 import pytest
 from msgspec.structs import replace
 
+from resolver.answers.repair import Change, Nearest, Wanted, changed_versions, nearest, replaced
+from resolver.answers.resolve import solve
+from resolver.compiling.names import replacement
 from resolver.facts.catalog import Catalog
 from resolver.facts.loading import load
 from resolver.facts.schema import Replaces
 from resolver.model import Conflict, Request, Resolution, Target
-from resolver.names import replacement
-from resolver.repair import Change, Nearest, Wanted, changed_versions, nearest, replaced
 from resolver.requirements import is_for_cuda
-from resolver.resolve import solve
 from tests.resolver.open_universe import DAY, GLIBC, catalog_of_pythons
 from tests.support.indexes import FakeIndexes, FakeRelease
 

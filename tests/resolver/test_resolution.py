@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from resolver.answers.rejected import rejected_versions
+from resolver.answers.resolve import resolve
 from resolver.facts.catalog import Catalog
 from resolver.model import IMAGE, Distribution, Preinstalled, Request, Resolution
-from resolver.rejected import rejected_versions
-from resolver.resolve import resolve
 from tests.resolver.solve_helpers import ask
 
 DAY = "2026-11-22"

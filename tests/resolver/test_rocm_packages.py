@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from resolver.answers.resolve import resolve
 from resolver.facts.catalog import Catalog
 from resolver.model import Conflict, Resolution
-from resolver.resolve import resolve
 from tests.resolver.solve_helpers import ask
 from tests.support.indexes import FakeIndexes, FakeRelease
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from resolver.problem import Demand, Problem, Relation, Row, Variable
+from resolver.compiling.problem import Demand, Problem, Relation, Row, Variable
 from tests.resolver.solving import solve_preferred
 from tests.resolver.universe import EXAMPLES, FACT, Universe, candidate, universes
 

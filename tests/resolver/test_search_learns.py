@@ -7,8 +7,8 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from resolver.problem import ABSENT, bits
-from resolver.search import Incompatibility, Search
+from resolver.compiling.problem import ABSENT, bits
+from resolver.solving.search import Incompatibility, Search
 
 Terms = dict[int, int]
 TABLE = 2

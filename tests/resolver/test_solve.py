@@ -11,10 +11,10 @@ import pytest
 from hypothesis import event, example, given
 from hypothesis import strategies as st
 
+from resolver.answers.proven import solve_proven
 from resolver.errors import TooLargeError
 from resolver.facts.schema import ProvenSet
-from resolver.proven import solve_proven
-from resolver.session import Session
+from resolver.solving.session import Session
 from tests.resolver.solving import solve, solve_preferred
 from tests.resolver.universe import EXAMPLES, FEWER, Limit, Link, Universe, universes
 

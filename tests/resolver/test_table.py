@@ -12,15 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from resolver import resolution as resolving
-from resolver import table as table_module
+from resolver.answers import resolution as resolving
+from resolver.answers import table as table_module
+from resolver.answers.resolve import resolve
+from resolver.answers.table import COMBINATION, Cell, Column, Row, Table, available_packages, request_of_cell
 from resolver.compiling import compile_problem
 from resolver.errors import UsageError
 from resolver.facts.catalog import Catalog
 from resolver.facts.loading import load_uncached
 from resolver.model import Conflict, Prefer, Request, Resolution, Support
-from resolver.resolve import resolve
-from resolver.table import COMBINATION, Cell, Column, Row, Table, available_packages, request_of_cell
 from tests.resolver.solve_helpers import ask
 from tests.resolver.solving import solve
 from tests.resolver.universe import EXAMPLES

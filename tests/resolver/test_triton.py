@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from resolver.answers.resolve import resolve
 from resolver.facts.catalog import Catalog
 from resolver.lock import dumps, read_lock
 from resolver.model import Conflict, Distribution, Preinstalled, Request, Resolution
 from resolver.requirements import TRITON_NAMES, parse_requirement
-from resolver.resolve import resolve
 from tests.resolver.solve_helpers import ask
 from tests.support.indexes import FakeIndexes, FakeRelease
 

@@ -10,8 +10,8 @@ from itertools import combinations, permutations, product
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
+from resolver.compiling.problem import ABSENT, Demand, Problem, Relation, Row, Variable
 from resolver.model import Candidate, Fact
-from resolver.problem import ABSENT, Demand, Problem, Relation, Row, Variable
 
 NAMES = ("rocm", "torch", "apex", "deepspeed", "zlib")
 """Two components that are decided first, and three others."""

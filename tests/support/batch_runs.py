@@ -7,9 +7,9 @@ from typing import Any, Protocol
 
 import pytest
 
+from builders.building.task_state import TaskState
 from builders.index import Index
 from builders.scheduling.batch import BatchSystem, Run
-from builders.task_state import TaskState
 from tests.support.recorder import Recorder
 
 Step = Mapping[Any, str] | Callable[[], object]

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from builders.host import running_python
+from builders.machine.host import running_python
 from resolver.indexes import File
 from resolver.model import BaseImage, Distribution, Request, Resolution, Target
 from resolver.requirements import parse_requirement

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from builders.task_state import TaskState
-from matrix.planning import Plan
+from builders.building.task_state import TaskState
+from matrix.building.planning import Plan
 
 
 def plan_of(directory: Path, scripts: Mapping[str, tuple[str, Sequence[str]]]) -> Plan:

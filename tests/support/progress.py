@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pyte
 
-from matrix.progress import Display
+from matrix.show.progress import Display
 
 LOG = "/index/.matrix/logs/torch-scatter-12ab.log"
 COMPILE = f"compile with 2 jobs\nlog: {LOG}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from builders.provenance import PredicateType, StatementType
+from builders.building.provenance import PredicateType, StatementType
 
 
 def inputs_of(record: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from builders.provenance import read_statement
+from builders.building.provenance import read_statement
 from tests.rig.rig import USER, Rig
 from tests.support.fusedtiny import Repository
 

@@ -6,10 +6,10 @@ import datetime
 from pathlib import Path
 from typing import Any
 
-from builders.build_host import BuildHost
+from builders.building.build_host import BuildHost
+from builders.building.plan import Task
 from builders.containers.runtime import HostRuntime
 from builders.environments.python import TargetPython
-from builders.plan import Task
 from resolver.facts.schema import Backend, Recipe
 from resolver.model import Distribution, Request, Resolution, Target
 

@@ -11,7 +11,7 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
 from builders.constants import MOUNT_POINT, MOUNTED_INDEX
-from builders.files import write_atomic
+from builders.storage.files import write_atomic
 from resolver.errors import UsageError
 from resolver.texts import printable
 

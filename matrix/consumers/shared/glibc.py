@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from builders.findings import Finding
-from builders.glibc_tags import too_new_glibc
 from builders.index import Index
-from matrix.render import shortened
+from builders.wheels.glibc_tags import too_new_glibc
+from matrix.show.render import shortened
 from resolver.versions import sort_key
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from builders.pip_configuration import public_index
-from matrix.render import shortened
-from matrix.resolution_text import title_of
+from builders.network.pip_configuration import public_index
+from matrix.show.render import shortened
+from matrix.show.resolution_text import title_of
 from resolver.errors import UsageError
-from resolver.model import PLATFORM
+from resolver.facts.schema import PLATFORM
 from resolver.versions import is_version
 
 if TYPE_CHECKING:

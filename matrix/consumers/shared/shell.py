@@ -9,8 +9,8 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from builders.constants import CERTIFICATE_VARIABLES
+from matrix.consumers.shared.container_variables import DISTURBING, REFERENCE, VISIBLE
 from matrix.consumers.shared.files import MARK, comments, files_in_wheelhouse
-from matrix.container_variables import DISTURBING, REFERENCE, VISIBLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

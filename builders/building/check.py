@@ -1,0 +1,133 @@
+"""Check a wheel that was just built: its content, the log of its build, and its import beside its torch."""
+
+from __future__ import annotations
+
+import secrets
+import signal
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from builders.audit import Expected, audit_wheel, read_torch
+from builders.building.failure import diagnosed, diagnosis_context, failed
+from builders.building.inputs import required_wheels
+from builders.building.memory import kernel_killed_since, kernel_kills
+from builders.containers.runtime import Bind
+from builders.diagnosis import Context, diagnose
+from builders.environments.layers import make_environment
+from builders.probe.ask import WheelReply, ask, wheel_question
+from builders.probe.wheel import judge_wheel
+from resolver.errors import AuditError, CommandError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from builders.audit import WheelAudit
+    from builders.building.directory import BuildDirectory
+    from builders.building.plan import Task
+    from builders.environments.layers import Layers
+    from builders.findings import Finding
+    from builders.index import Index
+
+_BEFORE_LABELLING = {"no-label", "plain-platform-tag", "torch-not-pinned"}
+"""Findings in every wheel that a build backend produces. Labelling removes their cause."""
+_KILLED = f"signal {int(signal.SIGKILL)}"
+"""The error that a probe reports for a process that was killed. The wheel is not the cause."""
+
+
+def check_build(
+    wheel: Path, task: Task, index: Index, directory: BuildDirectory, layers: Layers
+) -> tuple[WheelAudit, list[Finding]]:
+    """Audit a wheel, look for silent failures in the log, then import it in a fresh environment."""
+    log = directory.log
+    audit = audit_wheel(wheel, _expected(task, _torch_packages(task, directory, layers)))
+    reject(wheel, task, log, audit.errors)
+    reject(wheel, task, log, silent_failures(log, diagnosis_context(task)))
+    probe = judge_wheel(_probe(wheel, task, index, directory, layers), task.recipe)
+    reject(wheel, task, log, [finding for finding in probe if finding.severity == "error"])
+    return audit, [
+        *(finding for finding in audit.findings if finding.id not in _BEFORE_LABELLING),
+        *probe,
+    ]
+
+
+def _torch_packages(task: Task, directory: BuildDirectory, layers: Layers) -> Path:
+    """Return the site-packages that have torch: those of its layer, or of the build if we built torch."""
+    if layers.torch is not None:
+        return layers.torch.packages
+    return directory.environment / task.build_host.python.library
+
+
+def _probe(wheel: Path, task: Task, index: Index, directory: BuildDirectory, layers: Layers) -> WheelReply:
+    """Install the wheel next to its torch and run the probe there.
+
+    The environment has the build requirements as well, because no other run requirements of the wheel are
+    installed. The probe reports which of them were used.
+    """
+    runtime, python, log = task.build_host.runtime, task.build_host.python, directory.log
+    # The code of the wheel sees these paths. Fixed names would let it recognize the probe.
+    root, folder = (directory.root / secrets.token_hex(4) for _ in range(2))
+    with diagnosed(task, log):
+        wheels = [*required_wheels(task, index), wheel]
+        environment = make_environment(python, layers.all, wheels, root=root, hidden=[index.root])
+    borrowed = str(layers.requirements.packages) if layers.requirements else ""
+    base = environment.view
+    folder.mkdir()  # only now, so that the code of the wheel could not write to it before
+    binds = [*base.binds, Bind(folder, writable=True)]
+    view = replace(base, env={**base.env, **task.recipe.run_environment}, cwd=root, binds=binds)
+    start, question = [str(environment.python)], wheel_question(task.recipe, borrowed)
+    what = f"Probing {task.title}"
+    kills = kernel_kills()
+    try:
+        reply = ask(runtime, start, question, WheelReply, view, folder=folder, what=what, log=log)
+        _check_not_killed(reply, what, log)
+    except CommandError as error:
+        killed = kernel_killed_since(kills)
+        context = replace(diagnosis_context(task), exit_code=error.code, kernel_kills=killed)
+        raise failed(AuditError, error.message, "The wheel is not published.", log, context) from error
+    return reply
+
+
+def reject(wheel: Path, task: Task, log: Path, errors: Sequence[Finding]) -> None:
+    """Raise `AuditError` if there are errors."""
+    if not errors:
+        return
+    listed = "".join(f"\n  - {error}" for error in errors)
+    message = f"The wheel of {task.title} failed its checks, so it is not published.{listed}\n  Log: {log}"
+    ids = frozenset(error.id for error in errors)
+    context = replace(diagnosis_context(task), findings=ids)
+    hint = f"The wheel is kept as {wheel} until the next build."
+    raise failed(AuditError, message, hint, log, context, findings=errors)
+
+
+def _check_not_killed(reply: WheelReply, what: str, log: Path) -> None:
+    """Raise `CommandError` if a process of the probe was killed, such as for lack of memory."""
+    if _KILLED in {outcome.error for outcome in (reply.torch, *reply.imports, *reply.objects)}:
+        raise CommandError(what, code=-signal.SIGKILL, log=log, lines=())
+
+
+def _expected(task: Task, packages: Path) -> Expected:
+    """Return the values to compare the wheel with: the request, and the libraries it will run with."""
+    directory = packages / "torch" / "lib"
+    torch = read_torch(directory) if directory.is_dir() else None
+    provider = task.build_host.provider
+    return Expected(
+        tuple(task.gfx),
+        task.recipe,
+        torch,
+        () if provider is None else (provider,),
+        str(task.build_host.python.prefix),
+        no_others=True,
+    )
+
+
+def silent_failures(log: Path, context: Context) -> list[Finding]:
+    """Return the known failures that the log of a successful build shows.
+
+    Some failures appear only there: only the options of the compiler show a wrong wavefront size.
+    """
+    return [
+        replace(finding, id=f"log-{finding.id}", fix="")
+        for finding in diagnose(log, replace(context, exit_code=0))
+    ]

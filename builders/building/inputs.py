@@ -1,0 +1,164 @@
+"""The wheels that a build needs: torch, the build requirements, and wheels that we have built."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from builders.building.compilation import FRONTEND
+from builders.building.wheel_requirements import environment_of, requirements_in
+from builders.environments.layers import fetch_build_wheels
+from builders.environments.wheelhouse import FetchOptions, Wheel
+from builders.network.urls import mirrored
+from builders.sources import Downloads, fetch_file
+from builders.storage.cache import cache_root, cached_file
+from resolver.errors import BuildError
+from resolver.indexes import IndexStrategy
+from resolver.requirements import required_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from builders.building.plan import Task
+    from builders.index import Index
+    from resolver.model import Resolution
+    from resolver.reporter import Reporter
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """Limits of a build; None means the limits of the machine."""
+
+    jobs: int | None = None
+    memory: float | None = None
+    """GiB of all processes."""
+    memory_per_job: float | None = None
+    """GiB of one compile job; None means the value of the recipe."""
+    jobserver: Path | None = None
+    """The named pipe through which this build shares its compile jobs with others."""
+    until: float | None = None
+    """When to stop, in seconds since the epoch; None without a time limit."""
+    offline: bool = False
+    compiler_cache: str | None = None
+    """Path of ccache, or ``none``; None searches PATH."""
+    mirrors: Mapping[str, str] = {}
+    """Maps URL prefixes to their replacement."""
+    strategy: IndexStrategy = "first-index"
+    """Which of the configured indexes count for a build requirement."""
+
+
+def required_wheels(task: Task, index: Index) -> list[Path]:
+    """Return the wheels of the index that this build requires."""
+    wheels = []
+    for required in task.requires:
+        published = index.find(required.pick.name, required.build_key)
+        if published is None:
+            msg = f"Building {task.title} requires {required.title}, which is not in the index."
+            hint = f"Build it first with `matrix build-one {required.build_key[:12]}`."
+            raise BuildError(msg, hint=hint)
+        wheels.append(published.path)
+    return wheels
+
+
+def requirements_of(task: Task, wheels: Sequence[Path] = ()) -> tuple[str | None, list[str]]:
+    """Return the requirements to build and check a wheel: torch at the version of the lock, and all others.
+
+    Required wheels that we build ourselves are left out, but their run requirements are included. `wheels`
+    are those of the required wheels that exist already.
+    """
+    behind = _behind(task, wheels)
+    requirements = dict.fromkeys([*task.recipe.declared, *task.recipe.undeclared, *behind, FRONTEND])
+    ours = {required.pick.name for required in task.requires}
+    for text in [text for text in requirements if required_name(text) in ours]:
+        del requirements[text]
+    torch = None
+    if task.torch is not None and "torch" not in ours and (task.needs_torch or "torch" in requirements):
+        requirements.pop("torch", None)
+        torch = f"torch=={task.torch.version}"
+    return torch, sorted(requirements)
+
+
+def _behind(task: Task, wheels: Sequence[Path]) -> list[str]:
+    """Return the run requirements of the required wheels that we build, in the versions of the lock.
+
+    Those of a wheel from a git commit are only in the wheel.
+    """
+    lock = task.resolution
+    names = [required.pick.name for required in task.requires]
+    ours = set(names)
+    environment = environment_of(lock)
+    listed = [requirement for path in wheels for requirement in requirements_in(path, environment)]
+    names += [requirement.name for requirement in listed]
+    unlocked = [requirement.text for requirement in listed if lock.pick(requirement.name) is None]
+    for name in names:
+        rows = (edge.object for edge in lock.edges if (edge.subject, edge.kind) == (name, "run"))
+        names += [other for other in rows if other not in names]
+    picks = [pick for name in names if name not in ours and (pick := lock.pick(name))]
+    distributions = [pick for pick in picks if pick.kind == "distribution" and pick.origin == "published"]
+    locked = ["torch" if pick.name == "torch" else f"{pick.name}=={pick.version}" for pick in distributions]
+    return [*locked, *unlocked]
+
+
+def wheels_of(
+    task: Task, limits: Limits, log: Path, reporter: Reporter
+) -> tuple[set[str], tuple[Wheel, ...]]:
+    """Fetch torch and the build requirements; return the hashes that were cached before, and all wheels."""
+    built = [required.wheel for required in task.requires if required.wheel]
+    torch, requirements = requirements_of(task, built)
+    before = {path.name for path in (cache_root() / "wheels").glob("*")}
+    fetching = fetching_of(task, limits, log=log, reporter=reporter)
+    build_host = task.build_host
+    wheels = fetch_build_wheels(
+        build_host.runtime, build_host.python, torch=torch, requirements=requirements, options=fetching
+    )
+    return before, wheels
+
+
+def fetching_of(task: Task, limits: Limits, *, log: Path, reporter: Reporter) -> FetchOptions:
+    """Return the options for fetching a build's wheels; fetch torch if the lock has its files."""
+    indexes = [task.torch.index] if task.torch is not None and task.torch.index else []
+
+    def mirror(url: str) -> str:
+        return mirrored(url, limits.mirrors)
+
+    torch = _torch_of_lock(task.resolution, limits, reporter) if requirements_of(task)[0] else ()
+    return FetchOptions(
+        log=log,
+        reporter=reporter,
+        indexes=indexes,
+        mirrored=mirror,
+        offline=limits.offline,
+        torch=torch,
+        strategy=limits.strategy,
+    )
+
+
+def _torch_of_lock(resolution: Resolution, limits: Limits, reporter: Reporter) -> tuple[Wheel, ...]:
+    """Fetch torch and everything that it requires; return no wheels unless the lock has all of them.
+
+    Requirements are read from the wheels, because a lock leaves out edges that close a cycle.
+    """
+    if not resolution.is_complete:
+        return ()
+    downloads = Downloads(limits.mirrors, reporter)
+    environment = environment_of(resolution)
+    wheels: dict[str, Wheel] = {}
+    waiting = ["torch"]
+    while waiting:
+        name = waiting.pop()
+        pick = resolution.pick(name)
+        if name in wheels:
+            continue
+        if pick is None or pick.origin != "published" or pick.is_sdist or not pick.files[0].sha256:
+            return ()
+        file = pick.files[0]
+        if not cached_file(file).exists():
+            reporter.step(f"fetch {file.name}")
+            downloads.expected += file.size
+        fetch_file(file, downloads, offline=limits.offline)
+        path = cached_file(file)
+        wheels[name] = Wheel(name, pick.version, file.name, file.sha256, path.stat().st_size)
+        waiting += [edge.object for edge in resolution.edges if (edge.subject, edge.kind) == (name, "run")]
+        waiting += [requirement.name for requirement in requirements_in(path, environment)]
+    return tuple(wheels[name] for name in sorted(wheels))

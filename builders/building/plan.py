@@ -1,0 +1,230 @@
+"""Turn a lock into build tasks, and find the wheels that the index already has."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec.structs import replace
+
+from builders.network.urls import without_password
+from builders.recipes.recipe import with_ops
+from builders.sources import patches_of
+from builders.wheels.alias import alias_requirement
+from resolver.errors import EnvironmentLacksError, LockError, UsageError, did_you_mean
+from resolver.facts.catalog import recipe_for
+from resolver.facts.schema import Recipe
+from resolver.requirements import TRITON_NAMES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from builders.building.build_host import BuildHost
+    from builders.index import Index
+    from builders.wheels.labelling import PinStyle
+    from resolver.facts.catalog import Catalog
+    from resolver.model import Distribution, Resolution
+
+_KEY_FIELDS = (
+    "declared", "undeclared", "match_runtime", "environment", "options", "prepare", "must_contain",
+)  # fmt: skip
+"""The fields of a recipe that determine the wheel. Sources and notes do not."""
+_LONG = 1.0
+"""Core hours from which on a build is announced with a warning."""
+
+
+class Task(msgspec.Struct, frozen=True, dict=True):
+    """One wheel to build."""
+
+    pick: Distribution
+    recipe: Recipe
+    build_host: BuildHost
+    resolution: Resolution
+    wheel: Path | None = None
+    """The wheel in the index that was built from the same inputs."""
+    patches: tuple[Path, ...] = ()
+    cxx_standard: str = ""
+    """Oldest C++ standard that the headers of torch compile with, if known."""
+    other_recipes: tuple[Recipe, ...] = ()
+    """All recipes of the package, to name the right recipe if the chosen recipe does not fit the source."""
+    pin_style: PinStyle = "exact"
+    requires: tuple[Task, ...] = ()
+    """The tasks whose wheels are installed for this task."""
+
+    @property
+    def title(self) -> str:
+        """Name and version, for messages."""
+        return f"{self.pick.name} {self.pick.pinned}"
+
+    @property
+    def gfx(self) -> tuple[str, ...]:
+        """The GPU architectures to compile for."""
+        return self.resolution.target.gfx
+
+    @property
+    def torch(self) -> Distribution | None:
+        """The torch of the resolution."""
+        return self.resolution.pick("torch")
+
+    @property
+    def needs_torch(self) -> bool:
+        """Whether the wheel imports torch. Such a wheel is tested with torch, even if it is built without."""
+        return any(
+            (edge.subject, edge.object, edge.kind) == (self.pick.name, "torch", "run")
+            for edge in self.resolution.edges
+        )
+
+    @property
+    def runtime_versions(self) -> dict[str, str]:
+        """The distributions that the wheel must require in the version it was built against."""
+        picks = map(self.resolution.pick, (*self.recipe.match_runtime, *TRITON_NAMES))
+        return {pick.name: pick.pinned for pick in picks if pick and pick.version and not pick.alias_of}
+
+    @property
+    def _pinned_at_run_time(self) -> dict[str, str]:
+        """The distributions besides torch that the wheel itself requires, in exactly these versions."""
+        rows = {edge.object for edge in self.resolution.edges if edge.subject == self.pick.name}
+        names = (rows | {*self.recipe.match_runtime}) - {"torch"}
+        return {name: version for name, version in self.runtime_versions.items() if name in names}
+
+    @property
+    def least_standard(self) -> str:
+        """The oldest C++ standard that the compiler must support; empty if any will do."""
+        return max(self.recipe.cxx_standard, self.cxx_standard, key=lambda text: int(text or 0))
+
+    @property
+    def rocm_series(self) -> str:
+        """The ROCm series (major.minor) of torch's label, or else of the base image.
+
+        A build computes names of libraries from it. They must be the names that are loaded at run time with
+        this torch.
+        """
+        label = (self.torch.version if self.torch else "").partition("+rocm")[2] or self.build_host.rocm
+        return ".".join(label.split(".")[:2])
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """Everything that determines the content of the wheel."""
+        if self.pick.alias_of:
+            requires = alias_requirement(self.pick, self.resolution)
+            return {"name": self.pick.name, "version": self.pick.pinned, "requires": requires}
+        source = msgspec.to_builtins(self.pick.sdist or self.pick.git)
+        if self.pick.git is not None:
+            source["url"] = without_password(source["url"])  # inputs are published
+        inputs = {
+            "name": self.pick.name,
+            "version": self.pick.pinned,
+            "source": source,
+            "patches": [patch.sha256 for patch in self.pick.patches],
+            "recipe": {name: msgspec.to_builtins(getattr(self.recipe, name)) for name in _KEY_FIELDS},
+            "torch": self.torch.version if self.torch else "",
+            "backend": self.recipe.backend,
+            "gfx": list(self.gfx),
+            **self.build_host.identity,
+        }
+        if not self.recipe.native_cpu:
+            inputs.pop("cpu", None)  # the code does not depend on it
+        if not self.recipe.mpi:
+            inputs.pop("mpi", None)
+        if self.build_host.compilers:
+            inputs["cxx_standard"] = self.least_standard  # it decides which compiler of the image is used
+        if pins := self._pinned_at_run_time:
+            inputs["run_requires"] = pins
+        if self.pin_style != "exact":
+            inputs["pinning"] = self.pin_style
+        if self.requires:
+            inputs["requires"] = {task.pick.name: task.build_key for task in self.requires}
+        return inputs
+
+    @cached_property  # the keys of required tasks are inputs, so they would be computed again on each path
+    def build_key(self) -> str:
+        """The digest of all inputs."""
+        return hashlib.sha256(json.dumps(self.inputs, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Notes for the user before the build starts."""
+        hours = self.recipe.core_hours
+        if hours < _LONG:
+            return ()
+        return (f"Compiling {self.title} takes at least {hours:g} core hours (docs/howto/heavy-builds.md).",)
+
+
+def plan(
+    resolution: Resolution,
+    catalog: Catalog,
+    index: Index,
+    build_host: BuildHost,
+    names: Sequence[str] = (),
+    *,
+    ops: Mapping[str, Sequence[str]] | None = None,
+    pin_style: PinStyle = "exact",
+) -> list[Task]:
+    """Return a task for every wheel that the lock builds, in install order.
+
+    Only `names`, and those that are needed to build them, are planned; all if empty. `ops` are compiled
+    instead of the recipe's choice, by package. `pin_style` is how strictly the wheels require the torch that
+    they are built against.
+    """
+    requested_ops = ops or {}
+    picks = _with_build_requirements(resolution, names)
+    for name in requested_ops:
+        if name not in {pick.name for pick in picks}:
+            msg = f"--ops names {name}, but {name} is not built."
+            raise UsageError(msg, hint=did_you_mean(name, [pick.name for pick in picks]))
+    torch = resolution.pick("torch")
+    compiled = any(not pick.alias_of for pick in picks)
+    if compiled and torch is not None and torch.origin == "preinstalled" and not torch.index:
+        msg = f"torch {torch.version} is installed in the base image, but no index offers its wheel."
+        raise EnvironmentLacksError(msg, hint="Put the wheel into a directory and set PIP_FIND_LINKS to it.")
+    torch_row = catalog.torch.get(torch.version) if torch else None
+    tasks: dict[str, Task] = {}
+    for pick in picks:
+        task = Task(
+            pick,
+            _recipe(pick, resolution, catalog, requested_ops.get(pick.name, ())),
+            build_host,
+            resolution,
+            patches=patches_of(pick, catalog),
+            cxx_standard=torch_row.cxx_standard if torch_row else "",
+            other_recipes=tuple(row for row in catalog.recipe if row.package == pick.name),
+            pin_style=pin_style,
+            requires=tuple(tasks[name] for name in _build_requirements(resolution, pick) if name in tasks),
+        )
+        published = index.find(pick.name, task.build_key)
+        tasks[pick.name] = replace(task, wheel=published.path) if published else task
+    return list(tasks.values())
+
+
+def _build_requirements(resolution: Resolution, pick: Distribution) -> list[str]:
+    """Return the names that are needed to build and test a distribution; torch, too, if it imports torch."""
+    rows = (edge for edge in resolution.edges if edge.subject == pick.name)
+    return sorted({edge.object for edge in rows if edge.kind == "build" or edge.object == "torch"})
+
+
+def _with_build_requirements(resolution: Resolution, names: Sequence[str]) -> list[Distribution]:
+    """Return the distributions to build, with those that are needed to build them, in install order."""
+    built = {pick.name: pick for pick in resolution.built()}
+    needed = [pick.name for pick in resolution.built(names)]
+    for name in needed:
+        others = _build_requirements(resolution, built[name])
+        needed += [other for other in others if other in built and other not in needed]
+    return [pick for name, pick in built.items() if name in needed]
+
+
+def _recipe(pick: Distribution, resolution: Resolution, catalog: Catalog, ops: Sequence[str]) -> Recipe:
+    if pick.alias_of and not ops:
+        backend = resolution.target.backend
+        return Recipe(
+            package=pick.name, backend=backend, compiles=False, status="documented", source="its name"
+        )
+    release = catalog.release.get((pick.name, pick.version, pick.variant))
+    recipe = recipe_for(catalog, release, resolution.target.backend) if release else None
+    if recipe is None:
+        msg = f"The lock builds {pick.name} {pick.version}, but the catalog has no recipe for it."
+        raise LockError(msg, hint="If the lock was made with another --catalog, resolve again.")
+    return with_ops(recipe, ops, pick.version) if ops else recipe

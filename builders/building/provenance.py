@@ -1,0 +1,316 @@
+"""The inputs of a wheel: a bill of materials inside the wheel, and a provenance statement next to it.
+
+`materials_of` lists everything that was fetched for the build. `sbom.py` writes it as CycloneDX; `statement`
+writes it as an in-toto statement v1 with SLSA's predicate ``https://slsa.dev/provenance/v1``. The statement
+is not signed: it is a record, not proof.
+``docs/reference/provenance.md`` describes both documents.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+from packaging.utils import canonicalize_name
+
+from builders.network.urls import without_password
+from resolver.errors import ProvenanceError
+from resolver.texts import escaped
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from packageurl import PackageURL
+
+    from builders.building.plan import Task
+    from builders.environments.layers import Layers
+    from builders.sources import Source
+
+SBOM_NAME = "rocm-matrix.cdx.json"
+"""File name in ``.dist-info/sboms``; the name of this tool in it avoids conflicts with other files there."""
+OP_PROPERTY = "rocm-matrix:op"
+"""Name of the property of the formulation that lists a compiled op; ``--ops`` may have chosen the op."""
+BUILD_TYPE = "urn:rocm-matrix:build:wheel:v1"
+_BUILDER = "urn:rocm-matrix:builder"
+_DIGEST_LENGTHS = {"sha256": (64,), "gitCommit": (40, 64), "gitTree": (40, 64)}
+
+StatementType = Literal["https://in-toto.io/Statement/v1"]
+PredicateType = Literal["https://slsa.dev/provenance/v1"]
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Unknown fields are ignored, as the parsing rules of in-toto require."""
+
+
+class Descriptor(_Part, frozen=True, kw_only=True):
+    """An artifact: in-toto's ResourceDescriptor."""
+
+    name: str = ""
+    uri: str = ""
+    digest: dict[str, str] = {}
+    """Hexadecimal digests by algorithm."""
+    content: str = ""
+    media_type: str = ""
+    annotations: dict[str, Any] = {}
+
+    @property
+    def role(self) -> str:
+        """The role in the build: source, submodule, patch, torch, build-requirement or base-image."""
+        return str(self.annotations.get("role", ""))
+
+
+class BuildDefinition(_Part, frozen=True, kw_only=True):
+    """All inputs of a build."""
+
+    build_type: str
+    external_parameters: dict[str, Any]
+    """The request."""
+    internal_parameters: dict[str, Any] = {}
+    """``buildKey``, the ``inputs`` whose digest it is, and the ``variables`` of the build."""
+    resolved_dependencies: tuple[Descriptor, ...] = ()
+
+
+class Builder(_Part, frozen=True, kw_only=True):
+    """The program that built the wheel."""
+
+    id: str
+    version: dict[str, str] = {}
+
+
+class Metadata(_Part, frozen=True, kw_only=True):
+    """The time, the machine and the resources of a build."""
+
+    invocation_id: str = ""
+    started_on: datetime | None = None
+    finished_on: datetime | None = None
+    node: str = msgspec.field(name="matrix_node", default="")
+    """The name of the machine."""
+    measured: dict[str, float | int] = msgspec.field(name="matrix_measured", default={})
+    """``seconds``, ``jobs``, ``memory_gib`` (all processes) and ``process_gib`` (the largest process)."""
+
+
+class RunDetails(_Part, frozen=True, kw_only=True):
+    """One run of a build."""
+
+    builder: Builder
+    metadata: Metadata = Metadata()
+    byproducts: tuple[Descriptor, ...] = ()
+
+
+class Predicate(_Part, frozen=True, kw_only=True):
+    """SLSA's provenance."""
+
+    build_definition: BuildDefinition
+    run_details: RunDetails
+
+
+class Statement(_Part, frozen=True, kw_only=True):
+    """An in-toto statement."""
+
+    type: StatementType = msgspec.field(name="_type")
+    subject: tuple[Descriptor, ...]
+    predicate_type: PredicateType
+    predicate: Predicate
+
+    @property
+    def build_key(self) -> str:
+        """The digest of everything that determines the content of the wheel."""
+        key = self.predicate.build_definition.internal_parameters.get("buildKey")
+        return key if isinstance(key, str) else ""
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """The facts about one run of a build that its inputs do not determine."""
+
+    started: datetime
+    finished: datetime
+    """`started` and `finished` have a time zone."""
+    invocation: str
+    """Unique name of the run."""
+    node: str = ""
+    """The name of the machine."""
+    versions: Mapping[str, str] = {}
+    """This program and other tools, with their versions."""
+    measured: Mapping[str, float | int] = {}
+    variables: Mapping[str, str] = {}
+    """Environment variables of the build."""
+    log: str = ""
+    """File name of the log."""
+    log_sha256: str = ""
+    results: Mapping[str, Any] = {}
+    """Results of audit and probe, as JSON."""
+
+
+def materials_of(task: Task, source: Source, layers: Layers) -> list[Descriptor]:
+    """Return everything that was fetched to build a wheel, each with its role."""
+    image = task.build_host.runtime.image
+    materials = [
+        *_source_materials(task, source),
+        *(
+            Descriptor(name=path.name, digest={"sha256": sha256}, annotations={"role": "patch"})
+            for path, sha256 in zip(source.patches, source.inputs.get("patches", []), strict=True)
+        ),
+        *_installed_wheels(layers),
+    ]
+    if image is not None:
+        rocm = {"rocm": task.build_host.rocm} if task.build_host.rocm else {}
+        materials.append(
+            Descriptor(
+                name=image.name,
+                digest={"sha256": image.sha256},
+                annotations={"role": "base-image", **rocm},
+            )
+        )
+    return materials
+
+
+def _source_materials(task: Task, source: Source) -> Iterator[Descriptor]:
+    pins = source.inputs
+    if source.kind == "sdist":
+        yield Descriptor(
+            name=pins["file"],
+            uri=pypi_purl(task.pick.name, source.version).to_string(),
+            digest={"sha256": pins["sha256"]},
+            annotations={"role": "source"},
+        )
+        return
+    tree = {"gitTree": pins["tree"]} if pins["tree"] else {}
+    yield _git_material(task.pick.name, pins["url"], {"gitCommit": pins["commit"], **tree}, "source")
+    for path, (url, commit) in sorted(pins["submodules"].items()):
+        yield _git_material(path, url, {"gitCommit": commit}, "submodule")
+
+
+def _git_material(name: str, url: str, digest: dict[str, str], role: str) -> Descriptor:
+    uri = f"git+{without_password(url)}@{digest['gitCommit']}"
+    return Descriptor(name=name, uri=uri, digest=digest, annotations={"role": role})
+
+
+def _installed_wheels(layers: Layers) -> list[Descriptor]:
+    """Return each installed wheel once, torch first; build requirements hide wheels of torch's layer."""
+    wheels = {wheel.name: wheel for layer in reversed(layers.all) for wheel in layer.wheels}
+    return [
+        Descriptor(
+            name=wheel.name,
+            uri=pypi_purl(wheel.name, wheel.version).to_string(),
+            digest={"sha256": wheel.sha256},
+            annotations={"role": "torch" if wheel.name == "torch" else "build-requirement"},
+        )
+        for wheel in sorted(wheels.values(), key=lambda wheel: (wheel.name != "torch", wheel.name))
+    ]
+
+
+def pypi_purl(name: str, version: str) -> PackageURL:
+    """Return the package URL of a release on PyPI."""
+    from packageurl import PackageURL
+
+    return PackageURL("pypi", name=canonicalize_name(name), version=version)
+
+
+def statement(
+    task: Task, materials: Iterable[Descriptor], run: Run, *, wheel: str, sha256: str
+) -> dict[str, Any]:
+    """Return the provenance of a wheel, ready for JSON."""
+    document = Statement(
+        type="https://in-toto.io/Statement/v1",
+        subject=(Descriptor(name=wheel, digest={"sha256": sha256}),),
+        predicate_type="https://slsa.dev/provenance/v1",
+        predicate=Predicate(
+            build_definition=BuildDefinition(
+                build_type=BUILD_TYPE,
+                external_parameters={
+                    "name": task.pick.name,
+                    "version": task.pick.pinned,
+                    "gfx": list(task.gfx),
+                },
+                internal_parameters={
+                    "buildKey": task.build_key,
+                    "inputs": task.inputs,
+                    "variables": dict(run.variables),
+                },
+                resolved_dependencies=tuple(materials),
+            ),
+            run_details=RunDetails(
+                builder=Builder(id=f"{_BUILDER}:{task.build_host.runtime.kind}", version=dict(run.versions)),
+                metadata=Metadata(
+                    invocation_id=run.invocation,
+                    started_on=run.started.astimezone(UTC).replace(microsecond=0),
+                    finished_on=run.finished.astimezone(UTC).replace(microsecond=0),
+                    node=run.node,
+                    measured=dict(run.measured),
+                ),
+                byproducts=tuple(_byproducts(run)),
+            ),
+        ),
+    )
+    as_json: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(document))
+    return as_json
+
+
+def _byproducts(run: Run) -> Iterator[Descriptor]:
+    if run.log:
+        yield Descriptor(
+            name=run.log,
+            digest={"sha256": run.log_sha256},
+            media_type="text/plain",
+            annotations={"role": "log"},
+        )
+    for name, result in sorted(run.results.items()):
+        canonical = json.dumps(result, sort_keys=True, separators=(",", ":"))
+        yield Descriptor(
+            name=name,
+            digest={"sha256": hashlib.sha256(canonical.encode()).hexdigest()},
+            media_type="application/json",
+            annotations={"role": "result", "result": result},
+        )
+
+
+def read_statement(document: Mapping[str, Any]) -> Statement:
+    """Return a parsed provenance document.
+
+    Raises
+    ------
+    ProvenanceError
+        The document is not a provenance statement, or contradicts itself; the message names the fault.
+    """
+    try:
+        read = msgspec.convert(escaped(document), Statement)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise _invalid(str(error)) from None
+    for problem in _problems(read):
+        raise _invalid(problem)
+    return read
+
+
+def _problems(read: Statement) -> Iterator[str]:
+    definition, run = read.predicate.build_definition, read.predicate.run_details
+    if not read.subject:
+        yield "it has no subject"
+    for subject in read.subject:
+        if not subject.digest:
+            yield f"its subject {subject.name} has no digest"
+    for artifact in (*read.subject, *definition.resolved_dependencies, *run.byproducts):
+        if not (artifact.uri or artifact.digest or artifact.content):
+            yield f"{artifact.name or 'an artifact'} has neither URI nor digest"
+        for algorithm, digest in artifact.digest.items():
+            if algorithm in _DIGEST_LENGTHS and not _is_hex(digest, _DIGEST_LENGTHS[algorithm]):
+                yield f"{digest!r} is not a {algorithm} digest (of {artifact.name or artifact.uri})"
+    if definition.build_type == BUILD_TYPE and not _is_hex(read.build_key, (64,)):
+        yield "it has no build key"
+    started, finished = run.metadata.started_on, run.metadata.finished_on
+    if started and finished and finished < started:
+        yield "the build finished before it started"
+
+
+def _is_hex(text: str, lengths: tuple[int, ...]) -> bool:
+    return len(text) in lengths and set(text) <= set("0123456789abcdef")
+
+
+def _invalid(reason: str) -> ProvenanceError:
+    msg = f"This is not a valid provenance document: {reason.rstrip('.')}."
+    return ProvenanceError(
+        msg,
+        hint="Remove the wheel with `matrix index remove WHEEL`, then build the wheel again, or add a copy.",
+    )

@@ -1,0 +1,343 @@
+"""Past and running builds of an index, read from the files that builds leave in it.
+
+- A built wheel has its provenance.
+- A failed build has a record next to its log.
+- A started build has a record next to its log, which the build removes when it ends. While it runs, it also
+  holds the lock of its build key. If no process holds that lock, the record belongs to an interrupted build.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import UTC, datetime
+from itertools import pairwise
+from platform import node
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from builders.building.directory import lock_of
+from builders.building.provenance import read_statement
+from builders.building.task_state import InputChange, TaskState
+from builders.diagnosis import OUT_OF_MEMORY, diagnosed
+from builders.storage.files import write_atomic
+from builders.storage.lease import is_held
+from resolver.errors import ProvenanceError
+from resolver.texts import Digest, Name, VersionText, escaped
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from builders.building.plan import Task
+    from builders.building.provenance import Statement
+    from builders.index import Index
+    from resolver.errors import MatrixError
+
+_STARTED, _FAILED = ".started.json", ".failed.json"
+_OF_THE_MACHINE = {"environment", "source", "internal"}
+"""Ids of errors whose cause may be gone at the next attempt: a missing tool, no network, a full disk."""
+_SHOWN_CHANGES = 6
+_NEVER = datetime.min.replace(tzinfo=UTC)
+
+
+class _AttemptRecord(msgspec.Struct, kw_only=True):
+    """What a file says about an attempt that has published nothing: that it has started, or how it failed."""
+
+    name: Name
+    version: VersionText
+    build_key: Digest
+    node: str
+    inputs: dict[str, Any] = {}
+    started_on: datetime | None = None
+    stopped: str = ""
+    """Why the build was ended before it had finished, if that could be recorded."""
+    failed_on: datetime | None = None
+    message: str = ""
+    id: str = ""
+    """Id of the error."""
+    measured: dict[str, float | int] = {}
+    diagnosis: tuple[Any, ...] = ()
+    schema: int = 1
+
+
+def log_path(index: Index, name: str, build_key: str) -> Path:
+    """Return the file with the output of the last attempt to build a wheel; its records are next to it."""
+    return index.state / "logs" / f"{name}-{build_key[:12]}.log"
+
+
+def failure_path(log: Path) -> Path:
+    """Return the path of the record of a failed attempt, given the path of its log."""
+    return log.with_suffix(_FAILED)
+
+
+def record_start(task: Task, log: Path) -> None:
+    """Record that a build has started; call this while holding the lock of its build key."""
+    failure_path(log).unlink(missing_ok=True)
+    attempt = _AttemptRecord(
+        name=task.pick.name,
+        version=task.pick.pinned,
+        build_key=task.build_key,
+        started_on=_now(),
+        node=node(),
+        inputs=task.inputs,
+    )
+    write_atomic(log.with_suffix(_STARTED), msgspec.json.encode(attempt))
+
+
+def record_stop(log: Path, why: str) -> None:
+    """Record why a build was ended before it had finished."""
+    path = log.with_suffix(_STARTED)
+    attempt = _read(path)
+    if attempt is not None:
+        attempt.stopped = why
+        with suppress(OSError):  # the disk may be full; an error would remove the directory of the build
+            write_atomic(path, msgspec.json.encode(attempt))
+
+
+def record_failure(task: Task, log: Path, error: MatrixError) -> None:
+    """Record why a build failed, for later commands and other machines."""
+    started = log.with_suffix(_STARTED)
+    attempt = _read(started)
+    document = {
+        "schema": 1,
+        "name": task.pick.name,
+        "version": task.pick.pinned,
+        "build_key": task.build_key,
+        "failed_on": _now(),
+        "node": node(),
+        "id": error.id,
+        "message": error.message,
+        "hint": error.hint,
+        "started_on": attempt.started_on if attempt else None,
+        "inputs": attempt.inputs if attempt else {},
+        **error.details,
+    }
+    started.unlink(missing_ok=True)
+    write_atomic(failure_path(log), msgspec.json.format(msgspec.json.encode(document)) + b"\n")
+
+
+def forget_attempt(log: Path) -> None:
+    """Remove the records of an attempt, because its wheel is published."""
+    for path in (log.with_suffix(_STARTED), failure_path(log)):
+        path.unlink(missing_ok=True)
+
+
+def build_records(index: Index, names: Sequence[str] = ()) -> list[TaskState]:
+    """Return the builds of an index, in the order in which they started.
+
+    There is one for each build key: that of the wheel, or else of the last attempt. Only the packages in
+    `names`, by normalized name; all if empty.
+    """
+    attempts = list(_attempts(index))
+    builds = []
+    for project in names or sorted({*index.projects(), *(build.name for build in attempts)}):
+        history = _history(index, project, attempts)
+        for before, build in pairwise(history):
+            build.changed = tuple(changed_inputs(before.inputs, build.inputs))
+            build.why = explain_changes(before.title, build.changed)
+        builds += history
+    return sorted(builds, key=_order)
+
+
+def built_for(index: Index) -> set[tuple[str, str]]:
+    """Return each package that was built, or failed to build, with the torch that it was built for."""
+    attempts = list(_attempts(index))
+    projects = {*index.projects(), *(build.name for build in attempts)}
+    builds = (build for project in projects for build in _history(index, project, attempts))
+    return {(build.name, str(build.inputs.get("torch", ""))) for build in builds}
+
+
+def earlier_failure(task: Task, index: Index) -> str:
+    """Return when and why the last build from the same inputs failed, as part of a sentence.
+
+    The text is empty if that build did not fail, or failed for a reason outside its inputs, such as a missing
+    tool.
+    """
+    failure = _read(failure_path(log_path(index, task.pick.name, task.build_key)))
+    if failure is None or failure.build_key != task.build_key or failure.id in _OF_THE_MACHINE:
+        return ""
+    return f"it failed on {failure.failed_on:%Y-%m-%d}: {failure.message.partition(chr(10))[0]}"
+
+
+def memory_of_failures(index: Index, name: str) -> float:
+    """Return the GiB that a process of a package's failed builds needed at least; 0 if unknown."""
+    needed = [0.0]
+    for path in _files(index.state / "logs", _FAILED):
+        attempt = _read(path)
+        if attempt is not None and attempt.name == name:
+            ids = diagnosed({"diagnosis": attempt.diagnosis})
+            needed.append((2 if OUT_OF_MEMORY in ids else 1) * attempt.measured.get("process_gib", 0.0))
+    return max(needed)
+
+
+def changes_since_last_build(task: Task, index: Index) -> tuple[str, tuple[InputChange, ...]]:
+    """Return the newest other build of a task's package, and the inputs that have changed since that build.
+
+    The build is its name and version; empty if there is no other build.
+    """
+    history = _history(index, task.pick.name, list(_attempts(index)))
+    others = [build for build in history if build.key != task.build_key]
+    if not others:
+        return "", ()
+    last = others[-1]
+    inputs = msgspec.json.decode(msgspec.json.encode(task.inputs))
+    return last.title, tuple(changed_inputs(last.inputs, inputs))
+
+
+def changed_inputs(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[InputChange]:
+    """Yield the inputs that differ, the version first.
+
+    The version is compared without its label, which repeats other inputs; a new version has a new source.
+    """
+    rows = [dict(_flat(inputs)) for inputs in (before, after)]
+    paths = [path for path in sorted({*rows[0], *rows[1]}) if rows[0].get(path) != rows[1].get(path)]
+    if "version" in paths:
+        versions = [str(row.get("version", "")).partition("+")[0] for row in rows]
+        if versions[0] == versions[1]:
+            paths.remove("version")
+        else:
+            paths = [
+                "version",
+                *(path for path in paths if path.partition(".")[0] not in {"version", "source"}),
+            ]
+            rows = [{**row, "version": version} for row, version in zip(rows, versions, strict=True)]
+    for path in paths:
+        yield InputChange(path, rows[0].get(path), rows[1].get(path))
+
+
+def explain_changes(last: str, changes: Sequence[InputChange]) -> str:
+    """Return the reason why a package is built again, as part of a sentence.
+
+    `last` is the name and version of the previous build.
+    """
+    if not changes:
+        return f"the index has no wheel with the inputs of {last}"
+    shown = ", ".join(str(change) for change in changes[:_SHOWN_CHANGES])
+    more = f" and {len(changes) - _SHOWN_CHANGES} more" if len(changes) > _SHOWN_CHANGES else ""
+    return f"the inputs changed since {last}: {shown}{more}"
+
+
+def _history(index: Index, project: str, attempts: Sequence[TaskState]) -> list[TaskState]:
+    """Return the builds of a package in the order in which they started."""
+    builds = {build.key: build for build in attempts if build.name == project}
+    builds |= {build.key: build for build in _built(index, project)}
+    return sorted(builds.values(), key=_order)
+
+
+def _order(build: TaskState) -> tuple[datetime, str]:
+    return build.started or build.finished or _NEVER, build.name
+
+
+def _built(index: Index, project: str) -> Iterator[TaskState]:
+    for wheel in index.published(project):
+        with suppress(ProvenanceError):
+            yield _of_wheel(index, project, wheel.path, read_statement(wheel.provenance))
+
+
+def _of_wheel(index: Index, project: str, wheel: Path, statement: Statement) -> TaskState:
+    definition, run = statement.predicate.build_definition, statement.predicate.run_details
+    metadata = run.metadata
+    logs = [index.state / "logs" / item.name for item in run.byproducts if item.role == "log"]
+    inputs = definition.internal_parameters.get("inputs")
+    return TaskState(
+        key=statement.build_key,
+        name=project,
+        version=str(definition.external_parameters.get("version", "")),
+        state="built",
+        inputs=inputs if isinstance(inputs, dict) else {},
+        node=metadata.node or None,
+        started=metadata.started_on,
+        finished=metadata.finished_on,
+        log=_existing(logs[0]) if logs else None,
+        wheel=str(wheel),
+        **_measured(metadata.measured, metadata.started_on, metadata.finished_on),
+    )
+
+
+def _attempts(index: Index) -> Iterator[TaskState]:
+    """Yield the builds that failed, are running or were interrupted."""
+    logs = index.state / "logs"
+    for path in _files(logs, _STARTED):
+        attempt = _read(path)
+        log = path.with_name(path.name.removesuffix(_STARTED) + ".log")
+        if attempt is not None and not failure_path(log).exists():
+            runs = is_held(lock_of(index, attempt.build_key))
+            yield _of_attempt(
+                attempt,
+                log,
+                state="running" if runs else "interrupted",
+                seconds=_seconds(attempt.started_on, _now()) if runs else None,
+                error=None if runs else attempt.stopped or None,
+            )
+    for path in _files(logs, _FAILED):
+        attempt = _read(path)
+        if attempt is not None:
+            log = path.with_name(path.name.removesuffix(_FAILED) + ".log")
+            yield _of_attempt(
+                attempt,
+                log,
+                state="failed",
+                finished=attempt.failed_on,
+                error=attempt.message.partition("\n")[0],
+                **_measured(attempt.measured, attempt.started_on, attempt.failed_on),
+            )
+
+
+def _of_attempt(attempt: _AttemptRecord, log: Path, **known: Any) -> TaskState:  # noqa: ANN401  fields
+    return TaskState(
+        key=attempt.build_key,
+        name=attempt.name,
+        version=attempt.version,
+        inputs=attempt.inputs,
+        node=attempt.node,
+        started=attempt.started_on,
+        log=_existing(log),
+        **known,
+    )
+
+
+def _measured(
+    measured: Mapping[str, float], started: datetime | None, finished: datetime | None
+) -> dict[str, Any]:
+    return {
+        "cores": measured.get("jobs"),
+        "seconds": measured.get("seconds", _seconds(started, finished)),
+        "memory_gib": measured.get("memory_gib"),
+        "cache_hits": measured.get("cache_hits"),
+        "cache_misses": measured.get("cache_misses"),
+    }
+
+
+def _seconds(started: datetime | None, finished: datetime | None) -> float | None:
+    return max(0.0, round((finished - started).total_seconds(), 1)) if started and finished else None
+
+
+def _existing(path: Path) -> str | None:
+    return str(path) if path.is_file() else None
+
+
+def _files(directory: Path, suffix: str) -> Iterable[Path]:
+    return sorted(path for path in directory.glob(f"*{suffix}") if not path.name.startswith("."))
+
+
+def _read(path: Path) -> _AttemptRecord | None:
+    """Return a record; None if it no longer exists or is damaged."""
+    try:
+        attempt = msgspec.convert(escaped(msgspec.json.decode(path.read_bytes())), _AttemptRecord)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    when = attempt.started_on if path.name.endswith(_STARTED) else attempt.failed_on
+    return attempt if when else None
+
+
+def _flat(inputs: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in inputs.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _now() -> datetime:
+    return datetime.now(tz=UTC).replace(microsecond=0)

@@ -1,0 +1,375 @@
+"""One build, step by step: fetch, prepare, build, check, label, publish."""
+
+from __future__ import annotations
+
+import shutil
+import time
+import uuid
+from datetime import UTC, datetime
+from importlib.metadata import version as installed_version
+from platform import node
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+from msgspec.structs import replace
+
+from builders.audit import Expected, audit_wheel
+from builders.building.apply_recipe import apply_recipe
+from builders.building.check import check_build, reject
+from builders.building.compilation import NOT_PUBLISHED, compile_wheel, seen_at
+from builders.building.compiler_cache import (
+    cache_counts,
+    cache_error,
+    find_compiler_cache,
+    use_compiler_cache,
+)
+from builders.building.directory import BuildDirectory, finished_commands, lock_of, path_of
+from builders.building.failure import diagnosed, diagnosis_context, failed, was_interrupted
+from builders.building.inputs import fetching_of, required_wheels, requirements_of
+from builders.building.jobserver import join
+from builders.building.memory import MemoryMeter, kernel_killed_since, kernel_kills
+from builders.building.provenance import Run, materials_of, statement
+from builders.building.publish import publish_build
+from builders.building.records import forget_attempt, log_path, record_start, record_stop
+from builders.constants import NO_COMPILER_CACHE
+from builders.environments.cached import digest
+from builders.environments.layers import make_environment, make_layers
+from builders.learning.source import has_extensions
+from builders.machine import host
+from builders.recipes.recipe import check_source
+from builders.sources import obtain
+from builders.storage.files import exclusive_lock, sha256_of
+from builders.storage.io_errors import explain_index_errors
+from builders.storage.lease import holder_of
+from builders.wheels.alias import write_alias
+from resolver.errors import BuildError, CommandError, MatrixError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from builders.building.apply_recipe import AppliedRecipe
+    from builders.building.compilation import BuiltWheel
+    from builders.building.inputs import Limits
+    from builders.building.plan import Task
+    from builders.environments.layers import BuildEnvironment, Layers
+    from builders.index import Index
+    from builders.sources import Source
+    from resolver.reporter import Reporter
+
+
+class Turn(Protocol):
+    """Callbacks of a build that waits for another process; other builds can use its cores and memory then."""
+
+    def wait(self) -> None:
+        """Record that another process holds the lock of this build."""
+        ...
+
+    def take(self) -> None:
+        """Wait until the build may start; its lock is already held."""
+        ...
+
+
+def build_wheel(
+    task: Task,
+    index: Index,
+    limits: Limits,
+    reporter: Reporter,
+    *,
+    turn: Turn | None = None,
+) -> Path:
+    """Build one wheel, check it, publish it, and return its path in the index.
+
+    Logs and the build directory are below the index. `turn` is notified when another process builds the same
+    wheel.
+
+    Raises
+    ------
+    BuildError, MatrixError
+        The build failed, or could not start; the error names the log and the causes that it shows.
+    AuditError
+        The wheel failed its checks, such as for an op that the recipe promises. It is not published.
+    EnvironmentLacksError, MatrixError, SourceError
+        The source or a build requirement cannot be fetched.
+    MatrixError
+        A link or a file is in place of a directory of the index.
+    """
+    log = log_path(index, task.pick.name, task.build_key)
+    work = path_of(index, task.build_key)
+    lock = lock_of(index, task.build_key)
+
+    def waiting() -> None:
+        holder = holder_of(lock)
+        who = f" ({holder})" if holder else ""
+        reporter.step(f"wait for another process that is building this wheel{who}")
+        if turn is not None:
+            turn.wait()
+
+    with (
+        explain_index_errors(index.root, work),
+        exclusive_lock(index.state_directory("locks") / lock.name, on_wait=waiting),
+    ):
+        published = index.find(task.pick.name, task.build_key)
+        if published is not None:
+            reporter.step("another process has built this wheel")
+            return published.path
+        if turn is not None:
+            turn.take()
+        index.state_directory(log.parent.name)
+        index.state_directory(work.parent.name)
+        directory = BuildDirectory(work, log)
+        record_start(task, log)
+        build = _Build(task, index, limits, reporter, directory)
+        try:
+            wheel = build.write_alias() if task.pick.alias_of else build.run()
+        except KeyboardInterrupt:
+            is_over = limits.until is not None and time.time() >= limits.until
+            record_stop(log, "stopped at the time limit" if is_over else "interrupted by a signal")
+            raise
+        forget_attempt(log)
+        shutil.rmtree(work, ignore_errors=True)  # a failed build keeps it until the next attempt
+        return wheel
+
+
+class _Build(msgspec.Struct, frozen=True):
+    """One attempt to build a task in its own directory."""
+
+    task: Task
+    index: Index
+    limits: Limits
+    reporter: Reporter
+    directory: BuildDirectory
+
+    @property
+    def work(self) -> Path:
+        return self.directory.root
+
+    @property
+    def sandbox(self) -> Path:
+        return self.directory.sandbox
+
+    @property
+    def log(self) -> Path:
+        return self.directory.log
+
+    def run(self) -> Path:
+        started = datetime.now(tz=UTC)
+        task, build_host = self.task, self.task.build_host
+        required = required_wheels(task, self.index)
+        for warning in task.warnings:
+            self.reporter.warning(warning)
+        if task.recipe.compiles:
+            build_host.require_compilers(task.title, task.recipe.backend)
+
+        self.reporter.step(f"fetch {task.pick.sdist.file if task.pick.sdist else task.title}")
+        source = obtain(
+            task.pick, offline=self.limits.offline, mirrors=self.limits.mirrors, patches=task.patches
+        )
+
+        self.reporter.step("prepare the build environment")
+        torch, requirements = requirements_of(task, required)
+        fetching = fetching_of(task, self.limits, log=self.log, reporter=self.reporter)
+        with diagnosed(task, self.log):
+            layers = make_layers(
+                build_host.runtime,
+                build_host.python,
+                torch=torch,
+                requirements=requirements,
+                options=fetching,
+            )
+            # The headers of torch are in a layer, and their paths get into the compiled files as well.
+            seen = seen_at(build_host.runtime, self.sandbox, self.sandbox)
+            prefix_map = {str(seen): "/matrix"} | {str(layer.root): "/matrix/layer" for layer in layers.all}
+            environment, tree = self._unpack(source, layers, required, prefix_map)
+
+        task = self._with_source(tree)
+        jobs = host.compile_jobs(
+            self.limits.memory_per_job or task.recipe.memory_per_job,
+            jobs=self.limits.jobs,
+            memory=self.limits.memory,
+        )
+        recipe = apply_recipe(task, jobs=jobs, prefix_map=prefix_map)
+        shims = join(self.limits.jobserver, self.sandbox) if self.limits.jobserver else {}
+        recipe = replace(recipe, shims={**recipe.shims, **shims})
+        settings = self._with_compiler_cache(recipe) if task.recipe.compiles else recipe
+        for note in recipe.notes:
+            self.reporter.step(note)
+        if build_host.runtime.isolation == "none":
+            self.reporter.step(
+                "this machine cannot isolate builds: a build can change your files and processes"
+            )
+        if not build_host.runtime.isolates_network:
+            self.reporter.step("this machine cannot disable the network for a build")
+        how = "jobs that all builds share" if shims else f"{jobs} job{'s' if jobs > 1 else ''}"
+        self.reporter.step(f"compile with {how}\nlog: {self.log}")
+        memory = MemoryMeter()
+        try:
+            with memory:
+                wheel = self._compile(source, tree, environment, settings)
+            self.directory.join_logs()
+            self.reporter.step("check")
+            audit, findings = check_build(wheel.path, task, self.index, self.directory, layers)
+        except MatrixError as error:
+            if not was_interrupted(error):
+                self.directory.start_anew_next_time()
+            measured = _measured(jobs, memory, self.sandbox)
+            raise error.changed(measured=measured) from error.__cause__
+        if reason := cache_error(self.sandbox):
+            self.reporter.warning(f"ccache failed, and the compilers were called without it: {reason}")
+
+        self.reporter.step("publish")
+        materials = materials_of(task, source, layers)
+        finished = datetime.now(tz=UTC)
+        run = Run(
+            started=started,
+            finished=finished,
+            invocation=uuid.uuid4().urn,
+            node=node(),
+            versions={"rocm-matrix": installed_version("rocm-matrix")},
+            measured={
+                "seconds": round((finished - started).total_seconds() + self.directory.seconds_before, 1),
+                "attempts": self.directory.number,
+                **_measured(jobs, memory, self.sandbox),
+            },
+            variables=recipe.environment,
+            log=self.log.name,
+            log_sha256=sha256_of(self.log),
+            results={
+                "findings": msgspec.to_builtins(findings),
+                "objects": [
+                    {"path": item.path, "needed": list(item.needed), "versions": dict(item.versions)}
+                    for item in audit.objects
+                ],
+                "isolation": build_host.runtime.isolation,
+                "network": "off" if build_host.runtime.isolates_network else "not disabled",
+            },
+        )
+        return publish_build(
+            wheel,
+            task,
+            self.index,
+            self.work / "labelled",
+            platform=audit.platform_tag,
+            materials=materials,
+            run=run,
+        )
+
+    def _unpack(
+        self, source: Source, layers: Layers, required: Sequence[Path], prefix_map: Mapping[str, str]
+    ) -> tuple[BuildEnvironment, Path]:
+        """Return the environment and the source tree: those of an interrupted attempt, or else new ones."""
+        task, build_host = self.task, self.task.build_host
+        inputs = _inputs_of_directory(task, prefix_map, required)
+        tree = self.directory.resume(inputs)
+        environment = make_environment(
+            build_host.python,
+            layers.all,
+            required,
+            root=self.directory.environment,
+            hidden=[self.index.root],
+            exists=tree is not None,
+        )
+        if tree is None:
+            self.reporter.step("unpack")
+            tree = source.unpack(self.directory.source, log=self.log)
+            check_source(task.recipe, tree, task.title, task.other_recipes)
+            self.directory.begin(inputs, tree)
+        else:
+            count = finished_commands(self.work)
+            commands = "command" if count == 1 else "commands"
+            self.reporter.step(f"continue an interrupted build: {count} {commands} already finished")
+        return environment, tree
+
+    def _with_source(self, tree: Path) -> Task:
+        """Return the task; if the recipe does not say whether something is compiled, the source decides."""
+        task = self.task
+        if task.recipe.compiles is not None:
+            return task
+        task = replace(task, recipe=replace(task.recipe, compiles=_has_extensions(tree)))
+        if task.recipe.compiles:
+            task.build_host.require_compilers(task.title, task.recipe.backend)
+        return task
+
+    def write_alias(self) -> Path:
+        """Write, check and publish the wheel of an alias, without compiling or downloading."""
+        started = datetime.now(tz=UTC)
+        task = self.task
+        self.reporter.step(f"write the alias of {task.pick.alias_of}")
+        number = self.index.next_build_number(task.pick.name, task.pick.pinned)
+        wheel = write_alias(task.pick, task.resolution, self.work, build_number=number)
+        audit = audit_wheel(wheel, Expected(recipe=task.recipe))
+        reject(wheel, task, self.log, audit.errors)
+        self.reporter.step("publish")
+        run = Run(
+            started=started,
+            finished=datetime.now(tz=UTC),
+            invocation=uuid.uuid4().urn,
+            node=node(),
+            versions={"rocm-matrix": installed_version("rocm-matrix")},
+            results={"findings": msgspec.to_builtins(audit.findings)},
+        )
+        return self.index.publish(wheel, statement(task, [], run, wheel=wheel.name, sha256=audit.sha256))
+
+    def _with_compiler_cache(self, recipe: AppliedRecipe) -> AppliedRecipe:
+        """Add the compiler cache to the settings of the build, if the build can use it."""
+        program = find_compiler_cache(self.limits.compiler_cache)
+        in_image = self.task.build_host.runtime.image is not None
+        if self.limits.compiler_cache == NO_COMPILER_CACHE:
+            return recipe
+        if program is None and not in_image:
+            return recipe
+        try:
+            return use_compiler_cache(self.task, recipe, self.sandbox, program)
+        except OSError as error:
+            self.reporter.warning(f"The compiler cache is not used: {error.strerror}: {error.filename}")
+            return recipe
+
+    def _compile(
+        self, source: Source, tree: Path, environment: BuildEnvironment, recipe: AppliedRecipe
+    ) -> BuiltWheel:
+        build_host = self.task.build_host
+        seen = seen_at(build_host.runtime, self.sandbox, self.directory.source)
+        copies = self.work / "wheel"
+        copies.mkdir()
+        kills = kernel_kills()
+        try:
+            return compile_wheel(
+                self.task.title,
+                build_host.runtime,
+                environment,
+                recipe,
+                source=tree,
+                directory=self.directory,
+                wheels=copies,
+                variables={**build_host.variables, **source.variables(seen)},
+            )
+        except CommandError as error:
+            killed = kernel_killed_since(kills)
+            context = replace(diagnosis_context(self.task), exit_code=error.code, kernel_kills=killed)
+            raise failed(BuildError, error.message, NOT_PUBLISHED, self.log, context) from error
+
+
+def _has_extensions(tree: Path) -> bool:
+    try:
+        return has_extensions(tree)
+    except UsageError:  # the build backend explains what is wrong with the source
+        return True
+
+
+def _inputs_of_directory(task: Task, prefix_map: Mapping[str, str], required: Sequence[Path]) -> str:
+    """Return a digest of everything besides the build key that the files in a build directory depend on.
+
+    The files contain paths of the directory and of the layers, and values that CMake read from variables.
+    """
+    recipe = apply_recipe(task, prefix_map=prefix_map)
+    wheels = [sha256_of(path) for path in required]
+    return digest(dict(prefix_map), dict(recipe.environment), recipe.options, recipe.prepare, wheels)
+
+
+def _measured(jobs: int, memory: MemoryMeter, work: Path) -> dict[str, float | int]:
+    return {
+        "jobs": jobs,
+        "memory_gib": round(memory.total, 2),
+        "process_gib": round(memory.largest, 2),
+        **cache_counts(work),
+    }

@@ -1,0 +1,1 @@
+"""What wheels contain for GPUs."""

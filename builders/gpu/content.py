@@ -1,0 +1,542 @@
+"""Read what a wheel contains for GPUs: cheaply before it is chosen, completely before it is used.
+
+Both stages read with the reader of the audit and judge with the same rules. They differ in how much is read:
+
+- `read_start` reads the directory and the metadata of a wheel on a server, by one or two range requests. If
+  these suggest GPU code, it also reads objects: small ones as a whole, and the start of some large ones,
+  which has the table of the libraries that they need. The limits depend on the file only.
+- `read_complete` reads every shared object, code object and CUDA source of a wheel on this machine.
+
+**CUDA required or optional.** No file states this. The rules follow from wheels whose use of CUDA is known
+(docs/development/content.md). CUDA is *required* if
+
+1. an extension module needs a library of CUDA, itself or through other libraries of the wheel: Python
+   cannot import it without CUDA. This does not count if the wheel has variants of an object for several
+   devices (``ops_cpu.so`` beside ``ops_cuda.so``), because it may choose, or if its ``__init__.py`` calls
+   ``load_library`` in a ``try`` block, because it can do without (torchao). A library that is no extension
+   module may be a plugin, which is opened if a GPU is present. So in a wheel without extension modules,
+   CUDA is required only if all libraries need it that no other library of the wheel needs;
+2. its name is that of a build for CUDA (``cuml-cu12``), or its metadata requires such a distribution
+   without a condition, and no object contains code for CUDA beside a path that needs none (as in xgboost);
+3. it has no object, but CUDA sources that do not mention HIP: it compiles them when it is used. A few beside
+   much Python do not count.
+
+CUDA is *optional* if there is any other code for CUDA or library for it: Python can load the wheel without.
+A wheel that also needs libraries of ROCm is never bound to CUDA by rule 1.
+
+Texts in objects are no evidence: LLVM and the loaders of CPU builds name libraries of all vendors.
+Directories are none either: CuPy for ROCm has its extension modules in ``cupy/cuda``.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from contextlib import suppress
+from itertools import chain
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+
+from msgspec.structs import replace
+
+from builders.audit.contents import BARE_OBJECT, SHARED_OBJECT, matches_any, read_contents
+from builders.audit.elf import SharedObject, libraries_in_start
+from builders.audit.platform_tags import CUDA_LIBRARIES, ROCM_LIBRARIES
+from builders.gpu.signs import FRAMEWORKS, SIGN
+from builders.wheels.wheel import DamagedError, WheelReader
+from resolver.content import Content
+from resolver.requirements import is_for_cuda
+from resolver.versions import join_words
+
+if TYPE_CHECKING:
+    import zipfile
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+
+    from packaging.requirements import Requirement
+
+    from builders.audit.contents import Contents
+    from builders.findings import Finding
+
+ROCM_OF = {
+    "libamdhip64.so.5": ">=5,<6", "libamdhip64.so.6": ">=6,<7", "libamdhip64.so.7": ">=7",
+    "libhipblas.so.2": ">=6,<7", "libhipblas.so.3": ">=7",
+}  # fmt: skip
+"""Names of ROCm's libraries that change with its major version, and the ROCm lines that have them.
+``libamdhip64`` has HIP's major version, which is 7 for ROCm 10, too. Source: torch's wheels, and the
+libraries of bitsandbytes for ROCm 6.2 to 10.0."""
+
+KERNELS = (".cu", ".cuh", ".hip")
+"""Ends of the names of CUDA and HIP sources."""
+NOT_OWN = re.compile(
+    r"(?:^|/)(?:third_?party|3rdparty|external|tests?|testing|examples|samples)/", re.IGNORECASE
+)
+"""Directories with sources that the distribution itself does not compile."""
+FOR_HIP = re.compile(rb"USE_ROCM|__HIP|IS_HIP_EXTENSION|hip/hip_|hip_runtime")
+"""Words of sources that can be compiled for HIP."""
+_EXTENSION = re.compile(r"\.(?:cpython-|abi3|pypy)[^/]*so$")
+_COPIES = re.compile(r"\.libs/[^/]+$")
+"""Where auditwheel puts copies of libraries."""
+_VARIANT = re.compile(r"[-_./](?:cuda|rocm|hip|xpu|gpu|cpu|cu(?=\d))\d*(?=[-_./])", re.IGNORECASE)
+"""The part of a path that tells the variants of an object for several devices apart."""
+_LINUX = {
+    "implementation_name": "cpython", "implementation_version": "3.12.0", "os_name": "posix",
+    "platform_machine": "x86_64", "platform_python_implementation": "CPython", "platform_release": "",
+    "platform_system": "Linux", "platform_version": "", "python_full_version": "3.12.0",
+    "python_version": "3.12", "sys_platform": "linux", "extra": "",
+}  # fmt: skip
+"""The environment for markers. The same for every machine and Python, so that the answer is."""
+
+_MINOR = 0.05
+"""The size of CUDA sources, relative to Python code, below which they do not decide. Without objects,
+peft and transformers have less than 0.01; those that are for GPUs (gsplat, nerfacc) have more than 0.25."""
+_LARGE_OBJECT = 100_000_000  # bytes; few objects without GPU code are as large
+_WHOLE = 3 << 19  # compressed bytes of all objects that are read as a whole before the wheel is chosen
+_LARGEST_UNPACKED = 1 << 25  # bytes of each of them
+_START = 1 << 18  # compressed bytes of the start of a larger object
+_MOST_STARTS = 4
+_MOST_KERNELS, _KERNEL_BYTES = 100, 1 << 20  # sources, and their bytes, before the wheel is chosen
+_MOST_KERNELS_COMPLETE, _KERNEL_BYTES_COMPLETE = 10_000, 1 << 26
+_LARGEST_INIT = 1 << 18  # bytes of Python code that is parsed
+_MOST_BARE = 8  # code objects in separate files
+_HEADER = 512  # bytes before the data of a member in a zip file, and more
+_NEAR = 1 << 15  # bytes between two members that are read by one request
+MOST_NAMED = 3
+
+
+class _Read(NamedTuple):
+    """What was read of a wheel."""
+
+    contents: Contents
+    kernels: Sequence[str] = ()
+    """Its own CUDA and HIP sources."""
+    mentions_hip: bool = False
+    """Whether any of these mentions HIP."""
+    started: frozenset[str] = frozenset()
+    """The objects of which only the start was read: their sections are not known."""
+    unread: Sequence[str] = ()
+    """What was not read, as clauses."""
+    can_do_without: bool = False
+    """Whether Python code of the wheel handles objects that cannot be loaded."""
+
+
+def read_complete(
+    path: Path,
+    content: BinaryIO | None = None,
+    expect: Callable[[Iterable[tuple[int, int]]], None] | None = None,
+) -> Content | None:
+    """Return what a wheel contains; None if nothing in it is compiled.
+
+    `content` is its content, if it is not on this machine; see `read_start`.
+
+    Raises
+    ------
+    DamagedError
+        The file is not a wheel.
+    OSError
+        The file cannot be read.
+    """
+    with WheelReader(path, content) as wheel:
+        texts = {f"{wheel.dist_info}/METADATA", f"{wheel.dist_info}/WHEEL"}
+        if expect is not None:
+            expect(_joined((info, info.compress_size) for info in wheel.members if _is_binary(info)))
+        contents, findings = read_contents(
+            path.name, wheel, lambda info: info.filename in texts or _is_binary(info)
+        )
+        return content_of(contents, wheel, findings)
+
+
+def content_of(contents: Contents, wheel: WheelReader, findings: Iterable[Finding] = ()) -> Content | None:
+    """Return what a wheel contains whose objects were read; None if nothing in it is compiled.
+
+    `findings` are the problems of reading it.
+    """
+    kernels = _kernels(wheel.members)
+    mentions, problems = _mention_hip(wheel, kernels, _MOST_KERNELS_COMPLETE, _KERNEL_BYTES_COMPLETE)
+    unread = [item.message.rstrip(".") for item in findings if item.severity != "info"] + problems
+    without = _can_do_without(wheel)
+    return _judge(
+        _Read(contents, [info.filename for info in kernels], mentions, unread=unread, can_do_without=without)
+    )
+
+
+def read_start(
+    name: str, content: BinaryIO, expect: Callable[[Iterable[tuple[int, int]]], None] | None = None
+) -> Content | None:
+    """Return what a wheel contains, as far as the limits allow; None if nothing in it is compiled.
+
+    `expect` receives start and end of the parts that will be read, so that a server gets fewer requests.
+
+    Raises
+    ------
+    DamagedError
+        The file is not a wheel.
+    """
+    with WheelReader(Path(name), content) as wheel:
+        texts = {f"{wheel.dist_info}/METADATA", f"{wheel.dist_info}/WHEEL"}
+        contents, _ = read_contents(name, wheel, lambda info: info.filename in texts)
+        binary = [info for info in wheel.members if _is_binary(info)]
+        kernels = _kernels(wheel.members)
+        if not _is_suspicious(contents, binary, kernels):
+            text = f"the names of its {len(binary)} shared objects and its metadata name nothing of a GPU"
+            return Content(text) if binary else None
+        plan = _plan(binary, kernels)
+        if expect is not None:
+            parts = [(info, info.compress_size) for info in plan.whole]
+            expect(_joined([*parts, *((info, _START) for info in plan.start)]))
+        return _judge(_read_planned(name, wheel, plan, kernels, texts))
+
+
+class _Plan(NamedTuple):
+    """The members of a wheel that are read before it is chosen."""
+
+    whole: list[zipfile.ZipInfo]
+    start: list[zipfile.ZipInfo]
+    """Objects of which only the start is read."""
+    left: list[zipfile.ZipInfo]
+    """Objects that are not read."""
+
+
+def _plan(binary: Sequence[zipfile.ZipInfo], kernels: Sequence[zipfile.ZipInfo]) -> _Plan:
+    """Choose what to read: small files first, then the start of large objects."""
+    objects = sorted(
+        filter(_is_object, binary), key=lambda info: (_is_copy(info), info.compress_size, info.header_offset)
+    )
+    bare = [info for info in binary if not _is_object(info)]
+    whole = [*bare[:_MOST_BARE], *kernels[:_MOST_KERNELS]]
+    budget = _WHOLE
+    larger = []
+    for info in objects:
+        budget -= info.compress_size
+        if budget >= 0 and info.file_size <= _LARGEST_UNPACKED:
+            whole.append(info)
+        else:
+            larger.append(info)
+    larger.sort(key=lambda info: (_is_copy(info), not SIGN.search(_file_name(info)), -info.file_size))
+    start = [info for info in larger[:_MOST_STARTS] if not _is_copy(info)]
+    return _Plan(whole, start, [info for info in larger if info not in start and _may_decide(info)])
+
+
+def _read_planned(
+    name: str, wheel: WheelReader, plan: _Plan, kernels: Sequence[zipfile.ZipInfo], texts: Collection[str]
+) -> _Read:
+    chosen = {info.filename for info in plan.whole if _is_binary(info)}
+    contents, findings = read_contents(
+        name, wheel, lambda info: info.filename in texts or info.filename in chosen
+    )
+    unread = [item.message.rstrip(".") for item in findings if item.severity != "info"]
+    started, hidden = [], []
+    # Builds of JIT compilers remove their need of the driver, and its name stays in the table (tilelang).
+    for info in plan.start:
+        try:
+            needed = libraries_in_start(wheel.start(info, _START))
+        except DamagedError as error:
+            unread.append(f"{info.filename} {error}")
+            continue
+        if needed is None:
+            hidden.append(info)
+        else:
+            names = (name for name in needed if not name.startswith("libcuda.so"))
+            started.append(SharedObject(info.filename, tuple(names)))
+    large = [*hidden, *plan.left]
+    if large:
+        size = sum(info.file_size for info in large) / 1e6
+        unread.append(
+            _not_read(f"{_named([_file_name(info) for info in large])} ({size:.0f} MB)", len(large))
+        )
+    bare = [info for info in wheel.members if _is_binary(info) and not _is_object(info)]
+    if len(bare) > _MOST_BARE:
+        left = len(bare) - _MOST_BARE
+        unread.append(_not_read(f"{left} of its {len(bare)} code objects", left))
+    mentions, problems = _mention_hip(wheel, kernels, _MOST_KERNELS, _KERNEL_BYTES)
+    return _Read(
+        replace(contents, objects=(*contents.objects, *started)),
+        [info.filename for info in kernels],
+        mentions,
+        frozenset(item.path for item in started),
+        unread + problems,
+        _can_do_without(wheel),
+    )
+
+
+def _can_do_without(wheel: WheelReader) -> bool:
+    """Return whether a package tries to load libraries beside its ``__init__.py``, and handles a failure."""
+    folders = {str(PurePosixPath(info.filename).parent) for info in wheel.members if _is_object(info)}
+    inits = {f"{folder}/__init__.py" for folder in folders if "/" not in folder}
+    for info in wheel.members:
+        if info.filename in inits and info.file_size <= _LARGEST_INIT:
+            with suppress(DamagedError):
+                if _tries_to_load(wheel.read(info)):
+                    return True
+    return False
+
+
+def _tries_to_load(source: bytes) -> bool:
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return any(
+        isinstance(part, ast.Attribute) and part.attr == "load_library"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Try)
+        for statement in node.body
+        for part in ast.walk(statement)
+    )
+
+
+def _is_object(info: zipfile.ZipInfo) -> bool:
+    return SHARED_OBJECT.search(info.filename) is not None
+
+
+def _is_binary(info: zipfile.ZipInfo) -> bool:
+    return not info.is_dir() and (_is_object(info) or info.filename.endswith(BARE_OBJECT))
+
+
+def _is_copy(info: zipfile.ZipInfo) -> bool:
+    return _COPIES.search(info.filename) is not None
+
+
+def _file_name(info: zipfile.ZipInfo) -> str:
+    return info.filename.rpartition("/")[2]
+
+
+def _may_decide(info: zipfile.ZipInfo) -> bool:
+    """Return whether an object matters: a copy of another project's library only if it may be for GPUs."""
+    large = info.file_size > _LARGE_OBJECT
+    return not _is_copy(info) or large or SIGN.search(_file_name(info)) is not None
+
+
+def _kernels(members: Sequence[zipfile.ZipInfo]) -> list[zipfile.ZipInfo]:
+    """Return the CUDA and HIP sources of a wheel that has nothing compiled; no others are compiled later.
+
+    A few beside much Python are for a part that works without them (peft, transformers): they are left out.
+    """
+    if any(map(_is_binary, members)):
+        return []
+    kernels = [
+        info
+        for info in members
+        if info.filename.endswith(KERNELS) and not NOT_OWN.search(info.filename) and info.file_size
+    ]
+    python = sum(info.file_size for info in members if info.filename.endswith(".py"))
+    is_minor = sum(info.file_size for info in kernels) < _MINOR * python
+    return [] if is_minor else kernels
+
+
+def _is_suspicious(
+    contents: Contents, binary: Sequence[zipfile.ZipInfo], kernels: Sequence[zipfile.ZipInfo]
+) -> bool:
+    """Return whether a wheel may have GPU code, judging by its metadata and the names of its members."""
+    requirements = [requirement.name for requirement in contents.requirements()]
+    listed = contents.header("METADATA", "Classifier")
+    classifiers = [text for text in listed if text.startswith("Environment")]
+    texts = [f"{contents.name}-{contents.version}", *requirements, *classifiers]
+    return (
+        any(map(SIGN.search, texts))
+        or any(name in FRAMEWORKS for name in requirements)
+        or any(SIGN.search(info.filename) or not _is_object(info) for info in binary)
+        or any(info.file_size > _LARGE_OBJECT and not _is_copy(info) for info in binary)
+        or bool(kernels)
+    )
+
+
+def _mention_hip(
+    wheel: WheelReader, kernels: Sequence[zipfile.ZipInfo], most: int, most_bytes: int
+) -> tuple[bool, list[str]]:
+    """Return whether any CUDA source mentions HIP, and what was not read of the sources."""
+    for number, info in enumerate(kernels):
+        most_bytes -= info.file_size
+        if number >= most or most_bytes < 0:
+            left = len(kernels) - number
+            return False, [_not_read(f"{left} of its {len(kernels)} CUDA sources", left)]
+        try:
+            if FOR_HIP.search(wheel.read(info)):
+                return True, []
+        except DamagedError as error:
+            return False, [f"{info.filename} {error}"]
+    return False, []
+
+
+def _joined(parts: Iterable[tuple[zipfile.ZipInfo, int]]) -> list[tuple[int, int]]:
+    """Return start and end of members in the file; near ones become one part."""
+    joined: list[tuple[int, int]] = []
+    spans = ((info.header_offset, min(size, info.compress_size)) for info, size in parts)
+    for start, size in sorted(spans):
+        end = start + size + _HEADER
+        if joined and start - joined[-1][1] < _NEAR:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((start, end))
+    return joined
+
+
+def _not_read(what: str, count: int) -> str:
+    return f"{what} {'was' if count == 1 else 'were'} not read"
+
+
+def _named(names: Sequence[str]) -> str:
+    return join_words(names, most=MOST_NAMED, joiner="and")
+
+
+def _judge(read: _Read) -> Content | None:
+    judge = _Judge(read)
+    is_pure = not judge.paths and not read.contents.code
+    if is_pure and not read.kernels and not read.unread and not is_for_cuda(read.contents.name):
+        return None
+    return judge.content()
+
+
+class _Judge:
+    """Apply the rules of this module to what was read of a wheel."""
+
+    def __init__(self, read: _Read) -> None:
+        self._read = read
+        self._contents = read.contents
+        self.paths = [
+            info.filename for info in read.contents.members if _is_object(info) and not info.is_dir()
+        ]
+        objects = read.contents.objects
+        by_name = {PurePosixPath(path).name: path for path in self.paths}
+        by_name |= {item.soname: item.path for item in objects if item.soname}
+        self._users: dict[str, list[str]] = {}
+        self._outside: dict[str, list[str]] = {}
+        """By object, the needed libraries that the wheel does not have."""
+        for item in objects:
+            for name in item.needed:
+                if name in by_name:
+                    self._users.setdefault(by_name[name], []).append(item.path)
+                else:
+                    self._outside.setdefault(item.path, []).append(name)
+        self._own = [path for path in self.paths if not _COPIES.search(path)] or self.paths
+        self._cuda = self._needing(CUDA_LIBRARIES)
+        self._rocm = self._needing(ROCM_LIBRARIES)
+
+    def _needing(self, patterns: Sequence[str]) -> dict[str, str]:
+        """Return the objects that need a library, also through others, each with the object that does so."""
+        found = {
+            path: f"{path} needs {next(name for name in names if matches_any(name, patterns))}"
+            for path, names in self._outside.items()
+            if any(matches_any(name, patterns) for name in names)
+        }
+        waiting = [*found]
+        for path in waiting:
+            for user in self._users.get(path, ()):
+                if user not in found:
+                    found[user] = found[path]
+                    waiting.append(user)
+        return found
+
+    def content(self) -> Content:
+        """Return the content."""
+        required = self._requires_cuda()
+        if required:
+            return Content(required, cuda="required")
+        gfx, of_code = self._gfx()
+        evidence = [of_code, *list(self._rocm.values())[:1]]
+        optional = self._has_cuda()
+        evidence = [text for text in (*evidence, optional) if text]
+        if not evidence and self._contents.objects:
+            count = len(self._contents.objects)
+            of_those = "its" if count == len(self.paths) else f"the {count} that were read of its"
+            evidence.append(f"none of {of_those} {len(self.paths)} shared objects needs a library for GPUs")
+        return Content(
+            "; ".join(evidence),
+            "; ".join(self._unread(gfx)),
+            "optional" if optional else "none",
+            self._rocm_range(),
+            gfx,
+        )
+
+    def _requires_cuda(self) -> str:
+        """Return why the wheel requires CUDA; empty if it does not."""
+        name = self._contents.name
+        if not self._rocm and not self._contents.code:
+            decisive = self._without_alternative()
+            if decisive:
+                return self._cuda[decisive]
+        if is_for_cuda(name):
+            return next(iter(self._cuda.values()), f"the name {name} is that of a build for CUDA")
+        siblings = [item for item in map(self._cuda_sibling, self._contents.requirements()) if item]
+        has_path_beside = any(item.has_cuda_code for item in self._contents.objects) and not self._cuda
+        are_objects_known = not self.paths or not (self._read.started or self._read.unread)
+        if siblings and not has_path_beside and are_objects_known:
+            return f"it requires {_named(siblings)}, for CUDA"
+        if self._read.kernels and not self._read.mentions_hip and not self._read.unread:
+            listed = _named([PurePosixPath(path).name for path in self._read.kernels])
+            return f"it compiles CUDA sources when it is used ({listed}), and none of them mentions HIP"
+        return ""
+
+    def _without_alternative(self) -> str:
+        """Return an object that needs CUDA, and without which the wheel cannot be used; empty if none."""
+        extensions = [path for path in self._own if _EXTENSION.search(path)]
+        if not extensions:
+            roots = [path for path in self._own if not self._users.get(path)]
+            return roots[0] if roots and self._cuda.keys() >= {*roots} else ""
+        needy = [path for path in extensions if path in self._cuda]
+        has_other = self._read.can_do_without or self._has_variants()
+        return needy[0] if needy and not has_other else ""
+
+    def _has_variants(self) -> bool:
+        """Return whether the wheel has variants of an object for several devices, such as CPU and CUDA."""
+        keys: dict[str, set[str]] = {}
+        for path in self._own:
+            keys.setdefault(_VARIANT.sub("", path), set()).add(path)
+        return any(len(paths) > 1 and not paths <= self._cuda.keys() for paths in keys.values())
+
+    @staticmethod
+    def _cuda_sibling(requirement: Requirement) -> str:
+        """Return the name of a required distribution for CUDA, if Linux needs it."""
+        if not is_for_cuda(requirement.name):
+            return ""
+        applies = requirement.marker is None or requirement.marker.evaluate(_LINUX)
+        return requirement.name if applies else ""
+
+    def _has_cuda(self) -> str:
+        """Return a clause about CUDA that the wheel can use; empty if there is none."""
+        if self._cuda:
+            return f"{next(iter(self._cuda.values()))}, which other parts of the wheel do not need"
+        code = [item.path for item in self._contents.objects if item.has_cuda_code]
+        return f"{code[0]} contains code for NVIDIA GPUs, but needs no library for it" if code else ""
+
+    def _gfx(self) -> tuple[tuple[str, ...], str]:
+        """Return the GPU architectures of all HIP code, and where it is.
+
+        An architecture counts if any object has code for it: the others may be for other GPUs only.
+        """
+        code = {
+            path: objects
+            for path, objects in self._contents.code.items()
+            if objects and not matches_any(PurePosixPath(path).name, ROCM_LIBRARIES)
+        }
+        names = sorted({item.name for objects in code.values() for item in objects})
+        return tuple(names), f"{min(code)} contains code for AMD GPUs" if code else ""
+
+    def _rocm_range(self) -> str:
+        """Return the releases of ROCm that have the needed libraries; several lines are joined.
+
+        An object that was not read may be for another line, as in bitsandbytes, unless one that must be
+        imported needs this line.
+        """
+        are_known = not self._read.unread or not self._has_variants()
+        objects = [
+            path for path in self._outside if are_known and (_EXTENSION.search(path) or not self._read.unread)
+        ]
+        names = chain.from_iterable(self._outside[path] for path in objects)
+        ranges = sorted({ROCM_OF[name] for name in names if name in ROCM_OF})
+        if not ranges:
+            return ""
+        _, _, upper = ranges[-1].partition(",")
+        return ",".join(filter(None, (ranges[0].partition(",")[0], upper)))
+
+    def _unread(self, gfx: Sequence[str]) -> Iterator[str]:
+        yield from self._read.unread
+        started = [path for path in self._read.started if path in self._rocm]
+        if started:
+            named = _named(sorted(PurePosixPath(path).name for path in started))
+            yield f"the GPU code of {named} was not read"
+        packs = sum(info.filename.endswith(".kpack") for info in self._contents.members)
+        if packs and not gfx:
+            yield "its GPU code is in .kpack files, which are not read"
+        if self._read.mentions_hip:
+            count = len(self._read.kernels)
+            yield f"its {count} CUDA sources mention HIP, but it is not known whether they compile for it"

@@ -1,0 +1,145 @@
+"""Read a file of an index before it is chosen: a wheel in part, a small sdist as a whole; no code is run.
+
+An sdist may compile its code for CUDA or leave it out, and torch translates CUDA sources to HIP. So it
+*requires CUDA* only if it has nothing to compile, and its setup.py gets the program from NVIDIA's index.
+It is *not judged* if it has sources for GPUs, or if its build scripts name any.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+from builders.gpu.content import FOR_HIP, KERNELS, MOST_NAMED, NOT_OWN, read_start
+from builders.gpu.signs import SIGN
+from builders.index_client.metadata import downloaded, matching_files
+from builders.network.remote_wheel import RemoteWheel, request_failed
+from builders.network.transport import RequestError, TooLargeReplyError
+from builders.wheels.wheel import DamagedError
+from resolver.content import Content
+from resolver.errors import EnvironmentLacksError, SourceError
+from resolver.versions import join_words
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from builders.network.transport import Transport
+    from resolver.indexes import File
+
+_COMPILED = (".c", ".cc", ".cpp", ".cxx", ".f", ".f90", ".pyx", ".rs", ".so", *KERNELS)
+_SCRIPTS = {"setup.py", "pyproject.toml", "CMakeLists.txt", "meson.build", "Cargo.toml"}
+_NVIDIA_INDEX = re.compile(r"pypi\.(?:ngc\.)?nvidia\.com")
+
+
+_LARGEST_SOURCE = 20_000_000  # bytes of an sdist, which is read as a whole
+
+
+def read(file: File, local: Path | None, transport: Transport) -> Content | None:
+    """Read a wheel as far as the limits of `builders.gpu.content` allow, or a small sdist.
+
+    `local` is the file itself if it is on this machine.
+    """
+    if not file.name.endswith(".whl"):
+        return _source(file, local, transport)
+
+    where = f"{file.name} on {file.index}" if file.index else file.name
+    try:
+        if local is not None:
+            with local.open("rb") as content:
+                return read_start(file.name, content)
+        remote = RemoteWheel(transport, file.url)
+        return read_start(file.name, cast("BinaryIO", io.BufferedReader(remote)), remote.expect)
+    except DamagedError as error:
+        hint = "Exclude this version, or report the problem to the owners of the index."
+        raise SourceError(f"{where} is not a valid wheel: {error}.", hint=hint) from None
+    except io.UnsupportedOperation:
+        return Content("", "the wheel, which its server sends only as a whole")
+    except FileNotFoundError as error:
+        raise SourceError(f"{where} cannot be read: {error}.", hint="Check the index.") from None
+    except OSError as error:
+        msg = f"{where} cannot be read: {error}."
+        raise EnvironmentLacksError(msg, hint="Check the free space and the permissions.") from None
+
+
+def _source(file: File, local: Path | None, transport: Transport) -> Content | None:
+    """Read an sdist; a commit and a large sdist are not read."""
+    unread = Content("", "there is no wheel, and the source was not read")
+    if not file.name.endswith((".tar.gz", ".zip")) or file.size > _LARGEST_SOURCE:
+        return unread
+    where = f"{file.name} on {file.index}" if file.index else file.name
+    try:
+        if local is not None:
+            with local.open("rb") as content:
+                return read_source(file.name, content)
+        with downloaded(file, transport, _LARGEST_SOURCE) as content:
+            return read_source(file.name, content)
+    except TooLargeReplyError:
+        return unread
+    except DamagedError as error:
+        hint = "Exclude this version, or report the problem to the owners of the index."
+        raise SourceError(f"{where} cannot be read: {error}.", hint=hint) from None
+    except RequestError as error:
+        raise request_failed(file.url, error) from None
+    except OSError as error:
+        msg = f"{where} cannot be read: {error}."
+        raise EnvironmentLacksError(msg, hint="Check the free space and the permissions.") from None
+
+
+def read_source(filename: str, content: BinaryIO) -> Content | None:
+    """Return what an sdist contains; None if it has nothing to compile, and nothing names a GPU.
+
+    Raises
+    ------
+    DamagedError
+        The file is not an archive.
+    """
+    compiled: list[str] = []
+
+    def is_wanted(path: PurePosixPath) -> bool:
+        own = _below_top(path)
+        if NOT_OWN.search(own):
+            return False
+        if own.endswith(_COMPILED):
+            compiled.append(own)
+        return own.endswith(KERNELS) or own in _SCRIPTS
+
+    scripts: dict[str, str] = {}
+    mentions_hip = False
+    for path, text in matching_files(filename, content, is_wanted):
+        mentions_hip = mentions_hip or FOR_HIP.search(text) is not None
+        if path.name in _SCRIPTS:
+            scripts[path.name] = text.decode("utf-8", "replace")
+    return _judge(filename, compiled, scripts, mentions_hip=mentions_hip)
+
+
+def _judge(
+    filename: str, compiled: list[str], scripts: dict[str, str], *, mentions_hip: bool
+) -> Content | None:
+    found = _NVIDIA_INDEX.search(scripts.get("setup.py", ""))
+    if found and not compiled:
+        return Content(
+            f"its setup.py gets the program from {found[0]}, and it has no sources", cuda="required"
+        )
+    kernels = [PurePosixPath(path).name for path in compiled if path.endswith(KERNELS)]
+    if kernels:
+        hip = "some mention" if mentions_hip else "none mentions"
+        listed = join_words(kernels, most=MOST_NAMED, joiner="and")
+        return Content(
+            "", f"there is no wheel, and its source has code for CUDA or HIP ({listed}); {hip} HIP"
+        )
+    name = filename.rpartition("-")[0]
+    texts = {**{path: path for path in (name, *compiled)}, **scripts}
+    signs = {path: found[0] for path, text in texts.items() if (found := SIGN.search(text))}
+    if signs:
+        path, word = next(iter(signs.items()))
+        where = f"the name of {path}" if path == word or path not in scripts else f"its {path}"
+        return Content("", f"there is no wheel, and {where} has the word {word}")
+    if compiled:
+        return Content(f"its {len(compiled)} sources and its build scripts name nothing of a GPU")
+    return None
+
+
+def _below_top(path: PurePosixPath) -> str:
+    return PurePosixPath(*path.parts[1:]).as_posix()

@@ -1,0 +1,1 @@
+"""Pythons, compilers and cores of this machine; starting and ending programs."""

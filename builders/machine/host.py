@@ -1,0 +1,268 @@
+"""The host's Python versions, compilers, cores and memory, and how to install missing tools."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import shutil
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from builders.machine.process import output_of
+from resolver.errors import EnvironmentLacksError
+from resolver.versions import sort_key
+
+_GIB = 2**30
+_MIB = 2**20
+_LAUNCHERS = {"ccache", "sccache", "distcc"}
+
+_PROBE = (
+    "import importlib.util as u, pathlib, sysconfig;"
+    "print(pathlib.Path(sysconfig.get_path('include'), 'Python.h').exists(),"
+    "u.find_spec('venv') is not None and u.find_spec('ensurepip') is not None)"
+)
+
+# The package of each missing tool, by family of Linux distributions.
+_PACKAGES = {
+    "compiler": {"debian": "g++", "suse": "gcc-c++", "fedora": "gcc-c++", "rhel": "gcc-c++"},
+    "headers": {
+        "debian": "python3-dev",
+        "suse": "python3-devel",
+        "fedora": "python3-devel",
+        "rhel": "python3-devel",
+    },
+    "venv": {
+        "debian": "python3-venv",
+        "suse": "python3-base",
+        "fedora": "python3",
+        "rhel": "python3",
+    },
+}
+_MPI_FIX = "load your site's MPI module, or install an MPI (Debian: `apt-get install libmpich-dev`)"
+_INSTALLERS = {
+    "debian": "apt-get install",
+    "suse": "zypper install",
+    "fedora": "dnf install",
+    "rhel": "dnf install",
+}
+
+
+class MissingTool(NamedTuple):
+    """A missing tool that a build on this host needs."""
+
+    what: str
+    fix: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.fix}"
+
+
+def running_python() -> str:
+    """Return the minor version of the Python that runs this program, such as ``3.11``."""
+    return f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def glibc_version() -> str:
+    """Return the host's glibc version, or an empty string if it has another C library."""
+    name, version = platform.libc_ver()
+    return version if name == "glibc" else ""
+
+
+def driver_version() -> str:
+    """Return the version that the AMD kernel driver reports, or an empty string.
+
+    If the dkms package is installed, this is its version, which contains the driver's release. Otherwise it
+    is the version of the kernel module; the module in mainline kernels has none.
+    """
+    for command in (["dpkg-query", "-W", "-f", "${Version}", "amdgpu-dkms"], ["rpm", "-q", "amdgpu-dkms"]):
+        version = output_of(command).strip()
+        if version:
+            return version
+    return _text(Path("/sys/module/amdgpu/version"))
+
+
+def find_python(version: str) -> Path:
+    """Return an interpreter of a minor version on this host."""
+    if version == running_python():
+        # In a virtual environment: the interpreter that it was created from.
+        return Path(getattr(sys, "_base_executable", sys.executable))
+    path = shutil.which(f"python{version}")
+    if path:
+        return Path(path)
+    msg = f"Building for Python {version} requires python{version}, which is not on PATH."
+    raise EnvironmentLacksError(msg, hint=f"Load or install it, or resolve for --python {running_python()}.")
+
+
+def missing_python(filenames: Iterable[str]) -> str:
+    """Return the Python that wheels need and this machine lacks; empty if one of the wheels is usable."""
+    from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
+    pythons = set()
+    for name in filenames:
+        try:
+            tags = parse_wheel_filename(name)[3]
+        except InvalidWheelFilename:
+            return ""
+        for tag in tags:
+            match = re.fullmatch(r"cp(\d)(\d+)", tag.interpreter)
+            if not match or tag.abi in {"abi3", "none"}:
+                return ""
+            pythons.add(f"{match[1]}.{match[2]}")
+    usable = (python == running_python() or shutil.which(f"python{python}") for python in pythons)
+    return "" if not pythons or any(usable) else min(pythons, key=sort_key)
+
+
+def compiler() -> Path | None:
+    """Return the C++ compiler: ``$CXX`` if it is set, else ``g++`` or ``c++`` on PATH."""
+    cxx = os.environ.get("CXX", "").strip()
+    if cxx:
+        words = [word for word in cxx.split() if Path(word).name not in _LAUNCHERS]
+        path = shutil.which(words[0]) if words else None
+    else:
+        path = shutil.which("g++") or shutil.which("c++")
+    return Path(path) if path else None
+
+
+def compiler_identity() -> str:
+    """Return the first line of the compiler's ``--version``."""
+    path = compiler()
+    return output_of([str(path), "--version"]).partition("\n")[0] if path else ""
+
+
+def mpi_identity() -> str:
+    """Return the path and the compile command of ``mpicc``, or an empty string if it is not on PATH."""
+    path = shutil.which("mpicc")
+    return f"{Path(path).resolve()}: {output_of([path, '-show']).strip()}" if path else ""
+
+
+def missing_tools(python: Path, *, compile_cxx: bool = True, mpi: bool = False) -> list[MissingTool]:
+    """Return the missing tools that a build with this interpreter needs on the host."""
+    missing = []
+    answers = output_of([str(python), "-c", _PROBE]).split()[-2:]
+    headers, venv = answers[:1] == ["True"], answers[1:] == ["True"]
+    if compile_cxx and compiler() is None:
+        which = f" ($CXX is {os.environ['CXX']!r})" if os.environ.get("CXX") else " (g++)"
+        missing.append(MissingTool(f"no C++ compiler{which} is on PATH", fix_for("compiler")))
+    if compile_cxx and not headers:
+        what = f"the headers (Python.h) of {python} are not installed"
+        missing.append(MissingTool(what, fix_for("headers", python)))
+    if not venv:
+        missing.append(MissingTool(f"{python} has no venv module with pip", fix_for("venv", python)))
+    if mpi and not shutil.which("mpicc"):
+        missing.append(MissingTool("no MPI compiler (mpicc) is on PATH", _MPI_FIX))
+    return missing
+
+
+def require_for_build(python: Path, *, mpi: bool = False) -> None:
+    """Check that the host has the tools that a build needs."""
+    missing = missing_tools(python, mpi=mpi)
+    if missing:
+        listed = "".join(f"\n  - {tool}" for tool in missing)
+        msg = f"Tools that the build needs are missing on this host. The build was not started.{listed}"
+        raise EnvironmentLacksError(msg)
+
+
+def fix_for(tool: str, python: Path | None = None) -> str:
+    """Return the way to install a tool: ``compiler``, or ``headers`` or ``venv`` of a Python."""
+    family = _family()
+    if python is not None and not str(python.resolve()).startswith("/usr/bin/"):
+        return f"install it for {python}, which is not the distribution's own Python"
+    if family in _INSTALLERS:
+        return f"{_INSTALLERS[family]} {_PACKAGES[tool][family]}"
+    return f"install your distribution's package of {_PACKAGES[tool]['debian']}"
+
+
+def _family() -> str:
+    try:
+        release = platform.freedesktop_os_release()
+    except OSError:
+        return ""
+    names = [release.get("ID", ""), *release.get("ID_LIKE", "").split()]
+    names = ["suse" if name.startswith(("sles", "opensuse")) else name for name in names]
+    return next((name for name in names if name in _INSTALLERS), "debian" if "ubuntu" in names else "")
+
+
+def cores() -> int:
+    """Return the number of cores that this process may use.
+
+    It is the minimum of the process's CPU affinity, the quotas of its control groups, and the allocation of
+    its Slurm job, which not every cluster enforces.
+    """
+    limits = [len(os.sched_getaffinity(0))]
+    for path in _cgroup_files("cpu", "cpu.max", "cpu.cfs_quota_us"):
+        quota, _, period = _text(path).partition(" ")
+        period = period or _text(path.with_name("cpu.cfs_period_us"))
+        if quota.isdigit() and period.isdigit():
+            limits.append(int(quota) // int(period))
+    if "SLURM_JOB_ID" in os.environ:
+        limits += _numbers("SLURM_CPUS_ON_NODE")
+    return max(1, min(limits))
+
+
+def memory_gib() -> float:
+    """Return the memory that this process may still use, in GiB.
+
+    It is the minimum of the kernel's available memory, the limits of its control groups, and the allocation
+    of its Slurm job.
+    """
+    texts = map(_text, _cgroup_files("memory", "memory.max", "memory.limit_in_bytes"))
+    limits = [_meminfo_available(), *(int(text) for text in texts if text.isdigit())]
+    if "SLURM_JOB_ID" in os.environ:
+        per_core = (number * cores() for number in _numbers("SLURM_MEM_PER_CPU"))
+        limits += [number * _MIB for number in (*_numbers("SLURM_MEM_PER_NODE"), *per_core) if number]
+    return min(limits) / _GIB
+
+
+def _numbers(variable: str) -> list[int]:
+    text = os.environ.get(variable, "")
+    return [int(text)] if text.isdigit() else []
+
+
+def _text(path: Path) -> str:
+    return path.read_text().strip() if path.exists() else ""
+
+
+def _meminfo_available() -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return 4 * _GIB
+
+
+def _cgroup_files(controller: str, file: str, file_of_version_1: str) -> list[Path]:
+    """Return the files with a limit for this process's control groups and their parents (v2 and v1)."""
+    root = Path("/sys/fs/cgroup")
+    own = Path("/proc/self/cgroup")
+    paths = [root / controller / file_of_version_1]
+    for line in own.read_text().splitlines() if own.exists() else []:
+        _, controllers, group = line.split(":", 2)
+        base = root if not controllers else root / controller
+        name = file if not controllers else file_of_version_1
+        if not controllers or controller in controllers.split(","):
+            folder = base / group.lstrip("/")
+            paths += [parent / name for parent in (folder, *folder.parents) if parent.is_relative_to(base)]
+    return paths
+
+
+def compile_jobs(memory_per_job: float, *, jobs: int | None = None, memory: float | None = None) -> int:
+    """Return the number of compile jobs for which there is memory and a core.
+
+    `memory_per_job` is the peak of one job in GiB. `jobs` and `memory` (GiB) are the user's limits; by
+    default the host's.
+    """
+    by_memory = int((memory or memory_gib()) // memory_per_job)
+    return max(1, min(jobs or cores(), by_memory))
+
+
+def cpu_identity() -> str:
+    """Return the machine type and a digest of the CPU's flags, for code compiled for exactly this CPU."""
+    flags = ""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith(("flags", "Features")):
+            flags = " ".join(sorted(line.partition(":")[2].split()))
+            break
+    return f"{platform.machine()}-{hashlib.sha256(flags.encode()).hexdigest()[:12]}"

@@ -1,0 +1,314 @@
+"""Start programs in a clean environment, log their output, report their failures, and end them.
+
+Nothing that `run` starts outlives `matrix`, however `matrix` ends: see `builders.machine.reaper`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from pathlib import Path
+from types import FrameType
+from typing import IO
+
+from builders.machine import reaper
+from builders.storage.modes import make_directories
+from resolver.errors import CommandError, EnvironmentLacksError, TooSlowError
+
+_log = logging.getLogger(__name__)
+
+_PASSED_VARIABLES = (
+    "HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER", "XDG_CACHE_HOME",
+)  # fmt: skip
+"""Variables of the caller that programs get. They must not get PYTHONPATH, CFLAGS and the like."""
+_NETWORK_VARIABLES = (
+    "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
+    "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY",
+)  # fmt: skip
+"""Additional variables for programs that use the network; the URL of a proxy may contain a password."""
+_CREDENTIALS = re.compile(r"(?<=://)[^/\s@'\"]+@")
+
+_PR_SET_PDEATHSIG = 1  # from linux/prctl.h
+_NOT_FOUND = 127  # exit code of a shell for a program that it cannot start
+_SIGNALLED = 128  # a shell adds this to the number of a signal
+_LONGEST_QUERY = 60.0
+"""Seconds after which a program whose output is read is stopped."""
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def clean_environment(extra: Mapping[str, str] | None = None, *, network: bool = False) -> dict[str, str]:
+    """Return the environment of a program: a few of the caller's variables, then `extra`.
+
+    With `network`, the program uses the network, and so needs the proxies and certificates.
+    """
+    names = (*_PASSED_VARIABLES, *(_NETWORK_VARIABLES if network else ()))
+    passed = {name: os.environ[name] for name in names if name in os.environ}
+    passed.setdefault("LANG", "C.UTF-8")
+    return passed | {"PYTHONNOUSERSITE": "1", "PYTHONDONTWRITEBYTECODE": "1"} | dict(extra or {})
+
+
+def run(
+    command: Sequence[str],
+    *,
+    what: str,
+    log: Path,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout: float | None = None,
+) -> None:
+    """Run a program and append its output to a log.
+
+    Parameters
+    ----------
+    command
+        Program and arguments; no shell is involved.
+    what
+        What the program does, as the beginning of a sentence, such as ``"Building deepspeed 0.19.8"``.
+    env
+        The whole environment; by default the caller's.
+    timeout
+        Seconds after which the program is stopped; None sets no limit.
+
+    Raises
+    ------
+    CommandError
+        The program failed or cannot be started; the error names the log and shows its most important lines.
+    TooSlowError
+        The program was stopped after `timeout`.
+    """
+    _log.debug("%s: %s (output: %s)", what, shlex.join(command), log)
+    make_directories(log.parent)
+    with log.open("ab") as sink:
+        sink.write(f"$ {without_passwords(' '.join(command))}\n".encode())
+        sink.flush()
+        start = sink.tell()
+        try:
+            code = _run_reaped(command, sink, sink, cwd=cwd, env=env, timeout=timeout)
+        except OSError as error:
+            lines = [f"{error.filename or command[0]}: {error.strerror}"]
+            raise CommandError(what, code=_NOT_FOUND, log=log, lines=lines) from None
+    if code == 0:
+        return
+    from builders.storage.logs import error_lines
+
+    lines = error_lines(log, start=start)
+    if code is None:
+        raise TooSlowError(what, code=-signal.SIGTERM, log=log, lines=lines)
+    raise CommandError(what, code=code, log=log, lines=lines)
+
+
+def _run_reaped(
+    command: Sequence[str],
+    output: IO[bytes],
+    errors: IO[bytes] | int,
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout: float | None = None,
+) -> int | None:
+    """Run a program, end everything that it started, and return its exit code; None after `timeout`."""
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", reaper.__file__, *command],
+        cwd=cwd,
+        env=env,
+        stdin=subprocess.PIPE,
+        stdout=output,
+        stderr=errors,
+        start_new_session=True,  # an interrupt from the terminal must not reach it
+    )
+    try:
+        return process.wait(timeout)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        assert process.stdin is not None  # noqa: S101  for mypy
+        process.stdin.close()
+        process.wait()
+
+
+def without_passwords(text: str) -> str:
+    """Return a text without the user names and passwords of its URLs.
+
+    Examples
+    --------
+    >>> without_passwords("pip --index-url=https://me:word@host/simple --proxy http://me@host a@b")
+    'pip --index-url=https://host/simple --proxy http://host a@b'
+    """
+    return _CREDENTIALS.sub("", text)
+
+
+def run_in_foreground(
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    alongside: AbstractContextManager[object] | None = None,
+) -> int:
+    """Run a program as the shell would: with the terminal, standard input and signals of this process.
+
+    The program stays in the same process group, so that job control and Ctrl-C work. Signals sent to
+    this process alone are forwarded to the program.
+
+    Parameters
+    ----------
+    env
+        The whole environment.
+    alongside
+        Entered after the program has started and left after it has ended. It may start threads, because
+        this process does not fork after that.
+
+    Returns
+    -------
+    int
+        The exit code, or 128 plus the number of the signal that killed the program, as in a shell.
+
+    Raises
+    ------
+    EnvironmentLacksError
+        The program cannot be started.
+    """
+    _log.debug("run in the foreground: %s", shlex.join(command))
+    try:
+        process = subprocess.Popen(command, env=env, preexec_fn=end_with_parent)  # noqa: PLW1509  no threads yet
+    except OSError as error:
+        msg = f"Cannot start {command[0]}: {error.strerror}."
+        hint = "Install the program, load its module, or give its path."
+        raise EnvironmentLacksError(msg, hint=hint) from None
+    try:
+        with _signals_forwarded_to(process), ExitStack() as stack:
+            with _signals_blocked():
+                stack.enter_context(alongside or nullcontext())
+            code = process.wait()
+    except BaseException:
+        process.terminate()
+        process.wait()
+        raise
+    return _SIGNALLED - code if code < 0 else code
+
+
+@contextmanager
+def _signals_forwarded_to(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    def forward(number: int, _: FrameType | None) -> None:
+        # An interrupt from the terminal has reached the program already.
+        if number != signal.SIGINT or not _has_terminal():
+            process.send_signal(number)
+
+    handlers = [(number, signal.signal(number, forward)) for number in _FORWARDED]
+    try:
+        yield
+    finally:
+        for number, handler in handlers:
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """Block signals in new threads: a signal to a new thread does not wake this thread (signal(7))."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _has_terminal() -> bool:
+    """Return whether the terminal sends its signals to this process group (tcgetpgrp(3))."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)
+
+
+def end_with_parent() -> None:
+    """Make the kernel end this process when its parent dies."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def start_in_background(command: Sequence[str], log: Path) -> None:
+    """Start a program that may outlive this process and gets no interrupts from the terminal.
+
+    Raises
+    ------
+    OSError
+        ``setsid`` is not installed, or no more processes can be started.
+    """
+    with log.open("ab") as sink:
+        detached = ["setsid", "--fork", *command]
+        subprocess.run(detached, check=True, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink)
+
+
+def output_of(command: Sequence[str], *, env: Mapping[str, str] | None = None) -> str:
+    """Return the output of a quick program, or an empty string if it fails.
+
+    Raises
+    ------
+    BlockingIOError
+        No more processes can be started.
+    """
+    return (bytes_of(command, env=env, timeout=_LONGEST_QUERY) or b"").decode(errors="replace")
+
+
+def output_in_container(command: Sequence[str], *, env: Mapping[str, str] | None = None) -> str:
+    """Return the output of a container engine's command, or an empty string if it fails.
+
+    Engines start further processes, such as Apptainer's squashfuse_ll. None of them outlives `matrix`.
+
+    Raises
+    ------
+    BlockingIOError
+        No more processes can be started.
+    """
+    with os.fdopen(os.memfd_create("output"), "w+b") as output:
+        try:
+            code = _run_reaped(command, output, subprocess.DEVNULL, env=env, timeout=_LONGEST_QUERY)
+        except BlockingIOError:
+            raise
+        except OSError:
+            return ""
+        output.seek(0)
+        return "" if code else output.read().decode(errors="replace")
+
+
+def bytes_of(
+    command: Sequence[str], *, env: Mapping[str, str] | None = None, timeout: float | None = None
+) -> bytes | None:
+    """Return the output of a program as bytes, or None if it fails.
+
+    `timeout` is in seconds.
+
+    Raises
+    ------
+    BlockingIOError
+        No more processes can be started.
+    """
+    try:
+        return subprocess.run(command, check=True, capture_output=True, timeout=timeout, env=env).stdout
+    except BlockingIOError:
+        raise
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def log_size(log: Path) -> int:
+    """Return the size of a log in bytes, for `read_since`."""
+    return log.stat().st_size if log.exists() else 0
+
+
+def read_since(log: Path, start: int) -> str:
+    """Return the text added to a log since `log_size` returned `start`."""
+    with log.open("rb") as source:
+        source.seek(start)
+        return source.read().decode(errors="replace")

@@ -1,0 +1,1 @@
+"""HTTP sessions, downloads, git, URLs and the settings of pip for them."""

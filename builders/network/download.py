@@ -1,0 +1,214 @@
+"""Download files into the cache: each once, checked by hash, continued where an earlier attempt stopped.
+
+A download is written to ``downloads/`` in the cache and gets its final name when it is complete and its
+hash matches. So a file with its final name is complete, and needs no lock to be read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from concurrent.futures import CancelledError
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from pathlib import Path
+from threading import Event, Lock
+from typing import IO, TYPE_CHECKING
+
+from builders.constants import MISSING_CODES
+from builders.network.pip_configuration import package_sources
+from builders.network.urls import NETWORK_HINT, local_path, mirrored, without_password
+from builders.storage.cache import cache_root
+from builders.storage.files import exclusive_lock, flush, sha256_of
+from builders.storage.io_errors import explain_cache_errors
+from builders.storage.modes import create_file, make_directories, make_read_only
+from resolver.errors import EnvironmentLacksError, MatrixError, SourceError
+from resolver.reporter import SILENT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from builders.network.transport import Transport
+    from resolver.reporter import Reporter
+
+MIRROR_HINT = "The file may have been removed. Another mirror may still have it."
+_ATTEMPTS = 4
+_CHUNK = 2**18
+_PARTIAL_CONTENT = 206
+
+
+class Downloads:
+    """The state that the downloads of a command share: connections, logins, mirrors, and hosts that are down.
+
+    Parameters
+    ----------
+    mirrors
+        Maps URL prefixes to their replacement.
+    reporter
+        Receives how many bytes were downloaded.
+    """
+
+    def __init__(self, mirrors: Mapping[str, str], reporter: Reporter = SILENT) -> None:
+        self.mirrors = mirrors
+        self.expected = 0
+        """Bytes of all downloads; 0 if unknown."""
+        self._received = 0
+        self._reporter = reporter
+        self._lock = Lock()
+        self.stop = Event()
+        """Set it to interrupt all downloads, so that threads end with the program."""
+
+    def count(self, size: int) -> None:
+        """Report bytes that were received now or in an earlier attempt."""
+        with self._lock:
+            self._received += size
+            self._reporter.progress(done=self._received, total=self.expected, unit="bytes")
+
+    @cached_property
+    def transport(self) -> Transport:
+        """The connections; the logins are those of the configured indexes."""
+        from builders.network.transport import Transport
+
+        sources = package_sources()
+        return Transport([*sources.indexes, *sources.find_links], self.mirrors)
+
+
+def download(url: str, target: Path, sha256: str, downloads: Downloads) -> None:
+    """Download a file into the cache unless it is there.
+
+    Parameters
+    ----------
+    url
+        URL of the file; a ``file`` URL is copied.
+    target
+        Its final path in the cache.
+    sha256
+        Its hash; empty if unknown. Without a hash, a partial download is not continued.
+
+    Raises
+    ------
+    MatrixError
+        The file has another hash. It is kept under a name that ends in ``.mismatch``.
+    SourceError
+        The file does not exist.
+    EnvironmentLacksError
+        The network is missing, or the cache is not writable.
+    """
+    with explain_cache_errors(), _part_of(target) as part:
+        if part is None:
+            return
+        path = Path(part.name)
+        resumed = bool(sha256) and path.stat().st_size > 0
+        if resumed:
+            downloads.count(path.stat().st_size)
+        else:
+            part.truncate(0)
+        _fetch(url, part, downloads)
+        if resumed and sha256_of(path) != sha256:  # the server may have replaced the file in between
+            part.truncate(0)
+            _fetch(url, part, downloads)
+        if sha256:
+            origin = mirrored(url, downloads.mirrors)
+            check_hash(path, sha256, origin=origin, keep_as=target.with_name(f"{target.name}.mismatch"))
+        make_directories(target.parent)
+        flush(path)
+        make_read_only(path)
+        path.replace(target)
+
+
+@contextmanager
+def _part_of(target: Path) -> Iterator[IO[bytes] | None]:
+    """Open the partial download of a file and lock it; yield None if another process completed it."""
+    key = hashlib.sha256(str(target).encode()).hexdigest()[:16]
+    path = cache_root() / "downloads" / f"{key}-{target.name}"[:200]
+    with exclusive_lock(path.with_name(f"{path.name}.lock")):
+        if target.exists():
+            path.unlink(missing_ok=True)
+            yield None
+            return
+        with suppress(FileExistsError):
+            os.close(create_file(path))
+        with path.open("ab") as part:
+            try:
+                yield part
+            except BaseException:
+                if not os.fstat(part.fileno()).st_size:
+                    path.unlink(missing_ok=True)
+                raise
+
+
+def _fetch(url: str, part: IO[bytes], downloads: Downloads) -> None:
+    """Append the missing part of a file; continue after interrupted connections."""
+    from builders.network.transport import RequestError
+
+    address = mirrored(url, downloads.mirrors)
+    shown = without_password(address)
+    path = local_path(address)
+    if path is not None:
+        part.truncate(0)
+        try:
+            with path.open("rb") as source:
+                shutil.copyfileobj(source, part)
+        except FileNotFoundError:
+            msg = f"The index or a mirror points to {path}, which does not exist."
+            raise SourceError(
+                msg, hint="The mirror may be incomplete. Add the file, or configure another mirror."
+            ) from None
+        part.flush()
+        return
+    for attempt in range(1, _ATTEMPTS + 1):
+        before = part.seek(0, os.SEEK_END)
+        try:
+            _append(url, part, downloads)
+        except RequestError as error:
+            part.flush()
+            if error.status in MISSING_CODES:
+                raise SourceError(f"{shown} cannot be downloaded: {error}.", hint=MIRROR_HINT) from None
+            if error.status or attempt == _ATTEMPTS or part.seek(0, os.SEEK_END) == before:
+                msg = f"{shown} cannot be downloaded: {error}."
+                raise EnvironmentLacksError(msg, hint=NETWORK_HINT) from None
+        else:
+            part.flush()
+            return
+
+
+def _append(url: str, part: IO[bytes], downloads: Downloads) -> None:
+    from builders.network.transport import check_status, chunks
+
+    start = part.seek(0, os.SEEK_END)
+    # Some servers declare .tar.gz as an encoding; requests would decompress the file.
+    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
+    with downloads.transport.get(url, headers, stream=True) as response:
+        if start and response.status_code != _PARTIAL_CONTENT:
+            part.truncate(0)
+            if not response.ok:  # such as 416, if the file ends where the partial download ends
+                _append(url, part, downloads)
+                return
+        check_status(response)
+        for chunk in chunks(response):
+            if downloads.stop.is_set():
+                raise CancelledError
+            part.write(chunk)
+            downloads.count(len(chunk))
+
+
+def check_hash(path: Path, sha256: str, *, origin: str, keep_as: Path | None = None) -> None:
+    """Raise `MatrixError` if a file has another hash, and rename the file."""
+    actual = sha256_of(path)
+    if actual == sha256:
+        return
+    kept = keep_as or path.with_name(f"{path.name}.mismatch")
+    try:
+        make_directories(kept.parent)
+        path.replace(kept)
+    except OSError:  # a read-only cache
+        kept = path
+    name = kept.name.removesuffix(".mismatch")
+    msg = (
+        f"{name} from {without_password(origin)} does not have the pinned hash, so it is not used.\n"
+        f"  expected SHA-256 {sha256}\n  actual   SHA-256 {actual}\n  kept as  {kept}"
+    )
+    raise MatrixError(
+        msg, hint="Find out why the file differs, then run the same command again.", id="hash-mismatch"
+    )

@@ -1,0 +1,321 @@
+"""Requests to package indexes: credentials, hosts that are down, and ranges of remote files."""
+
+from __future__ import annotations
+
+import io
+import math
+import threading
+import time
+from importlib import import_module
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+import requests
+import requests.auth
+import urllib3
+
+from builders.network.urls import mirrored, without_password
+from builders.network.web import TIMEOUT, failure_reason, new_session
+from builders.wheels.wheel import DamagedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+_TAIL = 1 << 19  # bytes; contains the directory and the metadata of almost all wheels
+_WINDOW = 1 << 16  # bytes of a later request, and additional bytes before a directory, for the metadata
+_LARGEST_RANGE = 1 << 24  # bytes; the directory of torch has 2 MB
+_LARGEST_WHOLE = 50_000_000  # bytes of a wheel that is downloaded to read its metadata
+_LARGEST_PAGE = 100_000_000  # bytes; that of a project with 10,000 files has 5 MB
+_LONGEST_READ = 300.0  # seconds for a page, metadata, or a part of a file
+_CHUNK = 1 << 18
+
+
+class RequestError(Exception):
+    """A request failed; the message is a clause without a full stop.
+
+    Attributes
+    ----------
+    status
+        Status code of the reply; 0 if there was none.
+    """
+
+    def __init__(self, reason: str, status: int = 0) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class Transport:
+    """Send requests to package indexes; may be used by several threads.
+
+    `indexes` are URLs whose user and password are used for every file on their host.
+    """
+
+    def __init__(self, indexes: Iterable[str], mirrors: Mapping[str, str]) -> None:
+        self._mirrors = mirrors
+        self._session = new_session("resolve")
+        self._session.auth = self._credentials = _Credentials([*indexes, *mirrors.values()])
+        self._down: dict[str, str] = {}
+
+    def get(self, url: str, headers: Mapping[str, str], *, stream: bool = False) -> requests.Response:
+        """Return a reply, whatever its status code.
+
+        Raises
+        ------
+        RequestError
+            There was no reply. If the host cannot be reached, later requests to it fail at once.
+        """
+        url = without_password(mirrored(url, self._mirrors))
+        try:
+            host = urlsplit(url).netloc
+        except ValueError as error:
+            raise RequestError(f"its URL is not valid ({error})") from None
+        if host in self._down:
+            raise RequestError(self._down[host])
+        try:
+            response = self._session.get(url, headers=dict(headers), timeout=TIMEOUT, stream=stream)
+            if response.status_code == requests.codes.unauthorized and self._credentials.ask_keyring(url):
+                response.close()
+                response = self._session.get(url, headers=dict(headers), timeout=TIMEOUT, stream=stream)
+        except requests.RequestException as error:
+            reason = failure_reason(error)
+            if isinstance(error, requests.ConnectionError | requests.Timeout):
+                self._down[host] = reason
+            raise RequestError(reason) from None
+        except ValueError as error:
+            raise RequestError(f"the server redirects to a URL that is not valid ({error})") from None
+        return response
+
+    def page(self, url: str, headers: Mapping[str, str]) -> tuple[requests.Response, bytes]:
+        """Return a reply, whatever its status code, and its decompressed content.
+
+        Raises
+        ------
+        RequestError
+            There was no reply, or it was incomplete or too large.
+        """
+        with self.get(url, headers, stream=True) as response:
+            return response, self._body(response, url, _LARGEST_PAGE, decode=True)
+
+    def small_file(self, url: str, limit: int) -> bytes:
+        """Return a small file.
+
+        Raises
+        ------
+        RequestError
+            The server does not have the file, sends more than `limit` bytes, or is too slow.
+        """
+        with self.get(url, {"Accept-Encoding": "identity"}, stream=True) as response:
+            check_status(response)
+            return self._body(response, url, limit)
+
+    def download(self, url: str, limit: int) -> Iterator[bytes]:
+        """Yield a file in chunks.
+
+        Raises
+        ------
+        RequestError
+            The server does not have the file, or sends more than `limit` bytes.
+        """
+        with self.get(url, {"Accept-Encoding": "identity"}, stream=True) as response:
+            check_status(response)
+            yield from chunks(response, limit)
+
+    def remote_file(self, url: str, tail: int = _TAIL) -> io.BufferedReader | io.BytesIO | None:
+        """Return a remote file that downloads only the parts that are read.
+
+        If the server does not support ranges, the file is downloaded; None if it is too large to download.
+        `tail` is the number of bytes at its end that the first request downloads.
+
+        Raises
+        ------
+        RequestError
+            The server does not have the file.
+        """
+        headers = {"Accept-Encoding": "identity", "Range": f"bytes=-{tail}"}
+        with self.get(url, headers, stream=True) as response:
+            if response.status_code == requests.codes.partial_content:
+                total = response.headers.get("Content-Range", "").rpartition("/")[2]
+                if total.isdigit():
+                    end = self._body(response, url, tail)
+                    return io.BufferedReader(_RemoteFile(self, url, int(total), end), _WINDOW)
+            if response.status_code in {requests.codes.requested_range_not_satisfiable, 501}:
+                return self._whole(url)
+            check_status(response)
+            if int(response.headers.get("Content-Length", "0")) > _LARGEST_WHOLE:
+                return None
+            return io.BytesIO(b"".join(chunks(response, _LARGEST_WHOLE)))
+
+    def _whole(self, url: str) -> io.BytesIO | None:
+        try:
+            return io.BytesIO(b"".join(self.download(url, _LARGEST_WHOLE)))
+        except TooLargeReplyError:
+            return None
+
+    def read_range(self, url: str, start: int, end: int) -> bytes:
+        """Return the bytes from `start` to before `end`."""
+        headers = {"Accept-Encoding": "identity", "Range": f"bytes={start}-{end - 1}"}
+        with self.get(url, headers, stream=True) as response:
+            check_status(response)
+            if response.status_code != requests.codes.partial_content:
+                msg = "the server stopped sending ranges"
+                raise RequestError(msg)
+            data = self._body(response, url, end - start)
+        if len(data) != end - start:
+            msg = "the server sent a different range than requested"
+            raise RequestError(msg)
+        return data
+
+    def _body(self, response: requests.Response, url: str, limit: float, *, decode: bool = False) -> bytes:
+        """Return a body that must arrive soon; if it does not, later requests to its host fail at once."""
+        try:
+            return b"".join(chunks(response, limit, decode=decode, seconds=_LONGEST_READ))
+        except SlowReplyError as error:
+            self._down[urlsplit(mirrored(url, self._mirrors)).netloc] = str(error)
+            raise
+
+
+class TooLargeReplyError(RequestError):
+    """A reply is larger than allowed."""
+
+
+class SlowReplyError(RequestError):
+    """A reply takes longer than allowed."""
+
+
+class _Received(threading.local):
+    bytes = 0
+
+
+received = _Received()
+"""The number of bytes that this thread received in the bodies of replies."""
+
+
+class _RemoteFile(io.RawIOBase):
+    """A remote file whose end is known; other parts are fetched when they are read."""
+
+    def __init__(self, transport: Transport, url: str, size: int, tail: bytes) -> None:
+        self._transport = transport
+        self._url = url
+        self._size = size
+        self._tail = tail
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        if start + offset < 0:
+            msg = "its directory points outside the file"
+            raise DamagedError(msg)
+        self._position = start + offset
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        start, end = self._position, min(self._position + len(buffer), self._size)
+        if start >= end:
+            return 0
+        if end - start > _LARGEST_RANGE:
+            msg = f"its directory would have {end - start} bytes"
+            raise DamagedError(msg)
+        known = self._size - len(self._tail)
+        if start < known <= end:
+            first = max(start - _WINDOW, 0)
+            self._tail = self._transport.read_range(self._url, first, known) + self._tail
+            known = first
+        if start < known:
+            data = self._transport.read_range(self._url, start, end)
+        else:
+            data = self._tail[start - known : end - known]
+        buffer[: len(data)] = data
+        self._position += len(data)
+        return len(data)
+
+
+class _Credentials(requests.auth.AuthBase):
+    """User and password from the URLs of indexes, from netrc, or from keyring if it is installed."""
+
+    def __init__(self, urls: Iterable[str]) -> None:
+        self._known: dict[str, tuple[str, str]] = {}
+        self._users: dict[str, str] = {}
+        self._netrc: dict[str, tuple[str, str] | None] = {}
+        for url in urls:
+            parts = urlsplit(url)
+            host = parts.netloc.rpartition("@")[2]
+            if parts.username and parts.password is not None:
+                self._known.setdefault(host, (unquote(parts.username), unquote(parts.password)))
+            elif parts.username:
+                self._users.setdefault(host, unquote(parts.username))
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        url = request.url or ""
+        host = urlsplit(url).netloc
+        if host not in self._netrc:
+            self._netrc[host] = requests.utils.get_netrc_auth(url)
+        login = self._known.get(host) or self._netrc[host]
+        if login is not None:
+            requests.auth.HTTPBasicAuth(*login)(request)
+        return request
+
+    def ask_keyring(self, url: str) -> bool:
+        """Look for the password of a server that requires a login; return whether keyring has it."""
+        host = urlsplit(url).netloc
+        if host in self._known:
+            return False
+        try:
+            keyring = import_module("keyring")  # not a dependency, as for pip
+        except ImportError:
+            return False
+        user = self._users.get(host)
+        for service in (url, host):
+            login = keyring.get_credential(service, user)
+            if login is not None and login.password is not None:
+                self._known[host] = (login.username or user or "", login.password)
+                return True
+        return False
+
+
+def check_status(response: requests.Response) -> None:
+    """Raise `RequestError` if the server replied with an error."""
+    if not response.ok:
+        reason = f"the server replied {response.status_code} {response.reason or ''}".rstrip()
+        raise RequestError(reason, response.status_code)
+
+
+def chunks(
+    response: requests.Response,
+    limit: float = math.inf,
+    *,
+    decode: bool = False,
+    seconds: float = math.inf,
+) -> Iterator[bytes]:
+    """Yield the body, by default as it was sent: some servers declare .tar.gz as an encoding.
+
+    Raises
+    ------
+    RequestError
+        The connection was interrupted, or the server sends more than `limit` bytes, or takes longer than
+        `seconds`.
+    """
+    size = 0
+    end = time.monotonic() + seconds
+    try:
+        for chunk in response.raw.stream(_CHUNK, decode_content=decode):
+            size += len(chunk)
+            received.bytes += len(chunk)
+            if size > limit:
+                raise TooLargeReplyError(f"the server sent more than {limit} bytes")
+            if time.monotonic() > end:
+                raise SlowReplyError(f"the server took longer than {seconds:g} seconds")
+            yield chunk
+    except urllib3.exceptions.ReadTimeoutError:
+        msg = "the server stopped sending, or is too slow"
+        raise SlowReplyError(msg) from None
+    except (urllib3.exceptions.HTTPError, OSError) as error:
+        raise RequestError(f"the download was interrupted ({type(error).__name__})") from None

@@ -1,0 +1,1 @@
+"""Files, locks, modes, the cache, temporary directories and logs."""

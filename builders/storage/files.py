@@ -1,0 +1,199 @@
+"""Write files so that a crash leaves either the old or the new file, never a partial file."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+import stat
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from builders.constants import DISK_FULL
+from builders.storage.lease import hold
+from builders.storage.modes import create_file, make_directories, make_read_only
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+TEMPORARY_PREFIX = ".tmp-"
+_NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EINVAL}
+
+
+@contextmanager
+def temporary_sibling(target: Path) -> Iterator[Path]:
+    """Yield a new temporary file in the target's directory; remove it at the end if it still exists.
+
+    A killed process leaves a file whose name begins with `TEMPORARY_PREFIX`; all readers of these directories
+    skip such files. Errors about the temporary file name the target, which users know.
+    """
+    make_directories(target.parent)
+    temporary = target.parent / f"{TEMPORARY_PREFIX}{os.urandom(8).hex()}{target.suffix}"
+    try:
+        os.close(create_file(temporary))
+        try:
+            yield temporary
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        if error.filename in {None, temporary, str(temporary)}:
+            error.filename = str(target)
+        raise
+
+
+def flush(path: Path) -> None:
+    """Write a file to disk; errors that were delayed, such as an exceeded quota, appear here."""
+    with path.open("rb") as written:
+        os.fsync(written.fileno())
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Copy the content of a file. If the disk is full, the error names the target, not the source."""
+    try:
+        shutil.copyfile(source, target)
+    except OSError as error:
+        if error.errno in DISK_FULL:
+            error.filename = str(target)
+        raise
+
+
+@contextmanager
+def atomic_path(target: Path) -> Iterator[Path]:
+    """Yield a temporary path that is renamed to the target at the end.
+
+    After an exception the target is unchanged and the temporary file removed.
+    """
+    with temporary_sibling(target.resolve()) as temporary:  # a symbolic link is kept
+        yield temporary
+        flush(temporary)
+        temporary.replace(target.resolve())
+
+
+def link_exclusively(temporary: Path, target: Path) -> bool:
+    """Rename a finished file to its final name; return False if the name exists already.
+
+    A hard link fails if the name exists, even if another machine creates it at the same moment. On file
+    systems without hard links, a lock protects the time between the check for the name and the rename.
+    """
+    try:
+        os.link(temporary, target)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_HARD_LINKS:
+            raise
+        with exclusive_lock(target.with_name(f"{TEMPORARY_PREFIX}{target.name}.lock")):
+            if os.path.lexists(target):
+                return False
+            temporary.replace(target)
+    return True
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Replace a file atomically with a hard link to another file, or with a copy on another file system."""
+    with temporary_sibling(target) as temporary:
+        temporary.unlink()
+        try:
+            os.link(source, temporary)
+        except OSError:
+            copy_file(source, temporary)
+            flush(temporary)
+        temporary.replace(target)
+
+
+def replace_file(target: Path, data: bytes) -> None:
+    """Write a file atomically. A link of that name is replaced, not followed."""
+    with temporary_sibling(target) as temporary:
+        temporary.write_bytes(data)
+        flush(temporary)
+        temporary.replace(target)
+
+
+def write_atomic(target: Path, text: str | bytes) -> None:
+    """Write a file atomically, text as UTF-8. Write directly to a device or pipe (``/dev/stdout``)."""
+    data = text.encode() if isinstance(text, str) else text
+    if target.exists() and not target.is_file():
+        target.write_bytes(data)
+        return
+    replace_file(target.resolve(), data)  # a symbolic link is kept
+
+
+@contextmanager
+def exclusive_lock(path: Path, *, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
+    """Hold a lock against all processes, including those on other machines that share the directory.
+
+    The lock is released when the process ends, even by ``kill -9``. If the machine breaks down, others can
+    take the lock after `builders.storage.lease.EXPIRY` seconds. `on_wait` is called before waiting if another
+    process holds the lock; `builders.storage.lease.holder_of` returns the holder.
+    """
+    with hold(path, on_wait):
+        yield
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal."""
+    with path.open("rb") as source:
+        return hashlib.file_digest(source, "sha256").hexdigest()
+
+
+class NotRegularError(OSError):
+    """A path is a link, a pipe, a device, a socket or a directory, not a file."""
+
+    def __init__(self, path: str | Path) -> None:
+        super().__init__(errno.EINVAL, "Not a regular file", str(path))
+
+
+def open_regular(path: str | Path, *, directory: int | None = None) -> int:
+    """Open a file that strangers can replace, without following links or waiting for pipes.
+
+    `directory` is the descriptor of the directory that a relative path is in.
+
+    Raises
+    ------
+    NotRegularError
+        The path is not a regular file.
+    OSError
+        The file does not exist, or cannot be read.
+    """
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+    except OSError as error:
+        if error.errno in {errno.ELOOP, errno.ENXIO}:
+            raise NotRegularError(path) from None
+        raise
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise NotRegularError(path)
+    return file
+
+
+def make_readable(path: Path) -> None:
+    """Set the mode of another program's file: the mode of a new file, without write permission."""
+    sample = path.with_name(f"{TEMPORARY_PREFIX}{os.urandom(8).hex()}")
+    file = create_file(sample)
+    path.chmod(stat.S_IMODE(os.fstat(file).st_mode))
+    os.close(file)
+    sample.unlink()
+    make_read_only(path)
+
+
+def remove_tree(root: Path) -> None:
+    """Remove a directory, even if directories in it are read-only or belong to another user.
+
+    If it cannot be removed, it is renamed to begin with `TEMPORARY_PREFIX`, which frees its name.
+
+    Raises
+    ------
+    OSError
+        The directory can be neither removed nor renamed.
+    """
+    if not os.path.lexists(root):
+        return
+    try:
+        for directory, _, _ in os.walk(root):
+            os.chmod(directory, stat.S_IRWXU)  # noqa: PTH101  many thousand files
+        shutil.rmtree(root)
+    except PermissionError:
+        root.rename(root.with_name(f"{TEMPORARY_PREFIX}{os.urandom(8).hex()}"))

@@ -1,0 +1,446 @@
+"""Label a built wheel: write its version, tags, requirements and SBOMs into its name and metadata.
+
+An extension is compiled against one torch: another minor release, or the same release for another ROCm, has
+different symbols. So the metadata requires ``torch==2.9.1+rocm6.4`` whatever the source requires, and pip
+rejects any other torch. The pin is metadata only: uv can override it, pip skips it with ``--no-deps``, and
+another `PinStyle` makes it weaker.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from collections import deque
+from email.parser import HeaderParser
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.tags import parse_tag
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from builders.storage.files import atomic_path
+from builders.wheels.wheel import (
+    DamagedError,
+    NewMember,
+    WheelReader,
+    check_written,
+    is_special,
+    is_unsafe,
+    record_rows,
+    recorded_hash,
+    write_wheel,
+)
+from resolver.errors import MatrixError
+from resolver.requirements import TRITON_NAMES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+PinStyle = Literal["exact", "release", "none"]
+"""``exact``: the pin includes the local label; ``release``: any build of that release fits (PEP 440:
+``==2.9.1`` also accepts ``2.9.1+rocm6.4``); ``none``: the requirements of the source stay."""
+
+_CUDA_PREFIX = "nvidia-"  # of CUDA's packages, which no wheel for AMD GPUs may require
+_FIRST_WITH_REQUIRES = "1.2"  # the core metadata version that introduced Requires-Dist
+_HASHES = ("sha256", "sha384", "sha512")
+_SIGNATURES = ("RECORD.jws", "RECORD.p7s")
+
+
+class Pin(msgspec.Struct, frozen=True):
+    """A distribution that is required in an exact version."""
+
+    name: str
+    """Normalized (PEP 503)."""
+    version: str
+    """With its local label."""
+    replaces: tuple[str, ...] = ()
+    """Distributions with the same modules: requirements on them become requirements on this distribution."""
+    always: bool = False
+    """Whether to require it even if the source does not: Apex does not require torch."""
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A difference between the requirements of the source and of the wheel."""
+
+    before: str
+    """The requirement in the source; empty if it was added."""
+    after: str
+    """The requirement in the wheel; empty if it was removed."""
+    why: str
+
+
+class PinnedRequirements(msgspec.Struct, frozen=True):
+    """Requirements after pinning."""
+
+    requirements: tuple[str, ...]
+    changes: tuple[Change, ...]
+
+
+class Labels(msgspec.Struct, frozen=True, kw_only=True):
+    """The metadata to write into a wheel."""
+
+    version: str
+    """With its label, such as ``0.19.8+cpu.torch2.13.0``."""
+    platform: str
+    """Platform tag from an audit, such as ``manylinux_2_35_x86_64``; ``any`` for a pure wheel."""
+    build_number: int | None = None
+    """Build tag (PEP 427) that distinguishes a rebuild from the previous wheel."""
+    pins: tuple[Pin, ...] = ()
+    """Distributions to require in the version that the wheel was built against (`runtime_pins`)."""
+    pin_style: PinStyle = "exact"
+    sboms: Mapping[str, bytes] = {}
+    """The content of each document in ``.dist-info/sboms`` (PEP 770), by file name."""
+
+
+class Labelled(msgspec.Struct, frozen=True):
+    """A labelled wheel, and how it differs from its source."""
+
+    path: Path
+    dropped_local: str
+    """Local version label of the source, such as ``git.e37ed12``; empty if it had none."""
+    requirements: tuple[Change, ...]
+    notes: tuple[str, ...]
+    """Other differences, in sentences."""
+
+
+def runtime_pins(
+    torch: str, others: Mapping[str, str] | None = None, *, add_torch: bool = True
+) -> tuple[Pin, ...]:
+    """Return the pins of a wheel that was built against a torch.
+
+    Parameters
+    ----------
+    torch
+        Version, with its local label, of the torch that the wheel was built against; empty if it was built
+        without torch.
+    others
+        Versions, by name, of other distributions that must be the same at run time: those in the recipe's
+        `match_runtime`, and torch's triton (by its name for this torch, such as ``pytorch-triton-rocm``).
+    add_torch
+        Whether to require torch even if the source does not. A requirement of the source becomes exact
+        in any case.
+
+    Examples
+    --------
+    >>> [f"{pin.name} {pin.version}" for pin in runtime_pins("2.9.1+rocm6.4", {"numpy": "2.1.0"})]
+    ['torch 2.9.1+rocm6.4', 'numpy 2.1.0']
+    """
+    pins = [Pin("torch", torch, always=add_torch)] if torch else []
+    for key, version in (others or {}).items():
+        name = canonicalize_name(key)
+        if name != "torch":
+            replaces = tuple(other for other in TRITON_NAMES if other != name) if name in TRITON_NAMES else ()
+            pins.append(Pin(name, version, replaces))
+    return tuple(pins)
+
+
+def pin_requirements(
+    requirements: Sequence[str], pins: Iterable[Pin], pin_style: PinStyle = "exact"
+) -> PinnedRequirements:
+    """Pin the requirements of a wheel, and drop those on CUDA distributions.
+
+    Extras and markers stay, also in pins. A requirement that `packaging` cannot parse stays unchanged.
+    """
+    pins = () if pin_style == "none" else tuple(pins)
+    by_name = {name: pin for pin in reversed(pins) for name in (pin.name, *pin.replaces)}
+    written: list[str] = []
+    changes: list[Change] = []
+    unconditional: set[str] = set()
+    for text in requirements:
+        after, why = _pin(text, by_name, pin_style)
+        if why:
+            changes.append(Change(text, after, why))
+        if after and not (why and after in written):
+            written.append(after)
+        requirement = _parse(after)
+        if requirement is not None and requirement.marker is None:
+            unconditional.add(canonicalize_name(requirement.name))
+    why = "built against it, although the source does not declare it"
+    for pin in pins:
+        if pin.always and pin.name not in unconditional:
+            written.append(f"{pin.name}=={_pinned_version(pin, pin_style)}")
+            changes.append(Change("", written[-1], why))
+    return PinnedRequirements(tuple(written), tuple(changes))
+
+
+def _pin(text: str, pins: Mapping[str, Pin], pin_style: PinStyle) -> tuple[str, str]:
+    """Return the requirement after pinning, and the reason; no reason if it is unchanged."""
+    requirement = _parse(text)
+    if requirement is None:
+        return text, ""
+    name = canonicalize_name(requirement.name)
+    if name.startswith(_CUDA_PREFIX):
+        return "", "for NVIDIA GPUs"
+    pin = pins.get(name)
+    if pin is None:
+        return text, ""
+    version = _pinned_version(pin, pin_style)
+    pinned = Requirement(requirement.name if name == pin.name else pin.name)
+    pinned.extras, pinned.marker = requirement.extras, requirement.marker
+    pinned.specifier = SpecifierSet(f"=={version}")
+    if str(pinned) == str(requirement):
+        return text, ""
+    if name != pin.name:
+        why = f"{pin.name} has the same modules and belongs to this torch"
+    elif requirement.url or not requirement.specifier.contains(version, prereleases=True):
+        why = "built against it, although the source requires another version"
+    else:
+        why = "built against it"
+    return str(pinned), why
+
+
+def _pinned_version(pin: Pin, pin_style: PinStyle) -> str:
+    version = Version(pin.version)
+    return version.public if pin_style == "release" else str(version)
+
+
+def _parse(text: str) -> Requirement | None:
+    try:
+        return Requirement(text)
+    except InvalidRequirement:
+        return None
+
+
+def label_wheel(raw: Path, labels: Labels, directory: Path) -> Labelled:
+    """Write a copy of a wheel with other labels.
+
+    Members are copied as the build backend compressed them. Apart from that, the bytes of the copy depend
+    only on the content and the labels, not on when, where, or in which order the backend packed the wheel. If
+    the wheel is damaged or contradicts its metadata, no file is left in the directory.
+    """
+    try:
+        with WheelReader(raw) as wheel:
+            return _Relabelling(wheel, raw.name, labels).write(directory)
+    except DamagedError as error:
+        msg = f"{raw.name} is not a valid wheel: {error}."
+        raise MatrixError(msg, hint=f"Build it again. The file is {raw}.", id="bad-wheel") from None
+
+
+class _Relabelling:
+    """Relabel one wheel."""
+
+    def __init__(self, wheel: WheelReader, file: str, labels: Labels) -> None:
+        self._wheel, self._labels = wheel, labels
+        self._members = _regular_members(wheel)
+        self._source = _only_dist_info(wheel, self._members)
+        self._recorded = self._read_record()
+        try:
+            self._version = Version(labels.version)
+        except InvalidVersion:
+            msg = f"{labels.version!r} is not a valid version (PEP 440)."
+            raise MatrixError(msg) from None
+        self._stem = f"{wheel.name.replace('-', '_')}-{self._version}"
+        self._info = f"{self._stem}.dist-info"
+        python, abi, _ = file.removesuffix(".whl").split("-")[-3:]
+        # A wheel without compiled code needs no ABI.
+        tag = f"{python}-{'none' if labels.platform == 'any' else abi}-{labels.platform}".lower()
+        number = "" if labels.build_number is None else f"-{labels.build_number}"
+        self._file = f"{self._stem}{number}-{tag}.whl"
+        try:
+            self._tags = sorted(map(str, parse_tag(tag)))
+        except ValueError:
+            msg = f"{labels.platform!r} is not a platform tag (PEP 425)."
+            raise MatrixError(msg) from None
+        self._notes: list[str] = []
+        self._changes: tuple[Change, ...] = ()
+
+    def write(self, directory: Path) -> Labelled:
+        target = directory / self._file
+        members = self._new_members()
+        with atomic_path(target) as temporary:
+            write_wheel(temporary, members, self._info)
+        check_written(target)
+        return Labelled(target, self._wheel.version.local or "", self._changes, tuple(self._notes))
+
+    def _new_members(self) -> dict[str, NewMember]:
+        texts = {
+            f"{self._info}/METADATA": self._metadata(),
+            f"{self._info}/WHEEL": self._wheel_file(),
+            **{f"{self._info}/sboms/{name}": data for name, data in self._labels.sboms.items()},
+        }
+        members = {name: NewMember(len(data), [data]) for name, data in texts.items()}
+        sources: dict[str, str] = {}
+        for name, info in self._members.items():
+            top, slash, rest = name.partition("/")
+            new = self._renamed(top) + slash + rest
+            if top == self._source and rest in _SIGNATURES:
+                self._notes.append(f"The signature {rest} was removed: it is not valid for the new wheel.")
+            elif new in texts or (top == self._source and rest == "RECORD"):
+                if "/sboms/" in new:
+                    self._notes.append(f"{rest} of the source was replaced.")
+            elif new in sources:
+                msg = f"{sources[new]} and {name} would both be renamed to {new}"
+                raise DamagedError(msg)
+            else:
+                sources[new] = name
+                executable = bool(info.external_attr >> 16 & 0o111)
+                algorithm, digest = self._recorded.get(name, ("", ""))
+                is_hashed_again = algorithm == "sha256"
+                deflated = deque[bytes]() if info.compress_type == zipfile.ZIP_DEFLATED else None
+                chunks = (self._chunks if is_hashed_again else self._checked)(info, deflated)
+                recorded = f"{algorithm}={digest}" if is_hashed_again else ""
+                members[new] = NewMember(info.file_size, chunks, executable, recorded, deflated)
+        return members
+
+    def _renamed(self, top: str) -> str:
+        if top == self._source:
+            return self._info
+        own = canonicalize_name(self._source.removesuffix(".dist-info"))
+        if top.endswith(".data") and canonicalize_name(top.removesuffix(".data")) == own:
+            return f"{self._stem}.data"
+        return top
+
+    def _checked(self, info: zipfile.ZipInfo, deflated: deque[bytes] | None = None) -> Iterator[bytes]:
+        """Yield the content of a member; raise an error at the end unless it matches RECORD."""
+        algorithm, expected = self._recorded.get(info.filename, ("sha256", ""))
+        digest = hashlib.new(algorithm)
+        for data in self._chunks(info, deflated):
+            digest.update(data)
+            yield data
+        if expected and recorded_hash(digest.digest(), algorithm) != f"{algorithm}={expected}":
+            msg = f"the {algorithm} of {info.filename} differs from RECORD"
+            raise DamagedError(msg)
+
+    def _chunks(self, info: zipfile.ZipInfo, deflated: deque[bytes] | None) -> Iterator[bytes]:
+        try:
+            yield from self._wheel.chunks(info, deflated)
+        except DamagedError as error:
+            msg = f"{info.filename} {error}"
+            raise DamagedError(msg) from None
+
+    def _read(self, name: str) -> bytes:
+        info = self._members[f"{self._source}/{name}"]
+        if info.file_size > self._wheel.largest(name):
+            msg = f"its {name} has {info.file_size} bytes"
+            raise DamagedError(msg)
+        return b"".join(self._checked(info))
+
+    def _read_record(self) -> dict[str, tuple[str, str]]:
+        """Return the algorithm and hash of each member; PEP 427 requires a strong hash of every file."""
+        self._recorded = {}
+        recorded: dict[str, tuple[str, str]] = {}
+        for row in record_rows(self._read("RECORD")):
+            if len(row) > 1 and row[1]:
+                algorithm, _, digest = row[1].partition("=")
+                recorded[row[0]] = algorithm.lower(), digest.rstrip("=")
+        unhashed = {f"{self._source}/{name}" for name in ("RECORD", *_SIGNATURES)}
+        for name in self._members:
+            algorithm, digest = recorded.get(name, ("", ""))
+            if name in unhashed:
+                recorded.pop(name, None)
+            elif algorithm not in _HASHES or not digest:
+                msg = f"RECORD has no SHA-256 for {name}"
+                raise DamagedError(msg)
+        return recorded
+
+    def _metadata(self) -> bytes:
+        text = self._read("METADATA")
+        headers = _headers(text)
+        name, version = _only("METADATA", headers, "name"), _only("METADATA", headers, "version")
+        if canonicalize_name(name) != self._wheel.name:
+            msg = f"its METADATA is for {name}"
+            raise DamagedError(msg)
+        try:
+            own = Version(version)
+        except InvalidVersion:
+            msg = f"its METADATA has the invalid version {version!r}"
+            raise DamagedError(msg) from None
+        if own != self._wheel.version:
+            msg = f"its METADATA has version {version}"
+            raise DamagedError(msg)
+        if own.public != self._version.public:
+            self._notes.append(f"The source has version {version}; the wheel gets version {self._version}.")
+        old = headers.get("requires-dist", [])
+        pinned = pin_requirements(old, self._labels.pins, self._labels.pin_style)
+        self._changes = pinned.changes
+        changes = {"Version": [str(self._version)], "Requires-Dist": list(pinned.requirements)}
+        format_version = "".join(headers.get("metadata-version", [])[:1])
+        if len(pinned.requirements) > len(old) and format_version < _FIRST_WITH_REQUIRES:
+            changes["Metadata-Version"] = [_FIRST_WITH_REQUIRES]
+        return edit_headers(text, changes)
+
+    def _wheel_file(self) -> bytes:
+        text = self._read("WHEEL")
+        version = _only("WHEEL", _headers(text), "wheel-version")
+        if version.partition(".")[0] != "1":
+            msg = f"its wheel format is {version}; only version 1 is supported"
+            raise DamagedError(msg)
+        number = self._labels.build_number
+        return edit_headers(text, {"Build": [] if number is None else [str(number)], "Tag": self._tags})
+
+
+def _regular_members(wheel: WheelReader) -> dict[str, zipfile.ZipInfo]:
+    """Return the files of a wheel; reject those that would be unpacked elsewhere or over another file."""
+    members: dict[str, zipfile.ZipInfo] = {}
+    for info in wheel.members:
+        name, why = info.filename, ""
+        if is_unsafe(name):
+            why = "would be unpacked outside the environment"
+        elif is_special(info):
+            why = "is a link or a device, which wheels must not contain"
+        elif name in members:
+            why = "is in the wheel twice"
+        if why:
+            msg = f"{name} {why}"
+            raise DamagedError(msg)
+        if not info.is_dir():
+            members[name] = info
+    return members
+
+
+def _only_dist_info(wheel: WheelReader, members: Mapping[str, zipfile.ZipInfo]) -> str:
+    if len(wheel.dist_infos) != 1:
+        msg = f"it has {len(wheel.dist_infos)} metadata directories instead of one"
+        raise DamagedError(msg)
+    (directory,) = wheel.dist_infos
+    if not canonicalize_name(directory).startswith(f"{wheel.name}-"):
+        msg = f"its metadata directory {directory} is for another distribution"
+        raise DamagedError(msg)
+    for name in ("METADATA", "WHEEL", "RECORD"):
+        if f"{directory}/{name}" not in members:
+            msg = f"it has no {name}"
+            raise DamagedError(msg)
+    return directory
+
+
+def _headers(text: bytes) -> dict[str, list[str]]:
+    """Return the headers of METADATA or WHEEL, with names in lower case and folded lines joined."""
+    headers: dict[str, list[str]] = {}
+    for name, value in HeaderParser().parsestr(text.decode("latin-1")).items():
+        joined = " ".join(line.strip() for line in value.splitlines())
+        headers.setdefault(name.lower(), []).append(
+            joined.encode("latin-1").decode("utf-8", "surrogateescape").strip()
+        )
+    return headers
+
+
+def _only(file: str, headers: Mapping[str, list[str]], name: str) -> str:
+    values = headers.get(name, [])
+    if len(values) != 1 or not values[0]:
+        msg = f"its {file} has {len(values) or 'no'} {name.title()} field{'' if len(values) == 1 else 's'}"
+        raise DamagedError(msg)
+    return values[0]
+
+
+def edit_headers(text: bytes, changes: Mapping[str, Sequence[str]]) -> bytes:
+    """Replace the headers with the given names in METADATA or WHEEL; an empty list removes them.
+
+    New values replace the first old value, or are appended. Other headers and the description do not change:
+    Latin-1 keeps every byte, so nothing is re-encoded.
+    """
+    message = HeaderParser().parsestr(text.decode("latin-1"))
+    pending = {
+        name.lower(): [(name, value.encode("utf-8", "surrogateescape").decode("latin-1")) for value in values]
+        for name, values in changes.items()
+    }
+    changed = set(pending)
+    headers: list[tuple[str, str]] = []
+    for name, value in message.items():
+        headers += pending.pop(name.lower(), []) if name.lower() in changed else [(name, value)]
+    headers += [header for rest in pending.values() for header in rest]
+    lines = "".join(f"{name}: {value}\n" for name, value in headers)
+    return f"{lines}\n{message.get_payload()}".encode("latin-1")

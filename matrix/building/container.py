@@ -1,0 +1,167 @@
+"""The container or environment that `matrix build-container` makes, and what an interrupted command leaves.
+
+Everything except the result is in the directory ``RESULT.files`` next to it. The new container is made there,
+and gets its final name, which replaces an older container, only at the end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from builders.machine.process import run
+from builders.storage.files import remove_tree, write_atomic
+from builders.storage.modes import make_directories
+from matrix.consumers.shared.container_variables import applied, unset_changes
+from resolver.errors import CommandError, EnvironmentLacksError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from builders.index import Index
+    from matrix.consumers import Maker
+    from resolver.model import Resolution
+
+_SCRIPT_LACKS = 3
+"""The exit code with which a script of `matrix env` reports that something is missing."""
+_STATE = "state.json"
+
+
+class State(msgspec.Struct):
+    """What is known about the last container that was made, stored in its directory."""
+
+    inputs: str = ""
+    """Digest of everything that it was made from."""
+    size: int = 0
+    modified: int = 0
+    """With `size`, tells whether the container is the one that was made: nanoseconds since the epoch."""
+    verified: bool = False
+    resolved_from: str = ""
+    """Digest of the inputs of the last resolution that are not in the lock."""
+    schema: int = 1
+
+
+class Container:
+    """The result of the command: a file or a directory."""
+
+    def __init__(self, path: Path, maker: Maker) -> None:
+        self.path = path.absolute()
+        self.maker = maker
+        self.folder = self.path.with_name(f"{self.path.name}.files")
+        self.new = self.folder / self.path.name
+        self.facts = self.folder / "requirements.toml"
+        self.wheelhouse = self.folder / "wheels"
+        self.log = self.folder / "build.log"
+        self.state = self._read_state()
+
+    def check(self) -> None:
+        """Check that the path can be the result."""
+        if self.maker.mark:
+            if self.path.exists() and not (self.path / self.maker.mark).exists():
+                msg = f"{self.path} exists and is not an environment of this kind. It would be replaced."
+                raise UsageError(msg, hint="Name another directory.")
+        elif self.path.is_dir():
+            raise UsageError(f"{self.path} is a directory.", hint="Name a file, such as train.sif.")
+        elif self.path.suffix not in {".sif", ".simg", ".img"}:
+            msg = (
+                f"The first argument is the container to build, but {self.path.name!r} does not end in .sif."
+            )
+            raise UsageError(msg, hint="Example: matrix build-container train.sif apex deepspeed")
+
+    @property
+    def program(self) -> str:
+        """The program on PATH that makes it; empty if there is none."""
+        return next(filter(shutil.which, self.maker.programs), "")
+
+    def is_made_from(self, path: Path, inputs: str) -> bool:
+        """Return whether a path is the container that was last made, and was made from these inputs."""
+        return self.state.inputs == inputs and _stamp(path) == (self.state.size, self.state.modified)
+
+    def make(self, prefix: Sequence[str], inputs: str) -> None:
+        """Make the container at its temporary path, with the output in a log.
+
+        `prefix` has words before the command, such as those of srun.
+        """
+        self._remove_new()
+        self.log.unlink(missing_ok=True)
+        command = [*prefix, *self.maker.command(self.folder, self.new)]
+        env = applied(os.environ, unset_changes(os.environ))
+        try:
+            run(command, what=f"Making {self.path.name} with {self.program}", log=self.log, env=env)
+        except CommandError as error:
+            if error.code == _SCRIPT_LACKS:
+                raise EnvironmentLacksError(error.message) from None
+            raise
+        self.state.inputs, self.state.verified = inputs, False
+        self.state.size, self.state.modified = _stamp(self.new)
+        self.save()
+
+    def publish(self) -> None:
+        """Give the new container its final name, in place of an older one."""
+        if not self.maker.mark:
+            self.new.replace(self.path)
+            return
+        old = self.folder / "old"
+        if old.exists():
+            remove_tree(old)
+        if self.path.exists():
+            self.path.rename(old)
+        self.new.rename(self.path)
+        if old.exists():
+            remove_tree(old)
+
+    def save(self) -> None:
+        """Store the state."""
+        write_atomic(self.folder / _STATE, msgspec.json.encode(self.state))
+
+    def create_folder(self) -> None:
+        """Create the directory of its files."""
+        make_directories(self.folder)
+
+    def _read_state(self) -> State:
+        with suppress(OSError, msgspec.MsgspecError):
+            return msgspec.json.decode((self.folder / _STATE).read_bytes(), type=State)
+        return State()
+
+    def _remove_new(self) -> None:
+        for path in (self.new, *self.folder.glob(f"{self.path.name}.new-*")):
+            if path.is_dir():
+                remove_tree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """Return the size and the modification time of a path; both 0 if it does not exist."""
+    try:
+        status = path.stat()
+    except OSError:
+        return 0, 0
+    return status.st_size, status.st_mtime_ns
+
+
+def inputs_of(
+    consumer: str, lock: Resolution, text: bytes, index: Index, wheels: Mapping[str, Sequence[Path]]
+) -> str:
+    """Return a digest of everything that a container is made from. `text` is the lock as it is stored."""
+    image = lock.image.path if lock.image else ""
+    parts = {
+        "consumer": consumer,
+        "lock": hashlib.sha256(text).hexdigest(),
+        "image": [image, *_stamp(Path(image))],
+        "wheels": {path.name: _digest(index, name, path) for name in wheels for path in wheels[name]},
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _digest(index: Index, project: str, wheel: Path) -> str:
+    """Return the hash of a wheel from the page of its project, so that the wheel need not be read."""
+    entry = index.entries(project).get(wheel.name)
+    return entry.hashes.sha256 if entry else ""

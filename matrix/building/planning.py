@@ -1,0 +1,210 @@
+"""The build tasks of a lock, as the commands plan and execute them."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from builders.building.build_host import find_build_host
+from builders.building.compiler_cache import find_compiler_cache
+from builders.building.inputs import Limits
+from builders.building.plan import plan
+from builders.building.records import changes_since_last_build, explain_changes
+from builders.building.task_state import InputChange, TaskState
+from builders.constants import LOCK_FILE
+from builders.scheduling.estimates import estimates, task_graph
+from builders.scheduling.local import machine
+from builders.scheduling.scheduler import remaining_paths
+from matrix.command_line.context import Context
+from matrix.input.locking import overlays_of
+from matrix.show.json_document import JsonDocument
+from resolver.errors import EnvironmentLacksError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from builders.building.build_host import BuildHost
+    from builders.building.expected_time import Estimate
+    from builders.building.plan import Task
+    from builders.index import Index
+    from resolver.facts.catalog import Catalog
+    from resolver.model import Resolution
+
+SHORT_KEY = 16
+"""Digits of a build key in commands and messages."""
+_SPARE = 900
+"""Seconds added to a time limit, for fetching and for layers that are created once."""
+_UNKNOWN = 7200
+"""Seconds allowed for a build with an unknown time."""
+
+
+class Plan(JsonDocument, kw_only=True):
+    """The JSON output of ``matrix plan``."""
+
+    status: Literal["ok"] = "ok"
+    index: str
+    directory: str
+    """The directory in which to run the commands; its `matrix.toml` has the mirrors."""
+    tasks: tuple[TaskState, ...]
+    """Each task comes after those that it requires."""
+    critical_path: tuple[str, ...]
+    """Keys of the tasks that determine the minimum total time."""
+    critical_path_seconds: float
+
+    @property
+    def missing(self) -> list[TaskState]:
+        """The tasks whose wheels the index does not have."""
+        return [task for task in self.tasks if task.state == "to build"]
+
+
+def contexts_of_locks(context: Context) -> list[Context]:
+    """Return a context for each lock that the options name; without options, for the default lock."""
+    return [context.with_options(lock=path) for path in context.args.locks or [LOCK_FILE]]
+
+
+def limits_of(context: Context) -> Limits:
+    """Return the limits on builds from the options and settings."""
+    args, settings = context.args, context.settings
+    find_compiler_cache(args.compiler_cache)
+    return Limits(
+        args.jobs,
+        args.memory,
+        offline=bool(settings.offline),
+        compiler_cache=args.compiler_cache,
+        mirrors=settings.mirrors,
+        strategy=settings.index_strategy or "first-index",
+    )
+
+
+def tasks_of(
+    lock: Resolution, catalog: Catalog, index: Index, args: argparse.Namespace, names: Sequence[str] = ()
+) -> list[Task]:
+    """Return the tasks of a lock, in install order."""
+    if not lock.built(names):
+        return []
+    build_host = _build_host(lock, names, args)
+    return plan(lock, catalog, index, build_host, names, ops=dict(args.ops), pin_style=args.torch_pin)
+
+
+def build_host_of(lock: Resolution, args: argparse.Namespace, names: Sequence[str] = ()) -> BuildHost:
+    """Return the build host for a lock that the options choose."""
+    return find_build_host(
+        lock, names, kind=args.where, image=args.base_image, python=args.python_from, cpu=args.cpu
+    )
+
+
+def _build_host(lock: Resolution, names: Sequence[str], args: argparse.Namespace) -> BuildHost:
+    try:
+        return build_host_of(lock, args, names)
+    except EnvironmentLacksError as error:
+        listed = "".join(f"\n  - {pick.name} {pick.pinned}" for pick in lock.built(names))
+        target = ", ".join(lock.target.gfx) or "this machine's CPU"
+        image = lock.version_of("base-image")
+        where = f"\nBase image: {image}" if image else ""
+        message = f"{error.message}\nNothing was built for {target}.{where}\nTo build:{listed}"
+        raise EnvironmentLacksError(message, hint=error.hint) from None
+
+
+def why_to_build(task: Task, index: Index) -> str:
+    """Return why the index has no wheel for a task, as part of a sentence."""
+    return _why(*changes_since_last_build(task, index))
+
+
+def _why(last: str, changed: Sequence[InputChange]) -> str:
+    return explain_changes(last, changed) if last else "the index has no wheel for it"
+
+
+def refresh_published(tasks: Iterable[Task], index: Index) -> None:
+    """Refresh the pages of finished wheels: an interrupted run may have left a wheel that is not listed."""
+    for task in tasks:
+        if task.wheel is not None:
+            index.refresh(task.pick.name)
+
+
+def make_plan(tasks_of_locks: Sequence[tuple[Context, Sequence[Task]]], index: Index) -> Plan:
+    """Return the plan for one or several locks, for a machine like this machine, or with the given limits."""
+    tasks: dict[str, Task] = {}
+    contexts: dict[str, Context] = {}
+    for context, planned_tasks in tasks_of_locks:
+        for task in planned_tasks:
+            tasks.setdefault(task.build_key, task)
+            contexts.setdefault(task.build_key, context)
+    limits = limits_of(tasks_of_locks[0][0])
+    expected = estimates(tasks, index, machine(limits))
+    planned = []
+    for key, task in tasks.items():
+        state, estimate, context = state_of(task, index), expected[key], contexts[key]
+        state.inputs, state.network = task.inputs, not limits.offline
+        state.lock, state.command = str(context.lock_path.absolute()), _command(key, context, index)
+        state.cores, state.memory_gib = estimate.cores, round(estimate.memory, 2)
+        state.seconds, state.seconds_from = round(estimate.seconds, 1), estimate.source
+        state.time_limit = round(3 * estimate.seconds) + _SPARE
+        if estimate.source != "record":  # a recipe's time may be the least that is known
+            state.time_limit = max(_UNKNOWN, state.time_limit)
+        planned.append(state)
+    path = _critical_path([task for task in tasks.values() if task.wheel is None], expected)
+    return Plan(
+        index=str(index.root),
+        directory=str(Path.cwd()),
+        tasks=tuple(planned),
+        critical_path=path,
+        critical_path_seconds=round(sum(expected[key].seconds for key in path), 1),
+    )
+
+
+def state_of(task: Task, index: Index) -> TaskState:
+    """Return the state of a task before it is built."""
+    last, changed = ("", ()) if task.wheel else changes_since_last_build(task, index)
+    return TaskState(
+        key=task.build_key,
+        name=task.pick.name,
+        version=task.pick.pinned,
+        state="up to date" if task.wheel else "to build",
+        why="" if task.wheel else _why(last, changed),
+        requires=tuple(required.build_key for required in task.requires),
+        wheel=str(task.wheel) if task.wheel else None,
+        warnings=() if task.wheel else task.warnings,
+        changed=changed,
+    )
+
+
+def _critical_path(tasks: Sequence[Task], expected: Mapping[str, Estimate]) -> tuple[str, ...]:
+    graph = task_graph(tasks)
+    remaining = remaining_paths(graph, expected)
+    path: list[str] = []
+    choices = list(graph)
+    while choices:
+        path.append(max(choices, key=lambda key: remaining[key]))
+        choices = list(graph.successors(path[-1]))
+    return tuple(path)
+
+
+def _command(key: str, context: Context, index: Index) -> tuple[str, ...]:
+    """Return the command that executes a task; all paths are absolute."""
+    lock = str(context.lock_path.absolute())
+    return ("matrix", "build-one", key[:SHORT_KEY], "--lock", lock, *options_of(context, index))
+
+
+def options_of(context: Context, index: Index) -> tuple[str, ...]:
+    """Return the options of the commands that execute the tasks of a lock, without the lock itself."""
+    args = context.args
+    words = ["--index", str(index.root)]
+    for option, value in (
+        ("--in", args.where),
+        ("--cpu", args.cpu),
+        ("--torch-pin", args.torch_pin),
+        ("--compiler-cache", args.compiler_cache),
+    ):
+        if value and value != "exact":
+            words += [option, value]
+    if args.base_image:
+        path = Path(args.base_image)
+        words += ["--base-image", str(path.absolute()) if path.exists() else args.base_image]
+    if args.python_from:
+        words += ["--python-from", str(args.python_from.absolute())]
+    for name, ops in args.ops:
+        words += ["--ops", f"{name}:{','.join(ops)}"]
+    for catalog in context.settings.catalog or overlays_of(context.lock, context.lock_path):
+        words += ["--catalog", str(Path(catalog).absolute())]
+    return (*words, *(["--offline"] if args.offline else []))

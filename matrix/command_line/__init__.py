@@ -1,0 +1,1 @@
+"""What commands share: options, their context, and how they stop."""

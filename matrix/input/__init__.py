@@ -1,0 +1,1 @@
+"""What a user states: settings, requirements, environments and locks."""

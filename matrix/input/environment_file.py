@@ -1,0 +1,227 @@
+"""Read what an environment consists of: from its directory or image, or from a file that describes it."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from importlib.metadata import distributions
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
+from builders.containers.image import find_image
+from builders.containers.inspection import inspect_image
+from matrix.checking.check import read_document
+from matrix.checking.line_rules import conda_name, is_pip_line
+from matrix.checking.package_rules import torch_index
+from matrix.checking.pip_line import url_path
+from matrix.input.pip_list import parse_pip_list
+from matrix.input.pylock_file import is_pylock, read_pylock
+from resolver.answers.repair import Wanted
+from resolver.errors import UsageError
+from resolver.requirements import normalize_name, parse_requirement
+from resolver.textfile import read_text
+from resolver.versions import is_version
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from matrix.checking.document import Entry
+
+_CONDA_PIN = re.compile(r"(?:\S+::)?[\w.-]+\s*={1,2}\s*(\d[^=,|*\s]*)")
+"""Matches a dependency of conda with an exact version, and maybe a build: ``numpy=1.26.4=py311_0``."""
+_COLUMNS = re.compile(r"\s*(\[|Package\s+Version\b)")
+"""Matches the beginning of the output of ``pip list``, as JSON or in columns."""
+
+
+_IMAGES = {".sif", ".sqsh", ".squashfs", ".tar"}
+_INSTALLERS = {"pip", "setuptools", "wheel"}
+"""Distributions that most environments have, whatever they are for."""
+
+
+class Environment(msgspec.Struct):
+    """The content of a file, directory or image."""
+
+    wanted: list[Wanted] = []
+    unread: list[str] = []
+    """Lines that were not used, each with the reason."""
+    index_urls: list[str] = []
+    """The package indexes that it names, other than PyTorch's."""
+    has_rocm_index: bool = False
+    """Whether it names PyTorch's index for ROCm."""
+    platform: dict[str, str] = {}
+    """What else an image has: ROCm, glibc, libstdc++ (as the GCC that has it), operating system, MPI."""
+    installed: bool = False
+    """Whether it is installed, so that labels are not needed to find the right build."""
+    how: str = ""
+    """How an image was read; empty for anything else."""
+
+
+def is_environment(path: Path) -> bool:
+    """Return whether a path is a directory or an image, and not a file that describes an environment."""
+    return path.is_dir() or path.suffix in _IMAGES
+
+
+def read_environment(path: Path) -> Environment:
+    """Read an environment.
+
+    It is a virtual or conda environment, a directory of wheels, an image, a requirements file, a conda
+    environment file, the output of pip, ``uv.lock`` or ``pylock.toml``. Nothing of it is executed, except
+    that an image is listed by a script in an isolated container.
+
+    Raises
+    ------
+    UsageError
+        The path cannot be read, or is no environment.
+    EnvironmentLacksError, MatrixError
+        The image cannot be inspected.
+    """
+    if (path / "pyvenv.cfg").is_file() or (path / "conda-meta").is_dir():
+        found = _read_prefix(path)
+    elif path.is_dir() and any(path.glob("*.whl")):
+        found = Environment([_of_wheel(file.name) for file in sorted(path.glob("*.whl"))])
+    elif is_environment(path):
+        found = _read_image(path)
+    elif is_pylock(path):
+        found = Environment()
+        for package in read_pylock(path).packages:
+            _add_text(found, package.requirement, package.name)
+    else:
+        text = read_text(path, pipes=True)
+        if path.name == "uv.lock":
+            found = _read_uv_lock(text, path)
+        elif _COLUMNS.match(text):
+            found = Environment([Wanted(dist.name, dist.version) for dist in parse_pip_list(text, str(path))])
+        else:
+            found = _read_lines(text, str(path))
+    if not found.wanted:
+        msg = f"{path} has no distribution."
+        hint = "Name an environment, an image, a requirements file, uv.lock, or the output of pip."
+        raise UsageError(msg, hint=hint)
+    return found
+
+
+def _read_prefix(path: Path) -> Environment:
+    """Read a virtual or conda environment. Of what only conda has, what is for CUDA counts."""
+    found = Environment(installed=True)
+    for folder in sorted(path.glob("lib/python3.*/site-packages"))[:1]:
+        found.wanted.append(Wanted("python", folder.parent.name.removeprefix("python")))
+        for dist in distributions(path=[str(folder)]):
+            name = normalize_name(dist.metadata["Name"] or "")
+            if not name or not is_version(dist.version or ""):
+                found.unread.append(f"{dist.metadata['Name'] or 'a distribution'}: its metadata is damaged")
+            elif '"dir_info"' in (dist.read_text("direct_url.json") or ""):
+                found.unread.append(f"{name}: it is installed from a directory")
+            elif name not in _INSTALLERS:
+                found.wanted.append(Wanted(name, dist.version))
+    for file in sorted(path.glob("conda-meta/*-*-*.json")):
+        name, version, _ = file.stem.rsplit("-", 2)
+        if name.startswith(("cuda", "pytorch-cuda", "libcu")):
+            found.wanted.append(Wanted(name, version, conda=True))
+    return found
+
+
+def _read_image(path: Path) -> Environment:
+    """List the distributions of the Python of an image that has torch, else of the one that has most."""
+    facts = inspect_image(find_image(path))
+    python = max(facts.with_torch or facts.pythons, key=lambda each: len(each.holds), default=None)
+    found = Environment(installed=True, how=f"{path} was listed by a script in an isolated container")
+    known = {
+        "rocm": facts.rocm,
+        "glibc": facts.glibc,
+        "libstdc++": facts.libstdcxx,
+        "os": facts.os,
+        "mpi": facts.mpi,
+    }
+    found.platform = {name: version for name, version in known.items() if version}
+    if python is not None:
+        found.wanted.append(Wanted("python", python.version))
+        found.wanted += [Wanted(*each) for each in python.holds.items() if each[0] not in _INSTALLERS]
+    return found
+
+
+def _of_wheel(name: str) -> Wanted:
+    try:
+        project, version, _, _ = parse_wheel_filename(name)
+    except InvalidWheelFilename as error:
+        raise UsageError(f"{error}.") from None
+    return Wanted(project, str(version))
+
+
+def _read_uv_lock(text: str, path: Path) -> Environment:
+    """Read ``uv.lock``; the project itself and what it has in directories are not part of the environment."""
+    try:
+        packages: list[dict[str, Any]] = tomllib.loads(text)["package"]
+        found = Environment()
+        for package in packages:
+            if {"registry"} & package["source"].keys():
+                found.wanted.append(Wanted(normalize_name(package["name"]), package["version"]))
+            elif not {"virtual", "editable"} & package["source"].keys():
+                found.unread.append(f"{package['name']}: it is not from a package index")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        msg = f"{path} is not a lock of uv: {error}."
+        raise UsageError(msg) from None
+    return found
+
+
+def _read_lines(text: str, name: str) -> Environment:
+    document = read_document(text, name)
+    found = Environment()
+    for finding in document.findings:
+        if finding.severity == "error":
+            raise UsageError(f"{name}:{finding.evidence['line']}: {finding.message}", hint=finding.fix)
+    for entry in document.conda:
+        _add_conda(found, entry)
+    for entry in document.entries:
+        _add_line(found, entry)
+    return found
+
+
+def _add_conda(found: Environment, entry: Entry) -> None:
+    name = conda_name(entry.text)
+    pin = _CONDA_PIN.match(entry.text)
+    version = pin[1] if pin else ""
+    if is_pip_line(entry.text) or not name:
+        found.unread.append(f"line {entry.line}, {entry.text}: it is not a conda package")
+    elif name == "python":
+        found.wanted.append(Wanted(name, version))
+    elif name != "pip":
+        found.wanted.append(Wanted(name, version, conda=True))
+
+
+def _add_line(found: Environment, entry: Entry) -> None:
+    line = entry.pip
+    urls = line.values("--index-url", "--extra-index-url")
+    if line.location and line.name:
+        version = ""
+        try:
+            version = _of_wheel(url_path(line.location).rpartition("/")[2]).version
+        except UsageError:
+            found.unread.append(f"line {entry.line}: the source of {line.name}, {line.location}")
+        found.wanted.append(Wanted(line.name, version))
+    elif line.requirement_text and not line.location:
+        _add_text(found, line.requirement_text, f"line {entry.line}")
+    elif urls:
+        found.index_urls += [url for url in urls if not torch_index(url)]
+        found.has_rocm_index = found.has_rocm_index or any(torch_index(url)[:4] == "rocm" for url in urls)
+    else:
+        found.unread.append(f"line {entry.line}: {entry.text}")
+
+
+def _add_text(found: Environment, text: str, place: str) -> None:
+    try:
+        requirement = parse_requirement(text)
+    except UsageError as error:
+        found.unread.append(f"{place}: {error.message.rstrip('.')}")
+        return
+    exact = re.fullmatch(r"={2,3}([^*]+)", str(requirement.specifier or ""))
+    found.wanted.append(
+        Wanted(
+            requirement.name,
+            exact[1] if exact else "",
+            str(requirement.specifier or "") if not exact else "",
+            requirement.extras,
+            requirement.marker,
+        )
+    )

@@ -1,0 +1,470 @@
+"""The requirements that a user states: on the command line, in ``matrix.toml`` and in files.
+
+`matrix.checking` parses the files. It is imported only if there is a file, because the import takes longer
+than most resolutions. If pip would use a line that `matrix` does not, an error or a warning names the line.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, get_args
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec.structs import replace
+
+from resolver.errors import MatrixError, UsageError
+from resolver.model import Requirement, Resolution
+from resolver.requirements import normalize_name, parse_requirement
+from resolver.textfile import read_text
+from resolver.versions import join_words, shorten
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from builders.network.pip_configuration import PackageSources
+    from matrix.checking.document import Document, Entry
+    from matrix.input.settings import Settings
+
+Kind = Literal["requirements", "constraints", "overrides"]
+_MOST_NESTED = 50
+"""Maximum depth of requirements files that include each other."""
+_MOST_LINES = 100_000
+_LONGEST_LINE = 100_000  # characters; pip's parser of options needs minutes for longer ones
+_SPECIAL = re.compile(r"^[-.]|[/@\t]|\s-|\$\{|\.(whl|zip|tgz|tar\.\w+)$")
+"""Finds options, paths, URLs, direct references and variables."""
+_VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
+_IGNORED = {
+    "--pre": "To allow pre-releases of a distribution, name one in its requirement, such as name>=2.0rc1.",
+}
+"""Options that `matrix` ignores, each with a hint on what to do instead."""
+
+
+_OPTIONS = {".txt": "-r", ".in": "-r", ".yml": "--env", ".yaml": "--env", ".toml": "--project"}
+"""The option for a file of requirements, by its suffix."""
+
+
+class FileHashes(msgspec.Struct):
+    """The hashes of the files of a distribution that lines of requirements files allow."""
+
+    where: str
+    """File and line of the first of them."""
+    sha256: set[str] = set()
+
+
+class Inputs(msgspec.Struct, frozen=True, kw_only=True):
+    """The user's requirements from all sources, in the given order."""
+
+    requirements: tuple[Requirement, ...] = ()
+    constraints: tuple[Requirement, ...] = ()
+    overrides: tuple[Requirement, ...] = ()
+    index_url: str | None = None
+    """The package index; None means the index in pip's configuration."""
+    extra_index_urls: tuple[str, ...] = ()
+    find_links: tuple[str, ...] = ()
+    """URLs of directories and of pages with links."""
+    no_index: bool = False
+    """Whether a file disables package indexes (``--no-index``)."""
+    bound: dict[str, str] = {}
+    """By distribution, the index that a lock (``pylock.toml``) names for it."""
+    hashes: dict[str, FileHashes] = {}
+    """By distribution, the files that requirements files allow (``--hash``)."""
+    warnings: tuple[str, ...] = ()
+    """Warnings about content of the files that `matrix` does not use."""
+
+    def package_sources(self) -> PackageSources:
+        """Return the indexes and find-links locations to use: those of the inputs, else those of pip."""
+        from builders.network.pip_configuration import PackageSources, package_sources
+
+        sources = package_sources(self.index_url or "", self.extra_index_urls)
+        indexes = () if self.no_index else sources.indexes
+        return PackageSources(indexes, tuple(dict.fromkeys([*self.find_links, *sources.find_links])))
+
+    def own_indexes(self) -> tuple[str, ...]:
+        """Return the indexes other than PyPI in order of preference, without logins."""
+        from builders.network.pip_configuration import public_index
+        from builders.network.urls import without_password
+
+        urls = (without_password(url).rstrip("/") for url in self.package_sources().by_preference)
+        return tuple(url for url in urls if url != public_index().rstrip("/"))
+
+
+def with_stated_hashes(resolution: Resolution, hashes: Mapping[str, FileHashes]) -> Resolution:
+    """Return a resolution with only those files of its distributions that requirements files allow."""
+    picks = []
+    for pick in resolution.picks:
+        stated = hashes.get(pick.name)
+        if stated is not None and pick.origin != "preinstalled":
+            sources = {pin.sha256 for pin in (pick.sdist, pick.wheel) if pin}
+            files = tuple(file for file in pick.files if file.sha256 in stated.sha256)
+            if not files and not sources & stated.sha256:
+                found = ", ".join(f"{file.name} {file.sha256 or 'without hash'}" for file in pick.files[:3])
+                msg = (
+                    f"{stated.where}: no file of {pick.name} {pick.version} that fits the target has one of "
+                    f"the stated hashes. Found: {found or 'no files'}."
+                )
+                raise MatrixError(
+                    msg, hint="Correct the version or the hashes in the file.", id="hash-mismatch"
+                )
+            pick = replace(pick, files=files or pick.files)  # noqa: PLW2901
+        picks.append(pick)
+    return replace(resolution, picks=tuple(picks))
+
+
+def read_inputs(settings: Settings) -> Inputs:
+    """Read every source of requirements that the settings name."""
+    if (settings.extras or settings.groups) and not settings.project:
+        msg = f"{'--extra' if settings.extras else '--group'} needs a project."
+        raise UsageError(msg, hint="Name its pyproject.toml with --project.")
+    reader = _Reader()
+    index_url = _index_url(settings.index_url, _Source()) if settings.index_url else None
+    extra_index_urls = [_index_url(url, _Source()) for url in settings.extra_index_url]
+    reader.add("requirements", settings.requirements, settings.requirement_files)
+    if settings.env:
+        reader.add_environment(Path(settings.env))
+    if settings.project:
+        reader.add_project(Path(settings.project), settings.extras, settings.groups)
+    reader.add("constraints", settings.constraints, settings.constraint_files)
+    reader.add("overrides", settings.overrides, settings.override_files)
+    if settings.has_requirements and not reader.requirements["requirements"]:
+        files = [file for file in (*settings.requirement_files, settings.env, settings.project) if file]
+        msg = f"There are no requirements in {join_words(files or ['matrix.toml'], joiner='and')}."
+        raise UsageError(
+            msg, hint="Add a requirement. Without any file or name, matrix resolves its default set."
+        )
+    unique = {kind: tuple(dict.fromkeys(rows)) for kind, rows in reader.requirements.items()}
+    return Inputs(
+        requirements=unique["requirements"],
+        constraints=unique["constraints"],
+        overrides=unique["overrides"],
+        index_url=index_url or reader.index_url,
+        extra_index_urls=tuple(dict.fromkeys([*extra_index_urls, *reader.extra_index_urls])),
+        find_links=tuple(dict.fromkeys(reader.find_links)),
+        no_index=reader.no_index,
+        bound=reader.bound,
+        hashes=reader.hashes,
+        warnings=tuple(reader.warnings),
+    )
+
+
+class _Source(msgspec.Struct, frozen=True):
+    """The location of a requirement."""
+
+    file: str = ""
+    """Empty for the command line and ``matrix.toml``."""
+    line: int = 0
+    key: str = ""
+    directory: str = ""
+    """The directory that paths of projects and wheels are relative to: for pip the working directory, for
+    conda the directory of its file."""
+    chain: tuple[str, ...] = ()
+    """The real paths of the files that include each other, up to this file."""
+
+    def error(self, message: str, *, hint: str = "") -> UsageError:
+        """Return an error that begins with the location."""
+        return UsageError(self.text(message), hint=hint)
+
+    def text(self, message: str) -> str:
+        """Return a message that begins with the location."""
+        place = [self.file, *([str(self.line)] if self.line else []), *([f" {self.key}"] if self.key else [])]
+        return f"{':'.join(place)}: {message}" if self.file else message
+
+
+class _Reader:
+    """Collect requirements and index options from all sources."""
+
+    def __init__(self) -> None:
+        self.requirements: dict[Kind, list[Requirement]] = {kind: [] for kind in get_args(Kind)}
+        self.index_url: str | None = None
+        self.extra_index_urls: list[str] = []
+        self.find_links: list[str] = []
+        self.no_index = False
+        self.bound: dict[str, str] = {}
+        self.hashes: dict[str, FileHashes] = {}
+        self.warnings: list[str] = []
+        self._done: set[tuple[str, Kind]] = set()
+
+    def add(self, kind: Kind, texts: Iterable[str], files: Iterable[str]) -> None:
+        """Add requirements of the command line or of ``matrix.toml``, and requirements files."""
+        for text in texts:
+            _reject_file(text)
+            if _SPECIAL.search(text.strip()):
+                from matrix.checking.document import read_requirements
+
+                self._add_document(read_requirements(text, ""), kind, _Source())
+            else:
+                self._append(parse_requirement(text), kind, _Source())
+        for file in files:
+            self._add_file(file, kind, _Source())
+
+    def _add_file(self, name: str, kind: Kind, parent: _Source) -> None:
+        """Add a requirements file; a name in a file is relative to that file."""
+        from matrix.checking.document import read_requirements
+
+        if "://" in name:
+            msg = f"{shorten(name)!r} is a URL, but matrix reads requirements files only from this machine."
+            raise parent.error(msg, hint="Download the file and name the copy.")
+        path = Path(parent.file).parent / name
+        real = os.path.realpath(path)
+        if real in parent.chain:
+            cycle = [*parent.chain[parent.chain.index(real) :], real]
+            listed = " -> ".join(os.path.relpath(file) for file in cycle)
+            raise parent.error(
+                f"these files include each other in a cycle: {listed}.", hint="Remove the line."
+            )
+        if len(parent.chain) >= _MOST_NESTED:
+            raise parent.error(f"requirements files are nested more than {_MOST_NESTED} levels deep.")
+        if (real, kind) in self._done:
+            return
+        self._done.add((real, kind))
+        if path.name.startswith("pylock."):
+            from matrix.input.pylock_file import is_pylock
+
+            if is_pylock(path):
+                self._add_pylock(path, kind)
+                return
+        option = _OPTIONS.get(path.suffix.lower(), "-r")
+        if option != "-r":
+            raise parent.error(f"{path} is not a pip requirements file.", hint=f"Use {option} {path}")
+        try:
+            text = read_text(path, pipes=True)
+        except UsageError as error:
+            raise parent.error(error.message, hint=error.hint) from None
+        if text.count("\n") > _MOST_LINES:
+            raise parent.error(f"{path} has more than {_MOST_LINES} lines, so it is not a requirements file.")
+        source = _Source(str(path), directory=parent.directory, chain=(*parent.chain, real))
+        self._add_document(read_requirements(text, str(path)), kind, source)
+
+    def _add_pylock(self, path: Path, kind: Kind) -> None:
+        """Add the exact versions in a ``pylock.toml``, the indexes that it names, and its Python."""
+        from builders.network.pip_configuration import public_index
+        from matrix.input.pylock_file import read_pylock
+
+        lock = read_pylock(path)
+        if lock.python and kind == "requirements":
+            self._append(parse_requirement(f"python{lock.python}"), kind, _Source())
+        for package in lock.packages:
+            self._add_requirement(package.requirement, kind, _Source(str(path), key=package.name))
+        # Packages from PyPI come from the configured index, which may be a mirror.
+        known = {"", public_index().rstrip("/")}
+        others = {
+            package.name: _index_url(package.index_url, _Source(str(path)))
+            for package in lock.packages
+            if package.index_url.rstrip("/") not in known
+        }
+        self.bound |= others
+        if others:
+            listed = join_words([*dict.fromkeys(others.values())], joiner="and")
+            self.warnings.append(f"{path} adds package indexes for packages that it locks: {listed}.")
+
+    def add_environment(self, path: Path) -> None:
+        """Add the pip section of a conda environment file, and its Python."""
+        from matrix.checking.conda_document import read_conda
+        from matrix.checking.document import read_file
+        from matrix.checking.line_rules import conda_name, is_pip_line
+
+        document = read_conda(read_file(path), str(path))
+        source = _Source(str(path), directory=str(path.parent), chain=(os.path.realpath(path),))
+        for finding in document.findings:
+            if finding.severity == "error":
+                hint = finding.fix or f"`matrix check {path}` shows how to correct it."
+                raise replace(source, line=finding.evidence["line"]).error(finding.message, hint=hint)
+        installed: dict[str, None] = {}
+        for entry in document.conda:
+            here = replace(source, line=entry.line)
+            name = conda_name(entry.text)
+            if is_pip_line(entry.text) or not name:
+                msg = f"{shorten(entry.text)!r} is not a conda package."
+                raise here.error(msg, hint="Requirements for pip belong in the pip section.")
+            if name == "python":
+                self.requirements["requirements"] += _python_requirement(document, entry, here)
+            elif name != "pip":
+                installed[name] = None
+        self._add_document(document, "requirements", source)
+        if installed:
+            self._report_conda(source, list(installed))
+
+    def _report_conda(self, source: _Source, names: Sequence[str]) -> None:
+        listed = join_words(names, most=20, joiner="and")
+        text = f"conda installs {listed}: matrix does not resolve conda packages."
+        required = {requirement.name for requirement in self.requirements["requirements"]}
+        both = [name for name in names if normalize_name(name) in required]
+        if both:
+            text += f" pip also installs {join_words(both, most=20, joiner='and')}, over conda's files."
+        self.warnings.append(source.text(text))
+
+    def add_project(self, path: Path, extras: Sequence[str], groups: Sequence[str]) -> None:
+        """Add the dependencies in a ``pyproject.toml``."""
+        from builders.pyproject import FILE, read_pyproject, requirements_of
+
+        path = path / FILE if path.is_dir() else path
+        document = read_pyproject(path)
+        source = _Source(str(path), directory=str(path.parent))
+        for key, text in requirements_of(document, path, extras, groups):
+            self._add_requirement(text, "requirements", replace(source, key=key))
+        uv = document.tool.get("uv")
+        for key in ("sources", "index", "constraint-dependencies", "override-dependencies"):
+            if isinstance(uv, dict) and key in uv:
+                self.warnings.append(source.text(f"matrix ignores {key} in [tool.uv]."))
+
+    def _add_document(self, document: Document, kind: Kind, source: _Source) -> None:
+        for entry in document.entries:
+            here = replace(source, line=entry.line) if source.file else source
+            if len(entry.text) > _LONGEST_LINE:
+                msg = f"the line has more than {_LONGEST_LINE} characters."
+                raise here.error(msg, hint="Split it, or name a requirements file.")
+            if not _SPECIAL.search(entry.text) and (requirement := _plain_requirement(entry.text)):
+                self._append(requirement, kind, here)
+                continue
+            expanded = self._expanded(entry, here)
+            if expanded is not None:
+                _check_form(expanded, here)
+                self._add_entry(expanded, kind, here)
+
+    def _expanded(self, entry: Entry, source: _Source) -> Entry | None:
+        """Replace variables as pip does; return None for an index whose variable is not set."""
+        missing = [name for name in _VARIABLE.findall(entry.text) if name not in os.environ]
+        if missing and entry.text.startswith("--extra-index-url"):
+            self.warnings.append(
+                source.text(f"matrix ignores this index, because the variable {missing[0]} is not set.")
+            )
+            return None
+        if missing:
+            msg = f"the variable {missing[0]} is not set."
+            raise source.error(msg, hint="Set it in the environment, or remove the line.")
+        text = _VARIABLE.sub(lambda match: os.environ[match[1]], entry.text)
+        if text == entry.text:
+            return entry
+        return replace(entry, text=text)
+
+    def _add_entry(self, entry: Entry, kind: Kind, source: _Source) -> None:
+        line = entry.pip
+        if line.requirement_text:
+            self._add_requirement(line.requirement_text, kind, source)
+            self._add_hashes(line.values("--hash"), kind, source)
+            for flag in dict.fromkeys(flag for flag, _ in line.options if flag != "--hash"):
+                self.warnings.append(source.text(f"matrix ignores {flag}."))
+            return
+        for flag, value in line.options:
+            if flag == "--editable" and kind == "constraints":
+                msg = "a constraint cannot be editable."
+                raise source.error(msg, hint="Write a name and versions.")
+            if flag == "--editable":
+                self._add_requirement(value, kind, source, editable=True)
+            elif flag in {"--requirement", "--constraint"}:
+                self._include(flag, value, kind, source)
+            elif flag in {"--index-url", "--extra-index-url", "--find-links", "--no-index"}:
+                self._add_index(flag, value, source)
+            else:
+                self.warnings.append(source.text(f"matrix ignores {flag}. {_IGNORED.get(flag, '')}".rstrip()))
+
+    def _add_hashes(self, hashes: Sequence[str], kind: Kind, source: _Source) -> None:
+        """Add the hashes of the last requirement; the index states only SHA-256."""
+        if not hashes:
+            return
+        sha256 = {text.partition(":")[2].lower() for text in hashes if text.lower().startswith("sha256:")}
+        if not sha256:
+            msg = "the line has no SHA-256, the only hash that matrix can compare with the indexes."
+            raise source.error(msg, hint="Add --hash=sha256:...")
+        name = self.requirements[kind][-1].name
+        known = self.hashes.setdefault(name, FileHashes(source.text("").removesuffix(": ").rstrip(), set()))
+        known.sha256 |= sha256
+
+    def _include(self, flag: str, value: str, kind: Kind, source: _Source) -> None:
+        """Add a file that a line names, as pip does."""
+        included: Kind = "constraints" if flag == "--constraint" else kind
+        if flag == "--requirement" and kind == "constraints":
+            included = "requirements"
+        self._add_file(value, included, source)
+
+    def _add_index(self, flag: str, url: str, source: _Source) -> None:
+        if flag == "--no-index":
+            self.no_index = True
+            return
+        url = _index_url(url, source)
+        if flag == "--extra-index-url":
+            self.extra_index_urls.append(url)
+        elif flag == "--find-links":
+            self.find_links.append(url)
+        else:
+            if self.index_url not in {None, url}:
+                self.warnings.append(source.text("this --index-url replaces an earlier --index-url."))
+            self.index_url = url
+
+    def _add_requirement(self, text: str, kind: Kind, source: _Source, *, editable: bool = False) -> None:
+        from matrix.input.direct_references import parse_line
+
+        try:
+            requirement = parse_line(text, source.directory, editable=editable)
+        except UsageError as error:
+            raise source.error(error.message, hint=error.hint) from None
+        self._append(requirement, kind, source)
+
+    def _append(self, requirement: Requirement, kind: Kind, source: _Source) -> None:
+        if kind == "constraints" and requirement.extras:
+            msg = f"the constraint {shorten(requirement.text)!r} has extras, which pip rejects."
+            raise source.error(msg, hint="Write the name without brackets.")
+        self.requirements[kind].append(requirement)
+
+
+def _reject_file(text: str) -> None:
+    """Reject the name of a file with requirements, for which an option was forgotten."""
+    suffix = Path(text).suffix.lower()
+    option = _OPTIONS.get(suffix)
+    if option and "@" not in text and (suffix == ".txt" or Path(text).is_file()):
+        msg = f"{shorten(text)!r} is a file, not a requirement."
+        raise UsageError(msg, hint=f"Write {option} {shorten(text)}")
+
+
+def _plain_requirement(text: str) -> Requirement | None:
+    """Parse a line that only has a requirement; return None if `_check_form` must report a problem."""
+    try:
+        return parse_requirement(text)
+    except UsageError:
+        return None
+
+
+def _check_form(entry: Entry, source: _Source) -> None:
+    """Reject lines that pip rejects or partly ignores."""
+    from matrix.checking.line_rules import check_line
+
+    for finding in check_line(entry):
+        corrected = [text for text in finding.evidence["corrected"] if not text.startswith("#")]
+        hint = finding.fix or (f"Write: {'; '.join(map(shorten, corrected))}" if corrected else "")
+        raise source.error(f"{shorten(entry.text)!r}: {finding.message}", hint=hint)
+
+
+def _index_url(text: str, source: _Source) -> str:
+    """Return the URL of an index or find-links location; a path may be relative to the file, as for pip."""
+    if "://" not in text:
+        for folder in (os.path.dirname(source.file), ""):  # noqa: PTH120  accepts any text, as does the next
+            path = os.path.join(folder, text)  # noqa: PTH118
+            if os.path.exists(path):  # noqa: PTH110
+                return Path(path).absolute().as_uri()
+    try:
+        parts = urlsplit(text)
+        if parts.scheme == "file" or (parts.scheme in {"http", "https"} and parts.hostname):
+            return text
+        from builders.network.urls import without_password
+
+        shown = without_password(text)
+    except ValueError:
+        shown = text
+    msg = f"{shorten(shown)!r} is not the URL of a package index, nor an existing path."
+    raise source.error(msg, hint="Write https://HOST/PATH or file:///PATH")
+
+
+def _python_requirement(document: Document, entry: Entry, source: _Source) -> list[Requirement]:
+    """Return the Python of a conda environment as a requirement; empty if it has no version."""
+    if document.python:
+        return [parse_requirement(f"python=={document.python}.*")]
+    specifier = entry.text.partition("python")[2].strip()
+    if not specifier:
+        return []
+    try:
+        return [parse_requirement(f"python{specifier}")]
+    except UsageError:
+        msg = f"matrix cannot use {shorten(entry.text)!r}."
+        raise source.error(msg, hint="Write the Python as python=3.12 or python>=3.10,<3.13") from None

@@ -1,0 +1,270 @@
+"""The catalog of a lock, the versions to keep from it, and the options that must match it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from msgspec.structs import replace
+
+from builders.containers.image import image_name
+from builders.storage.files import write_atomic
+from matrix.input.request import driver_line, site_named
+from matrix.input.settings import load_catalog, site_file
+from matrix.show.render import shortened
+from matrix.show.resolution_json import LockChange
+from matrix.show.resolution_text import reason_of
+from resolver.content import ExcludedFile
+from resolver.errors import EnvironmentLacksError, MatrixError, UsageError, did_you_mean
+from resolver.providers.inferred import with_releases_of
+from resolver.specifiers import version_or_none
+from resolver.versions import allows, parse_specifier, shorten
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Collection
+
+    from matrix.input.settings import Settings
+    from resolver.facts.catalog import Catalog
+    from resolver.indexes import PackageIndexes
+    from resolver.model import Distribution, Request, Resolution
+
+EVERYTHING = ""
+"""The name that ``--upgrade`` without a name gives."""
+_TARGET_OPTIONS = ("site", "date", "backend", "gfx", "driver", "rocm", "python", "base_image")
+
+
+def catalog_of(lock: Resolution, path: Path, settings: Settings, shipped: Path | None = None) -> Catalog:
+    """Load the shipped catalog with the overlays of a lock, or those of the settings if there are any.
+
+    With `shipped`, the catalog that another version of matrix ships is loaded instead.
+
+    Overlays of the lock are searched for next to the lock, then in the working directory. Releases of the
+    lock that the catalog does not list are added, with the facts of the nearest older release.
+    """
+    site = settings.site
+    if lock.request.site_file and not site_file(settings.site):
+        site = _overlay(lock.request.site_file, path)
+    catalogs = settings.catalog or overlays_of(lock, path)
+    return with_releases_of(load_catalog(replace(settings, site=site, catalog=catalogs), shipped), lock)
+
+
+def catalog_with_image_of(
+    lock: Resolution, path: Path, settings: Settings, shipped: Path | None = None
+) -> Catalog:
+    """Return `catalog_of`, with the content of the lock's base image if that is a file on this machine.
+
+    Inspecting the image may start a container.
+    """
+    from builders.containers.inspection import with_inspected_image
+
+    catalog, image = catalog_of(lock, path, settings, shipped), lock.image
+    if image and lock.request.target.base_image and image.path.startswith("/"):
+        catalog = with_inspected_image(catalog, image.path, image.name)
+    return catalog
+
+
+def overlays_of(lock: Resolution, path: Path) -> list[str]:
+    """Return the paths of the overlays of a lock, next to it or in the working directory."""
+    return [_overlay(name, path) for name in lock.request.catalogs]
+
+
+def _overlay(name: str, lock: Path) -> str:
+    for directory in (lock.parent, Path()):
+        if (directory / name).exists():
+            return str(directory / name)
+    msg = (
+        f"The lock was resolved with the facts in {name}, which is neither in the working directory nor next "
+        "to the lock."
+    )
+    raise UsageError(msg, hint="Copy it here, name another with --site or --catalog, or resolve again.")
+
+
+def exclude_file(path: Path, name: str, sha256: str, evidence: str) -> None:
+    """Exclude a file of a distribution in a lock, because a complete reading showed that it does not fit.
+
+    The lock keeps the distribution. The next `matrix resolve` that replaces the lock chooses another, and
+    keeps the exclusion. `evidence` is what shows that it does not fit, as the end of a sentence that starts
+    with the distribution: ``requires CUDA: _C.so needs libcudart.so.12``.
+
+    Raises
+    ------
+    LockError
+        The lock is missing or cannot be read.
+    OSError
+        The lock cannot be written.
+    """
+    from resolver.lock import dumps, read_lock
+
+    lock = read_lock(path)
+    found = ExcludedFile(name, lock.version_of(name), sha256, evidence)
+    known = lock.request.excluded
+    if found not in known:
+        request = replace(lock.request, excluded=(*known, found))
+        write_atomic(path, dumps(replace(lock, request=request)))
+
+
+def exclude_pick(path: Path, pick: Distribution, evidence: str) -> None:
+    """Exclude the file of a distribution in a lock; see `exclude_file`."""
+    try:
+        exclude_file(path, pick.name, pick.files[0].sha256, evidence)
+    except OSError as error:
+        msg = f"{pick.files[0].name} does not fit: it {evidence}. {path} cannot be written: {error.strerror}."
+        hint = f"Request another release of {pick.name}, and resolve again."
+        raise EnvironmentLacksError(msg, hint=hint) from None
+
+
+def is_same_request(one: Request, other: Request) -> bool:
+    """Return whether two requests differ at most in their date and in the content of files of facts."""
+    return (
+        replace(one, target=other.target, dated=other.dated, facts_files=other.facts_files) == other
+        and replace(one.target, date=other.target.date) == other.target
+    )
+
+
+def kept_versions(lock: Resolution, upgrade: Collection[str]) -> dict[str, str]:
+    """Return the version and variant of each distribution in a lock, by name, except those to upgrade."""
+    if EVERYTHING in upgrade:
+        return {}
+    keys = {pick.name: pick.key for pick in lock.picks}
+    for name in upgrade:
+        if name not in keys:
+            msg = f"The lock has no {shorten(name)!r} to upgrade."
+            raise UsageError(msg, hint=did_you_mean(name, keys))
+    return {name: key for name, key in keys.items() if name not in upgrade}
+
+
+def is_unchanged(lock: Resolution, again: Resolution) -> bool:
+    """Return whether a later resolution of the same request gave the same result as a lock."""
+    same = replace(again, request=lock.request, target=replace(again.target, date=lock.target.date))
+    return (
+        is_same_request(lock.request, again.request)
+        and lock.request.facts_files == again.request.facts_files
+        and same == lock
+    )
+
+
+def check_not_smaller(lock: Resolution, again: Resolution, path: Path) -> None:
+    """Check that an incomplete resolution of the same request does not replace a lock that has more."""
+    missing = {pick.name for pick in lock.distributions} - {pick.name for pick in again.distributions}
+    known = {reason.partition(":")[0] for reason in lock.left_open}
+    reasons = [reason for reason in again.left_open if reason.partition(":")[0] not in known]
+    if any(pick.files for pick in lock.picks) and not any(pick.files for pick in again.picks):
+        reasons.append("no package index was used")
+    if missing and reasons and is_same_request(lock.request, again.request):
+        msg = (
+            f"{path} was not replaced: the new resolution of the same request is incomplete "
+            f"({shortened(reasons, most=2, separator='; ')}), and lacks {shortened(sorted(missing))}."
+        )
+        hint = f"Resolve when all indexes can be reached. To replace the lock anyway, remove {path} first."
+        raise EnvironmentLacksError(msg, hint=hint)
+
+
+def changed_facts(lock: Resolution, again: Resolution, path: Path) -> list[str]:
+    """Return a sentence for each file of facts that changed between a lock and a later resolution.
+
+    If the request names other files, only the files that both requests name are compared.
+    """
+    before = {file.path: file.sha256 for file in lock.request.facts_files}
+    after = {file.path: file.sha256 for file in again.request.facts_files}
+    sentences = [
+        f"{file} has changed since {path} was written."
+        for file in after
+        if before.get(file, after[file]) != after[file]
+    ]
+    if is_same_request(lock.request, again.request):
+        sentences += [f"{path} was resolved without the facts in {file}." for file in after.keys() - before]
+        sentences += [
+            f"{path} was resolved with the facts in {file}, which was not read now."
+            for file in before.keys() - after
+        ]
+    return sorted(sentences)
+
+
+def changes(lock: Resolution, again: Resolution, indexes: PackageIndexes | None) -> list[LockChange]:
+    """Return the picks that differ between a lock and a later resolution, with the reason if one is known.
+
+    The indexes know whether a version of the lock was yanked or removed.
+    """
+    before = {pick.name: pick for pick in lock.picks}
+    after = {pick.name: pick for pick in again.picks}
+    found = []
+    for name in sorted(before.keys() | after):
+        old, new = before.get(name), after.get(name)
+        if old and new and old.key == new.key:
+            continue
+        because = _withdrawn(old, indexes) if old else ""
+        if new and not because:
+            reason = reason_of(new, again)
+            is_new = old is None or reason != reason_of(old, lock)
+            because = reason if is_new and not reason.startswith("published at ") else ""
+        found.append(LockChange(name, old.key if old else "", new.key if new else "", because))
+    return found
+
+
+def _withdrawn(pick: Distribution, indexes: PackageIndexes | None) -> str:
+    """Return that a version of a lock was yanked or is gone from its index; empty if it was not."""
+    index = next((file.index for file in pick.files if file.index), "")
+    if indexes is None or not index:
+        return ""
+    try:
+        project = indexes.at(index).project(pick.name)
+    except MatrixError:
+        return ""
+    offered = {
+        file.name: file.yanked
+        for release in (project.releases if project else ())
+        if version_or_none(release.version) == version_or_none(pick.version)
+        for file in release.files
+    }
+    locked = [file.name for file in pick.files]
+    if not any(name in offered for name in locked):
+        return f"{index} no longer has {pick.version}"
+    reasons = [offered.get(name) for name in locked]
+    if any(reason is None for reason in reasons):
+        return ""
+    reason = next(filter(None, reasons), "")
+    return f"{pick.version} was yanked{f' ({shorten(reason)})' if reason else ''}"
+
+
+def names_target(args: argparse.Namespace) -> bool:
+    """Return whether any option sets a part of the target."""
+    return any(getattr(args, name) for name in _TARGET_OPTIONS)
+
+
+def same_target(lock: Resolution, args: argparse.Namespace, catalog: Catalog) -> None:
+    """Check that the options agree with the target of the lock."""
+    target = lock.target
+    pairs = {
+        "backend": (args.backend or ("rocm" if args.gfx else None), target.backend),
+        "GPU architectures": (
+            ",".join(sorted(set(args.gfx))) if args.gfx else None,
+            ",".join(sorted(target.gfx)),
+        ),
+        "site": (site_named(args.site, catalog), target.site),
+        "date": (args.date and args.date.isoformat(), target.date.isoformat()),
+        "driver": (driver_line(args.driver, catalog), target.driver),
+    }
+    for what, (asked, locked) in pairs.items():
+        if asked not in {None, locked}:
+            _refuse(what, asked, locked, args)
+    for what in ("python", "rocm"):
+        asked, version = getattr(args, what), lock.version_of(what)
+        if asked and not (version and allows([parse_specifier(asked)], version)):
+            _refuse(what, asked, version, args)
+    if args.no_prebuilt and not lock.request.no_prebuilt:
+        msg = f"{args.lock} was resolved with wheels that others publish, and --no-prebuilt excludes them."
+        raise UsageError(msg, hint="Resolve again with --no-prebuilt.")
+    same_image(lock, args, catalog)
+
+
+def same_image(lock: Resolution, args: argparse.Namespace, catalog: Catalog) -> None:
+    """Check that ``--base-image`` agrees with the base image of the lock."""
+    asked = args.base_image and image_name(args.base_image, catalog)
+    if asked not in {None, lock.target.base_image}:
+        _refuse("base image", asked, lock.target.base_image, args)
+
+
+def _refuse(what: str, asked: str | None, locked: str | None, args: argparse.Namespace) -> NoReturn:
+    msg = f"You asked for {what} {asked}, but {args.lock} was resolved for {locked or 'none'}."
+    raise UsageError(msg, hint="Resolve for that target first, or name another file with --lock.")

@@ -1,0 +1,231 @@
+"""Turn settings into a request: check every name and version, and complete the target."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from builders.containers.image import image_name
+from matrix.input.inputs import Inputs
+from matrix.input.settings import Settings, overlays, site_file
+from resolver.errors import CatalogError, UsageError, did_you_mean
+from resolver.facts.driver import identify_driver, lines_of_module, release_of_package
+from resolver.facts.loading import overlay_files
+from resolver.model import FactsFile, Request, Requirement, Target
+from resolver.requirements import parse_requirement
+from resolver.versions import join_words, minor, parse_specifier, shorten
+
+if TYPE_CHECKING:
+    from resolver.facts.catalog import Catalog
+    from resolver.facts.schema import Backend
+
+DEFAULT_REQUIREMENTS = {
+    "rocm": ("torch", "apex", "deepspeed", "flash-attn", "bitsandbytes"),
+    "cpu": ("torch", "deepspeed"),
+}
+"""Default requirements, by backend."""
+
+
+def make_request(settings: Settings, catalog: Catalog, today: datetime.date, inputs: Inputs) -> Request:
+    """Return the request that settings describe, with inputs that were already read.
+
+    The catalog must have the content of a base image that is a file: see `Context.catalog_with_image`.
+    """
+    target = _target(settings, catalog, today)
+    requirements = list(inputs.requirements)
+    if not settings.has_requirements:
+        requirements += map(parse_requirement, DEFAULT_REQUIREMENTS[target.backend])
+    for name in ("rocm", "python"):
+        text = getattr(settings, name)
+        if text:
+            specifier = parse_specifier(text)
+            requirements.append(Requirement(name, specifier, f"{name}{specifier}"))
+    if _is_limited_by_host(settings.consumer, requirements):
+        requirements += _glibc_of_consumer(settings.consumer or "", target, catalog)
+    preinstalled = None
+    if settings.keep_installed:
+        from matrix.input.pip_list import read_preinstalled
+
+        preinstalled = read_preinstalled(settings.keep_installed, catalog, settings.base_image or "")
+    return Request(
+        target,
+        tuple(requirements),
+        inputs.constraints,
+        inputs.overrides,
+        support=settings.support or "any",
+        prefer=settings.prefer or "advised",
+        site_file=site_file(settings.site),
+        catalogs=tuple(settings.catalog),
+        preinstalled=preinstalled,
+        no_prebuilt=settings.no_prebuilt,
+        no_content_check=settings.no_content_check,
+        facts_files=facts_files(overlays(settings)),
+        dated=settings.date is not None and settings.date < today,
+    )
+
+
+def _is_limited_by_host(consumer: str | None, requirements: Sequence[Requirement]) -> bool:
+    """Return whether a consumer uses the glibc of its machine, and the user has not limited glibc."""
+    from matrix.consumers import load_consumer
+
+    named = any(requirement.name == "glibc" for requirement in requirements)
+    return consumer is not None and not named and load_consumer(consumer).runs_on_host
+
+
+def _glibc_of_consumer(consumer: str, target: Target, catalog: Catalog) -> list[Requirement]:
+    """Return the limit for wheels that a consumer uses with the glibc of its machine."""
+    if target.glibc:
+        return []  # wheels for this machine are limited already
+    glibc = host_glibc(target, catalog, target.date)
+    if not glibc:
+        msg = (
+            f"{consumer} installs for the glibc of the machine, not of the base image, "
+            f"and the glibc of {target.site} is not known."
+        )
+        hint = "Limit glibc to the version that `ldd --version` prints there, such as: 'glibc<=2.31'"
+        raise UsageError(msg, hint=hint)
+    return [parse_requirement(f"glibc<={glibc}")]
+
+
+def host_glibc(target: Target, catalog: Catalog, day: datetime.date) -> str:
+    """Return the glibc of a site's own operating system; empty if it is not known."""
+    if target.site == "local":
+        from builders.machine import host
+
+        return host.glibc_version()
+    window = catalog.window_on(target.site, day)
+    return window.glibc if window else ""
+
+
+def facts_files(overlays: Sequence[Path]) -> tuple[FactsFile, ...]:
+    """Return the files of overlays, each with those that it includes above it, and their hashes."""
+    found: dict[Path, FactsFile] = {}
+    if not overlays:
+        return ()
+    import hashlib
+
+    def read(path: Path, shown: str) -> None:
+        if path in found:
+            return
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            msg = f"Cannot read {shown}: {error.strerror}."
+            raise CatalogError(msg) from None
+        if b"include" in content:
+            import tomllib
+
+            for name in tomllib.loads(content.decode()).get("include", []):
+                read((path.parent / name).resolve(), os.path.normpath(Path(shown).parent / name))
+        found[path] = FactsFile(shown, hashlib.sha256(content).hexdigest())
+
+    for overlay in overlays:
+        top = overlay.resolve()
+        for file in map(Path, overlay_files(overlay)):
+            below = file.relative_to(top) if file.is_relative_to(top) else file
+            read(file, str(overlay / below if file != top else overlay))
+    return tuple(found.values())
+
+
+def site_named(site: str | None, catalog: Catalog) -> str | None:
+    """Return the name of the site that ``--site`` gives, by name or by a file that defines it."""
+    path = site_file(site)
+    return _site_of_file(path, catalog) if path else site
+
+
+def _site_of_file(path: str, catalog: Catalog) -> str:
+    resolved = str(Path(path).resolve())  # the catalog names its files by their resolved paths
+    sites = [row.name for row in catalog.site.values() if row.from_file == resolved]
+    if not sites:
+        kinds = (catalog.window, catalog.site_image, catalog.partition)
+        rows = [(row.site, row.from_file) for kind in kinds for row in kind.values()]
+        sites = list(dict.fromkeys(site for site, file in rows if file == resolved))
+    if len(sites) != 1:
+        defined = (
+            f"defines {len(sites)} sites: {join_words(sites, joiner='and')}" if sites else "defines no site"
+        )
+        msg = f"{path} (given with --site) {defined}."
+        raise UsageError(msg, hint="A file for --site contains one [[site]] row.")
+    return sites[0]
+
+
+def _target(settings: Settings, catalog: Catalog, today: datetime.date) -> Target:
+    site_name = site_named(settings.site, catalog) or _default_site(settings, catalog)
+    site = catalog.site.get(site_name)
+    if site is None:
+        raise UsageError(f"Unknown site {shorten(site_name)!r}.", hint=did_you_mean(site_name, catalog.site))
+    backend: Backend = settings.backend or ("rocm" if settings.gfx else site.backend)
+    if backend == "cpu":
+        _reject_gpu_settings(settings)
+    gfx = tuple(dict.fromkeys(settings.gfx or site.gfx)) if backend == "rocm" else ()
+    if backend == "rocm" and not gfx:
+        msg = f"The site {site_name} has no GPU architecture."
+        raise UsageError(msg, hint="Name an architecture, such as --gfx90a.")
+    target = Target(
+        backend=backend,
+        gfx=gfx,
+        site=site_name,
+        date=settings.date or today,
+        driver=driver_line(settings.driver, catalog),
+        base_image=image_name(settings.base_image, catalog) if settings.base_image else None,
+    )
+    return _with_this_machine(target, settings, catalog) if site_name == "local" else target
+
+
+def _default_site(settings: Settings, catalog: Catalog) -> str:
+    """Return ``lumi-g``, or ``local`` for the CPU backend and for GPU architectures that LUMI-G lacks."""
+    lumi = catalog.site["lumi-g"]
+    return "local" if settings.backend == "cpu" or set(settings.gfx) - set(lumi.gfx) else lumi.name
+
+
+def _reject_gpu_settings(settings: Settings) -> None:
+    values = {
+        "GPU architectures": ", ".join(settings.gfx),
+        "kernel driver": settings.driver,
+        "ROCm": settings.rocm,
+        "base image": settings.base_image,
+    }
+    for setting, value in values.items():
+        if value:
+            msg = f"The CPU backend has no {setting}, but {shorten(value)!r} was requested."
+            raise UsageError(msg, hint="Remove this setting, or use the backend rocm.")
+
+
+def _with_this_machine(target: Target, settings: Settings, catalog: Catalog) -> Target:
+    """Add this machine's Python, and its driver or glibc, to a target."""
+    from builders.machine import host
+
+    python = None if settings.python else host.running_python()
+    if target.backend == "cpu":
+        return replace(target, python=python, glibc=host.glibc_version())
+    reported = host.driver_version() if target.driver is None else ""
+    driver = identify_driver(reported, catalog) if reported else target.driver
+    return replace(target, python=python, driver=driver)
+
+
+def driver_line(text: str | None, catalog: Catalog) -> str | None:
+    """Return the line of the driver table that ``--driver`` names."""
+    if text is None:
+        return None
+    if release_of_package(text):
+        return identify_driver(text, catalog)
+    lines = lines_of_module(text, catalog)
+    if lines and minor(text) not in lines:
+        msg = (
+            f"{text} is the version that the kernel module of driver {join_words(lines)} reports, "
+            "not a driver release."
+        )
+        known = [line for line in lines if line in catalog.driver]
+        raise UsageError(msg, hint=f"Use --driver {known[0]}." if known else "")
+    pins = [clause.version for clause in parse_specifier(text) if clause.operator == "=="]
+    return minor(pins[0].removesuffix(".*")) if pins else text
+
+
+def check_names(names: Sequence[str]) -> list[str]:
+    """Return the normalized names of the distributions on a command line."""
+    return [parse_requirement(name).name for name in names]

@@ -1,0 +1,1 @@
+"""Everything that is printed or written as text, JSON or a drawing."""

@@ -1,0 +1,300 @@
+"""Resolutions and conflicts as text, and the last conflict, saved for ``matrix explain``."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+import msgspec
+
+from builders.storage.cache import cache_root
+from builders.storage.files import write_atomic
+from matrix.show.build_times import time_text
+from matrix.show.render import counted
+from matrix.show.resolution_json import ConflictDocument, conflict_document
+from matrix.show.screen import PLAIN, Cell, Screen
+from resolver.facts.schema import PLATFORM
+from resolver.lock import decode, encode
+from resolver.model import STATUS_RANK
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sized
+
+    from builders.building.expected_time import Estimate
+    from matrix.show.console import Console
+    from resolver.model import Conflict, CoreItem, Distribution, Fact, Resolution, Target
+
+
+def resolution_text(
+    resolution: Resolution,
+    times: Mapping[str, Estimate],
+    present: Collection[str] = (),
+    *,
+    screen: Screen = PLAIN,
+    every: bool = False,
+) -> str:
+    """Return a resolution as text: the answer in one line, then each version with a reason.
+
+    `times` is the result of `build_times`, `present` that of `in_index`. Without `every`, distributions that
+    come only from package indexes, and that the request does not name, are counted.
+    """
+    others: frozenset[str] = frozenset() if every else names_of_others(resolution)
+    listed = [pick for pick in resolution.picks if pick.name not in others]
+    packages = [pick for pick in listed if pick.kind == "distribution"]
+    platform = [pick for pick in listed if pick.kind == "platform" and pick.name != "base-image"]
+    lines = [screen.wrapped(screen.styled("bold", answer_of(resolution, times, present)))]
+    for group in filter(None, (packages, platform)):
+        lines += ["", screen.table([_row(pick, resolution, times, present) for pick in group])]
+        lines += [f"  {others_text(others)}"] if others and group is packages else []
+    image = resolution.pick("base-image")
+    if image:
+        lines += ["", screen.wrapped(f"Base image: {image.key}\n  {_reason_text(image, resolution)}")]
+    return "\n".join(lines)
+
+
+def answer_of(resolution: Resolution, times: Mapping[str, Estimate], present: Collection[str]) -> str:
+    """Return a resolution in one line: the number of packages, their origins, and the time of the builds."""
+    target, picks = resolution.target, resolution.distributions
+    kinds = ["in the index" if pick.name in present else _kind(pick) for pick in picks]
+    parts = []
+    if number := kinds.count("build"):
+        expected = [time for name, time in times.items() if name not in present]
+        parts.append(f"{number} to build, {time_text(expected, cores=True)}")
+    others = ("in the index", "to download", "preinstalled")
+    parts += [f"{number} {what}" for what in others if (number := kinds.count(what))]
+    incomplete = " (incomplete: not everything is locked)" if resolution.left_open else ""
+    answer = f"Resolved {counted(len(picks), 'package')}{incomplete} for {_site(target)} ({target.date})"
+    return f"{answer}: {'; '.join(parts)}" if parts else answer
+
+
+def _site(target: Target) -> str:
+    return "this machine" if target.site == "local" else target.site
+
+
+def _kind(pick: Distribution) -> str:
+    return {"build": "build", "preinstalled": "preinstalled"}.get(pick.origin, "to download")
+
+
+_ORIGIN_STYLES = {"build": "yellow"}
+
+
+def _row(
+    pick: Distribution, resolution: Resolution, times: Mapping[str, Estimate], present: Collection[str]
+) -> list[Cell]:
+    origin = f"alias of {pick.alias_of}" if pick.alias_of else pick.origin
+    known = pick.name in times and times[pick.name].source != "guess"
+    reason = _reason_text(pick, resolution)
+    if pick.name in present:
+        reason += "; the index has this wheel"
+    elif known:
+        reason += f"; {time_text([times[pick.name]])}"
+    is_risky = pick.verdict != "supported"
+    return [
+        ("bold", pick.name),
+        pick.key,
+        (_ORIGIN_STYLES.get(origin, ""), origin),
+        ("yellow" if is_risky else "", reason),
+    ]
+
+
+_ORIGINS = {"base-image": "in the base image", "request": "you asked for it", "site": "of {site}"}
+_TELLING = (
+    " is published with ",
+    " is built for ",
+    " requires torch ",
+    " requires rocm ",
+    " can be compiled for ",
+    " is in AMD's driver table",
+    " contains ",
+    " is published at ",
+    " requires ",
+    " is ",
+)
+"""Parts of facts about a component itself, the most decisive first."""
+_ADVICE = re.compile(r" advises | is recorded to have ")
+_DETAILS = re.compile(r", with | \(\d+ in all\)")
+
+
+def reason_of(pick: Distribution, resolution: Resolution) -> str:
+    """Return the most important reason for a version, as part of a sentence."""
+    for requirement in resolution.request.requirements:
+        if requirement.name == pick.name and requirement.text != pick.name:
+            return f"you asked for {requirement.text}"
+    window = resolution.driver_window
+    if pick.name == "kernel-driver" and window and pick.origin == "site":
+        return f"in use at {resolution.target.site} since {window.since}"
+    advice = next((fact.text for fact in pick.facts if _ADVICE.search(fact.text)), "")
+    if advice:
+        return advice
+    if pick.name != "base-image" and pick.kind == "platform" and pick.origin in _ORIGINS:
+        return _ORIGINS[pick.origin].format(site=_site(resolution.target))
+    facts = (
+        sorted(pick.facts, key=lambda fact: STATUS_RANK[fact.status])
+        if pick.support == "inferred"
+        else pick.facts
+    )
+    own = [fact.text for fact in facts if fact.text.startswith(f"{pick.name} ")]
+    for part in _TELLING:
+        for text in own:
+            if part in text:
+                clause = text[text.index(part) + 1 :].removeprefix("is ")
+                return _DETAILS.split(clause)[0]
+    return pick.facts[0].text if pick.facts else ""
+
+
+def _reason_text(pick: Distribution, resolution: Resolution) -> str:
+    remarks = ["inferred"] if pick.support == "inferred" else []
+    if pick.verdict == "at-own-risk":
+        remarks.append("at your own risk")
+    text = f"({', '.join(remarks)})" if remarks else ""
+    return f"{reason_of(pick, resolution)} {text}".strip()
+
+
+_STATES = {
+    "fits": "its content fits",
+    "does-not-fit": "its content does not fit",
+    "not-judged": "its content was not judged",
+}
+
+
+def facts_text(
+    pick: Distribution, resolution: Resolution, screen: Screen = PLAIN, printed: set[str] | None = None
+) -> str:
+    """Return the reasons for a version as text: one reason, then all facts by source.
+
+    Notes in `printed` are left out, and the others are added to it.
+    """
+    printed = set() if printed is None else printed
+    title = f"{screen.styled('bold', f'{pick.name} {pick.key}')}: {_reason_text(pick, resolution)}"
+    lines: list[str] = []
+    groups: dict[tuple[str, str], list[Fact]] = {}
+    for fact in pick.facts:
+        groups.setdefault((fact.source, fact.file), []).append(fact)
+    for (source, file), facts in groups.items():
+        lines += [f"  - {fact.text} [{fact.status}]" for fact in facts]
+        notes = [note for note in dict.fromkeys(fact.note for fact in facts) if note and note not in printed]
+        printed.update(notes)
+        lines += [f"    note: {note}" for note in notes]
+        lines.append(f"    source: {screen.styled('dim', f'{source} (in {file})' if file else source)}")
+    if pick.content:
+        lines.append(f"  - {_STATES[pick.content.state]}: {pick.content.evidence}")
+        lines.append(f"    source: {screen.styled('dim', pick.files[0].url)}")
+    heading = screen.wrapped(title.removesuffix(": "), hanging=4)
+    return "\n".join([heading, *map(screen.wrapped, lines)])
+
+
+def reasons_text(resolution: Resolution, screen: Screen = PLAIN) -> str:
+    """Return all reasons for each version with their sources, and the install order."""
+    printed: set[str] = set()
+    lines = ["\n\n".join(facts_text(pick, resolution, screen, printed) for pick in resolution.picks)]
+    preinstalled = {pick.name for pick in resolution.picks if pick.origin == "preinstalled"}
+    groups = [[name for name in group if name not in preinstalled] for group in resolution.order]
+    lines += ["", "Install order"] if resolution.order or preinstalled else []
+    lines += [f"  {number}. {', '.join(group)}" for number, group in enumerate(filter(None, groups), start=1)]
+    lines += [f"  Preinstalled: {', '.join(sorted(preinstalled))}"] if preinstalled else []
+    return "\n".join(lines)
+
+
+def names_of_others(resolution: Resolution) -> frozenset[str]:
+    """Return the distributions that come only from package indexes, and that the request does not name."""
+    requested = {*PLATFORM, *(requirement.name for requirement in resolution.request.requirements)}
+    return frozenset(
+        pick.name
+        for pick in resolution.distributions
+        if pick.origin == "published" and pick.files and pick.name not in requested
+        if not any(fact.file for fact in pick.facts)
+    )
+
+
+def others_text(others: Sized) -> str:
+    """Return a phrase with the number of distributions that are not listed."""
+    return f"and {counted(len(others), 'other package')} from package indexes (-v lists them)"
+
+
+def conflict_text(conflict: Conflict) -> str:
+    """Return the constraints of a conflict with their sources."""
+    lines = [f"There is no resolution. {title_of(conflict.target)}", ""]
+    lines += [f"  - {item.text}{first_source(item)}" for item in conflict.core]
+    return "\n".join(lines)
+
+
+def _suggestions_text(conflict: Conflict) -> str:
+    """Return the requests that resolve."""
+    if not conflict.suggestions:
+        return "\nNo change of this request was found that resolves the conflict."
+    import shlex
+
+    lines = ["", "These requests resolve:"]
+    lines += [
+        f"  - {suggestion.change}: matrix resolve {shlex.join(suggestion.request)}"
+        for suggestion in conflict.suggestions
+    ]
+    return "\n".join(lines)
+
+
+def first_source(item: CoreItem) -> str:
+    """Return the first source of a fact in brackets. JSON and ``matrix explain`` have all of them."""
+    return f" [{item.source.split(' ; ')[0]}]" if item.kind == "fact" else ""
+
+
+def title_of(target: Target) -> str:
+    """Return the heading that names a target."""
+    gfx = f", {', '.join(target.gfx)}" if target.gfx else ""
+    return f"For {target.site} on {target.date}: {target.backend}{gfx}"
+
+
+def show_conflict(conflict: Conflict, console: Console, *, as_json: bool) -> None:
+    """Print a conflict as the result of a command, and save it for ``matrix explain``."""
+    document = conflict_document(conflict)
+    _save_conflict(document)
+    if as_json:
+        for warning in conflict.warnings:
+            console.warning(warning)
+        console.document(document)
+    else:
+        if not console.has_shown_conflict:
+            console.text(conflict_text(conflict))
+        console.text(_suggestions_text(conflict))
+        for warning in conflict.warnings:
+            console.warning(warning)
+        console.info("\nAll sources of these facts: `matrix explain`")
+
+
+class _SavedConflict(msgspec.Struct):
+    directory: str
+    conflict: ConflictDocument
+
+
+def _save_conflict(document: ConflictDocument) -> None:
+    """Save the conflict for the working directory. This is a convenience, so errors are ignored."""
+    path = _conflict_path()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        saved = _SavedConflict(str(Path.cwd()), document)
+        write_atomic(path, msgspec.json.encode(saved, enc_hook=encode))
+    except (OSError, ValueError):  # a directory may have a name that is not UTF-8
+        return
+
+
+def forget_conflict() -> None:
+    """Remove the saved conflict of the working directory after a request has resolved."""
+    try:
+        _conflict_path().unlink(missing_ok=True)
+    except OSError:
+        return
+
+
+def last_conflict() -> ConflictDocument | None:
+    """Return the conflict of the last ``matrix resolve`` in the working directory, if it ended with one."""
+    try:
+        saved = msgspec.json.decode(_conflict_path().read_bytes(), type=_SavedConflict, dec_hook=decode)
+    except (OSError, ValueError):
+        return None
+    return saved.conflict if saved.directory == str(Path.cwd()) else None
+
+
+def _conflict_path() -> Path:
+    return cache_root() / "last" / f"{crc32(os.fsencode(Path.cwd())):08x}.json"

@@ -1,0 +1,316 @@
+"""The feasible matrix as text for a terminal, CSV (RFC 4180) and JSON; `matrix.report` writes the HTML.
+
+The keys of CSV and JSON are a contract. Both are written row by row, while the table is computed.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from matrix.show.resolution_text import title_of
+from resolver.answers.table import Cell
+from resolver.model import CoreItem
+from resolver.versions import minor, newest_first, sort_key
+
+if TYPE_CHECKING:
+    from matrix.show.screen import Screen
+    from resolver.answers.table import Column, Row, Table
+    from resolver.model import Distribution
+
+    Core = Callable[[Row, Column | None], list[CoreItem]]
+    """Returns the whole reason why a cell, or a row, is refused."""
+
+ROW_KEYS = ("base_image", "rocm", "torch", "python", "verdict")
+_RISK, _REFUSED = "yellow", "dim"
+_MIN_WIDTH = len("- base-image")
+"""Width of the most frequent reasons for a refusal, for which every column has space."""
+_GAP = "  "
+_ROCM_LABEL = re.compile(r"\+rocm[\d.]+(?![\w.])")
+NO_IMAGE = ", no base image works: published wheels only"
+REFUSED_ROWS = "Does not work at this site"
+
+
+def answer_of(table: Table, rows: Iterable[Row]) -> str:
+    """Return a sentence with the numbers of torch versions that work, and that work with every package."""
+    columns = [column for column in table.columns if not table.refused_everywhere(column)]
+    working = [row for row in rows if row.verdict]
+    complete = [row for row in working if all(row.cells[column.name].picks for column in columns)]
+    torches, full = ({row.torch for row in group} for group in (working, complete))
+    plural = "s work" if len(torches) > 1 else " works"
+    answer = f"{len(torches)} torch version{plural} at {table.request.target.site}"
+    if not full and len(columns) > 1:
+        most = max((sum(bool(cell.picks) for cell in row.cells.values()) for row in working), default=0)
+        some = f"at most {most} of {len(columns)} packages work with one of them"
+        return f"{answer}. None has every package; {some}."
+    what = columns[0].name if len(columns) == 1 else "every package below"
+    return f"{answer}, {len(full)} with {what}." if columns else f"{answer}."
+
+
+def to_summary(table: Table, rows: Iterable[Row], screen: Screen) -> Iterator[str]:
+    """Yield a table with one column for each ROCm line: its newest torch, and a line for each package.
+
+    Each column is one row of the whole table, with the Pythons that have the same versions.
+    """
+    working = [row for row in rows if row.verdict]
+    yield f"{title_of(table.request.target)}\n"
+    chosen: dict[str, Row] = {}
+    for row in sorted(working, key=_rank, reverse=True):
+        chosen.setdefault(minor(row.rocm) if row.rocm else "", row)
+    usable = {
+        line: row for line, row in chosen.items() if row.images and row.verdict == "supported"
+    } or chosen
+    left_out = newest_first(chosen.keys() - usable.keys())
+    if left_out:
+        why = "no base image of the site, or at your own risk"
+        yield screen.wrapped(f"Not shown: ROCm {', '.join(left_out)} ({why})") + "\n"
+    chosen = {line: usable[line] for line in newest_first(usable)}
+    names = {column.name: column for column in table.columns}
+    shown = {name: [_short(row.cells[name].version) or "-" for row in chosen.values()] for name in names}
+    missing = [name for name, texts in shown.items() if set(texts) == {"-"}]
+    if missing:
+        yield screen.wrapped(f"No version for any of these: {', '.join(missing)}") + "\n"
+    lines = [
+        ["ROCm", *(row.rocm or "-" for row in chosen.values())],
+        ["torch", *(_short(row.torch) for row in chosen.values())],
+        ["python", *(_pythons(row, working) for row in chosen.values())],
+        *([name, *texts] for name, texts in shown.items() if name not in missing),
+    ]
+    if any(row.verdict == "at-own-risk" for row in chosen.values()):
+        lines.insert(
+            1, ["", *("own risk" if row.verdict == "at-own-risk" else "" for row in chosen.values())]
+        )
+    if not any(row.rocm for row in chosen.values()):
+        del lines[0]
+    for block in _fold(lines, math.inf if screen.width is None else screen.width):
+        yield "\n" + _aligned(block, screen)
+
+
+def _rank(row: Row) -> tuple[object, ...]:
+    """Return the sort key by which a row represents its ROCm line."""
+    available = sum(bool(cell.picks) for cell in row.cells.values())
+    return (
+        sort_key(row.torch),
+        row.verdict == "supported",
+        available,
+        sort_key(row.rocm or "0"),
+        sort_key(row.python),
+    )
+
+
+def _pythons(row: Row, rows: Iterable[Row]) -> str:
+    """Return the Pythons that have the same versions as a row in its base images, as a range if possible."""
+    same = {
+        int(minor(other.python).partition(".")[2])
+        for other in rows
+        if (other.images, other.rocm, other.torch, other.verdict)
+        == (row.images, row.rocm, row.torch, row.verdict)
+        and all(other.cells[name].version == cell.version for name, cell in row.cells.items())
+    }
+    oldest, newest = min(same), max(same)
+    if len(same) > 2 and len(same) == newest - oldest + 1:  # noqa: PLR2004
+        return f"3.{oldest} to 3.{newest}"
+    return ", ".join(f"3.{number}" for number in sorted(same))
+
+
+def _short(version: str) -> str:
+    """Return a version without the label that only repeats the ROCm of the column."""
+    return _ROCM_LABEL.sub("", version)
+
+
+def to_text(table: Table, rows: Sequence[Row], screen: Screen) -> Iterator[str]:
+    """Yield the parts of the table as text.
+
+    Rows with the same base images have one heading that names the images. If the columns do not fit side by
+    side, each torch has a separate table, with a line for each package and a column for each Python.
+    """
+    target = table.request.target
+    yield f"{title_of(target)}\n"
+    refused = {column.name: table.refused_everywhere(column) for column in table.columns}
+    listed = ", ".join(f"{name} ({reason})" for name, reason in refused.items() if reason)
+    if listed:
+        yield screen.wrapped(f"Not available in any row: {listed}") + "\n"
+    columns = [column for column in table.columns if not refused[column.name]]
+    groups = [list(same) for _, same in groupby(rows, key=lambda row: (row.images, row.rocm, row.verdict))]
+    grids = [_wide(columns, group) if group[0].verdict else _refused(group) for group in groups]
+    room = math.inf if screen.width is None else screen.width
+    is_wide = all(
+        _length(grid) <= room for grid, group in zip(grids, groups, strict=True) if group[0].verdict
+    )
+    for group, grid in zip(groups, grids, strict=True):
+        yield from _heading(group[0], screen, is_cpu=target.backend == "cpu")
+        if is_wide or group[0].verdict is None:
+            yield _aligned(grid, screen)
+            continue
+        for _, of_torch in groupby(group, key=lambda row: row.torch):
+            for block in _fold(_turned(columns, list(of_torch)), room):
+                yield "\n" + _aligned(block, screen)
+
+
+def _refused(rows: Sequence[Row]) -> list[list[str]]:
+    """Return the texts of a table of rows that do not work."""
+    return [["torch", "python", ""], *([row.torch, row.python, f"- {row.refused}"] for row in rows)]
+
+
+def _wide(columns: Sequence[Column], rows: Sequence[Row]) -> list[list[str]]:
+    """Return the texts of a table with a line for each row."""
+    texts = [
+        ["torch", *(row.torch for row in rows)],
+        ["python", *(row.python for row in rows)],
+        *([column.name, *_texts([row.cells[column.name] for row in rows])] for column in columns),
+    ]
+    return list(map(list, zip(*texts, strict=True)))
+
+
+def _turned(columns: Sequence[Column], rows: Sequence[Row]) -> list[list[str]]:
+    """Return the texts of the rows of a torch, with a line for each package."""
+    packages = [(column, name) for column in columns for name in column.packages]
+    names = [f"{'' if len(column.packages) == 1 else 'together: '}{name}" for column, name in packages]
+    texts = [[f"torch {rows[0].torch}", *(f"  {name}" for name in names)]]
+    for row in rows:
+        cells = [row.cells[column.name] for column, _ in packages]
+        picks = [
+            Cell(tuple(pick for pick in cell.picks if pick.name == name), cell.refused)
+            for cell, (_, name) in zip(cells, packages, strict=True)
+        ]
+        texts.append([f"python {row.python}", *_texts(picks)])
+    return list(map(list, zip(*texts, strict=True)))
+
+
+def _texts(cells: Sequence[Cell]) -> Iterator[str]:
+    """Yield the texts of a column: versions, or as much of the reason for a refusal as fits."""
+    room = max([_MIN_WIDTH, *(len(cell.version) for cell in cells)])
+    for cell in cells:
+        first, *_ = cell.refused.split(", ")
+        refusals = (text for text in (f"- {cell.refused}", f"- {first}") if len(text) <= room)
+        yield cell.version or next(refusals, "-")
+
+
+def _widths(lines: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(len, column)) for column in zip(*lines, strict=True)]
+
+
+def _length(lines: Sequence[Sequence[str]]) -> int:
+    widths = _widths(lines)
+    return sum(widths) + len(_GAP) * (len(widths) - 1)
+
+
+def _fold(lines: Sequence[Sequence[str]], room: float) -> Iterator[list[list[str]]]:
+    """Yield tables with the first column and as many others as fit side by side."""
+    first, *others = _widths(lines)
+    start, used = 0, first
+    for number, width in enumerate(others):
+        used += len(_GAP) + width
+        if used > room and number > start:
+            yield [[line[0], *line[start + 1 : number + 1]] for line in lines]
+            start, used = number, first + len(_GAP) + width
+    yield [[line[0], *line[start + 1 :]] for line in lines]
+
+
+def _aligned(lines: Sequence[Sequence[str]], screen: Screen) -> str:
+    """Return lines with texts in columns; a text that starts with a dash is a refusal."""
+    cells = [[(_REFUSED, text) if text.startswith("-") else text for text in line] for line in lines]
+    return screen.table(cells, indent="") + "\n"
+
+
+def _heading(row: Row, screen: Screen, *, is_cpu: bool) -> Iterator[str]:
+    """Yield the heading of rows with the same images, ROCm and verdict."""
+    yield "\n"
+    text = f"ROCm {row.rocm}" if row.rocm else ""
+    text += "" if row.images or is_cpu else NO_IMAGE
+    if row.verdict is None:
+        yield f"{REFUSED_ROWS}\n"
+    elif row.verdict == "at-own-risk":
+        yield screen.styled(_RISK, f"{text}, at your own risk") + "\n"
+    elif text:
+        yield f"{text}\n"
+    for image in row.images:
+        yield f"  {image}\n"
+
+
+def to_csv(table: Table, rows: Iterable[Row]) -> Iterator[str]:
+    """Yield the table as CSV: one line for each image, an empty cell if no version fits."""
+    yield _csv_line([*ROW_KEYS, *(column.name for column in table.columns)])
+    for row in rows:
+        verdict = row.verdict or f"refused: {row.refused}"
+        cells = [row.cells[column.name].version if row.cells else "" for column in table.columns]
+        for image in row.images or ("",):
+            yield _csv_line([image, row.rocm, row.torch, row.python, verdict, *cells])
+
+
+def _csv_line(values: list[str]) -> str:
+    text = io.StringIO()
+    csv.writer(text).writerow(values)
+    return text.getvalue()
+
+
+def to_json(
+    table: Table, rows: Iterable[Row], core: Core | None = None, *, warnings: Sequence[str] = ()
+) -> Iterator[str]:
+    """Yield the table as one JSON document, one row per line.
+
+    `core` returns the whole reason for a refusal; without it, JSON only names the components.
+    """
+    document = {
+        "schema": 1,
+        "status": "ok",
+        "warnings": list(warnings),
+        "target": table.request.target,
+        "limits": [requirement.text for requirement in table.limits],
+        "columns": [column.name for column in table.columns],
+        "rows": [],
+    }
+    yield _json(document).removesuffix("]}") + "\n"
+    separator = ""
+    for row in rows:
+        values = _row_document(table, row, core)
+        for image in row.images or ("",):
+            yield separator + _json({"base_image": image, **values})
+            separator = ",\n"
+    yield "\n]}\n"
+
+
+def _json(document: Mapping[str, Any]) -> str:
+    return json.dumps(msgspec.to_builtins(document))
+
+
+def _row_document(table: Table, row: Row, core: Core | None) -> dict[str, Any]:
+    document = {
+        "rocm": row.rocm,
+        "torch": row.torch,
+        "python": row.python,
+        "verdict": row.verdict or "refused",
+    }
+    if row.verdict is None:
+        return document | _refused_document(row.refused, core and core(row, None))
+    cells: dict[str, Any] = {}
+    for column in table.columns:
+        cell = row.cells[column.name]
+        if not cell.picks:
+            cells[column.name] = _refused_document(cell.refused, core and core(row, column))
+        elif len(column.packages) == 1:
+            cells[column.name] = _pick_document(cell.picks[0])
+        else:
+            cells[column.name] = {"picks": {pick.name: _pick_document(pick) for pick in cell.picks}}
+    return {**document, "cells": cells}
+
+
+def _refused_document(refused: str, core: list[CoreItem] | None) -> dict[str, Any]:
+    return {"refused": refused} if core is None else {"refused": refused, "core": core}
+
+
+def _pick_document(pick: Distribution) -> dict[str, str]:
+    return {
+        "version": pick.version,
+        "variant": pick.variant,
+        "origin": pick.origin,
+        "support": pick.support,
+    }

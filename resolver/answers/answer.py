@@ -1,0 +1,194 @@
+"""What a solver has found, for the lock, the confirmation and the warnings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from resolver.compiling.choices import Installed, Pick
+from resolver.solving.reading import override_hint
+from resolver.solving.search import is_required
+from resolver.specifiers import version_key
+from resolver.versions import join_words
+
+if TYPE_CHECKING:
+    from resolver.environment import Environment
+    from resolver.indexes import File
+    from resolver.model import Requirement
+    from resolver.solving.solver import Solver
+
+
+_ROCM_EXTRA = re.compile(r"(^|-)(rocm|hip|amd)(-|\d|$)")
+"""Extras for AMD GPUs, such as ``srt-hip`` or ``rocm7-local``."""
+
+
+class Answer:
+    """The solution of a solver, which must have found one.
+
+    Attributes
+    ----------
+    world
+        The problem, the search, and the providers.
+    solution
+        The values of the problem's variables.
+    skipped
+        Releases that could not be considered, with the reason.
+    """
+
+    def __init__(self, solver: Solver) -> None:
+        self.world = solver.world
+        self.problem = solver.problem
+        self.session = solver.session
+        self.search = solver.search
+        self.index = self.world.index
+        self.targets = self.world.targets
+        self.triton = self.world.triton
+        self.request = self.world.request
+        self.catalog = self.world.catalog
+        self.projects = solver.projects
+        self.contents = solver.contents
+        self._requirements = solver.requirements
+        self.solution = self.world.solution
+        self.skipped = solver.projects.skipped
+
+    @cached_property
+    def picks(self) -> list[Pick]:
+        """The releases that the search added; a preinstalled distribution has no files."""
+        return list(self._added())
+
+    def _added(self) -> Iterator[Pick]:
+        extras: dict[str, list[str]] = {}
+        for choices in self.projects.open.values():
+            if choices.extra and is_required(self.search.domains[choices.number]):
+                extras.setdefault(choices.name, []).append(choices.extra)
+        for choices, bit in self.projects.chosen():
+            release = choices.release(bit)
+            files = self.projects.to_install(choices, bit, self.environment)
+            is_dynamic = bool(files) and (choices.name, release.version) in self._requirements.dynamic
+            yield Pick(
+                choices.name,
+                release.version,
+                files,
+                tuple(sorted(extras.get(choices.name, ()))),
+                "inferred" if is_dynamic else "documented",
+            )
+
+    @cached_property
+    def environment(self) -> Environment:
+        """The chosen Python with its glibc."""
+        return self.world.environment()
+
+    def extras_for_rocm(self) -> Iterator[str]:
+        """Yield a sentence for each requested project with extras for ROCm, none of which is requested."""
+        for pick in self.picks if self.request.target.backend == "rocm" else ():
+            files = self.files_read(pick.name) if pick.name in self.world.asked else ()
+            metadata = self.index.requirements(files) if files and self.was_read(pick.name) else None
+            extras = [one for one in metadata.extras if _ROCM_EXTRA.search(one)] if metadata else []
+            if extras and not {*extras} & {*pick.extras}:
+                listed = join_words([f"{pick.name}[{extra}]" for extra in sorted(extras)], most=6)
+                yield f"{pick.name} {pick.version} has extras for AMD GPUs, not requested here: {listed}."
+
+    def replaced_for_cuda(self) -> Iterator[str]:
+        """Yield a sentence for each pick that was chosen because a newer release requires CUDA."""
+        for pick in self.picks:
+            newer, required = self._requirements.needing_cuda.get(pick.name, (pick.version, ""))
+            if version_key(newer) > version_key(pick.version):
+                yield (
+                    f"{pick.name} {pick.version} was chosen because newer releases, such as {newer}, require "
+                    f"{required}, which is for CUDA. {override_hint(pick.name, required)}"
+                )
+
+    def passed_for_content(self) -> Iterator[str]:
+        """Yield a sentence for each pick that was chosen because of what a newer release contains."""
+        rocm = self.version_of("rocm")
+        for pick in self.picks:
+            passed = self.contents.passed(pick, rocm)
+            if passed:
+                yield f"{pick.name} {pick.version} was chosen because {passed}."
+
+    def passed_for_wheels(self) -> Iterator[str]:
+        """Yield a sentence for each pick that was chosen because a newer release has no wheel."""
+        for pick in self.picks:
+            newer = self.projects.passed.get(pick.name, pick.version)
+            if version_key(newer) > version_key(pick.version):
+                yield (
+                    f"{pick.name} {pick.version} was chosen because {newer} has no wheel for "
+                    f"{self.environment}. To build it, require {pick.name}=={newer}."
+                )
+
+    def files_of(self, name: str) -> tuple[File, ...]:
+        """Return the files of a distribution of the catalog in the solution; empty if no index has them."""
+        candidate = self.world.candidate(name)
+        if candidate is None or candidate.origin == "preinstalled":
+            return ()
+        files = self.index.offered(candidate, self.world.candidate("torch")).files
+        is_pinned = candidate.release is not None and (candidate.release.sdist or candidate.release.wheel)
+        return tuple(files if is_pinned else self.environment.installable(files))
+
+    def files_read(self, name: str) -> Sequence[File]:
+        """Return the files of a pick from which its metadata was read; none if it is only installed."""
+        choices = self.projects.open[name]
+        bit = self.search.domains[choices.number].bit_length() - 1
+        return () if isinstance(choices.release(bit), Installed) else self.projects.files_of(choices, bit)
+
+    def needs_newer_patch(self, pick: Pick) -> bool:
+        """Return whether only some patch releases of the Python may install a pick."""
+        environment = self.environment
+        files = pick.files
+        return bool(files) and not any(environment.allows_python(file.requires_python) for file in files)
+
+    def version_of(self, name: str) -> str:
+        """Return the version of a distribution in the result; empty if it has none."""
+        choices = self.projects.open.get(name)
+        if choices is None:
+            return self.problem.version(self.solution, name)
+        domain = self.search.domains[choices.number]
+        return choices.release(domain.bit_length() - 1).version if is_required(domain) else ""
+
+    def lacking(self) -> Iterator[str]:
+        """Yield a sentence for each required extra that the metadata of its distribution does not have."""
+        for (number, mask), texts in self._requirements.lacking.items():
+            if self.search.domains[number] == mask:
+                yield from dict.fromkeys(texts)
+
+    def was_read(self, name: str) -> bool:
+        """Return whether the search has read the metadata of a distribution."""
+        numbers = [choices.number for choices in self.projects.nodes_of.get(name, ())]
+        numbers += [self.session.number[name]] if name in self.session.number else []
+        return any((number, self.search.domains[number]) in self._requirements.required for number in numbers)
+
+    def unread(self) -> dict[str, str]:
+        """Return the distributions of the solution whose metadata could not be read, with the reason."""
+        return {
+            self.world.names[number]: reason
+            for (number, mask), reason in self._requirements.unread.items()
+            if self.search.domains[number] == mask
+        }
+
+    def requirements_of(self, name: str) -> list[tuple[str, str]]:
+        """Return the names that a distribution requires in the result, with the requirements as written."""
+        python = self.search.domains[self.session.number["python"]]
+        numbers = [choices.number for choices in self.projects.nodes_of.get(name, ())]
+        if name in self.session.number and not numbers:
+            numbers = [self.session.number[name]]
+        return [
+            (required, text)
+            for number in numbers
+            if is_required(self.search.domains[number])
+            for required, text, pythons in self._requirements.required.get(
+                (number, self.search.domains[number]), ()
+            )
+            if pythons & python
+        ]
+
+    def requested_tritons(self) -> list[Requirement]:
+        """Return the requirements of the request that mean the triton of torch."""
+        python = self.search.domains[self.session.number["python"]]
+        return [
+            requirement
+            for requirement in self.request.requirements
+            if self.triton.is_of_torch(requirement.name)
+            and self.targets.applying(requirement.marker) & python
+        ]

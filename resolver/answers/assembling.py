@@ -1,0 +1,230 @@
+"""Convert the result of the solver to a resolution: picks, files, edges, install order, warnings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from msgspec.structs import astuple, replace
+
+from resolver.answers.order import generations, without_cycles
+from resolver.answers.resolution import with_labels
+from resolver.compiling.clauses import REQUEST
+from resolver.compiling.names import near_names
+from resolver.model import Distribution, Edge, Fact
+from resolver.requirements import TRITON_NAMES
+from resolver.versions import join_words
+
+if TYPE_CHECKING:
+    from resolver.answers.answer import Answer
+    from resolver.compiling.choices import Pick
+    from resolver.model import Request, Resolution
+
+_MOST_REASONS = 3
+"""Maximum number of requirements to list as the reason for a distribution."""
+
+
+def completed(resolution: Resolution, answer: Answer) -> Resolution:
+    """Return a resolution of the catalog with the projects that the solver added, and with all files."""
+    known = [
+        replace(pick, files=answer.files_of(pick.name), extras=answer.world.extras_of(pick.name))
+        if pick.kind == "distribution"
+        else pick
+        for pick in resolution.picks
+    ]
+    required_by = _required_by(known, answer)
+    added = [
+        Distribution(
+            name=pick.name,
+            version=pick.version,
+            kind="distribution",
+            origin="published" if pick.files else "preinstalled",
+            support=pick.support,
+            verdict="supported",
+            index=pick.files[0].index if pick.files else "",
+            files=pick.files,
+            extras=pick.extras,
+            facts=tuple(_facts(pick, required_by.get(pick.name, ()))),
+            content=answer.contents.judgement_of(pick.files[0]) if pick.files else None,
+        )
+        for pick in sorted(answer.picks)
+    ]
+    aliases = list(_aliases(resolution, (*known, *added), answer, required_by))
+    known = [*with_labels(resolution.request.target, [*known, *aliases])]
+    edges = dict.fromkeys(resolution.edges)
+    edges |= dict.fromkeys(Edge(alias.name, alias.alias_of, "run", declared=True) for alias in aliases)
+    names = {pick.name for pick in known} | {pick.name for pick in added}
+    for pick in (*known, *added):
+        if pick.kind == "distribution":
+            for required, _ in answer.requirements_of(pick.name):
+                if required in names and required != pick.name:
+                    edges.setdefault(Edge(pick.name, required, "run", declared=True))
+    ordered = without_cycles(tuple(sorted(edges, key=astuple)))
+    platform = [pick for pick in known if pick.kind == "platform"]
+    distributions = sorted(
+        (pick for pick in (*known, *added) if pick.kind == "distribution"), key=lambda pick: pick.name
+    )
+    left = tuple(f"the requirements of {name}: {reason}" for name, reason in sorted(answer.unread().items()))
+    without_metadata = [pick for pick in distributions if pick.git and not pick.files]
+    unread_names = [pick.name for pick in without_metadata]
+    notes = [*resolution.notes, *([_known_after_build(unread_names)] if unread_names else [])]
+    ignored = [
+        f"{pick.name} is built from a git commit, so the requirements of its extra {extra!r} are not locked."
+        for pick in without_metadata
+        for extra in pick.extras
+    ]
+    return replace(
+        resolution,
+        picks=(*platform, *distributions),
+        edges=ordered,
+        order=generations((pick.name for pick in distributions), ordered),
+        left_open=left,
+        notes=(*notes, *_exclusions(resolution.request)),
+        warnings=(
+            *resolution.warnings,
+            *ignored,
+            *_warnings(answer),
+            *_contents(added, answer),
+            *_confusions(distributions, answer),
+            *near_names(answer.catalog, _only_requested(answer, required_by), answer.world.asked.keys()),
+        ),
+    )
+
+
+def _known_after_build(names: Sequence[str]) -> str:
+    source = "is built from a git commit" if len(names) == 1 else "are built from git commits"
+    known = (
+        "Requirements that the catalog does not list are known only after the build; `matrix env` names them."
+    )
+    return f"{join_words(names, joiner='and')} {source}. {known}"
+
+
+def _exclusions(request: Request) -> Iterator[str]:
+    for one in request.excluded:
+        yield (
+            f"{one.name} {one.version} is excluded, as in the earlier lock, because its file does not fit: "
+            f"it {one.evidence}."
+        )
+
+
+def _contents(picks: Sequence[Distribution], answer: Answer) -> Iterator[str]:
+    """Yield what the content of the projects of indexes means for the user."""
+    if answer.request.target.backend == "rocm" and answer.request.no_content_check:
+        yield "What the wheels contain was not checked, so they may need CUDA or another ROCm."
+    unknown: dict[str, list[str]] = {}
+    for pick in picks:
+        if pick.content and pick.content.state == "not-judged":
+            unknown.setdefault(pick.content.evidence, []).append(pick.name)
+        elif pick.content and pick.content.on_cpu:
+            yield f"{pick} runs on the CPU, because its GPU code is for CUDA: {pick.content.evidence}."
+    if unknown:
+        reasons = [f"{', '.join(names)} ({why})" for why, names in unknown.items()]
+        yield f"Not judged: {'; '.join(reasons)}."
+
+
+def _confusions(picks: Iterable[Distribution], answer: Answer) -> Iterator[str]:
+    """Warn about distributions whose name may mean another project on an earlier index."""
+    for pick in picks:
+        index = pick.files[0].index if pick.files else ""
+        bound = pick.index and pick.index != index
+        if pick.origin == "published" and not bound and (earlier := answer.index.earlier(pick.name, index)):
+            yield (
+                f"{pick} comes from {index}, and {earlier} also has a project {pick.name}. As in pip, the "
+                "highest version of all indexes was chosen. If they are different projects, require "
+                f"{pick.name}<{pick.version}, or remove the index."
+            )
+
+
+def _only_requested(answer: Answer, required_by: Mapping[str, object]) -> list[str]:
+    """Return the projects of indexes that the request names and nothing else requires."""
+    return [
+        pick.name
+        for pick in sorted(answer.picks)
+        if pick.files
+        and pick.files[0].index
+        and pick.name in answer.world.asked
+        and pick.name not in required_by
+    ]
+
+
+def _required_by(known: Iterable[Distribution], answer: Answer) -> dict[str, list[Fact]]:
+    """Return, for each required distribution, the facts about the requirements on it."""
+    facts: dict[str, list[Fact]] = {}
+    names = [pick.name for pick in known if pick.kind == "distribution"]
+    for name in [*names, *(pick.name for pick in sorted(answer.picks))]:
+        for required, text in answer.requirements_of(name):
+            version = answer.version_of(name)
+            fact = Fact(
+                f"{name} {version} requires {text}", "documented", f"the metadata of {name} {version}"
+            )
+            facts.setdefault(required, []).append(fact)
+    return facts
+
+
+def _aliases(
+    resolution: Resolution,
+    picks: Sequence[Distribution],
+    answer: Answer,
+    required_by: Mapping[str, Sequence[Fact]],
+) -> Iterator[Distribution]:
+    """Yield an alias for each other name of torch's triton."""
+    names = {pick.name for pick in picks}
+    triton = next((pick for pick in picks if pick.name in TRITON_NAMES), None)
+    if triton is None:
+        return
+    others = [name for name in TRITON_NAMES if name in required_by and name not in names]
+    reasons = {name: list(required_by[name]) for name in others}
+    for requirement in answer.requested_tritons():
+        if requirement.name not in names:
+            fact = Fact(f"you asked for {requirement}", "documented", REQUEST)
+            reasons.setdefault(requirement.name, []).append(fact)
+    torch = resolution.pick("torch")
+    own = Fact(f"{torch} has {triton}, which installs triton", triton.support, triton.facts[0].source)
+    for name, facts in sorted(reasons.items()):
+        yield Distribution(
+            name=name,
+            version=triton.version.partition("+")[0],
+            kind="distribution",
+            origin="build",
+            support=triton.support,
+            verdict="supported",
+            alias_of=triton.name,
+            facts=(*facts, own),
+        )
+
+
+def _facts(pick: Pick, required_by: Sequence[Fact]) -> Iterator[Fact]:
+    name, release = pick.name, f"{pick.name} {pick.version}"
+    index = pick.files[0].index if pick.files else ""
+    if index:
+        yield Fact(f"{release} is published at {index}", "documented", f"{index}/{name}/")
+    elif pick.files:
+        yield Fact(f"{release} comes from the URL in the request", "documented", pick.files[0].url)
+    if pick.support == "inferred":
+        text = f"{release} has the requirements in its PKG-INFO, which a build may change"
+        yield Fact(text, "inferred", pick.files[0].url)
+    yield from required_by[:_MOST_REASONS]
+
+
+def _warnings(answer: Answer) -> Iterator[str]:
+    for pick in sorted(answer.picks):
+        if answer.needs_newer_patch(pick):
+            needed = f"{pick.name} {pick.version} requires Python {pick.files[0].requires_python}"
+            yield f"{needed}, so some patch releases of the Python in the lock cannot install it."
+        if pick.support == "inferred":
+            yield (
+                f"{pick.name} {pick.version} has no wheel for {answer.environment}, and a build may change "
+                "the metadata of its sdist. The requirements in its PKG-INFO were used."
+            )
+    unread = answer.unread()
+    if unread:
+        names, reason = sorted(unread), next(iter(unread.values()))
+        what = f"The requirements of {join_words(names, joiner='and')} are not locked: {reason.rstrip('.')}."
+        yield f"{what} To lock them, run `matrix resolve` with network access."
+    yield from answer.lacking()
+    yield from answer.extras_for_rocm()
+    yield from answer.replaced_for_cuda()
+    yield from answer.passed_for_wheels()
+    yield from answer.passed_for_content()
+    for release, problem in answer.skipped.items():
+        yield f"{release} was skipped: it {problem}."

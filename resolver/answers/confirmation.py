@@ -1,0 +1,324 @@
+"""Confirm an answer: resolvelib resolves the same request over the same providers, limited to the answer.
+
+resolvelib is a second, independent resolver. It knows only the chosen candidates, asks the providers for
+their requirements again, and must accept every one of them: none may violate a requirement, and none may be
+superfluous. Masks and learned incompatibilities have no part in this: versions are compared with
+specifiers, and markers are evaluated for the chosen Python. A difference is a fault of the program, not an
+answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple
+
+import resolvelib
+
+from resolver.compiling.problem import ABSENT
+from resolver.content import judged
+from resolver.errors import EnvironmentLacksError, InternalError, SourceError, UsageError
+from resolver.facts.catalog import applies
+from resolver.requirements import TRITON_NAMES, is_rocm_package, parse_requirement, split_marker
+from resolver.solving.world import is_limit
+from resolver.specifiers import version_key
+from resolver.versions import parse_specifier
+
+if TYPE_CHECKING:
+    from resolvelib.providers import Preference
+    from resolvelib.resolvers import RequirementInformation
+
+    from resolver.answers.answer import Answer
+    from resolver.facts.schema import Requires
+    from resolver.indexes import Metadata
+    from resolver.model import Requirement
+
+_BATCH = 25
+"""Number of requirements of the request to resolve at a time."""
+
+
+class _Need(NamedTuple):
+    """resolvelib's requirement: a chosen version must pass a test."""
+
+    key: str
+    """Name of a component or distribution, with an extra in brackets."""
+    text: str
+    allows: Callable[[str], bool]
+
+
+class _Chosen(NamedTuple):
+    """resolvelib's candidate."""
+
+    key: str
+    version: str
+
+
+def confirm(answer: Answer) -> None:
+    """Check with resolvelib that the answer of a solver meets the request, and that nothing is superfluous.
+
+    resolvelib takes quadratic time in the number of distributions, so it resolves level by level: the
+    request, then the requirements of each accepted candidate. There is one candidate for each name, so this
+    accepts the same answers as one resolution of everything.
+    """
+    provider = _Provider(answer)
+    problem = ""
+    try:
+        accepted = _accepted(provider)
+    except resolvelib.ResolutionImpossible as error:
+        problem = f"it violates {'; '.join(sorted({cause.requirement.text for cause in error.causes}))}"
+    else:
+        superfluous = sorted(provider.chosen.keys() - accepted)
+        if superfluous:
+            problem = f"nothing requires {', '.join(superfluous)}"
+    if problem:
+        import logging
+
+        log = logging.getLogger(__name__)
+        log.debug("answer: %s", provider.chosen)
+        log.debug("resolvelib: %s", problem)
+        msg = f"The answer was not confirmed by resolvelib: {problem}."
+        raise InternalError(msg, hint="Please report this request. --debug writes both answers into a log.")
+
+
+def _accepted(provider: _Provider) -> set[str]:
+    """Return everything that the request requires directly or indirectly."""
+    roots = provider.roots()
+    accepted: set[str] = set()
+    left: list[str] = []
+    batches: Iterator[Sequence[_Need]] = (
+        roots[start : start + _BATCH] for start in range(0, len(roots), _BATCH)
+    )
+    for needs in chain(batches, _needs_of(left, provider)):
+        resolver = resolvelib.Resolver(provider, resolvelib.BaseReporter())
+        mapping = resolver.resolve(needs, max_rounds=len(provider.chosen) + 1).mapping
+        left += mapping.keys() - accepted
+        accepted |= mapping.keys()
+    return accepted
+
+
+def _needs_of(left: list[str], provider: _Provider) -> Iterator[list[_Need]]:
+    """Yield the requirement on each name in a list, which grows; only its requirements are then resolved."""
+    while left:
+        provider.expanded = left.pop()
+        yield [_Need(provider.expanded, provider.expanded, _always)]
+
+
+def _always(_: str) -> bool:
+    return True
+
+
+def _never(_: str) -> bool:
+    return False
+
+
+class _Provider(resolvelib.AbstractProvider["_Need", "_Chosen", str]):
+    """The chosen candidates, and their requirements as the providers state them."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.expanded = ""
+        """The only candidate whose requirements are stated."""
+        self._answer = answer
+        self._problem = answer.problem
+        self._solution = answer.solution
+        self._environment = answer.environment
+        self._picks = {pick.name: pick for pick in answer.picks}
+        self.chosen = {
+            name: _Chosen(name, self._problem.variables[name].candidate(bit).version)
+            for name, bit in self._solution.items()
+        }
+        for name, pick in self._picks.items():
+            for key in (name, *(f"{name}[{extra}]" for extra in pick.extras)):
+                self.chosen[key] = _Chosen(key, pick.version)
+        self._overrides: dict[str, list[Requirement]] = {}
+        for override in answer.request.overrides:
+            self._overrides.setdefault(override.name, []).append(override)
+
+    def roots(self) -> list[_Need]:
+        """Return the demands of the target and the requirements of the request."""
+        needs = [
+            self._of_candidates(demand.variable.name, demand.mask, demand.text)
+            for demand in self._problem.demands
+            if not demand.mask & ABSENT or demand.variable.name in self._solution
+            if not demand.mask & ABSENT or not self._allows(demand.variable.name, demand.mask)
+        ]
+        for requirement in self._answer.request.requirements:
+            needs += self._stated(requirement, requirement.marker, "the request")
+        for limit in self._answer.request.constraints:
+            is_chosen = limit.name in self.chosen and self._environment.applies(limit.marker)
+            version = self.chosen[limit.name].version if is_chosen else ""
+            if is_chosen and limit.specifier is not None and not limit.specifier.allows(version):
+                needs.append(_Need(limit.name, limit.text, limit.specifier.allows))
+        return needs
+
+    def identify(self, requirement_or_candidate: _Need | _Chosen) -> str:
+        return requirement_or_candidate.key
+
+    def get_preference(
+        self,
+        identifier: str,
+        resolutions: Mapping[str, _Chosen],  # noqa: ARG002  part of resolvelib's contract
+        candidates: Mapping[str, Iterator[_Chosen]],  # noqa: ARG002
+        information: Mapping[str, Iterator[RequirementInformation[_Need, _Chosen]]],  # noqa: ARG002
+        backtrack_causes: Sequence[RequirementInformation[_Need, _Chosen]],  # noqa: ARG002
+    ) -> Preference:
+        return identifier
+
+    def find_matches(
+        self,
+        identifier: str,
+        requirements: Mapping[str, Iterator[_Need]],
+        incompatibilities: Mapping[str, Iterator[_Chosen]],
+    ) -> Iterable[_Chosen]:
+        chosen = self.chosen.get(identifier)
+        if chosen is None or chosen in incompatibilities[identifier]:
+            return []
+        return [chosen] if all(need.allows(chosen.version) for need in requirements[identifier]) else []
+
+    def is_satisfied_by(self, requirement: _Need, candidate: _Chosen) -> bool:
+        return requirement.allows(candidate.version)
+
+    def get_dependencies(self, candidate: _Chosen) -> Iterable[_Need]:
+        if candidate.key != self.expanded:
+            return []
+        name, _, extra = candidate.key.rstrip("]").partition("[")
+        needs = list(self._facts(name, candidate.version))
+        if name in self._solution:
+            needs += self._relations(name)
+        if extra:
+            needs.append(_Need(name, f"{candidate.key} {candidate.version}", candidate.version.__eq__))
+        needs += self._content(name)
+        metadata = self._metadata(name)
+        if metadata is not None:
+            if name in self._picks and version_key(metadata.version) != version_key(candidate.version):
+                needs.append(
+                    _Need(name, f"{candidate.version} has the metadata of {metadata.version}", _never)
+                )
+            extras = (extra,) if name in self._picks else self._answer.world.extras_of(name)
+            for text in metadata.requires:
+                needs += self._required(name, text, metadata, extras)
+        return needs
+
+    def _relations(self, name: str) -> Iterator[_Need]:
+        """Yield what the relations of the catalog require of a component."""
+        for relation in self._problem.relations:
+            if relation.subject.name == name:
+                mask, other = relation.table[self._solution[name]], relation.object.name
+                if mask & ABSENT and (other not in self._solution or self._allows(other, mask)):
+                    continue  # it neither requires nor excludes the other component
+                yield self._of_candidates(other, mask, f"{name} is related to {other}")
+
+    def _of_candidates(self, name: str, mask: int, text: str) -> _Need:
+        return _Need(name, text, _always if self._allows(name, mask) else _never)
+
+    def _allows(self, name: str, mask: int) -> bool:
+        return bool(mask >> self._solution.get(name, 0) & 1)
+
+    def _facts(self, name: str, version: str) -> Iterator[_Need]:
+        """Yield what the catalog says about a distribution if one of both ends is a project of an index."""
+        candidate = self._answer.world.candidate(name)
+        for row in self._answer.world.rows_of(name):
+            is_project = name in self._picks
+            if not is_project and (row.on in self._answer.problem.variables or row.on not in self._picks):
+                continue
+            if is_project and row.on not in self.chosen:
+                continue
+            release = candidate.release if candidate else None
+            if release is not None and not applies(row, release):
+                continue
+            if is_project and row.releases and not parse_specifier(row.releases).allows(version):
+                continue
+            if is_limit(row) or row.on in {"gfx", "python"} or not self._is_about(row, name):
+                continue
+            if row.on in self._picks or is_project:
+                specifiers = [parse_specifier(text) for text in row.versions]
+                is_allowed = any(one.allows(self.chosen[row.on].version) for one in specifiers)
+                yield _Need(row.on, f"{name} requires {row.on}", _always if is_allowed else _never)
+
+    def _is_about(self, row: Requires, name: str) -> bool:
+        """Return whether a row is about the release itself, or about a wheel that is one of its files."""
+        if not row.is_of_wheel or name not in self._picks:
+            return True
+        read = {wheel.sha256 for wheel in self._answer.catalog.wheel.values() if wheel.package == name}
+        return any(not file.sha256 or file.sha256 in read for file in self._picks[name].files)
+
+    def _content(self, name: str) -> Iterator[_Need]:
+        """Yield what the content of the file of a project requires."""
+        pick = self._picks.get(name)
+        content = self._answer.contents.content_of(pick.files[0]) if pick and pick.files else None
+        if content is None:
+            return
+        judgement = judged(content, self._answer.request.target.gfx)
+        if judgement.state == "does-not-fit":
+            yield _Need(name, f"{name} {judgement.evidence}", _never)
+        if content.rocm:
+            allows = parse_specifier(content.rocm).allows
+            yield _Need("rocm", f"{name} requires rocm{content.rocm}", allows)
+
+    def _metadata(self, name: str) -> Metadata | None:
+        if not self._answer.was_read(name):
+            return None
+        is_built = False
+        if name in self._picks:
+            files = self._answer.files_read(name)
+        else:
+            candidate = self._answer.world.candidate(name)
+            if candidate is None or candidate.kind != "distribution":
+                return None
+            files = self._answer.files_of(name)
+            is_built = candidate.origin == "build"
+        try:
+            return self._answer.index.requirements(files, is_built=is_built) if files else None
+        except (EnvironmentLacksError, SourceError):
+            return None
+
+    def _required(self, name: str, text: str, metadata: Metadata, extras: Sequence[str]) -> Iterator[_Need]:
+        """Yield what a line of metadata requires."""
+        head, marker = split_marker(text)
+        is_plain = self._environment.applies(marker)
+        wanted = {"", *extras}
+        if not any(self._environment.applies(marker, extra) for extra in wanted):
+            return
+        if is_plain and name in self._picks and "" not in extras:
+            return  # it belongs to the project itself
+        try:
+            requirement = parse_requirement(head)
+        except UsageError:
+            return  # the search reported it
+        is_built = name in self._solution and metadata.dynamic
+        for need in self._stated(requirement, "", f"{name} {metadata.version}"):
+            of_catalog = need.key in self._solution or need.key in TRITON_NAMES
+            if not (is_built and of_catalog):
+                yield need
+
+    def _stated(self, requirement: Requirement, marker: str, source: str) -> Iterator[_Need]:
+        """Yield what a requirement, or the overrides that replace it, require."""
+        if not self._environment.applies(marker):
+            return
+        for stated in self._overrides.get(requirement.name, (requirement,)):
+            if stated is not requirement and not self._environment.applies(stated.marker):
+                continue
+            yield from self._need(stated, source)
+
+    def _need(self, requirement: Requirement, source: str) -> Iterator[_Need]:
+        name, specifier = requirement.name, requirement.specifier
+        if name == "python":
+            return  # a demand of the problem has the same meaning
+        if name in TRITON_NAMES and source.startswith("torch ") and "torch" in self._answer.unread():
+            return  # the answer says that it is not locked
+        if self._answer.triton.is_of_torch(name) and not source.startswith("torch "):
+            yield _Need("torch", f"{source} requires the triton of torch", _always)
+            name = next((own for own in TRITON_NAMES if own in self._solution), name)
+        text = f"{source} requires {requirement.text}"
+
+        def allows(version: str) -> bool:
+            return specifier is None or specifier.allows(version)
+
+        if name in self._solution:
+            if not (is_rocm_package(name) and name in self._picks):
+                yield _Need(name, text, allows)
+                return
+        elif is_rocm_package(name) and name not in self._picks:
+            return  # reported as not listed
+        yield _Need(name, text, allows)
+        for extra in requirement.extras:
+            yield _Need(f"{name}[{extra}]", text, allows)

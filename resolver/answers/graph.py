@@ -1,0 +1,127 @@
+"""The build graph of a resolution, as a networkx graph.
+
+An edge goes from a distribution to a distribution that it needs. A node has the attribute `pick`: its
+`Distribution`, or None if pip chooses the version. An edge has the attribute `needs`: the run `Edge`, the
+build `Edge` or both. Names and edges are in sorted order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+import networkx
+from msgspec.structs import replace
+
+from resolver.answers import order
+from resolver.model import Distribution, Edge, Resolution
+from resolver.notebook import html_table
+
+PIP = "pip"
+"""The origin of a build requirement whose version pip chooses."""
+
+
+if TYPE_CHECKING:
+    from resolver.facts.schema import EdgeKind
+
+    _StrGraph = networkx.DiGraph[str]
+else:
+    _StrGraph = networkx.DiGraph  # at run time it takes no parameter
+
+
+class BuildGraph(_StrGraph):
+    """A build graph, which notebooks show as a table."""
+
+    def __repr__(self) -> str:
+        return f"<BuildGraph: {len(self)} distributions in {len(generations(self))} generations>"
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for number, group in enumerate(generations(self), start=1):
+            for name in group:
+                pick = pick_in(self, name)
+                needs = ", ".join(sorted(self.successors(name)))
+                rows.append(
+                    [str(number), name, pick.pinned if pick else "", pick.origin if pick else PIP, needs]
+                )
+        return html_table("Build graph", ["generation", "name", "version", "origin", "requires"], rows)
+
+
+def build_graph(resolution: Resolution) -> networkx.DiGraph[str]:
+    """Return the build graph of a resolution.
+
+    Raises
+    ------
+    CycleError
+        The edges form a cycle.
+    """
+    edges = _merged(resolution.edges)
+    names = {name for edge in edges for name in (edge.subject, edge.object)}
+    names |= {pick.name for pick in resolution.distributions}
+    picks = {pick.name: pick for pick in resolution.picks}
+    graph = BuildGraph()
+    for name in sorted(names):
+        graph.add_node(name, pick=picks.get(name))
+    for edge in edges:
+        before = graph.edges.get((edge.subject, edge.object), {"needs": ()})
+        graph.add_edge(edge.subject, edge.object, needs=(*before["needs"], edge))
+    generations(graph)
+    return graph
+
+
+def generations(graph: networkx.DiGraph[str]) -> tuple[tuple[str, ...], ...]:
+    """Return the install order: each generation needs only members of earlier generations.
+
+    Raises
+    ------
+    CycleError
+        The edges form a cycle.
+    """
+    return order.generations(graph, edges_of_graph(graph))
+
+
+def needs_of(
+    graph: networkx.DiGraph[str], names: Iterable[str], kinds: Container[EdgeKind] = ("run", "build")
+) -> set[str]:
+    """Return these distributions and everything that they need through edges of these kinds."""
+    edges = [(edge.subject, edge.object) for edge in edges_of_graph(graph) if edge.kind in kinds]
+    part: networkx.DiGraph[str] = networkx.DiGraph(edges)
+    needed = set(names)
+    return needed.union(*(networkx.descendants(part, name) for name in needed if name in part))
+
+
+def with_needs(graph: networkx.DiGraph[str], names: Iterable[str]) -> networkx.DiGraph[str]:
+    """Return the part of the graph that these distributions need, including themselves."""
+    return graph.subgraph(needs_of(graph, names))
+
+
+def roots(graph: networkx.DiGraph[str]) -> list[str]:
+    """Return the distributions that no other distribution needs."""
+    return sorted(name for name, degree in graph.in_degree() if degree == 0)
+
+
+def edges_of_graph(graph: networkx.DiGraph[str]) -> list[Edge]:
+    """Return all edges, sorted by subject, object and kind."""
+    edges: list[Edge] = [edge for data in graph.edges.values() for edge in data["needs"]]
+    return sorted(edges, key=attrgetter("subject", "object", "kind"))
+
+
+def pick_in(graph: networkx.DiGraph[str], name: str) -> Distribution | None:
+    """Return the distribution of a node; None if pip chooses its version."""
+    pick: Distribution | None = graph.nodes[name]["pick"]
+    return pick
+
+
+def _merged(edges: Iterable[Edge]) -> list[Edge]:
+    """Merge edges with the same ends and kind. The merged edge is declared if any of them is."""
+    merged: dict[tuple[str, str, str], Edge] = {}
+    for edge in sorted(edges, key=attrgetter("subject", "object", "kind", "requirement")):
+        key = (edge.subject, edge.object, edge.kind)
+        if key in merged:
+            same = merged[key]
+            texts = dict.fromkeys(text for text in (same.requirement, edge.requirement) if text)
+            declared = same.declared or edge.declared
+            edge = replace(same, declared=declared, requirement=", ".join(texts))  # noqa: PLW2901
+        merged[key] = edge
+    return list(merged.values())

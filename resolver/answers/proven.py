@@ -1,0 +1,150 @@
+"""Proven sets: versions that were run together. Solve inside them, and check that they still resolve."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import date
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from resolver.answers.explain import core_items
+from resolver.compiling import compile_problem
+from resolver.compiling.problem import ABSENT, Demand, Problem, Row
+from resolver.model import CoreItem, Request, Requirement, Target
+from resolver.solving.session import Session, Solution
+
+if TYPE_CHECKING:
+    from resolver.facts.catalog import Catalog
+    from resolver.facts.schema import ProvenSet
+
+
+def solve_proven(
+    session: Session, sets: Iterable[ProvenSet], requested: Collection[str]
+) -> tuple[Solution | None, ProvenSet | None]:
+    """Return a solution inside a proven set, or the newest solution if no set fits.
+
+    Sets that contain more of the requested components are tried first, and of these the newest. The first set
+    that allows a solution without a pick at your own risk is used, else the first that allows any solution.
+    The second result is the set that contains the solution, or None.
+    """
+    problem = session.problem
+
+    def solve(demands: Sequence[Demand]) -> Solution | None:
+        return session.solve([*problem.demands, *demands])
+
+    return first_proven(problem, ranked_sets(problem, sets, requested), solve)
+
+
+def ranked_sets(
+    problem: Problem, sets: Iterable[ProvenSet], requested: Collection[str]
+) -> list[tuple[ProvenSet, list[Demand]]]:
+    """Return the sets in the order in which they are tried, each with its demands."""
+
+    def rank(row: ProvenSet) -> tuple[int, date, str]:
+        return sum(name in row.picks for name in requested), row.date or date.min, row.id
+
+    return [(row, _demands(problem, row)[0]) for row in sorted(sets, key=rank, reverse=True)]
+
+
+def first_proven(
+    problem: Problem,
+    sets: Iterable[tuple[ProvenSet, list[Demand]]],
+    solve: Callable[[Sequence[Demand]], Solution | None],
+) -> tuple[Solution | None, ProvenSet | None]:
+    """Return the solution that `solve_proven` returns for ranked sets, and the set that contains it."""
+    at_risk: tuple[Solution, ProvenSet] | None = None
+    for row, demands in sets:
+        solution = solve(demands)
+        if solution is not None and not is_at_risk(problem, solution):
+            return solution, row
+        if solution is not None and at_risk is None:
+            at_risk = solution, row
+    return at_risk or (solve([]), None)
+
+
+def _demands(problem: Problem, row: ProvenSet) -> tuple[list[Demand], list[str]]:
+    """Return a demand for each pick of a set in the problem, and the picks that are not in the catalog."""
+    demands, unknown = [], []
+    for name, key in row.picks.items():
+        variable = problem.variables.get(name)
+        candidates = variable.candidates if variable else []
+        matching = [position for position, candidate in enumerate(candidates) if candidate.key == key]
+        if not matching:
+            unknown.append(f"{name} {key}")
+        if variable is not None:
+            mask = variable.mask(matching) | ABSENT
+            demands.append(Demand(variable, mask, f"the set has {name} {key}", "fact", row.source))
+    return demands, unknown
+
+
+def risks(problem: Problem, solution: Mapping[str, int]) -> Iterator[Row]:
+    """Yield a fact for each pair of picks that is allowed only at your own risk."""
+    for relation in problem.relations:
+        subject, other = relation.subject.name, relation.object.name
+        if subject in solution and other in solution:
+            rows = relation.rows_between(solution[subject], solution[other])
+            if rows and all(row.risk for row in rows):
+                yield rows[0]
+
+
+def is_at_risk(problem: Problem, solution: Mapping[str, int]) -> bool:
+    """Return whether a pair of picks is allowed only at your own risk."""
+    return any(True for _ in risks(problem, solution))
+
+
+class Judgement(msgspec.Struct, frozen=True):
+    """Whether a proven set resolves for its own site and day.
+
+    Attributes
+    ----------
+    verdict
+        ``unknown``: the catalog does not have a pick or the driver of that day, so the set was not tried.
+    unknown
+        The picks, or the driver, that are not in the catalog.
+    core
+        The facts because of which the set does not resolve.
+    """
+
+    verdict: Literal["resolves", "at your own risk", "does not resolve", "unknown"]
+    unknown: tuple[str, ...] = ()
+    core: tuple[CoreItem, ...] = ()
+
+
+def request_of_set(catalog: Catalog, row: ProvenSet) -> Request:
+    """Return the request for the components of a set, for its site and day.
+
+    A set without a date is requested for the start of the site's last driver window. A set without a site is
+    requested without a driver.
+    """
+    site = catalog.site[row.site or "local"]
+    windows = catalog.windows_of(site.name)
+    target = Target(
+        site=site.name,
+        date=row.date or (windows[-1].since if windows else date.max),
+        backend=row.backend,
+        gfx=site.gfx if row.backend == "rocm" else (),
+        base_image=row.picks.get("base-image"),
+    )
+    requirements = tuple(Requirement(name, None, name) for name in row.picks if name != "base-image")
+    return Request(target, requirements, support="observed")
+
+
+def judge(catalog: Catalog, row: ProvenSet) -> Judgement:
+    """Return whether a set resolves with exactly its versions and variants, requested by `request_of_set`.
+
+    The verdict is ``unknown`` for a day before the site's first driver window.
+    """
+    request = request_of_set(catalog, row)
+    day, windows = request.target.date, catalog.windows_of(request.target.site)
+    if windows and row.backend == "rocm" and day < windows[0].since:
+        return Judgement("unknown", (f"the driver of {request.target.site} on {day}",))
+    session = Session(compile_problem(catalog, request))
+    demands, unknown = _demands(session.problem, row)
+    if unknown:
+        return Judgement("unknown", tuple(unknown))
+    demands = [*session.problem.demands, *demands]
+    solution = session.solve(demands)
+    if solution is None:
+        return Judgement("does not resolve", core=tuple(core_items(session, demands)))
+    return Judgement("at your own risk" if is_at_risk(session.problem, solution) else "resolves")

@@ -1,0 +1,217 @@
+"""Explain why preferred versions were not chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
+
+from resolver.answers.explain import core_items, explain_conflict
+from resolver.answers.resolve import solve
+from resolver.compiling import compile_problem
+from resolver.compiling.choices import is_prerelease
+from resolver.compiling.problem import Demand
+from resolver.model import CoreItem, Resolution, layer
+from resolver.requirements import parse_requirement
+from resolver.solving.session import Session
+
+if TYPE_CHECKING:
+    from resolver.facts.catalog import Catalog
+    from resolver.indexes import PackageIndexes
+    from resolver.model import Distribution, Request, Requirement
+    from resolver.solving.session import Refuted
+    from resolver.specifiers import Specifier
+
+MAX_REJECTED = 5
+
+
+class RejectedVersion(msgspec.Struct, frozen=True):
+    """A preferred candidate that was not chosen.
+
+    Attributes
+    ----------
+    key
+        Its version and variant.
+    core
+        The facts that exclude it together with the request; empty if none does.
+    instead
+        If no fact excludes it: the component that is decided earlier and would change, its chosen
+        version, and the version it would have.
+    preferred
+        If nothing else would change: why the chosen version is preferred.
+    """
+
+    key: str
+    core: tuple[CoreItem, ...] = ()
+    instead: tuple[str, str, str] | None = None
+    preferred: str = ""
+
+
+def rejected_versions(
+    catalog: Catalog,
+    request: Request,
+    chosen: Mapping[str, str],
+    name: str,
+    *,
+    specifier: Specifier | None = None,
+    limit: int = MAX_REJECTED,
+) -> tuple[list[RejectedVersion], int]:
+    """Return the preferred candidates of a component that were not chosen, each with the reason.
+
+    `chosen` has the version and variant (`Candidate.key`) of each component of the resolution. `limit`
+    candidates are explained, starting with the candidate ranked just above the chosen candidate; the second
+    result is the number of others.
+    """
+    session = Session(compile_problem(catalog, request))
+    variable = session.problem.variables.get(name)
+    if variable is None or name not in chosen:
+        return [], 0
+    keys = [candidate.key for candidate in variable.candidates]
+    end = keys.index(chosen[name]) if chosen[name] in keys else 0
+    positions = [
+        position
+        for position in reversed(range(end))
+        if specifier is None or specifier.allows(variable.candidates[position].version)
+    ]
+    rejected = [_rejected(session, chosen, name, position) for position in positions[:limit]]
+    return rejected, len(positions) - len(rejected)
+
+
+def _rejected(session: Session, chosen: Mapping[str, str], name: str, position: int) -> RejectedVersion:
+    variables = session.problem.variables
+    key = variables[name].candidates[position].key
+    pin = Demand(
+        variables[name], variables[name].mask([position]), f"{name} {key}", "request", "the question"
+    )
+    demands = [*session.problem.demands, pin]
+    solution = session.solve(demands)
+    if solution is None:
+        core = (item for item in core_items(session, demands) if item.source != pin.source)
+        return RejectedVersion(key, core=tuple(core))
+    for other, bit in solution.items():
+        candidate = variables[other].candidate(bit)
+        if other != name and other in chosen and chosen[other] != candidate.key:
+            return RejectedVersion(key, instead=(other, chosen[other], candidate.key))
+    preference = session.problem.preferences.get(name)
+    if preference is None or preference.other not in chosen:
+        return RejectedVersion(key)
+    other = preference.other
+    text = f"{name} {chosen[name]} is preferred because it is in {other} {chosen[other]}"
+    return RejectedVersion(key, preferred=text)
+
+
+def working_version(catalog: Catalog, request: Request, name: str, specifier: Specifier) -> str:
+    """Return the preferred version that a specifier allows and that works with a request; empty if none."""
+    session = Session(compile_problem(catalog, request))
+    variable = session.problem.variables.get(name)
+    if variable is None:
+        return ""
+    mask = variable.allowed_by(str(specifier))
+    pin = Demand(variable, mask, f"{name}{specifier}", "request", "the question")
+    solution = session.solve([*session.problem.demands, pin])
+    return session.problem.version(solution or {}, name)
+
+
+def rejected_in_open_world(
+    catalog: Catalog,
+    request: Request,
+    indexes: PackageIndexes,
+    chosen: Resolution,
+    name: str,
+    *,
+    specifier: Specifier | None = None,
+) -> tuple[list[RejectedVersion], int]:
+    """Return the reasons why newer versions were not chosen: `rejected_versions` with indexes.
+
+    Each newer version is requested in place of the chosen version.
+    """
+    if name == "base-image" and request.target.base_image:
+        return [], 0
+    variables = compile_problem(catalog, request, open_world=True).variables
+    variable = variables.get(name)
+    if variable is not None:
+        versions = [
+            (candidate.version, candidate.key, candidate.variant) for candidate in variable.candidates
+        ]
+    else:
+        project = indexes.project(name)
+        listed = [release.version for release in project.releases] if project else []
+        versions = [(version, version, "") for version in listed if not is_prerelease(version)]
+    pick = chosen.pick(name)
+    keys = [key for _, key, _ in versions]
+    end = keys.index(pick.key) if pick and pick.key in keys else 0
+    preferred = [row for row in reversed(versions[:end]) if specifier is None or specifier.allows(row[0])]
+    rejected = []
+    for version, key, variant in preferred[:MAX_REJECTED]:
+        if name == "base-image":
+            pinned = replace(request, target=replace(request.target, base_image=version))
+            question = f"the base image is {version}"
+        else:
+            pin = parse_requirement(f"{name}{f'[{variant}]' if variant else ''}=={version}")
+            pinned = replace(request, requirements=(*request.requirements, pin))
+            question = f"you asked for {pin.text}"
+        rejected.append(_rejected_open(catalog, pinned, indexes, chosen, (name, key, question)))
+    return rejected, len(preferred) - len(rejected)
+
+
+def _rejected_open(
+    catalog: Catalog,
+    pinned: Request,
+    indexes: PackageIndexes,
+    chosen: Resolution,
+    version: tuple[str, str, str],
+) -> RejectedVersion:
+    """Return why a version was not chosen: the component, its key, and the constraint that pins it.
+
+    If the request resolves with it, one of the components that are decided earlier would change. That is a
+    component that conflicts with it in its chosen version, not just any component that changes, too.
+    """
+    name, key, question = version
+    other = solve(catalog, pinned, indexes)
+    if not isinstance(other, Resolution):
+        return RejectedVersion(key, core=_core_without(pinned, other, {question}))
+    requested = {requirement.name for requirement in chosen.request.requirements}
+    own = layer(name, requested)[0]
+    earlier = sorted(
+        (pick for pick in chosen.picks if pick.name != name and layer(pick.name, requested)[0] <= own),
+        key=lambda pick: layer(pick.name, requested),
+    )
+    changed = [(pick, then) for pick in earlier if (then := other.pick(pick.name)) and then.key != pick.key]
+    for pick, then in changed:
+        kept = _pin(pick)
+        if kept is None:
+            continue
+        both = replace(pinned, requirements=(*pinned.requirements, kept))
+        if not isinstance(solve(catalog, both, indexes), Resolution):
+            return RejectedVersion(key, instead=(pick.name, pick.key, then.key))
+    if changed:
+        together = [kept for pick, _ in changed if (kept := _pin(pick))]
+        both = replace(pinned, requirements=(*pinned.requirements, *together))
+        answer = solve(catalog, both, indexes)
+        if not isinstance(answer, Resolution):
+            return RejectedVersion(key, core=_core_without(both, answer, {question}))
+    return RejectedVersion(key)
+
+
+def _pin(pick: Distribution) -> Requirement | None:
+    """Return a requirement for the version of a pick; None if the request cannot name it."""
+    variant = f"[{pick.variant}]" if pick.variant else ""
+    if pick.name in {"glibc", "libstdcxx", "base-image"}:
+        return None
+    equals = "===" if pick.name == "torch" and "+" not in pick.version else "=="
+    return parse_requirement(f"{pick.name}{variant}{equals}{pick.version}")
+
+
+def _core_without(request: Request, refuted: Refuted, texts: set[str]) -> tuple[CoreItem, ...]:
+    conflict, _ = explain_conflict(request, refuted)
+    return tuple(item for item in conflict.core if item.text not in texts)
+
+
+def working_in_open_world(
+    catalog: Catalog, request: Request, indexes: PackageIndexes, requirement: Requirement
+) -> str:
+    """Return the preferred version that an additional requirement allows; empty if there is no solution."""
+    answer = solve(catalog, replace(request, requirements=(*request.requirements, requirement)), indexes)
+    return answer.version_of(requirement.name) if isinstance(answer, Resolution) else ""

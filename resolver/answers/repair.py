@@ -1,0 +1,244 @@
+"""Find the resolvable request that is nearest to an environment for CUDA or for another machine.
+
+First, distributions for CUDA are replaced as the catalog says (``[[replaces]]``), and the labels of builds
+for other GPUs are removed. Then pins that conflict are relaxed, one after another and one step at a time: the
+patch release, the minor release, the major release. All versions that can stay are kept.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
+
+from resolver.answers.explain import LinkGroup, explain_conflict
+from resolver.answers.resolve import solve
+from resolver.compiling.names import replacement
+from resolver.compiling.problem import Demand
+from resolver.errors import NoVersionError
+from resolver.model import CoreItem, Resolution
+from resolver.requirements import is_for_cuda, parse_requirement
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+
+    from resolver.answers.explain import Constraint
+    from resolver.facts.catalog import Catalog
+    from resolver.facts.schema import Replaces
+    from resolver.indexes import PackageIndexes
+    from resolver.model import Conflict, Request, Requirement
+    from resolver.solving.session import Refuted
+
+_LEVELS = 3
+"""A pin may be relaxed three times: to any patch release, any minor release, and any release."""
+_LAST = ("torch", "python")
+"""Of several pins that conflict, these are relaxed last: most other versions depend on them."""
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """A distribution of the environment to repair."""
+
+    name: str
+    """Normalized."""
+    version: str = ""
+    """The exact version with its local label; empty if any version will do."""
+    versions: str = ""
+    """The specifier, if it is not an exact version."""
+    extras: tuple[str, ...] = ()
+    marker: str = ""
+    conda: bool = False
+    """Whether conda installs it."""
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, [self.name, self.version or self.versions]))
+
+    def requirement(self, level: int) -> Requirement:
+        """Return the requirement at a level of relaxation, from 0 (as it is) to 3 (any version)."""
+        name = f"{self.name}[{','.join(self.extras)}]" if self.extras else self.name
+        public, _, _ = self.version.partition("+")
+        numbers = public.split(".")[: _LEVELS - level]
+        versions = ""
+        if public and numbers:
+            versions = f"=={'.'.join(numbers)}.*" if level else f"=={public}"
+        elif level < _LEVELS:
+            versions = self.versions
+        return parse_requirement(name + versions + (f" ; {self.marker}" if self.marker else ""))
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A change of one distribution, and the reason."""
+
+    before: str
+    after: str
+    """Names or version; empty if nothing takes its place."""
+    reason: str
+    source: str = ""
+    for_cuda: bool = False
+    """Whether it is built for CUDA."""
+    needed: bool = False
+    """Whether the environment may need it, and nothing takes its place."""
+
+
+class Nearest(msgspec.Struct, frozen=True):
+    """A request that resolves."""
+
+    requirements: tuple[Requirement, ...]
+    reasons: Mapping[str, CoreItem]
+    """Why each relaxed version cannot stay, by name."""
+
+
+def replaced(
+    catalog: Catalog, wanted: Iterable[Wanted], drop: Collection[str] = ()
+) -> tuple[list[Wanted], list[Change]]:
+    """Return the distributions that stay or take another's place, and the changes.
+
+    What conda installs stays with conda, unless the catalog replaces it.
+    """
+    kept: dict[str, Wanted] = {}
+    changes: list[Change] = []
+    for item in wanted:
+        row = replacement(catalog, item.name, conda=item.conda)
+        if item.name in drop:
+            changes.append(Change(str(item), "", "you left it out"))
+        elif row is not None:
+            for name in row.by:
+                _keep(kept, replace(item, name=name, conda=False))
+            changes.append(
+                Change(str(item), ", ".join(row.by), _reason(row), row.source, True, row.effect == "none")
+            )
+        elif is_for_cuda(item.name) and not item.conda:
+            reason = "it is for CUDA, and the catalog has nothing that takes its place"
+            changes.append(Change(str(item), "", reason, for_cuda=True, needed=True))
+        elif not item.conda:
+            _keep(kept, item)
+    return list(kept.values()), changes
+
+
+def _keep(kept: dict[str, Wanted], item: Wanted) -> None:
+    """Add a distribution; of several lines about one, the one with a version counts."""
+    if item.name not in kept or not kept[item.name].version:
+        kept[item.name] = item
+
+
+def _reason(row: Replaces) -> str:
+    texts = {
+        "rocm": "it is for CUDA",
+        "cpu": "it is for CUDA, and its replacement runs on the CPU only",
+        "drop": "it is for CUDA, and torch for AMD GPUs or CPUs does not need it",
+        "none": "it is for CUDA, and the catalog has nothing that takes its place",
+    }
+    return f"{texts[row.effect]}. {row.note}".strip()
+
+
+def nearest(
+    catalog: Catalog, request: Request, wanted: Iterable[Wanted], indexes: PackageIndexes | None
+) -> Nearest | Conflict:
+    """Relax the pins that conflict, and return a request that resolves, or the conflict that remains.
+
+    Parameters
+    ----------
+    request
+        The target, and requirements that are not relaxed.
+    wanted
+        The distributions, without those for CUDA (`replaced`).
+
+    Raises
+    ------
+    UsageError
+        The catalog and the indexes do not have one of the distributions.
+    EnvironmentLacksError, SourceError
+        See `resolve`.
+    """
+    search = _Pins(catalog, request, {item.name: item for item in wanted}, indexes)
+    conflicting: list[str] = []
+    reasons: dict[str, CoreItem] = {}
+    while True:
+        asked = search.asked()
+        try:
+            answer = search.solve(asked)
+        except NoVersionError as error:
+            if not search.is_pinned(error.name):
+                raise
+            name, reason = error.name, CoreItem(error.message.rstrip("."), "fact", "")
+        else:
+            if isinstance(answer, Resolution):
+                break
+            conflict, core = explain_conflict(asked, answer)
+            pinned = [name for name in search.items if name in _blamed(core) and search.is_pinned(name)]
+            if not pinned:
+                return conflict
+            name = min(pinned, key=lambda name: (search.levels[name], name in _LAST))
+            conflicting.append(name)
+            facts = [item for item in conflict.core if item.kind == "fact"] or conflict.core
+            reason = next((item for item in facts if name in item.text.split()), facts[0])
+        search.levels[name] += 1
+        reasons.setdefault(name, reason)
+    # A pin may have been relaxed only for the sake of another one that was relaxed later.
+    for name in dict.fromkeys(conflicting):
+        search.tighten(name)
+    return Nearest(search.requirements(), reasons)
+
+
+class _Pins:
+    """The distributions of an environment, and how far the version of each is relaxed."""
+
+    def __init__(
+        self, catalog: Catalog, request: Request, items: dict[str, Wanted], indexes: PackageIndexes | None
+    ) -> None:
+        self.items = items
+        # conda pins a patch release of Python, which wheels do not depend on.
+        self.levels = {name: int(name == "python") for name in items}
+        self._catalog = catalog
+        self._request = request
+        self._indexes = indexes
+        # Of the catalog, the search prefers published wheels to builds; an exact version could mean a build.
+        self._keep = {name: item.version for name, item in items.items() if name not in catalog.package}
+
+    def requirements(self) -> tuple[Requirement, ...]:
+        return tuple(item.requirement(self.levels[name]) for name, item in self.items.items())
+
+    def asked(self) -> Request:
+        return replace(self._request, requirements=(*self._request.requirements, *self.requirements()))
+
+    def solve(self, asked: Request) -> Resolution | Refuted:
+        return solve(self._catalog, asked, self._indexes, self._keep)
+
+    def is_pinned(self, name: str) -> bool:
+        item = self.items.get(name)
+        return item is not None and item.requirement(self.levels[name]).specifier is not None
+
+    def tighten(self, name: str) -> None:
+        """Relax a version no further than the relaxation of the others makes necessary."""
+        for level in range(int(name == "python"), relaxed := self.levels[name]):
+            self.levels[name] = level
+            with suppress(NoVersionError):
+                if isinstance(self.solve(self.asked()), Resolution):
+                    return
+        self.levels[name] = relaxed
+
+
+def _blamed(core: Iterable[Constraint]) -> set[str]:
+    """Return the names whose requirements are part of a conflict."""
+    names = {item.variable.name for item in core if isinstance(item, Demand) and item.kind == "request"}
+    return names | {item.object.partition("[")[0] for item in core if isinstance(item, LinkGroup)}
+
+
+def changed_versions(
+    answer: Resolution, wanted: Iterable[Wanted], reasons: Mapping[str, CoreItem]
+) -> Iterator[Change]:
+    """Yield the distributions that a resolution has in another version, or in a build for another target."""
+    chosen = {pick.name: pick for pick in answer.picks}
+    for item in wanted:
+        pick = chosen.get(item.name)
+        public, _, label = item.version.partition("+")
+        if pick is None or not item.version or item.name == "python":
+            continue
+        if pick.version.partition("+")[0] != public and item.name in reasons:
+            reason = reasons[item.name]
+            yield Change(str(item), pick.pinned, reason.text, reason.source, for_cuda=label.startswith("cu"))
+        elif label and label != pick.pinned.partition("+")[2]:
+            for_cuda = label.startswith("cu")
+            text = f"the label {label} means a build for {'CUDA' if for_cuda else 'another target'}"
+            yield Change(str(item), pick.pinned, text, for_cuda=for_cuda)

@@ -1,0 +1,255 @@
+"""Convert a solution of the catalog's problem to a resolution, with its warnings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from resolver.answers.order import edges_of, generations
+from resolver.compiling.known_bad import known_bad_warnings
+from resolver.compiling.preinstalled import content_notes, preinstalled_warnings
+from resolver.compiling.problem_builder import advice_for, is_advised, window_of
+from resolver.environment import Environment
+from resolver.facts.schema import PLATFORM
+from resolver.indexes import files_of
+from resolver.label import labelled, wheel_label
+from resolver.model import (
+    STATUS_RANK,
+    BaseImage,
+    Distribution,
+    DriverWindow,
+    Fact,
+    Resolution,
+)
+from resolver.solving.session import Session, Solution
+from resolver.versions import join_words
+
+if TYPE_CHECKING:
+    from resolver.compiling.problem import Problem, Relation, Row
+    from resolver.facts.catalog import Catalog
+    from resolver.facts.schema import Image, Release, SiteAdvice
+    from resolver.indexes import File
+    from resolver.model import Request, Target
+
+_SHOWN = [name for name in PLATFORM if name not in {"backend", "gfx"}]
+
+
+def preferred_solution(
+    catalog: Catalog, request: Request, session: Session
+) -> tuple[Solution | None, list[str]]:
+    """Return the solution that the request prefers, and notes about it."""
+    if request.prefer != "proven":
+        return session.solve(), []
+    from resolver.answers.proven import solve_proven
+
+    sets = [row for row in catalog.proven.values() if row.site in {"", request.target.site}]
+    names = {requirement.name for requirement in request.requirements}
+    solution, proven = solve_proven(session, sets, names)
+    if proven:
+        return solution, [f"All versions are from the proven set {proven.id} ({proven.source})."]
+    return solution, []
+
+
+def resolution_of(
+    catalog: Catalog, request: Request, problem: Problem, solution: Solution, notes: Sequence[str]
+) -> Resolution:
+    """Convert a solution of the catalog's problem to a resolution."""
+    candidates = {name: problem.variables[name].candidate(bit) for name, bit in solution.items()}
+    shown = [name for name in _SHOWN if name in candidates]
+    shown += sorted(name for name, candidate in candidates.items() if candidate.kind == "distribution")
+    picks = [pick_of(problem, solution, name) for name in shown]
+    versions = {pick.name: pick.version for pick in picks}
+    edges = edges_of(list(candidates.values()), problem.relations)
+    warnings = []
+    if request.prefer == "proven" and not notes:
+        warnings.append("No proven set fits this request; the newest versions were chosen.")
+    if request.target.backend == "rocm" and "kernel-driver" not in solution:
+        warnings.append("The kernel driver of this target is not known, so ROCm was not checked against it.")
+    for pick in picks:
+        if pick.verdict == "at-own-risk":
+            reasons = _reasons(problem, solution, pick.name)
+            risk = next(row.fact.text for relation, row in reasons if _is_risk(relation, row, pick.name))
+            warnings.append(f"{pick.name} {pick.version} is at your own risk: {risk}.")
+    warnings += preinstalled_warnings(request, problem, solution)
+    warnings += known_bad_warnings(catalog, request.target, versions)
+    warnings += [
+        f"{candidate} is not in the catalog, so it has the facts of {candidate.inferred_from} (inferred)."
+        for name in shown
+        if (candidate := candidates[name]).inferred_from
+    ]
+    image = catalog.image.get(versions.get("base-image", ""))
+    if image and not image.mpi:
+        builds = [candidate for candidate in candidates.values() if candidate.recipe and candidate.recipe.mpi]
+        warnings += [
+            f"{candidate} is compiled against the MPI of {image.name}, which is not known. "
+            "Check that the image has mpicc."
+            for candidate in builds
+        ]
+    picks = [_with_origin(pick, request, image) for pick in picks]
+    advice = advice_for(catalog, request)
+    picks = [_advised_pick(pick, advice[pick.name]) if pick.name in advice else pick for pick in picks]
+    if image and image.python and versions.get("python", image.python[0]) not in image.python:
+        warnings.append(_foreign_python(image, versions["python"]))
+    window = window_of(catalog, request)
+    notes = [*notes, *_torch_from_source(picks), *content_notes(catalog, request, picks, image)]
+    return Resolution(
+        request=request,
+        target=replace(
+            request.target,
+            driver=versions.get("kernel-driver"),
+            base_image=versions.get("base-image"),
+            rocm=versions.get("rocm"),
+            python=versions.get("python"),
+            glibc=versions.get("glibc"),
+        ),
+        image=BaseImage(image.name, image.path, image.digest, image.dockerhash, image.libstdcxx)
+        if image
+        else None,
+        driver_window=DriverWindow(window.since, window.until, window.package, window.source)
+        if window and "kernel-driver" in versions
+        else None,
+        picks=with_labels(request.target, picks),
+        order=generations((pick.name for pick in picks if pick.kind == "distribution"), edges),
+        edges=edges,
+        notes=tuple(notes),
+        warnings=tuple(warnings),
+    )
+
+
+def _torch_from_source(picks: Sequence[Distribution]) -> Iterator[str]:
+    torch = next((pick for pick in picks if pick.name == "torch" and pick.origin == "build"), None)
+    if torch:
+        yield f"No published wheel of torch fits this request, so {torch} is compiled from source."
+
+
+def _with_origin(pick: Distribution, request: Request, image: Image | None) -> Distribution:
+    if pick.name == "python":
+        return _python_pick(pick, request, image)
+    if pick.name == "kernel-driver" and request.target.driver and request.target.site != "local":
+        return replace(pick, origin="request")  # at "local", the driver may be the one that was detected
+    return pick
+
+
+def _python_pick(pick: Distribution, request: Request, image: Image | None) -> Distribution:
+    """Return the chosen Python with its origin: the request, the base image, this machine, or the default."""
+    installed = request.preinstalled.installed if request.preinstalled else {}
+    if any(requirement.name == "python" for requirement in request.requirements):
+        return replace(pick, origin="request")
+    if image and pick.version in image.python:
+        fact = Fact.of(image, f"{image.name} has Python {join_words(image.python, joiner='and')}", note="")
+        return replace(pick, origin="base-image", facts=(*pick.facts, fact))
+    if pick.version == request.target.python:
+        return replace(pick, origin="site")
+    return replace(pick, origin="base-image") if "python" in installed else pick
+
+
+def _advised_pick(pick: Distribution, advice: SiteAdvice) -> Distribution:
+    """Return a pick with the site's advice as a fact, if the pick follows it."""
+    if not is_advised(advice, pick.version):
+        return pick
+    versions = join_words([text.removeprefix("==") for text in advice.versions])
+    fact = Fact.of(advice, f"{advice.site} {advice.verb} {advice.on} {versions}")
+    return replace(pick, facts=(*pick.facts, fact))
+
+
+def _foreign_python(image: Image, version: str) -> str:
+    own = join_words(image.python, joiner="and")
+    return (
+        f"The base image {image.name} has Python {own}, not {version}. Python {version} comes from conda, "
+        f"as in containers of cotainr and tykky. To build for this Python, pass its prefix to --python-from."
+    )
+
+
+def with_labels(target: Target, picks: Sequence[Distribution]) -> tuple[Distribution, ...]:
+    """Add the labelled version to the distributions to build.
+
+    All of them get a label: a wheel of a plain version could come from another index.
+    """
+    versions = {pick.name: pick.version for pick in picks}
+    torch, rocm = versions.get("torch", ""), versions.get("rocm", "")
+    label = wheel_label(backend=target.backend, torch=torch, rocm=rocm, gfx=target.gfx)
+    return tuple(
+        replace(pick, wheel_version=labelled(pick.version, label)) if pick.origin == "build" else pick
+        for pick in picks
+    )
+
+
+def pick_of(problem: Problem, solution: Solution, name: str) -> Distribution:
+    """Return a component of a solution, with the facts that allow it."""
+    candidate = problem.variables[name].candidate(solution[name])
+    origin = candidate.origin
+    if name == "rocm" and not _is_in_image(problem, solution):
+        origin = "published"  # it comes with torch's wheel
+    facts: dict[str, Fact] = {candidate.fact.text: candidate.fact}
+    risky = False
+    weakest = candidate.fact.status
+    for relation, row in _reasons(problem, solution, name):
+        fact = row.fact
+        facts.setdefault(fact.text, fact)
+        risky = risky or _is_risk(relation, row, name)
+        if relation.subject.name == name:
+            weakest = min(weakest, fact.status, key=STATUS_RANK.__getitem__)
+    release, index = candidate.release, candidate.index
+    if not index and candidate.kind == "distribution" and origin == "published" and release is None:
+        torch = problem.variables["torch"].candidate(solution["torch"]) if "torch" in solution else None
+        index = torch.index if torch else ""  # it is published beside torch
+    return Distribution(
+        name=name,
+        version=candidate.version,
+        variant=candidate.variant,
+        kind=candidate.kind,
+        origin=origin,
+        support=weakest,
+        verdict="at-own-risk" if risky else "supported",
+        index=index,
+        sdist=release.sdist if release else None,
+        git=release.git if release else None,
+        wheel=release.wheel if release else None,
+        patches=release.patches if release else (),
+        files=_files(problem, solution, release) if release else (),
+        facts=tuple(facts.values()),
+    )
+
+
+def _files(problem: Problem, solution: Solution, release: Release) -> tuple[File, ...]:
+    """Return the wheels in a release's row that the Python and glibc of the solution can install."""
+    if not release.wheels:
+        return ()
+    python, glibc = (problem.version(solution, name) for name in ("python", "glibc"))
+    return tuple(Environment(python, glibc).installable(files_of(release)))
+
+
+def _reasons(problem: Problem, solution: Solution, name: str) -> Iterator[tuple[Relation, Row]]:
+    """Yield the relations that are reasons for a pick, each with its most trusted row."""
+    for relation in problem.relations:
+        if _is_reason(relation, name, solution):
+            rows = relation.rows_between(solution[relation.subject.name], solution[relation.object.name])
+            if rows:
+                yield relation, max(rows, key=lambda row: (not row.risk, STATUS_RANK[row.text.status]))
+
+
+def _is_risk(relation: Relation, row: Row, name: str) -> bool:
+    return row.risk and relation.subject.name == name
+
+
+def _is_in_image(problem: Problem, solution: Solution) -> bool:
+    """Return whether the solution has a base image that contains ROCm."""
+    image = solution.get("base-image", 0)
+    rows = (
+        row
+        for relation in problem.relations
+        if (relation.subject.name, relation.object.name) == ("base-image", "rocm")
+        for row in relation.rows
+    )
+    return bool(image) and any(row.subjects >> image & 1 for row in rows)
+
+
+def _is_reason(relation: Relation, name: str, solution: Solution) -> bool:
+    """Return whether a relation is a reason for a pick; a platform component may also be its object."""
+    if relation.forbids or relation.subject.name not in solution or relation.object.name not in solution:
+        return False
+    if relation.object.name == "backend":
+        return False  # the same for every pick, so it is not a reason
+    return name == relation.subject.name or (name in PLATFORM and name == relation.object.name)

@@ -1,0 +1,179 @@
+"""Resolve a request to a resolution or a conflict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import inf
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from resolver.answers.resolution import preferred_solution, resolution_of
+from resolver.compiling import compile_problem, start_problem
+from resolver.compiling.clauses import PAIRED_WITH_TORCH
+from resolver.compiling.problem_builder import reachable
+from resolver.errors import MatrixError
+from resolver.facts.catalog import is_elsewhere
+from resolver.model import Resolution
+from resolver.providers.inferred import InferredProvider
+from resolver.providers.labelled import LabelledProvider
+from resolver.reporter import SILENT
+from resolver.requirements import parse_requirement
+from resolver.solving.session import Refuted, Session
+
+if TYPE_CHECKING:
+    from resolver.facts.catalog import Catalog
+    from resolver.indexes import PackageIndexes
+    from resolver.model import Conflict, Request
+    from resolver.providers import Provider
+    from resolver.reporter import Reporter
+
+_LONGEST = 900.0
+"""Seconds after which a search gives up, because the releases or the index of a stranger may have no end.
+
+A first search for 500 distributions takes less than a minute on a fast network."""
+
+
+def resolve(
+    catalog: Catalog,
+    request: Request,
+    indexes: PackageIndexes | None = None,
+    *,
+    keep: Mapping[str, str] | None = None,
+    reporter: Reporter = SILENT,
+) -> Resolution | Conflict:
+    """Return a resolution with a version of every component that the request needs, or the conflict.
+
+    The result is deterministic: it depends only on the arguments and the state of the indexes.
+
+    Parameters
+    ----------
+    catalog, request
+        The facts and the request.
+    indexes
+        Package indexes for distributions outside the catalog, and for releases that the catalog does not list
+        if no listed release can be chosen. Without indexes, only the platform and the catalog are resolved.
+    keep
+        Version and variant (`Distribution.key`) to prefer, by name, such as from an earlier resolution.
+    reporter
+        Receives a conflict as soon as it is known; the search for suggestions then takes up to two seconds.
+
+    Raises
+    ------
+    UsageError
+        The request names something that is neither in the catalog nor on an index.
+    EnvironmentLacksError
+        An index of the user cannot be reached. (If an index that only the catalog names cannot be reached,
+        the resolution leaves open what its metadata would require.)
+    SourceError
+        A page of an index is broken.
+    TooLargeError
+        The search exceeded its limit.
+    """
+    answer = solve(catalog, request, indexes, keep)
+    if isinstance(answer, Resolution):
+        published = tuple(_published_instead(catalog, request, answer, indexes))
+        return replace(answer, notes=(*answer.notes, *published)) if published else answer
+    from resolver.answers.explain import explain_conflict
+    from resolver.answers.suggest import SECONDS, suggest
+
+    conflict, core = explain_conflict(request, answer)
+    conflict = replace(conflict, warnings=answer.warnings)
+    reporter.conflict(conflict)
+
+    until = monotonic() + SECONDS
+
+    def resolves(relaxed: Request) -> Resolution | None:
+        try:
+            outcome = solve(catalog, relaxed, indexes, until=until)
+        except MatrixError:
+            return None
+        return outcome if isinstance(outcome, Resolution) else None
+
+    suggestions = suggest(
+        catalog, request, answer, core, resolves if indexes or request.prefer == "proven" else None
+    )
+    return replace(conflict, suggestions=suggestions)
+
+
+def _published_instead(
+    catalog: Catalog, request: Request, answer: Resolution, indexes: PackageIndexes | None
+) -> Iterator[str]:
+    """Yield a sentence for each requested build that a published wheel with other versions would replace."""
+    asked = {requirement.name: requirement.extras for requirement in request.requirements}
+    built = {pick.name for pick in answer.picks if pick.origin == "build"} - {"torch"}
+    for name in sorted(built & asked.keys()) if not request.no_prebuilt else ():
+        if not any(map(is_elsewhere, catalog.releases_of(name))) or asked[name]:
+            continue
+        session = Session(compile_problem(catalog, request))
+        variable = session.problem.variables[name]
+        wheels = variable.mask(
+            number for number, candidate in enumerate(variable.candidates) if candidate.origin == "published"
+        )
+        chosen = session.solve_within(session.narrow_to(session.narrow(), name, wheels))
+        if chosen is None:
+            continue
+        pin = parse_requirement(f"{name}=={variable.candidate(chosen[name]).version}")
+        pinned = solve(catalog, replace(request, requirements=(*request.requirements, pin)), indexes)
+        if isinstance(pinned, Resolution):
+            torch = next((f" with {pick}" for pick in pinned.picks if pick.name == "torch"), "")
+            yield f"{name} is compiled, but {pin.text}{torch} is published. To use it, require {pin.text}."
+
+
+def _resolve_closed(
+    catalog: Catalog, request: Request, keep: Mapping[str, str] | None
+) -> Resolution | Refuted:
+    session = Session(compile_problem(catalog, request, keep=keep))
+    solution, notes = preferred_solution(catalog, request, session)
+    if solution is None:
+        return Refuted(session, session.refutation())
+    return resolution_of(catalog, request, session.problem, solution, notes)
+
+
+def solve(
+    catalog: Catalog,
+    request: Request,
+    indexes: PackageIndexes | None,
+    keep: Mapping[str, str] | None = None,
+    *,
+    until: float = inf,
+) -> Resolution | Refuted:
+    """Return the resolution of a request, or the proof that it has none; see `resolve` for the arguments.
+
+    With indexes, the search gives up with a `TooLargeError` at the time `until` (`time.monotonic`), or when
+    it has taken too long.
+    """
+    if indexes is None:
+        return _resolve_closed(catalog, request, keep)
+    from resolver.answers.answer import Answer
+    from resolver.answers.assembling import completed
+    from resolver.answers.confirmation import confirm
+    from resolver.solving.solver import Solver
+    from resolver.solving.triton import TritonProvider
+
+    inferred = InferredProvider(catalog, request, indexes)
+    providers: list[Provider] = [inferred, TritonProvider(catalog, request, indexes)]
+    if not request.no_prebuilt:
+        providers.append(LabelledProvider(catalog, request, indexes))
+    names = (requirement.name for requirement in request.requirements)
+    inferred.start(reachable(catalog, request.target.backend, names))
+    inferred.check()
+    builder = start_problem(
+        catalog, request, also=PAIRED_WITH_TORCH, keep=keep, open_world=True, providers=providers
+    )
+    solver = Solver(builder, indexes, keep or {})
+    solver.search.until = min(until, monotonic() + _LONGEST)
+    notes: list[str] = []
+
+    def prefer_proven() -> list[tuple[int, int]] | None:
+        solution, notes[:] = preferred_solution(builder.catalog, request, solver.session)
+        number = solver.session.number
+        return None if solution is None else [(number[name], 1 << bit) for name, bit in solution.items()]
+
+    solution = solver.solve(prefer_proven if request.prefer == "proven" else None)
+    if isinstance(solution, Refuted):
+        return solution
+    answer = Answer(solver)
+    confirm(answer)
+    return completed(resolution_of(catalog, request, solver.problem, solution, notes), answer)

@@ -1,0 +1,529 @@
+"""The feasible matrix: for each base image, torch and Python the best version of each package.
+
+Every cell answers its own request (`request_of_cell`). The cells are not resolved one by one: the problem
+of all columns is compiled once, each column gets the subproblem that concerns it, and a row narrows the
+arc consistent domains of each column: image, then torch, then Python.
+
+Base images that no fact distinguishes share a row. A torch that works, but not with any base image of the
+site, gets rows without an image, because published wheels can still be installed with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
+
+from resolver.answers.explain import core_items
+from resolver.answers.proven import first_proven, is_at_risk, ranked_sets
+from resolver.answers.resolution import pick_of
+from resolver.answers.resolve import resolve
+from resolver.compiling import compile_problem, subproblem
+from resolver.compiling.known_bad import AVOIDED
+from resolver.compiling.problem import ABSENT, Demand, Problem, Relation, Variable, bits
+from resolver.errors import TooLargeError, UsageError
+from resolver.facts.catalog import recipe_for
+from resolver.facts.schema import PLATFORM
+from resolver.model import (
+    STATUS_RANK,
+    Conflict,
+    CoreItem,
+    Distribution,
+    Fact,
+    Request,
+    Requirement,
+    Verdict,
+)
+from resolver.solving.session import Narrowed, Session, Solution
+from resolver.versions import minor, parse_specifier
+
+if TYPE_CHECKING:
+    from resolver.facts.catalog import Catalog
+    from resolver.facts.schema import Backend, ProvenSet
+    from resolver.model import Candidate
+
+ROW_COMPONENTS = (*PLATFORM, "torch")
+"""Components that limit rows; every other component is a column."""
+COMBINATION = "combination"
+"""The reason for a refusal if no single fact excludes each version."""
+UNDECIDED = "undecided"
+"""The reason for a refusal if the search reached its limit of steps, so that the cell has no answer."""
+
+_TORCH_AND_PYTHON = (Requirement("torch", None, "torch"), Requirement("python", None, "python"))
+_ANY_IMAGE = Requirement("base-image", None, "base-image")
+
+
+class Column(msgspec.Struct, frozen=True):
+    """A package, or several packages that are resolved together."""
+
+    name: str
+    requirements: tuple[Requirement, ...]
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """The packages, each once."""
+        return tuple(dict.fromkeys(requirement.name for requirement in self.requirements))
+
+
+class Cell(msgspec.Struct, frozen=True):
+    """A pick for each package of a column, or the reason why there is none."""
+
+    picks: tuple[Distribution, ...] = ()
+    refused: str = ""
+    """Names of the components whose facts exclude every version; see `COMBINATION`, `UNDECIDED`."""
+
+    @property
+    def version(self) -> str:
+        """Version and variant of each pick; empty if refused."""
+        return " + ".join(pick.key for pick in self.picks)
+
+    @property
+    def weakest(self) -> tuple[Distribution, Fact]:
+        """The pick with the weakest support, and its weakest fact."""
+        pick = min(self.picks, key=lambda pick: STATUS_RANK[pick.support])
+        return pick, pick.weakest
+
+
+class Row(msgspec.Struct, frozen=True):
+    """A torch and a Python in base images that no fact distinguishes."""
+
+    images: tuple[str, ...]
+    """Empty if no base image works with this torch and Python."""
+    rocm: str
+    """Release in the image; without an image the line of the torch wheel; empty for the CPU backend."""
+    torch: str
+    python: str
+    verdict: Verdict | None
+    """None if the row itself is refused."""
+    cells: Mapping[str, Cell] = {}
+    """By name of the column; empty if the row itself is refused."""
+    refused: str = ""
+    """The reason, as in `Cell`."""
+
+
+class Table:
+    """The feasible matrix of a target.
+
+    Parameters
+    ----------
+    catalog
+        The facts.
+    request
+        The target, and requirements. Requirements of platform components and torch limit the rows, all others
+        are the columns. If there are no others, every package that is available for the backend is a column.
+    together
+        Add a column in which all others are resolved together.
+
+    Attributes
+    ----------
+    columns
+        In the order of the request, or by name.
+    limits
+        The requirements that limit the rows.
+    """
+
+    def __init__(self, catalog: Catalog, request: Request, *, together: bool = False) -> None:
+        self.catalog = catalog
+        self.limits = tuple(
+            requirement for requirement in request.requirements if requirement.name in ROW_COMPONENTS
+        )
+        requirements = [
+            requirement for requirement in request.requirements if requirement.name not in ROW_COMPONENTS
+        ]
+        if not requirements:
+            names = available_packages(catalog, request.target.backend)
+            requirements = [Requirement(name, None, name) for name in names]
+        if not requirements:
+            msg = f"The catalog has no package for the backend {request.target.backend}."
+            raise UsageError(msg)
+        packages = dict.fromkeys(requirement.name for requirement in requirements)
+        self.columns = [
+            Column(name, tuple(requirement for requirement in requirements if requirement.name == name))
+            for name in packages
+        ]
+        if together and len(self.columns) > 1:
+            self.columns.append(Column("+".join(packages), tuple(requirements)))
+        self.request = replace(request, requirements=self.limits)
+        everything = replace(request, requirements=(*_TORCH_AND_PYTHON, *self.limits, *requirements))
+        self._problem = compile_problem(catalog, everything)
+
+    def rows(self, *, refused_too: bool = False, reasons: bool = True) -> Iterator[Row]:
+        """Yield the rows as they are computed: the newest ROCm first, rows at your own risk last.
+
+        With `refused_too`, add rows at the end, with the reason, for every torch and Python that has no other
+        row. To find the `reasons` of empty cells takes a quarter of the time. Rows of one image are adjacent,
+        the preferred torch first.
+        """
+        placed: set[tuple[str, str]] = set()
+        for images in self._images():
+            for row in self._rows_of(images, placed, reasons=reasons):
+                placed.add((row.torch, row.python))
+                yield row
+        if refused_too:
+            yield from self._refused_rows(placed)
+
+    def rows_or_conflict(self, *, refused_too: bool = False) -> Iterator[Row] | Conflict:
+        """Return the rows, or the conflict if there are none."""
+        rows = self.rows(refused_too=refused_too)
+        first = next(rows, None)
+        if first is None and isinstance(answer := resolve(self.catalog, self.request_of_rows()), Conflict):
+            return answer
+        return chain([first] if first else [], rows)
+
+    def possible(self, column: Column) -> list[list[str]]:
+        """Return the versions that some row may have of each package of a column, without computing a row."""
+        part = self._column_parts[self.columns.index(column)]
+        return [
+            [candidate.key for candidate in part.candidates(part.start, name)] for name in column.packages
+        ]
+
+    def refused_everywhere(self, column: Column) -> str:
+        """Return the reason why no row has a version of a column; empty if a row may have one."""
+        if all(self.possible(column)):
+            return ""
+        return self._column_parts[self.columns.index(column)].why_refused({})
+
+    @cached_property
+    def driver(self) -> str:
+        """The kernel driver of the target; empty if it is not known."""
+        versions = self._row_part.versions(self._row_part.start, "kernel-driver")
+        return versions[0] if len(versions) == 1 else ""
+
+    def core(self, row: Row, column: Column | None) -> list[CoreItem]:
+        """Return the conflict behind an empty cell or row, as `matrix resolve` reports it.
+
+        This takes about a hundred times as long as the cell.
+        """
+        if column is not None and row.cells[column.name].refused == UNDECIDED:
+            return []
+        request = self.request_of_rows(row) if column is None else request_of_cell(self.request, row, column)
+        return core_items(Session(compile_problem(self.catalog, request)))
+
+    def question(self, column: Column | None) -> tuple[Session, list[Demand]]:
+        """Return the problem of a column, or of the rows, with the demands that do not depend on the row."""
+        part = self._row_part if column is None else self._column_parts[self.columns.index(column)]
+        return part.session, part.demands
+
+    def request_of_rows(self, row: Row | None = None) -> Request:
+        """Return the request that a row, or the whole table, answers if it has no columns."""
+        pins = [_pin("torch", row.torch), _pin("python", row.python)] if row else []
+        limited = {requirement.name for requirement in (*pins, *self.limits)}
+        pins += [requirement for requirement in _TORCH_AND_PYTHON if requirement.name not in limited]
+        if self.request.target.base_image and self.request.target.backend == "rocm":
+            pins.append(_ANY_IMAGE)
+        return replace(self.request, requirements=(*pins, *self.limits))
+
+    @cached_property
+    def _row_part(self) -> _Part:
+        return self._part(())
+
+    @cached_property
+    def _column_parts(self) -> list[_Part]:
+        return [self._part(column.packages) for column in self.columns]
+
+    def _part(self, packages: tuple[str, ...]) -> _Part:
+        target = self.request.target
+        problem = subproblem(self._problem, self.catalog, target.backend, packages)
+        if self.request.prefer != "proven":
+            return _Part(problem, packages)
+        sets = [row for row in self.catalog.proven.values() if row.site in {"", target.site}]
+        requested = frozenset(
+            {"torch", "python", *packages, *(requirement.name for requirement in self.limits)}
+        )
+        return _Part(problem, packages, sets, requested)
+
+    def _images(self) -> list[tuple[str, ...]]:
+        """Return the groups of images that no fact distinguishes, followed by "no image"."""
+        start = self._row_part.start
+        variable = self._problem.variables["base-image"]
+        if start is None or self.request.target.backend == "cpu":
+            return [()]
+        groups: dict[tuple[object, ...], list[int]] = {}
+        number = self._row_part.session.number
+        for bit in bits(start.domains[number["base-image"]]):
+            narrowed = self._row_part.session.narrow_to(start, "base-image", 1 << bit)
+            if bit and narrowed is not None:
+                rocm = narrowed.domains[number["rocm"]]
+                groups.setdefault((rocm & -rocm, *self._signature(variable, bit)), []).append(bit)
+        ordered = sorted(groups.items(), key=lambda pair: (pair[0][0], pair[1]))
+        images = [tuple(variable.candidate(bit).version for bit in group) for _, group in ordered]
+        return images if self.request.target.base_image else [*images, ()]
+
+    def _signature(self, image: Variable, bit: int) -> Iterator[object]:
+        """Yield the constraints on an image; images with equal signatures are interchangeable."""
+        for relation in self._problem.relations:
+            if relation.subject is image:
+                yield relation.table[bit]
+            if relation.object is image:
+                yield tuple(row.objects >> bit & 1 for row in relation.rows)
+        if self.request.prefer == "proven":
+            yield bit  # a proven set has only one image
+
+    def _rows_of(
+        self, images: tuple[str, ...], placed: set[tuple[str, str]], *, reasons: bool
+    ) -> Iterator[Row]:
+        """Yield the rows of a group of images; without images, only rows that are not placed yet."""
+        parts = [self._row_part, *self._column_parts]
+        variables = self._problem.variables
+        image = variables["base-image"].of_versions(images[:1]) if images else ABSENT
+        at_image = [part.session.narrow_to(part.start, "base-image", image) for part in parts]
+        for torch in self._torches(at_image[0]):
+            of_torch = variables["torch"].of_versions([torch])
+            at_torch = _narrow_each(parts, at_image, "torch", of_torch)
+            for python in self._row_part.versions(at_torch[0], "python"):
+                if not images and (torch, python) in placed:
+                    continue
+                of_python = variables["python"].of_versions([python])
+                at_python = _narrow_each(parts, at_torch, "python", of_python)
+                solution = self._row_part.solve(at_python[0])
+                if solution is None:
+                    continue
+                pins = {"base-image": image, "torch": of_torch, "python": of_python}
+                cells = {
+                    column.name: part.cell(domains, pins, reasons=reasons)
+                    for column, part, domains in zip(
+                        self.columns, self._column_parts, at_python[1:], strict=True
+                    )
+                }
+                rocm = self._row_part.problem.version(solution, "rocm")
+                at_risk = is_at_risk(self._row_part.problem, solution)
+                verdict: Verdict = "at-own-risk" if at_risk else "supported"
+                yield Row(images, rocm if images or not rocm else minor(rocm), torch, python, verdict, cells)
+
+    def _torches(self, narrowed: Narrowed | None) -> list[str]:
+        """Return the torch versions that are left, versions for the preferred ROCm first."""
+        part = self._row_part
+
+        def rank(version: str) -> int:
+            mask = self._problem.variables["torch"].of_versions([version])
+            at_torch = part.session.narrow_to(narrowed, "torch", mask)
+            rocm = at_torch.domains[part.session.number["rocm"]] if at_torch else 0
+            return rocm & -rocm
+
+        return sorted(part.versions(narrowed, "torch"), key=rank)
+
+    def _refused_rows(self, placed: set[tuple[str, str]]) -> Iterator[Row]:
+        """Yield every requested combination of torch and Python that does not work, with the reason."""
+        variables, image = self._problem.variables, self.request.target.base_image
+        image_pin = {"base-image": variables["base-image"].of_versions([image])} if image else {}
+        for torch in self._row_part.requested_versions("torch"):
+            for python in self._row_part.requested_versions("python"):
+                if (torch, python) not in placed:
+                    pins = image_pin | {"python": variables["python"].of_versions([python])}
+                    reason = self._row_part.reason("torch", pins, variables["torch"].of_versions([torch]))
+                    yield Row((), "", torch, python, None, refused=reason)
+
+
+def available_packages(catalog: Catalog, backend: Backend) -> list[str]:
+    """Return the packages that are published or can be built for a backend, without torch."""
+
+    def is_available(name: str) -> bool:
+        return any(
+            backend in release.backend and (release.is_published or recipe_for(catalog, release, backend))
+            for release in catalog.releases_of(name)
+        )
+
+    return [name for name in sorted(catalog.package) if name not in ROW_COMPONENTS and is_available(name)]
+
+
+def request_of_cell(request: Request, row: Row, column: Column) -> Request:
+    """Return the request that a cell answers; `request` has the target and the limits of the rows."""
+    pins = [_pin("torch", row.torch), _pin("python", row.python)]
+    target = request.target
+    if row.images:
+        pins.append(_ANY_IMAGE)
+        target = replace(target, base_image=row.images[0])
+    return replace(request, target=target, requirements=(*column.requirements, *pins, *request.requirements))
+
+
+def _pin(name: str, version: str) -> Requirement:
+    """Pin a version; a torch without a local label does not match the labelled builds of its release."""
+    text = f"=={version}" if name != "torch" or "+" in version else f"==={version}"
+    return Requirement(name, parse_specifier(text), f"{name}{text}")
+
+
+def _narrow_each(
+    parts: Sequence[_Part], each: Sequence[Narrowed | None], name: str, mask: int
+) -> list[Narrowed | None]:
+    return [part.session.narrow_to(domains, name, mask) for part, domains in zip(parts, each, strict=True)]
+
+
+class _Part:
+    """The subproblem of one column; without packages, the subproblem of the rows themselves."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        packages: tuple[str, ...],
+        proven_sets: Sequence[ProvenSet] = (),
+        requested: frozenset[str] = frozenset(),
+    ) -> None:
+        self.problem = problem
+        self.packages = packages
+        self.session = Session(problem)
+        self.demands = [demand for demand in problem.demands if self._counts(demand)]
+        self.start = self.session.narrow(self.demands)
+        self._proven_sets = proven_sets
+        self._requested = requested
+        self._open: dict[str, Narrowed | None] = {}
+        self._paths: dict[str, list[tuple[tuple[str, int], Narrowed | None]]] = {}
+        self._ranked_sets: dict[bool, list[tuple[ProvenSet, list[Demand]]]] = {}
+        self._related: dict[str, list[tuple[Relation, int]]] = {name: [] for name in problem.variables}
+        """For each component its relations, with the number of the other component."""
+        number = self.session.number
+        for relation in problem.relations:
+            self._related[relation.subject.name].append((relation, number[relation.object.name]))
+            self._related[relation.object.name].append((relation, number[relation.subject.name]))
+        self._reasons: dict[tuple[str | int, ...], str] = {}
+        """By package, mask, and the domains of the components that the package has relations with."""
+
+    def _counts(self, demand: Demand) -> bool:
+        return demand.variable.name in {*ROW_COMPONENTS, *self.packages} or bool(demand.mask & ABSENT)
+
+    def versions(self, narrowed: Narrowed | None, name: str) -> list[str]:
+        """Return the versions of a component that are left, preferred first."""
+        return list(dict.fromkeys(candidate.version for candidate in self.candidates(narrowed, name)))
+
+    def candidates(self, narrowed: Narrowed | None, name: str) -> list[Candidate]:
+        """Return the candidates of a component that are left, preferred first."""
+        left = 0 if narrowed is None else narrowed.domains[self.session.number[name]]
+        return self.problem.variables[name].chosen(left)
+
+    def requested_versions(self, name: str) -> list[str]:
+        """Return the versions of a component that the request allows, whether or not any is feasible."""
+        variable = self.problem.variables[name]
+        demands = [demand for demand in self._demands_of(name) if _is_requirement(demand)]
+        candidates = variable.chosen(_intersection(variable.present, demands))
+        return list(dict.fromkeys(candidate.version for candidate in candidates))
+
+    def cell(self, narrowed: Narrowed | None, pins: Mapping[str, int], *, reasons: bool) -> Cell:
+        """Return the cell of a row with these candidates, which the pins leave."""
+        try:
+            solution = self.solve(narrowed)
+            if solution is not None:
+                return Cell(tuple(pick_of(self.problem, solution, name) for name in self.packages))
+            return Cell(refused=self.why_refused(pins) if reasons else "")
+        except TooLargeError:
+            return Cell(refused=UNDECIDED)
+
+    def solve(self, narrowed: Narrowed | None) -> Solution | None:
+        """Find the solution that `resolver.answers.resolve.resolve` would return."""
+        solution = self.session.solve_within(narrowed)
+        if solution is None or not self._requested:
+            return solution
+
+        def solve_with(demands: Sequence[Demand]) -> Solution | None:
+            left = narrowed
+            for demand in demands:
+                left = self.session.narrow_to(left, demand.variable.name, demand.mask)
+            return self.session.solve_within(left)
+
+        has_image = "base-image" in solution
+        if has_image not in self._ranked_sets:
+            requested = self._requested | ({"base-image"} if has_image else set())
+            self._ranked_sets[has_image] = ranked_sets(self.problem, self._proven_sets, requested)
+        return first_proven(self.problem, self._ranked_sets[has_image], solve_with)[0]
+
+    def why_refused(self, pins: Mapping[str, int]) -> str:
+        """Return the components that refuse a column, or its first package that fails alone."""
+        reasons = {name: self.reason(name, pins) for name in self.packages}
+        if len(reasons) == 1:
+            return reasons[self.packages[0]]
+        failing = [f"{name}: {reason}" for name, reason in reasons.items() if reason != COMBINATION]
+        return failing[0] if failing else COMBINATION
+
+    def reason(self, name: str, pins: Mapping[str, int], mask: int = -1) -> str:
+        """Return the names of the components whose facts exclude every version of a package.
+
+        Each version that the row excludes is excluded by some relation with another component. The result has
+        as few components as necessary, the component that excludes most versions first. `mask` limits the
+        candidates to explain.
+        """
+        variable = self.problem.variables[name]
+        demands = self._demands_of(name)
+        left = _intersection(
+            variable.present & mask, [demand for demand in demands if _is_requirement(demand)]
+        )
+        excluded: dict[str, int] = {}
+        for demand in demands:
+            if not _is_requirement(demand):
+                reason = "support" if demand.kind == "request" else "known-bad"
+                excluded[reason] = excluded.get(reason, 0) | left & ~demand.mask
+        around = self._around(name, pins)
+        if around is None:
+            return COMBINATION
+        related = self._related[name]
+        key: tuple[str | int, ...] = (name, mask, *(around.domains[number] for _, number in related))
+        # Most rows differ only in components that the package has no facts about.
+        if key not in self._reasons:
+            for relation, number in related:
+                other, out = _excluded_by(relation, variable, left, around.domains[number])
+                reason = "known-bad" if relation.forbids or other.startswith(AVOIDED) else other
+                excluded[reason] = excluded.get(reason, 0) | out
+            self._reasons[key] = _fewest(excluded, left)
+        return self._reasons[key]
+
+    def _demands_of(self, name: str) -> list[Demand]:
+        return [demand for demand in self.problem.demands if demand.variable.name == name]
+
+    def _around(self, name: str, pins: Mapping[str, int]) -> Narrowed | None:
+        """Return the domains that the row leaves for all other components if the package may be absent."""
+        if name not in self._open:
+            columns = {name, *self.packages}
+            demands = [
+                demand
+                for demand in self.problem.demands
+                if self._counts(demand) and not (demand.variable.name in columns and _is_requirement(demand))
+            ]
+            self._open[name] = self.session.narrow(demands)
+        # Rows come in order, so this row shares most of its path with the previous row.
+        path, domains = self._paths.setdefault(name, []), self._open[name]
+        for depth, pin in enumerate(pins.items()):
+            if len(path) == depth or path[depth][0] != pin:
+                path[depth:] = [(pin, self.session.narrow_to(domains, *pin))]
+            domains = path[depth][1]
+        return domains
+
+
+def _excluded_by(relation: Relation, variable: Variable, left: int, around: int) -> tuple[str, int]:
+    """Return the name of the other component, and the candidates that fit none of its values in `around`."""
+    if relation.subject is variable:
+        return relation.object.name, sum(1 << bit for bit in bits(left) if not relation.table[bit] & around)
+    if around & ABSENT:
+        return relation.subject.name, 0
+    allowed = 0
+    for bit in bits(around):
+        allowed |= relation.table[bit]
+    return relation.subject.name, left & ~allowed
+
+
+def _is_requirement(demand: Demand) -> bool:
+    """Return whether a demand is of the request, and requires its component to be present."""
+    return demand.kind == "request" and not demand.mask & ABSENT
+
+
+def _intersection(mask: int, demands: Sequence[Demand]) -> int:
+    for demand in demands:
+        mask &= demand.mask
+    return mask
+
+
+def _weight(name: str, excluded: int) -> tuple[int, bool]:
+    """Return the rank of a reason: the number of excluded versions; of equals, other packages last."""
+    return excluded.bit_count(), name in {*ROW_COMPONENTS, "support", "known-bad"}
+
+
+def _fewest(excluded: Mapping[str, int], left: int) -> str:
+    """Return names that together exclude all remaining candidates, the name that excludes most first."""
+    names: list[str] = []
+    while left:
+        best = max(excluded, key=lambda name: _weight(name, excluded[name] & left), default="")
+        if not best or not excluded[best] & left:
+            return COMBINATION
+        names.append(best)
+        left &= ~excluded[best]
+    return ", ".join(names) or COMBINATION

@@ -1,0 +1,1 @@
+"""The one search over platform, catalog and indexes: variables, rules, reading, judging."""

@@ -1,0 +1,268 @@
+"""Judge what the wheels of an answer contain, before it is the answer.
+
+When everything is decided, the files that would be installed are read, all at the same time, and only as far
+as each file needs. What they need becomes incompatibilities of the search, which then continues. So a release
+is read only if it would otherwise be part of the answer, and an older release that would take its place is
+read, too.
+
+The wheels of a release differ only in their Python: if one of them does not fit, the release is excluded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from resolver.compiling.choices import Link
+from resolver.content import Judgement, judged
+from resolver.errors import SourceError
+from resolver.model import EARLY_PYTHON, layer
+from resolver.solving.world import STRICT
+from resolver.specifiers import version_key
+from resolver.versions import satisfies
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from resolver.compiling.choices import Choices, Pick
+    from resolver.content import Content
+    from resolver.indexes import File
+    from resolver.solving.projects import Projects
+    from resolver.solving.world import World
+
+_MOST_UNFIT = 10
+"""A project is not considered any more after this many releases that do not fit."""
+_MOST_UNKNOWN = 3
+"""Number of releases that cannot be judged before it is enough that nothing is known of a release."""
+_REQUESTED, _OTHERS = EARLY_PYTHON[0] + 0.5, layer("python")[0] - 0.5
+
+
+class _Chosen(NamedTuple):
+    """A chosen release, and the file of it that would be installed."""
+
+    choices: Choices
+    bit: int
+    file: File
+
+    @property
+    def name(self) -> str:
+        return self.choices.name
+
+    @property
+    def version(self) -> str:
+        return self.choices.release(self.bit).version
+
+    @property
+    def mask(self) -> int:
+        return 1 << self.bit
+
+    @property
+    def is_wheel(self) -> bool:
+        return self.file.name.endswith(".whl")
+
+
+class Contents:
+    """What the wheels of chosen releases contain, and what follows from it.
+
+    `needing_cuda` has, by project, a release that requires a distribution for CUDA, and that distribution.
+    """
+
+    def __init__(self, world: World, projects: Projects, needing_cuda: Mapping[str, tuple[str, str]]) -> None:
+        self._world = world
+        self._search = world.search
+        self._projects = projects
+        self._needing_cuda = needing_cuda
+        self._read: dict[str, Content | None] = {}
+        """By the URL of the file."""
+        self._judged: dict[str, Judgement | None] = {}
+        """By the URL of the file."""
+        self._seen: dict[str, list[_Chosen]] = {}
+        """By project, the files that were judged."""
+        self._for_cuda: dict[str, str] = {}
+        """By project, a release that requires CUDA, and what shows it."""
+        self._unfit: dict[str, int] = {}
+        """By project, the mask of the releases that do not fit."""
+        self._unknown: dict[str, int] = {}
+        """By project, the mask of the releases that cannot be judged."""
+        self._judged_only: dict[str, int] = {}
+        """By project, the variable that decides whether only releases that were judged may be used."""
+
+    def judge(self) -> None:
+        """Read the files of the chosen releases, and add what follows from their content to the search."""
+        request = self._world.request
+        if request.target.backend != "rocm" or request.no_content_check:
+            return
+        new = [one for one in self._chosen() if one.file.url not in self._judged]
+        for one in new[1:]:  # at the same time as the first one
+            if not self._known(one) and not self._evidence_against_source(one):
+                self._world.index.indexes.submit(self._reading(one))
+        for one in new:
+            self._judge(one)
+
+    def judgement_of(self, file: File) -> Judgement | None:
+        """Return what is known of a file of the answer; None if nothing in it is compiled."""
+        return self._judged.get(file.url)
+
+    def content_of(self, file: File) -> Content | None:
+        """Return what was read from a file of the answer; None if it was not read, or is not compiled."""
+        return self._read.get(file.url)
+
+    def passed(self, pick: Pick, rocm: str) -> str:
+        """Return a clause about the newest release that was not chosen because of its content.
+
+        It is empty if there is none that is newer than the pick.
+        """
+        newer = [
+            one
+            for one in self._seen.get(pick.name, ())
+            if version_key(one.version) > version_key(pick.version)
+        ]
+        own = self.judgement_of(pick.files[0]) if pick.files else None
+        is_unknown = own is not None and own.state == "not-judged"
+        for one in sorted(newer, key=lambda one: version_key(one.version), reverse=True):
+            judgement, content = self._judged[one.file.url], self._read.get(one.file.url)
+            if content:
+                judgement = judged(content, self._world.request.target.gfx, rocm)
+            if judgement and judgement.state == "does-not-fit":
+                return f"{one.version} {judgement.evidence}"
+            if judgement and judgement.state == "not-judged" and not is_unknown and one.is_wheel:
+                text = f"{one.version} cannot be judged ({judgement.evidence})"
+                return f"{text}. To use it, require {one.name}=={one.version}"
+        return ""
+
+    def _chosen(self) -> Iterator[_Chosen]:
+        environment = self._world.environment()
+        for choices, bit in self._projects.chosen():
+            files = self._projects.to_install(choices, bit, environment)
+            if files:
+                yield _Chosen(choices, bit, files[0])
+
+    def _judge(self, one: _Chosen) -> None:
+        """Judge a file, and add what follows."""
+        try:
+            judgement = self._judgement(one)
+        except SourceError as error:
+            self._projects.skip(one.choices, one.mask, f"has a wheel that cannot be read: {error.message}")
+            return
+        self._judged[one.file.url] = judgement
+        self._seen.setdefault(one.name, []).append(one)
+        if judgement is None:
+            return
+        content = self._read.get(one.file.url)
+        if content and content.cuda == "required":
+            self._for_cuda.setdefault(one.name, f"{one.version} {judgement.evidence}")
+        if judgement.state == "does-not-fit":
+            self._exclude(one, judgement)
+        elif content and content.rocm:
+            self._require_rocm(one, content)
+        if judgement.state == "not-judged" and one.is_wheel:
+            self._prefer_judged(one, judgement)
+
+    def _judgement(self, one: _Chosen) -> Judgement | None:
+        known = self._known(one)
+        if known:
+            return Judgement("fits", f"the catalog has its facts: {known}")
+        evidence = self._evidence_against_source(one)
+        if evidence:
+            return Judgement("does-not-fit", evidence)
+        content = self._read[one.file.url] = self._reading(one)()
+        return judged(content, self._world.request.target.gfx) if content else None
+
+    def _evidence_against_source(self, one: _Chosen) -> str:
+        """Return the evidence of other releases against an sdist; empty if there is none, or for a wheel."""
+        version, required = self._needing_cuda.get(one.name, ("", ""))
+        reason = f"{version} requires {required}, which is for CUDA" if version else ""
+        reason = "" if one.is_wheel else reason or self._for_cuda.get(one.name, "")
+        return f"has no wheel that can be judged, and {reason}" if reason else ""
+
+    def _exclude(self, one: _Chosen, judgement: Judgement) -> None:
+        """Exclude a release that does not fit; an sdist only for the Pythons without a wheel.
+
+        If other releases speak against an sdist, they speak against all releases that have no wheel at all.
+        """
+        number, link = one.choices.number, _link(one, judgement.evidence)
+        pythons = (
+            {} if one.is_wheel else self._world.when(self._projects.judge(one.choices, one.bit).source_only)
+        )
+        self._search.add({number: one.mask, **pythons}, link)
+        if one.file.url in self._read:
+            self._limit(one)
+            return
+        without = {
+            bit: release.version
+            for bit, release in enumerate(one.choices.releases, start=1)
+            if bit != one.bit and not any(file.name.endswith(".whl") for file in release.files)
+        }
+        mask = sum(1 << bit for bit in without)
+        self._search.add({number: mask}, link._replace(version=", ".join(without.values())))
+
+    def _reading(self, one: _Chosen) -> Callable[[], Content | None]:
+        """Return a function that returns what a wheel contains; it may run in another thread."""
+        index = self._world.index
+        metadata = index.requirements(self._projects.files_of(one.choices, one.bit))
+        return partial(index.indexes.content, one.file, metadata)
+
+    def _known(self, one: _Chosen) -> str:
+        """Return the source of the catalog's facts about a release; empty if it lacks ROCm or the GPUs.
+
+        Facts that were read from a wheel are about this file only.
+        """
+        is_same = one.file.sha256 in self._wheels
+        sources = {
+            row.on: row.source.partition(" ; ")[0]
+            for row in self._world.rows_of(one.name)
+            if row.on in {"rocm", "gfx"} and (is_same or not row.is_of_wheel)
+            if not row.releases or satisfies(one.version, row.releases)
+        }
+        return sources["gfx"] if len(sources) > 1 else ""
+
+    @cached_property
+    def _wheels(self) -> frozenset[str]:
+        """The hashes of the wheels that the catalog knows."""
+        return frozenset(row.sha256 for row in self._world.catalog.wheel.values())
+
+    def _require_rocm(self, one: _Chosen, content: Content) -> None:
+        """Add the requirement of a wheel on ROCm."""
+        rocm, number = self._world.problem.variables["rocm"], self._world.session.number["rocm"]
+        excluded = rocm.everything & ~rocm.allowed_by(content.rocm)
+        text = f"requires rocm{content.rocm}: {content.evidence}"
+        if not self._search.domains[number] & ~excluded:
+            self._limit(one)
+        terms = {one.choices.number: one.mask, number: excluded}
+        self._search.add(terms, _link(one, text)._replace(object="rocm"))
+
+    def _limit(self, one: _Chosen) -> None:
+        """Count a release that does not fit; after several of them, exclude the rest of its project."""
+        unfit = self._unfit[one.name] = self._unfit.get(one.name, 0) | one.mask
+        if unfit.bit_count() == _MOST_UNFIT:
+            text = f"was not read, because {_MOST_UNFIT} releases do not fit"
+            terms = {one.choices.number: self._unread(one.choices)}
+            self._search.add(terms, Link(f"the rest of {one.name}", "", "", text, one.file.url))
+
+    def _unread(self, choices: Choices) -> int:
+        """Return the releases of a project of which no file was read."""
+        unread = 0
+        for bit, release in enumerate(choices.releases, start=1):
+            if not any(file.url in self._judged for file in release.files):
+                unread |= 1 << bit
+        return unread
+
+    def _prefer_judged(self, one: _Chosen, judgement: Judgement) -> None:
+        """Let the search decide first whether releases that cannot be judged may be used."""
+        choices, why = one.choices, f"was not judged: {judgement.evidence}"
+        selector = self._judged_only.get(one.name)
+        if selector is None:
+            rank = _REQUESTED if one.name in self._world.asked else _OTHERS
+            selector = self._world.add_selector((rank, 0, choices.number, one.name))
+            self._judged_only[one.name] = selector
+            self._search.restart()  # it is decided before the project
+        unknown = self._unknown[one.name] = self._unknown.get(one.name, 0) | one.mask
+        self._search.add({selector: STRICT, choices.number: one.mask}, _link(one, why))
+        if unknown.bit_count() == _MOST_UNKNOWN:
+            terms = {selector: STRICT, choices.number: self._unread(choices)}
+            self._search.add(terms, _link(one, "was not read")._replace(version=""))
+
+
+def _link(one: _Chosen, predicate: str) -> Link:
+    return Link(one.name, "", one.version, predicate, one.file.url)

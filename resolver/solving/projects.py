@@ -1,0 +1,436 @@
+"""The projects of indexes as variables of the search, and which of their releases may be used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial, reduce
+from operator import or_
+from typing import TYPE_CHECKING
+
+from resolver.compiling.choices import ALWAYS, Choices, Installed, Link, is_prerelease, names_prerelease
+from resolver.compiling.clauses import REQUEST
+from resolver.compiling.known_bad import concerning
+from resolver.compiling.problem import ABSENT, bits
+from resolver.content import evidence_against
+from resolver.errors import TooLargeError
+from resolver.model import layer
+from resolver.requirements import TRITON_NAMES
+from resolver.solving.rules import EVERYWHERE, Context, Exclusion, judge
+from resolver.solving.search import is_required
+from resolver.solving.world import LENIENT, STRICT, Terms, is_limit
+from resolver.versions import join_words, parse_specifier, satisfies
+
+if TYPE_CHECKING:
+    from resolver.compiling.problem import Variable
+    from resolver.environment import Environment
+    from resolver.facts.schema import KnownBad, Requires
+    from resolver.indexes import File
+    from resolver.solving.rules import Judged
+    from resolver.solving.world import World
+
+_MOST_CHECKED = 25
+"""Number of releases to check at a time until one can be installed."""
+_MOST_UNREADABLE = 5
+"""A project is not considered any more after this many releases whose metadata cannot be read."""
+_MOST_PROJECTS = 2_000
+"""Number of projects and extras in a search; large environments have 500."""
+_MOST_PASSED = 3
+"""Number of releases before an sdist among which a release with a wheel is preferred to it."""
+_FIRST = (-1, 0, 0, "")
+_WHEELS_ONLY = layer("python")[0] - 0.5
+
+
+class Projects:
+    """The projects that the search has met.
+
+    Attributes
+    ----------
+    open
+        The variable of each project and of each of its extras, by `Choices.key`.
+    nodes_of
+        The same, by name of the project.
+    by_number
+        The same, by number in the search.
+    passed
+        By project, a release that was not chosen because it has no wheel.
+    skipped
+        Releases that could not be considered, with the reason.
+    read
+        By number in the search, the mask of the releases whose metadata was read.
+    """
+
+    def __init__(self, world: World, keep: Mapping[str, str]) -> None:
+        self.world = world
+        self.problem = world.problem
+        self.session = world.session
+        self.search = world.search
+        self.index = world.index
+        self.targets = world.targets
+        self.request = world.request
+        self.catalog = world.catalog
+        self.open: dict[str, Choices] = {}
+        self.nodes_of: dict[str, list[Choices]] = {}
+        self.by_number: dict[int, Choices] = {}
+        self.passed: dict[str, str] = {}
+        self.skipped: dict[str, str] = {}
+        self.read: dict[int, int] = {}
+        self._keep = keep
+        self._judged: dict[tuple[str, int], Judged] = {}
+        self._excluded: set[tuple[str, int]] = set()
+        """The releases whose exclusions were added."""
+        self._wheels_only: dict[str, int] = {}
+        self._lenient = -1
+        """The variable that decides whether some patch releases of Python are enough; -1 if not needed."""
+        self._files: dict[tuple[str, int], Sequence[File]] = {}
+        self._to_install: dict[tuple[str, int, Environment], tuple[File, ...]] = {}
+        self._unreadable: dict[str, int] = {}
+        """By project, the mask of the releases whose metadata cannot be read."""
+
+    def nodes(self, name: str, extras: Iterable[str] = ()) -> list[Choices]:
+        """Return the variables of a project and of its extras; an empty list if no index has it."""
+        project = self._node(name, "")
+        return [project, *(self._node(name, extra) for extra in extras)] if project else []  # type: ignore[list-item]
+
+    def _node(self, name: str, extra: str) -> Choices | None:
+        key = f"{name}[{extra}]" if extra else name
+        choices = self.open.get(key)
+        if choices is not None:
+            return choices
+        base = self._node(name, "") if extra else None
+        releases = base.releases if base else self.index.candidates(name, self.world.torches())
+        if releases is None:
+            return None
+        if len(self.open) >= _MOST_PROJECTS:
+            msg = (
+                f"The search stopped after {_MOST_PROJECTS} projects and extras without an answer, at {key}."
+            )
+            raise TooLargeError(msg, hint="Request fewer packages, or pin or exclude those that require it.")
+        choices = self.open[key] = Choices(name, extra, releases)
+        self.nodes_of.setdefault(name, []).append(choices)
+        choices.number = self.search.add_variable(choices.everything)
+        self.by_number[choices.number] = choices
+        self.world.rank[choices.number] = self.problem.layer(name)[0], 0, choices.number, key
+        if base:
+            present = choices.everything & ~ABSENT
+            self.search.add({choices.number: present, base.number: ABSENT}, ALWAYS)
+            return choices
+        self._add_facts(choices)
+        for limit in self.world.limits.get(name, ()):
+            text = f"you limited {name} to {limit.specifier}"
+            excluded = choices.everything & ~choices.allowed_by(limit.specifier) & ~ABSENT
+            pythons = self.targets.applying(limit.marker)
+            if pythons:
+                terms = {**self.world.when(pythons), choices.number: excluded}
+                self.search.add(terms, Link("", name, "", text, REQUEST))
+        if name in TRITON_NAMES:
+            self._exclude_other_tritons(choices)
+        return choices
+
+    def _exclude_other_tritons(self, choices: Choices) -> None:
+        """Exclude the other projects that install ``triton`` if this project is chosen."""
+        present = choices.everything & ~ABSENT
+        for name in TRITON_NAMES:
+            other: Variable | Choices | None = self.open.get(name) or self.problem.variables.get(name)
+            if other is None or other is choices or self.world.installed.keys() & {name, choices.name}:
+                continue
+            number = other.number if isinstance(other, Choices) else self.session.number[name]
+            link = Link(
+                choices.name, name, "", f"installs the same files as {name}", self.index.indexes.urls[0]
+            )
+            self.search.add({choices.number: present, number: other.everything & ~ABSENT}, link)
+
+    def _add_facts(self, choices: Choices) -> None:
+        """Add the catalog's facts about the releases of a project."""
+        for row in self.world.rows_of(choices.name):
+            releases = choices.allowed_by(parse_specifier(row.releases) if row.releases else None)
+            if row.is_of_wheel:
+                releases = self._with_wheel(choices, releases)
+            self.add_row(row, choices.name, {choices.number: releases}, row.releases.removeprefix("=="))
+
+    def _with_wheel(self, choices: Choices, releases: int) -> int:
+        """Return the releases with a file that has the hash of a wheel that was read, or has no hash."""
+        read = {row.sha256 for row in self.catalog.wheel.values() if row.package == choices.name}
+        return sum(
+            1 << bit
+            for bit in bits(releases)
+            if bit and any(not file.sha256 or file.sha256 in read for file in choices.release(bit).files)
+        )
+
+    def add_row(self, row: Requires, name: str, terms: Terms, version: str) -> None:
+        """Add a requirement of the catalog if one of its ends is outside the catalog."""
+        versions = [text.removeprefix("==") for text in row.versions]
+        predicate = f"requires {row.on} {join_words(versions, most=8)}"
+        if not versions:
+            predicate = f"contains no code for {', '.join(self.request.target.gfx)}"
+        link = Link(name, row.on, version, predicate, row.source)
+        if row.on == "gfx":
+            allowed_anyway = row.partial and self.request.support == "any"
+            if not allowed_anyway and not {*self.request.target.gfx} <= {*row.versions}:
+                link = link._replace(object="", predicate=f"contains code for {join_words(versions, most=8)}")
+                self.search.add(terms, link)
+            return
+        if row.on == "python" and row.is_of_wheel and name in self.open:
+            return  # the index knows the files for every Python
+        when_present = is_limit(row)
+        variable: Variable | Choices | None = self.problem.variables.get(row.on)
+        number = self.session.number.get(row.on, -1)
+        if variable is None and row.on not in self.world.bound:
+            if when_present and row.on not in self.open:
+                return
+            variable = self._node(row.on, "")
+            number = variable.number if variable else -1
+        if variable is None:
+            return
+        allowed = (ABSENT if when_present else 0) | _allowed(variable, row.versions)
+        if not allowed and row.on in self.problem.variables:
+            link = link._replace(predicate=f"{predicate}, which the catalog does not have")
+        self.search.add({**terms, number: variable.everything & ~allowed}, link)
+
+    def admit(self, choices: Choices, mask: int) -> bool:
+        """Add what follows from the choice of a release; return whether its metadata can be read."""
+        number, bit = choices.number, mask.bit_length() - 1
+        is_installed = isinstance(choices.release(bit), Installed)
+        if choices.extra:
+            project = self.open[choices.name]
+            self.search.add({number: mask, project.number: project.everything & ~mask}, ALWAYS)
+            return not is_installed
+        if self.is_first(choices, bit):
+            for exclusion, is_strict in self.exclusions(choices, bit):
+                self.exclude(choices, [bit], exclusion, is_strict=is_strict)
+        if not is_installed and not self.files_of(choices, bit):
+            return False
+        if not is_installed and self.judge(choices, bit).source_only:
+            self.prefer_wheels(choices)
+        for extra in self.nodes_of[choices.name]:
+            if extra.extra:
+                others = extra.everything & ~mask & ~ABSENT
+                self.search.add({number: mask, extra.number: others}, ALWAYS)
+        return not is_installed
+
+    def same_as_project(self, choices: Choices, domain: int) -> int:
+        """Return the release of an extra: the release of its project, which is decided first."""
+        project = self.open[choices.name]
+        mask = self.search.domains[project.number]
+        others = choices.everything & ~mask & ~ABSENT
+        self.search.add({project.number: mask, choices.number: others}, ALWAYS)
+        return domain & mask or domain & -domain
+
+    def judge(self, choices: Choices, bit: int) -> Judged:
+        """Return what the rules find about a release, if every patch release of a Python must install it."""
+        key = choices.name, bit
+        judged = self._judged.get(key)
+        if judged is None:
+            judged = self._judged[key] = judge(choices.release(bit), self._context(choices))
+        return judged
+
+    def _context(self, choices: Choices, *, any_patch: bool = False) -> Context:
+        name = choices.name
+
+        def is_pinned(version: str) -> bool:
+            return any(
+                clause.operator in {"==", "==="} and requirement.specifier.allows(version)
+                for requirement in self.world.stated(name)
+                if requirement.specifier is not None
+                for clause in requirement.specifier
+                if not clause.version.endswith(".*")
+            )
+
+        return Context(
+            self.request.target.date,
+            self.targets,
+            is_pinned,
+            self._allows_prereleases(choices),
+            partial(evidence_against, self.request.excluded, name),
+            partial(self._known_problem, name),
+            any_patch,
+        )
+
+    def _known_problem(self, name: str, version: str) -> str:
+        """Return why a known-bad row excludes a release, alone; empty if none does."""
+        rows = self._bad_releases.get(name, ())
+        return next((row.problem for row in rows if satisfies(version, row.combination[name])), "")
+
+    @cached_property
+    def _bad_releases(self) -> dict[str, list[KnownBad]]:
+        """The known-bad rows about one project only, by project."""
+        found: dict[str, list[KnownBad]] = {}
+        for row in concerning(self.world.catalog, self.request.target):
+            if row.effect == "refuse" and len(row.combination) == 1:
+                found.setdefault(next(iter(row.combination)), []).append(row)
+        return found
+
+    def _allows_prereleases(self, choices: Choices) -> bool:
+        if choices.allows_prereleases is None:
+            choices.allows_prereleases = (
+                any(names_prerelease(stated.specifier) for stated in self.world.stated(choices.name))
+                or bool(self.index.url(choices.name))
+                or all(is_prerelease(release.version) for release in choices.releases)
+            )
+        return choices.allows_prereleases
+
+    def first_usable(self, choices: Choices, domain: int) -> int:
+        """Return the preferred release that may be used; exclude the releases before it."""
+        unusable: dict[tuple[str, int, int, bool], list[int]] = {}
+        mask = domain & -domain
+        left = domain
+        for _ in range(_MOST_CHECKED):
+            mask = self._preferred(choices, left)
+            exclusions = self.exclusions(choices, mask.bit_length() - 1)
+            if self.is_first(choices, mask.bit_length() - 1):
+                for exclusion, is_strict in exclusions:
+                    key = (exclusion.text, exclusion.python, exclusion.glibc, is_strict)
+                    unusable.setdefault(key, []).append(mask.bit_length() - 1)
+            if not self._is_excluded_now(exclusions):
+                mask = self._with_wheel_nearby(choices, left, mask)
+                break
+            left &= ~mask
+            if not left:
+                break
+        for (text, python, glibc, is_strict), excluded in unusable.items():
+            self.exclude(choices, excluded, Exclusion(text, python, glibc), is_strict=is_strict)
+        return mask
+
+    def is_first(self, choices: Choices, bit: int) -> bool:
+        """Return whether the exclusions of a release were not added yet, and remember that they are now."""
+        key = choices.name, bit
+        is_first = key not in self._excluded
+        self._excluded.add(key)
+        return is_first
+
+    def exclusions(self, choices: Choices, bit: int) -> list[tuple[Exclusion, bool]]:
+        """Return the exclusions of a release, and whether each may be lifted for some patch releases."""
+        if isinstance(choices.release(bit), Installed):
+            return []
+        strict = self.judge(choices, bit).exclusions
+        if not strict:
+            return []
+        anyway = judge(choices.release(bit), self._context(choices, any_patch=True)).exclusions
+        return [(one, False) for one in anyway] + [(one, True) for one in strict if one not in anyway]
+
+    def _is_excluded_now(self, exclusions: Iterable[tuple[Exclusion, bool]]) -> bool:
+        """Return whether exclusions leave no Python and glibc of the current choices."""
+        domains, number = self.search.domains, self.session.number
+        python, glibc = domains[number["python"]], domains[number["glibc"]]
+        lenient = self._lenient >= 0 and domains[self._lenient] == LENIENT
+        for exclusion, is_strict in exclusions:
+            if not (is_strict and lenient) and not glibc & ~exclusion.glibc:
+                python &= ~exclusion.python
+        return not python
+
+    def exclude(
+        self, choices: Choices, excluded: Sequence[int], exclusion: Exclusion, *, is_strict: bool
+    ) -> None:
+        """Add an exclusion of releases, which may be lifted for some patch releases if it is strict."""
+        versions = ", ".join(choices.release(bit).version for bit in excluded)
+        source = self.index.url(choices.name) or self.index.indexes.urls[0]
+        terms = {choices.number: sum(1 << bit for bit in excluded)}
+        if exclusion.python != EVERYWHERE:
+            terms |= self.world.when(exclusion.python)
+        if exclusion.glibc != EVERYWHERE:
+            terms[self.session.number["glibc"]] = exclusion.glibc
+        if is_strict:
+            if self._lenient < 0:
+                self._lenient = self.world.add_selector(_FIRST)
+            terms[self._lenient] = STRICT
+        self.search.add(terms, Link(choices.name, "", versions, exclusion.text, source))
+
+    def _with_wheel_nearby(self, choices: Choices, left: int, mask: int) -> int:
+        """Return a release with a wheel that is little older than an sdist; else the sdist."""
+        python = self.search.domains[self.session.number["python"]]
+        if not self._is_source(choices, mask.bit_length() - 1, python) or self._keep.get(choices.name):
+            return mask
+        other = mask
+        for _ in range(_MOST_PASSED):
+            left &= ~other
+            if not left or self.request.prefer == "oldest":
+                break
+            other = self._preferred(choices, left)
+            bit = other.bit_length() - 1
+            if not self._is_excluded_now(self.exclusions(choices, bit)) and not self._is_source(
+                choices, bit, python
+            ):
+                self.passed[choices.name] = choices.release(mask.bit_length() - 1).version
+                return other
+        return mask
+
+    def _is_source(self, choices: Choices, bit: int, python: int) -> bool:
+        """Return whether none of some Pythons has a wheel of a release."""
+        if isinstance(choices.release(bit), Installed) or self.index.url(choices.name):
+            return False
+        return not python & ~ABSENT & ~self.judge(choices, bit).source_only
+
+    def prefer_wheels(self, choices: Choices) -> None:
+        """Let the search decide, before Python, whether only wheels of a project may be used."""
+        if choices.name in self._wheels_only or self.index.url(choices.name):
+            return
+        excluded: dict[int, int] = {}
+        for bit in range(1, len(choices.releases) + 1):
+            if isinstance(choices.release(bit), Installed):
+                return
+            judged = self.judge(choices, bit)
+            if not judged.is_excluded and judged.source_only:
+                excluded[judged.source_only] = excluded.get(judged.source_only, 0) | 1 << bit
+        number = self.world.add_selector((_WHEELS_ONLY, 0, choices.number, choices.name))
+        self._wheels_only[choices.name] = number
+        self.search.restart()  # it is decided before Python
+        for pythons, releases in excluded.items():
+            link = Link(choices.name, "", "", "has no wheel", self.index.indexes.urls[0])
+            self.search.add({number: STRICT, choices.number: releases, **self.world.when(pythons)}, link)
+
+    def _preferred(self, choices: Choices, mask: int) -> int:
+        kept = mask & choices.of_version(self._keep.get(choices.name, ""))
+        return kept or choices.preferred(mask, oldest=self.request.prefer == "oldest")
+
+    def files_of(self, choices: Choices, bit: int) -> Sequence[File]:
+        """Return the files of a release that any Python may install; none if it is excluded."""
+        key = choices.name, bit
+        files = self._files.get(key)
+        if files is None:
+            judged = self.judge(choices, bit)
+            files = self._files[key] = [] if judged.is_excluded else self.targets.files(judged.files)
+        return files
+
+    def chosen(self) -> Iterator[tuple[Choices, int]]:
+        """Yield the projects of the answer, each with the number of the bit of its release."""
+        for choices in self.open.values():
+            domain = self.search.domains[choices.number]
+            if is_required(domain) and not choices.extra:
+                yield choices, domain.bit_length() - 1
+
+    def to_install(self, choices: Choices, bit: int, environment: Environment) -> tuple[File, ...]:
+        """Return the files of a release that the chosen Python may install; none if it is preinstalled."""
+        if choices.name in self.world.installed or isinstance(choices.release(bit), Installed):
+            return ()
+        key = choices.name, bit, environment
+        known = self._to_install.get(key)
+        if known is None:
+            files = self.judge(choices, bit).files
+            found = environment.installable(files)
+            found = found or self.world.environment(any_patch=True).installable(files)
+            known = self._to_install[key] = tuple(found)
+        return known
+
+    def skip(self, choices: Choices, mask: int, problem: str, *, is_read: bool = False) -> None:
+        """Exclude a release with bad metadata; after a few that cannot be read, also the rest."""
+        version = choices.release(mask.bit_length() - 1).version
+        self.skipped[f"{choices.name} {version}"] = problem
+        files = self.files_of(choices, mask.bit_length() - 1)
+        source = self.index.url(choices.name) or files[0].index or self.index.indexes.urls[0]
+        self.search.add({choices.number: mask}, Link(choices.key, "", version, problem, source))
+        if is_read:
+            return
+        skipped = self._unreadable[choices.name] = self._unreadable.get(choices.name, 0) | mask
+        if skipped.bit_count() == _MOST_UNREADABLE:
+            text = f"was not read, because {_MOST_UNREADABLE} releases cannot be read"
+            left = choices.everything & ~ABSENT & ~skipped & ~self.read.get(choices.number, 0)
+            link = Link(f"the rest of {choices.key}", "", "", text, source)
+            self.search.add({choices.number: left}, link)
+
+
+def _allowed(variable: Variable | Choices, versions: Iterable[str]) -> int:
+    """Return the values that at least one of several specifiers allows."""
+    if isinstance(variable, Choices):
+        masks = [variable.allowed_by(parse_specifier(text)) for text in versions]
+    else:
+        masks = [variable.allowed_by(text) for text in versions]
+    return reduce(or_, masks, 0)

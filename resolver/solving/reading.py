@@ -1,0 +1,421 @@
+"""The requirements of the request and of decided releases, as incompatibilities of the search."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from resolver.compiling.choices import Link
+from resolver.compiling.clauses import REQUEST
+from resolver.compiling.names import INSPECT_HINT, hint_for_unknown, reject_wrong_name, stub
+from resolver.compiling.problem import ABSENT, bits
+from resolver.compiling.request import closest_versions
+from resolver.content import evidence_against
+from resolver.errors import EnvironmentLacksError, NoVersionError, SourceError, UsageError
+from resolver.facts.catalog import applies, is_elsewhere
+from resolver.requirements import (
+    TRITON_NAMES,
+    is_for_cuda,
+    is_rocm_package,
+    parse_requirement,
+    split_marker,
+)
+from resolver.solving.look_ahead import LookAhead
+from resolver.solving.world import Terms
+from resolver.versions import shorten
+
+if TYPE_CHECKING:
+    from resolver.compiling.choices import Choices
+    from resolver.indexes import File, Metadata
+    from resolver.model import Candidate, Requirement
+    from resolver.solving.projects import Projects
+    from resolver.solving.search import Assumption
+    from resolver.solving.world import World
+
+_SOME_READ = 3
+"""Number of releases of a project that were read before more are read at once."""
+
+
+class Requirements:
+    """Reads the metadata of decided releases, and adds what they require.
+
+    Attributes
+    ----------
+    loaded
+        The decided values whose requirements were added.
+    required
+        By such a value, the names that it requires, as written, with the Pythons for which it does.
+    unread
+        Values of the problem whose metadata could not be read, with the reason.
+    dynamic
+        Name and version of the releases whose metadata a build may change.
+    lacking
+        By value, a sentence for each required extra that its metadata does not have.
+    needing_cuda
+        By project, the first release that was rejected, and the CUDA distribution that it requires.
+    """
+
+    def __init__(self, world: World, projects: Projects) -> None:
+        self.world = world
+        self.problem = world.problem
+        self.session = world.session
+        self.search = world.search
+        self.index = world.index
+        self.targets = world.targets
+        self.triton = world.triton
+        self.request = world.request
+        self._projects = projects
+        self.loaded: set[Assumption] = set()
+        self.required: dict[Assumption, list[tuple[str, str, int]]] = {}
+        self.unread: dict[Assumption, str] = {}
+        self.dynamic: set[tuple[str, str]] = set()
+        self.lacking: dict[Assumption, list[str]] = {}
+        self.needing_cuda: dict[str, tuple[str, str]] = {}
+        self._ahead: dict[int, int] = {}
+        """By project, the mask of the releases that were read ahead."""
+        self._look_ahead = LookAhead(
+            world.index.indexes,
+            self.request.target.date,
+            self._is_decided,
+            allow_dynamic=self.request.support == "any",
+        )
+
+    def add_requests(self) -> None:
+        """Add the demands of the request on projects of indexes."""
+        requirements = self.request.requirements
+        python = min(self.targets.environments, default=0)
+        if python:
+            environment = self.targets.environments[python]
+            self._look_ahead.start(
+                (one for one in requirements if environment.applies(one.marker)), environment
+            )
+        for requirement in sorted(requirements, key=lambda requirement: (requirement.name, requirement.text)):
+            for stated, when in self._replaced(requirement, requirement.marker):
+                self._add_request(stated, when)
+
+    def _replaced(
+        self, requirement: Requirement, marker: str, extra: str = ""
+    ) -> Iterator[tuple[Requirement, int]]:
+        """Yield a requirement or its overrides, each with the Pythons for which it applies."""
+        pythons = self.targets.applying(marker, extra)
+        if extra:  # a requirement that applies without the extra belongs to the project itself
+            pythons &= ~self.targets.applying(marker)
+        for stated in self.world.overrides.get(requirement.name, (requirement,)):
+            applying = pythons if stated is requirement else pythons & self.targets.applying(stated.marker)
+            if applying:
+                yield stated, applying
+
+    def _add_request(self, requirement: Requirement, pythons: int) -> None:
+        """Add the demand of a requirement in the request, for some Pythons."""
+        name, when = requirement.name, self.world.when(pythons)
+        if name in self.session.number and not (name == "triton" and self.triton.is_of_torch(name)):
+            return
+        if is_for_cuda(name) and name not in self.world.installed:
+            backend = "AMD GPUs" if self.request.target.backend == "rocm" else "CPUs"
+            msg = f"{shorten(name)} is for CUDA and does not run on {backend}."
+            raise UsageError(msg, hint=f"Remove it from the requirements. {INSPECT_HINT}")
+        link = Link("", name, "", f"you asked for {requirement.text}", REQUEST)
+        if self.triton.is_of_torch(name):
+            self._require_triton(when, requirement, link)
+            return
+        if not requirement.url and name not in self.world.installed:
+            reject_wrong_name(self.world.catalog, name)
+        nodes = self._projects.nodes(name, requirement.extras)
+        if not nodes:
+            msg = (
+                f"No index has the project {shorten(name)!r}. Searched: {', '.join(self.index.indexes.urls)}."
+            )
+            raise UsageError(msg, hint=hint_for_unknown(name, self.world.bound, self.index.candidates))
+        if not nodes[0].allowed_by(requirement.specifier) and not when:
+            but = self._but_url(nodes[0], 0)
+            msg = f"No release of {name} matches {shorten(requirement.text)!r}{but}."
+            versions = [release.version for release in nodes[0].releases]
+            hints = (closest_versions(requirement, versions), self.index.ignored(name))
+            raise NoVersionError(msg, name, hint=" ".join(filter(None, hints)))
+        for choices in nodes:
+            allowed = choices.allowed_by(requirement.specifier)
+            terms = {**when, choices.number: choices.everything & ~allowed}
+            self.search.add(terms, link._replace(object=choices.key))
+
+    def _require_triton(self, terms: Terms, requirement: Requirement, link: Link) -> None:
+        limits = self.world.limits.get(requirement.name, ())
+        for excluded, reason in self.triton.required(requirement, limits, link):
+            self.search.add({**terms, **excluded}, reason)
+
+    def _is_decided(self, requirement: Requirement) -> bool:
+        """Return whether a requirement is decided without a project of its name on the indexes."""
+        name = requirement.name
+        has_url = bool(requirement.url or self.index.url(name))
+        return has_url or is_rocm_package(name) or name in self.world.bound or name in self.session.number
+
+    def load(self, number: int, mask: int) -> None:
+        """Add the requirements of a chosen release, or exclude it if it cannot be used."""
+        self.loaded.add((number, mask))
+        choices = self._projects.by_number.get(number)
+        if choices is None:
+            if number in self.world.names:
+                self._load_closed(number, mask)
+            return
+        if not self._projects.admit(choices, mask):
+            return
+        metadata = self._metadata_of(choices, mask)
+        if metadata is None:
+            return
+        self._projects.read[number] = self._projects.read.get(number, 0) | mask
+        try:
+            self._require(number, mask, choices.key, metadata, choices.extra)
+        except (UsageError, ValueError) as error:
+            self._projects.skip(choices, mask, f"has an invalid requirement: {error}", is_read=True)
+
+    def read_ahead(self, choices: Choices, mask: int, domain: int) -> None:
+        """Read more releases of a project at once if its choice is another one that was not read yet.
+
+        A project of which some releases were read has conflicts, so the search probably goes on to its next
+        releases: as many again are read. uv does the same (its ``BatchPrefetcher``).
+        """
+        read, ahead = self._projects.read.get(choices.number, 0), self._ahead.get(choices.number, 0)
+        count = read.bit_count()
+        if count < _SOME_READ or mask & (read | ahead):
+            return
+        following = list(islice(bits(domain & ~(read | ahead | ABSENT)), count))
+        self._ahead[choices.number] = ahead | sum(1 << bit for bit in following)
+        releases = (self._projects.files_of(choices, bit) for bit in following)
+        self._look_ahead.read(files for files in releases if files)
+
+    def _metadata_of(self, choices: Choices, mask: int) -> Metadata | None:
+        """Return the metadata of a release; exclude the release if its metadata cannot be used."""
+        bit = mask.bit_length() - 1
+        try:
+            metadata = self.index.requirements(self._projects.files_of(choices, bit))
+        except SourceError as error:
+            # Without the name of the file, releases with the same defect are one line of a conflict.
+            reason = error.__cause__ or error.message.rstrip(".")
+            self._projects.skip(choices, mask, f"has broken metadata: {reason}")
+            return None
+        if metadata is None:
+            self._projects.skip(choices, mask, "has no metadata that can be read without running its code")
+        elif metadata.dynamic:
+            self.dynamic.add((choices.name, choices.release(bit).version))
+        return metadata
+
+    def _require(self, number: int, mask: int, subject: str, metadata: Metadata, extra: str = "") -> None:
+        """Add the requirements of a release or of one of its extras.
+
+        Raises
+        ------
+        UsageError, ValueError
+            A requirement is invalid.
+        """
+        requirements = list(self._applying(metadata, extra))
+        if requirements:
+            environment = self.targets.environments[min(self.targets.environments)]
+            self._look_ahead.start((requirement for requirement, _ in requirements), environment)
+        candidate = self.world.candidate_at(number, mask)
+        is_ours = candidate is not None and candidate.origin == "build"
+        is_built = candidate is not None and metadata.dynamic
+        if not is_built:
+            self.world.add_closed({requirement.name for requirement, _ in requirements})
+        if extra and extra not in metadata.extras:
+            text = f"{metadata.name} {metadata.version} does not provide the extra {extra!r}."
+            self.lacking.setdefault((number, mask), []).append(text)
+        if not extra or candidate is None:
+            self.required[number, mask] = []
+        required = self.required[number, mask]
+        for requirement, pythons in requirements:
+            name = requirement.name
+            terms = {number: mask, **self.world.when(pythons)}
+            text = f"requires {name}{_brackets(requirement)}{requirement.specifier or ''}"
+            link = Link(subject, name, metadata.version, text, metadata.source)
+            if self._require_one(terms, requirement, link, is_ours=is_ours, is_built=is_built):
+                required.append((name, text.removeprefix("requires "), pythons))
+
+    def _applying(self, metadata: Metadata, extra: str) -> Iterator[tuple[Requirement, int]]:
+        """Yield the requirements that apply, each with the Pythons for which it does."""
+        for text in metadata.requires:
+            head, marker = split_marker(text)
+            if self.targets.applying(marker, extra):
+                yield from self._replaced(parse_requirement(head), marker, extra)
+
+    def _require_one(
+        self, terms: Terms, requirement: Requirement, link: Link, *, is_ours: bool, is_built: bool
+    ) -> bool:
+        """Add a requirement; return whether the requirement adds its object to the result."""
+        name = requirement.name
+        if link.subject != "torch" and self.triton.is_of_torch(name):
+            if not is_built:
+                self._require_triton(terms, requirement, link)
+            return not is_ours  # our wheels require the triton of torch by its own name
+        if is_rocm_package(name) and self.world.candidate("torch"):
+            return self._require_rocm_package(terms, requirement, link)
+        if name in self.session.number or name in self.world.bound:
+            # For a build, the requirements in the catalog take precedence.
+            return not is_built and self._require_closed(terms, requirement, link)
+        return self._require_open(terms, requirement, link)
+
+    def _require_rocm_package(self, terms: Terms, requirement: Requirement, link: Link) -> bool:
+        """Add a requirement on ROCm as a package, or on torch's code for a GPU architecture."""
+        name = requirement.name
+        if name in self.session.number:  # ROCm itself: the platform has the same version
+            self._require_closed(terms, requirement, link)
+        if self._projects.nodes(name, requirement.extras):
+            return self._require_open(terms, requirement, link)
+        torch = self.world.candidate("torch")
+        self._leave_unread("torch", f"{torch.index if torch else 'no index'} does not list {name}")
+        return False
+
+    def _leave_unread(self, name: str, reason: str) -> None:
+        number = self.session.number[name]
+        self.unread[number, self.search.domains[number]] = reason
+
+    def _require_closed(self, terms: Terms, requirement: Requirement, link: Link) -> bool:
+        """Add a requirement on a distribution of the problem; return whether it was added."""
+        name, specifier = requirement.name, requirement.specifier
+        variable = self.problem.variables.get(name)
+        if variable is None:
+            text = f"{link.predicate}, which the catalog does not have for the backend"
+            self.search.add(terms, link._replace(object="", predicate=text))
+            return False
+        allowed = variable.present if specifier is None else variable.allowed_by(str(specifier))
+        if not allowed and link.subject == "torch" and name in TRITON_NAMES:
+            torch = self.world.candidate("torch")
+            listed = f"{torch.index} does not list it" if torch and torch.index else "no index lists it"
+            self._leave_unread("torch", f"{requirement.text} has no version in the catalog, and {listed}")
+            return False
+        self.search.add({**terms, self.session.number[name]: variable.everything & ~allowed}, link)
+        return True
+
+    def _require_open(self, terms: Terms, requirement: Requirement, link: Link) -> bool:
+        """Add a requirement on any other distribution; return whether a project may satisfy it."""
+        obstacle = self._obstacle_to(requirement)
+        nodes: list[Choices] = []
+        try:
+            nodes = [] if obstacle else self._projects.nodes(requirement.name, requirement.extras)
+        except SourceError as error:
+            obstacle = f"whose page is broken: {error.message.rstrip('.')}"
+        if not nodes:
+            text = f"{link.predicate}, {obstacle or 'which no index has'}"
+            if is_for_cuda(requirement.name):
+                project = link.subject.partition("[")[0]
+                self.needing_cuda.setdefault(project, (link.version, requirement.name))
+            self.search.add(terms, link._replace(object="", predicate=text))
+        for choices in nodes:
+            allowed = choices.allowed_by(requirement.specifier)
+            excluded = choices.everything & ~allowed & terms.get(choices.number, -1)  # it may require itself
+            why = self._but_url(choices, allowed) or ("" if allowed else ", which matches no release")
+            predicate = link.predicate + why
+            self.search.add(
+                {**terms, choices.number: excluded},
+                link._replace(object=choices.key, predicate=predicate),
+            )
+        return bool(nodes)
+
+    def _obstacle_to(self, requirement: Requirement) -> str:
+        """Return the reason why no project can satisfy a requirement; empty if a project may."""
+        name = requirement.name
+        if is_for_cuda(name):
+            return "which is for CUDA"
+        if requirement.url and not self.index.url(name):
+            return "whose URL is used only if the request contains it"
+        return "" if name in self.world.installed or self.index.url(name) else stub(self.world.catalog, name)
+
+    def _but_url(self, choices: Choices, allowed: int) -> str:
+        """Return the end of a message about a requirement that a direct reference does not meet."""
+        if allowed or not self.index.url(choices.name):
+            return ""
+        return f", but the URL of {choices.name} points to {choices.releases[0].version}"
+
+    def _load_closed(self, number: int, mask: int) -> None:
+        """Add the requirements of a distribution of the catalog, as far as an index has its metadata."""
+        name = self.world.names[number]
+        candidate = self.problem.variables[name].candidate(mask.bit_length() - 1)
+        if candidate.kind != "distribution" or candidate.origin == "preinstalled":
+            return
+        if candidate.release is not None:
+            known = {*self.session.number, *self.world.bound}
+            for row in self.world.rows_of(name):
+                if row.on not in known and applies(row, candidate.release):
+                    self._projects.add_row(row, name, {number: mask}, candidate.version)
+        files = self._files(candidate, number, mask)
+        if not files or self._is_excluded(candidate, number, mask, files):
+            return
+        metadata = self._metadata_of_closed(candidate, files, number, mask)
+        if metadata is None:
+            return
+        try:
+            for extra in ("", *self.world.extras_of(name)):
+                self._require(number, mask, f"{name}[{extra}]" if extra else name, metadata, extra)
+        except (UsageError, ValueError) as error:
+            self.unread[number, mask] = f"a requirement in its metadata is invalid: {error}"
+
+    def _is_excluded(self, candidate: Candidate, number: int, mask: int, files: Sequence[File]) -> bool:
+        """Exclude a published candidate if the lock excludes one of its files."""
+        name, version = candidate.name, candidate.version
+        evidence = evidence_against(self.request.excluded, name, version, {file.sha256 for file in files})
+        if not evidence or candidate.origin != "published":
+            return False
+        text = f"is excluded in the lock: {evidence}"
+        self.search.add({number: mask}, Link(name, "", version, text, files[0].url))
+        return True
+
+    def _metadata_of_closed(
+        self, candidate: Candidate, files: Sequence[File], number: int, mask: int
+    ) -> Metadata | None:
+        """Return the metadata of a distribution of the catalog; None, with the reason, if it is unknown."""
+        indexes = self.index.offered(candidate, self.world.candidate("torch")).indexes
+        try:
+            metadata = indexes.metadata(files, allow_dynamic=candidate.origin == "build")
+        except SourceError as error:
+            self.unread[number, mask] = error.message
+            return None
+        except EnvironmentLacksError as error:
+            if files[0].index in self.index.indexes.urls:
+                raise
+            self.unread[number, mask] = error.message
+            return None
+        if metadata is None:
+            self.unread[number, mask] = "no index has the metadata"
+        return metadata
+
+    def _files(self, candidate: Candidate, number: int, mask: int) -> Sequence[File]:
+        """Return the files of a candidate for the most preferred Python; exclude the Pythons without any."""
+        release = candidate.release
+        offered, indexes, problem = self.index.offered(candidate, self.world.candidate("torch"))
+        if problem:
+            self.unread[number, mask] = problem
+            return []
+        if release is not None and release.git is not None:
+            return []
+        if release is not None and (release.sdist or release.wheel) and offered:
+            return offered
+        files = self.targets.files(offered)
+        if release is not None and is_elsewhere(release) and offered:
+            fit = self.targets.fit(offered)
+            source = release.source
+            missing = self.targets.allowed & ~fit.pythons
+            text = f"has no wheel for {self.targets.names(missing)} on x86_64" if missing else ""
+            if missing:
+                link = Link(candidate.name, "", candidate.version, text, source)
+                self.search.add({number: mask, **self.world.when(missing)}, link)
+            for glibc, pythons in fit.wheels.items():
+                terms = {number: mask, **self.world.when(pythons)}
+                terms[self.session.number["glibc"]] = self.targets.older_glibc(glibc)
+                link = Link(
+                    candidate.name, "", candidate.version, f"requires glibc 2.{glibc} or newer", source
+                )
+                self.search.add(terms, link)
+        elif not files:
+            url = indexes.urls[0] if len(indexes.urls) == 1 else ""
+            listed = f"{url} does not list its files" if url else "no index lists its files"
+            self.unread[number, mask] = listed
+        return files
+
+
+def _brackets(requirement: Requirement) -> str:
+    return f"[{','.join(requirement.extras)}]" if requirement.extras else ""
+
+
+def override_hint(project: str, required: str) -> str:
+    """Return a hint to resolve a project without a distribution that it requires."""
+    override = f"{required}; sys_platform == 'never'"
+    return f"If {project} works without {required}, write `{override}` into a file for --override."

@@ -1,0 +1,162 @@
+"""The rules: why a release of an index may not be used.
+
+Each rule is a function with one reason. It takes a release and yields an `Exclusion` if the release may not
+be used, for all Pythons or for some. `judge` runs all rules; the search turns their results into
+incompatibilities, so `matrix explain` can print the reason. What a release requires is judged where its
+metadata is read (`resolver.solving.reading`): a requirement on a CUDA distribution cannot be met.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from resolver.compiling.choices import is_prerelease
+from resolver.indexes import uploaded_by
+
+if TYPE_CHECKING:
+    from datetime import date
+
+    from resolver.indexes import File, Release
+    from resolver.solving.targets import Targets
+
+EVERYWHERE = -1
+"""The mask of all Pythons, or of all versions of glibc."""
+
+
+class Exclusion(NamedTuple):
+    """Why a release may not be used."""
+
+    text: str
+    python: int = EVERYWHERE
+    """The Pythons for which it may not be used."""
+    glibc: int = EVERYWHERE
+    """The versions of glibc for which it may not be used."""
+
+
+class Context(NamedTuple):
+    """What the rules know about a request and a project."""
+
+    day: date
+    """The last day whose uploads count."""
+    targets: Targets
+    is_pinned: Callable[[str], bool]
+    """Returns whether a requirement pins exactly this version."""
+    allows_prereleases: bool
+    """Whether the request names a pre-release of the project, or the project has no other releases."""
+    evidence_against: Callable[[str, Collection[str]], str]
+    """Returns why the lock excludes a version with files of these hashes; empty if it does not."""
+    problem_of: Callable[[str], str]
+    """Returns why the catalog excludes a version; empty if it does not."""
+    any_patch: bool = False
+    """Whether a release is accepted that only some patch releases of a Python may install."""
+
+
+class Offered(NamedTuple):
+    """A release, and its files that count: uploaded by the day, and not yanked if others are not."""
+
+    release: Release
+    files: Sequence[File]
+
+
+class Judged(NamedTuple):
+    """A release with what the rules have found about it."""
+
+    exclusions: tuple[Exclusion, ...]
+    files: tuple[File, ...] = ()
+    """The files that remain, wheels first."""
+    source_only: int = 0
+    """The Pythons that have no wheel and must build its sdist."""
+
+    @property
+    def is_excluded(self) -> bool:
+        """Whether it may not be used at all."""
+        return any(one.python == EVERYWHERE and one.glibc == EVERYWHERE for one in self.exclusions)
+
+
+def has_no_linux_file(offered: Offered, _: Context) -> Iterator[Exclusion]:
+    """Exclude a release that has files for other systems only."""
+    if not offered.release.files:
+        yield Exclusion("has no file for Linux")
+
+
+def is_uploaded_later(offered: Offered, context: Context) -> Iterator[Exclusion]:
+    """Exclude a release whose files were uploaded after the day of the request."""
+    if offered.release.files and not offered.files:
+        yield Exclusion(f"was uploaded after {context.day}")
+
+
+def is_yanked(offered: Offered, context: Context) -> Iterator[Exclusion]:
+    """Exclude a yanked release, unless a requirement pins its version (PEP 592)."""
+    are_yanked = bool(offered.files) and all(file.yanked is not None for file in offered.files)
+    if are_yanked and not context.is_pinned(offered.release.version):
+        yield Exclusion("is yanked")
+
+
+def is_unrequested_prerelease(offered: Offered, context: Context) -> Iterator[Exclusion]:
+    """Exclude a pre-release, unless the request names one or the project has no other releases."""
+    if not context.allows_prereleases and is_prerelease(offered.release.version):
+        yield Exclusion("is a pre-release, and the request does not name one")
+
+
+def was_found_unfit(offered: Offered, context: Context) -> Iterator[Exclusion]:
+    """Exclude a release with a file that did not fit when it was read completely."""
+    evidence = context.evidence_against(offered.release.version, {file.sha256 for file in offered.files})
+    if evidence:
+        yield Exclusion(f"is excluded in the lock: {evidence}")
+
+
+def is_known_bad(offered: Offered, context: Context) -> Iterator[Exclusion]:
+    """Exclude a release that does not work according to the catalog."""
+    problem = context.problem_of(offered.release.version)
+    if problem:
+        yield Exclusion(f"does not work: {problem}")
+
+
+def fits_no_target(offered: Offered, context: Context) -> Iterator[Exclusion]:
+    """Exclude the Pythons and versions of glibc for which a release has no file."""
+    targets, files = context.targets, offered.files
+    fit = targets.fit(files, any_patch=context.any_patch)
+    missing = targets.allowed & ~fit.pythons
+    if missing:
+        yield Exclusion(_without_file(files, missing, targets), missing)
+    for glibc, pythons in sorted(fit.wheels.items()):
+        older, only = targets.older_glibc(glibc), pythons & ~fit.sdist
+        if older and only:
+            yield Exclusion(f"requires glibc 2.{glibc} or newer", only & targets.allowed, older)
+
+
+def _without_file(files: Sequence[File], missing: int, targets: Targets) -> str:
+    """Return why Pythons have no file: Requires-Python if that is the reason for all of them."""
+    required = {file.requires_python for file in files}
+    if len(required) == 1 and (text := required.pop()):
+        environments = targets.environments
+        if not any(environments[bit].allows_python(text) for bit in environments if missing >> bit & 1):
+            return f"requires Python {text}"
+    if missing == targets.allowed and len(targets.environments) > 1:
+        return "has no file for any of the possible Pythons"
+    return f"has no file for {targets.names(missing)} on x86_64"
+
+
+RULES = (
+    has_no_linux_file,
+    is_uploaded_later,
+    is_yanked,
+    is_unrequested_prerelease,
+    was_found_unfit,
+    is_known_bad,
+    fits_no_target,
+)
+
+
+def judge(release: Release, context: Context) -> Judged:
+    """Return what the rules find about a release; the first reason that excludes it everywhere is enough."""
+    uploaded = uploaded_by(release.files, context.day)
+    files = [file for file in uploaded if file.yanked is None] or uploaded
+    found: list[Exclusion] = []
+    for rule in RULES:
+        found += rule(Offered(release, files), context)
+        if found:
+            break
+    fit = context.targets.fit(files, any_patch=context.any_patch)
+    return Judged(tuple(found), tuple(files), fit.sdist & ~fit.with_wheel)

@@ -1,0 +1,364 @@
+"""Operations on one problem: find the remaining candidates, the preferred solution, or a minimal conflict.
+
+All of them use the one search (`resolver.solving.search`): the relations of the problem are its tables, and
+demands are assumptions. So what a call has learned helps all later calls on the same session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from resolver.compiling.choices import ALWAYS, Link
+from resolver.compiling.problem import ABSENT, Demand, Problem, Relation, bits
+from resolver.errors import TooLargeError
+from resolver.model import EARLY_PYTHON
+from resolver.solving.search import MOST_CONFLICTS, Incompatibility, Search, is_required
+
+if TYPE_CHECKING:
+    from resolver.solving.search import Assumption
+
+Solution = dict[str, int]
+"""For each variable that is part of the set, the bit number of its candidate."""
+
+_Item = TypeVar("_Item")
+
+
+class Narrowed(NamedTuple):
+    """The candidates that are left under assumptions."""
+
+    assumptions: tuple[Assumption, ...]
+    domains: tuple[int, ...]
+    """For each variable, by `Session.number`, the mask of the candidates that are left."""
+
+
+class Session:
+    """One problem and its search, to which the relations are added once.
+
+    Every method takes the demands to meet; by default those of the problem. Every method that searches raises
+    `TooLargeError` if a search reaches its limit of contradictions. Variables and relations that the problem
+    gains later are added by `extend`.
+
+    Attributes
+    ----------
+    problem
+        The problem.
+    search
+        The search.
+    number
+        The number of each variable in the search, by name.
+    """
+
+    def __init__(self, problem: Problem, *, max_conflicts: int = MOST_CONFLICTS) -> None:
+        self.problem = problem
+        self.search = Search(max_conflicts=max_conflicts)
+        self.number: dict[str, int] = {}
+        self._relations = 0
+        self._rank: dict[int, tuple[int, str]] = {}
+        """The position of each variable in the order of decisions."""
+        self._undecided: set[int] = set()
+        """Variables of the problem that must be present, and have several values."""
+        self.failed: Incompatibility | None = None
+        """Why there is no solution, if there is none under any assumptions."""
+        self._hint: Sequence[int] = ()
+        """A solution whose values are tried first."""
+        self.extend()
+
+    def extend(self) -> None:
+        """Add the variables and relations that the problem has gained."""
+        problem = self.problem
+        for name, variable in problem.variables.items():
+            if name not in self.number:
+                self.number[name] = self.search.add_variable(variable.everything)
+                self._rank[self.number[name]] = problem.layer(name)
+        for relation in problem.relations[self._relations :]:
+            subject, target = self.number[relation.subject.name], self.number[relation.object.name]
+            self.search.add_table(subject, target, relation.table, relation)
+        self._relations = len(problem.relations)
+
+    def narrow(self, demands: Iterable[Demand] | None = None) -> Narrowed | None:
+        """Return the candidates that propagation leaves; None proves that there is no solution."""
+        return self._narrowed(self._assumptions(self.problem.demands if demands is None else demands))
+
+    def narrow_to(self, narrowed: Narrowed | None, name: str, mask: int) -> Narrowed | None:
+        """Return the candidates that are left if a variable keeps only some of its own."""
+        return narrowed and self._narrowed((*narrowed.assumptions, (self.number[name], mask)))
+
+    def solve(self, demands: Iterable[Demand] | None = None) -> Solution | None:
+        """Find the solution that is best component by component.
+
+        Each component in turn gets its most preferred candidate with which the rest, given the choices so
+        far, still has a solution:
+
+        1. take any solution as a witness;
+        2. take the first undecided component, in the order of `Problem.layer`, that every solution
+           contains; if there is none, take the first undecided component and leave it out;
+        3. give it the best candidate that leaves a solution; that solution is the new witness;
+        4. continue with 2 until all components are decided.
+
+        So components that the request does not name are left out where possible, but never at the price of an
+        older version of a component that it does name. None only if there is no solution.
+        """
+        assumptions = self._assumptions(self.problem.demands if demands is None else demands)
+        decided = self.decide(assumptions, list(self.number.values()))
+        return None if decided is None else self._solution(decided.domains)
+
+    def solve_within(self, narrowed: Narrowed | None) -> Solution | None:
+        """Find the solution that `solve` prefers among the remaining candidates."""
+        decided = narrowed and self.decide(narrowed.assumptions, list(self.number.values()))
+        return None if decided is None else self._solution(decided.domains)
+
+    def is_solvable(self, demands: Sequence[Demand]) -> bool:
+        """Return whether any solution meets the demands."""
+        return self._witness(self._assumptions(demands)) is not None
+
+    def refutation(self) -> Incompatibility:
+        """Return why the problem has no solution, which must have none: the reasons are its statements."""
+        items: list[Demand | Relation] = [*self.problem.demands, *self.problem.relations]
+        used = self._used(items) or []
+        return Incompatibility({}, None, tuple(Incompatibility({}, item) for item in used))
+
+    def explain(self, demands: Sequence[Demand] | None = None) -> tuple[list[Demand], list[Relation]]:
+        """Return a minimal core: demands and relations that conflict, none of which can be left out.
+
+        Items that are tried late tend to stay in the core. So the backend, the least surprising reason, is
+        tried last. Relations to base images are tried first: a catalog without an image is a weaker reason
+        than a driver or a wheel.
+        """
+        demands = self.problem.demands if demands is None else demands
+        ordered = sorted(demands, key=lambda demand: demand.kind != "request")
+        relations = self.problem.relations
+        images = [relation for relation in relations if relation.object.name == "base-image"]
+        items: list[Demand | Relation] = [
+            *images,
+            *(demand for demand in ordered if demand.variable.name != "backend"),
+            *(relation for relation in relations if relation.object.name != "base-image"),
+            *(demand for demand in ordered if demand.variable.name == "backend"),
+        ]
+        core = {id(item) for item in minimal(items, self._used)}
+        return (
+            [demand for demand in demands if id(demand) in core],
+            [relation for relation in relations if id(relation) in core],
+        )
+
+    def minimal_demands(self, demands: Sequence[Demand]) -> list[Demand]:
+        """Return demands that conflict, none of which can be left out.
+
+        Unlike `explain`, this leaves out no relations: the request cannot change facts.
+        """
+        ordered = sorted(demands, key=lambda demand: demand.kind != "request")
+        core = {id(item) for item in minimal(ordered, self._used_demands)}
+        return [demand for demand in demands if id(demand) in core]
+
+    def decide(self, assumptions: Sequence[Assumption], numbers: Iterable[int]) -> Narrowed | None:
+        """Return the preferred values of some variables as assumptions; see `solve`.
+
+        Candidates that come first because of another component (`Problem.preferences`) are tried together, as
+        early as `resolver.model.EARLY_PYTHON`, before the component itself is decided. Return the assumptions
+        with those for the preferred values, and a solution under them; None if there is no solution.
+        """
+        fixed = list(assumptions)
+        witness = self._witness(fixed)
+        if witness is None:
+            return None
+        names = {number: name for name, number in self.number.items()}
+        early = [(EARLY_PYTHON, self.number[name], True) for name in self.problem.preferences]
+        steps = sorted([*early, *((self._rank[number], number, False) for number in numbers)])
+        while any(witness[number] != ABSENT for _, number, _ in steps):
+            self.search.narrow(fixed)
+            domains = tuple(self.search.domains)
+            step = next(
+                (step for step in steps if self._is_needed(step[1], domains, witness, fixed)), steps[0]
+            )
+            steps.remove(step)
+            _, number, is_early = step
+            first = self.preferred_early(names[number], domains)
+            masks = [first] if is_early else self._by_preference(domains[number], first)
+            for mask in masks:
+                found = witness if witness[number] & mask else self._witness([*fixed, (number, mask)])
+                if mask and found is not None:
+                    witness = found
+                    fixed.append((number, mask))
+                    break
+        return Narrowed(tuple(fixed), tuple(witness))
+
+    def _by_preference(self, domain: int, first: int) -> list[int]:
+        """Return the mask of each remaining value: absence, then by preference."""
+        masks = (domain & ABSENT, domain & first & ~ABSENT, domain & ~first & ~ABSENT)
+        return [1 << bit for mask in masks for bit in bits(mask)]
+
+    def preferred_early(self, name: str, domains: Sequence[int]) -> int:
+        """Return the candidates that are left and come first because of another component."""
+        preference = self.problem.preferences.get(name)
+        if preference is None:
+            return 0
+        other = domains[self.number[preference.other]]
+        bit = 0 if other & ABSENT else other.bit_length() - 1
+        is_decided = other & ABSENT or other.bit_count() == 1
+        return preference.first.get(bit, 0) & domains[self.number[name]] if is_decided else 0
+
+    def _is_needed(
+        self, number: int, domains: Sequence[int], witness: Sequence[int], fixed: Sequence[Assumption]
+    ) -> bool:
+        """Return whether every solution contains a variable."""
+        if witness[number] == ABSENT:
+            return False
+        return not domains[number] & ABSENT or self._witness([*fixed, (number, ABSENT)]) is None
+
+    def _witness(self, assumptions: Sequence[Assumption]) -> list[int] | None:
+        """Return any solution under assumptions; None if there is none."""
+        search = self.search
+        self._undecided.clear()
+        search.touched.update(self.number.values())
+        failed = search.solve(assumptions, self._choose)
+        if failed is not None:
+            self.failed = search.why(failed) if not assumptions else None
+            return None
+        self._hint = [ABSENT if domain & ABSENT else domain for domain in search.domains]
+        return list(self._hint)
+
+    def _choose(self) -> Assumption | None:
+        """Return the first undecided variable of the problem, with its most preferred value."""
+        number = self._first_undecided()
+        if number is None:
+            return None
+        domain = self.search.domains[number]
+        hinted = self._hint[number] & domain if number < len(self._hint) else 0
+        return number, hinted or domain & -domain
+
+    def _first_undecided(self) -> int | None:
+        """Return the first variable of the problem that must be present and is not decided."""
+        domains, touched, undecided = self.search.domains, self.search.touched, self._undecided
+        for number in touched:
+            domain = domains[number]
+            if number in self._rank and is_required(domain) and domain & (domain - 1):
+                undecided.add(number)
+            else:
+                undecided.discard(number)
+        touched.clear()
+        return min(undecided, key=self._rank.__getitem__, default=None)
+
+    def _narrowed(self, assumptions: tuple[Assumption, ...]) -> Narrowed | None:
+        if not self.search.narrow(assumptions):
+            return None
+        return Narrowed(assumptions, tuple(self.search.domains))
+
+    def _assumptions(self, demands: Iterable[Demand]) -> tuple[Assumption, ...]:
+        masks: dict[int, int] = {}
+        for demand in demands:
+            number = self.number[demand.variable.name]
+            masks[number] = masks.get(number, demand.variable.everything) & demand.mask
+        return tuple(masks.items())
+
+    def _solution(self, domains: Sequence[int]) -> Solution:
+        pairs = ((name, domains[number]) for name, number in self.number.items())
+        return {name: mask.bit_length() - 1 for name, mask in pairs if not mask & ABSENT}
+
+    def _used(self, items: Sequence[Demand | Relation]) -> list[Demand | Relation] | None:
+        """Return the items of a proof that items conflict; None if they do not."""
+        search = Search()
+        for variable in self.problem.variables.values():
+            search.add_variable(variable.everything)
+        for item in items:
+            state(search, self.number, item)
+        return conflicting(search, items)
+
+    def _used_demands(self, demands: Sequence[Demand]) -> list[Demand] | None:
+        assumptions = self._assumptions(demands)
+        self._undecided.clear()
+        self.search.touched.update(self.number.values())
+        failed = self.search.solve(assumptions, self._choose)
+        if failed is None:
+            return None
+        used = self.search.why(failed).terms
+        return [demand for demand in demands if self.number[demand.variable.name] in used]
+
+
+class Refuted(NamedTuple):
+    """The proof that a request has no solution."""
+
+    session: Session
+    """The problem and its search, with everything that was stated."""
+    failed: Incompatibility
+    """What follows from the statements alone; its reasons are demands, relations and `Link`s."""
+    releases: Mapping[str, int] = {}
+    """The number of releases of each project in the search."""
+    warnings: tuple[str, ...] = ()
+    """How to resolve without distributions for CUDA, or with the releases of other indexes."""
+
+    @property
+    def links(self) -> list[Link]:
+        """The statements about projects of indexes; empty if the catalog's problem has no solution itself."""
+        return [link for link in self.failed.reasons() if isinstance(link, Link) and link is not ALWAYS]
+
+
+def state(search: Search, number: Mapping[str, int], item: Demand | Relation) -> None:
+    """Add a demand or a relation to a search."""
+    if isinstance(item, Demand):
+        search.add({number[item.variable.name]: item.variable.everything & ~item.mask}, item)
+    else:
+        search.add_table(number[item.subject.name], number[item.object.name], item.table, item)
+
+
+def conflicting(search: Search, items: Sequence[_Item]) -> list[_Item] | None:
+    """Return the items of a proof that a search has no solution; None if it has one.
+
+    The items were added to the search, each with itself as the reason.
+    """
+
+    def choose() -> Assumption | None:
+        best = None
+        for number, domain in enumerate(search.domains):
+            if is_required(domain) and domain & (domain - 1):
+                size = domain.bit_count()
+                if best is None or size < best[0]:
+                    best = size, number, domain & -domain
+        return best and best[1:]
+
+    failed = search.solve([], choose)
+    if failed is None:
+        return None
+    reasons = {id(reason) for reason in search.why(failed).reasons()}
+    return [item for item in items if id(item) in reasons]
+
+
+def minimal(items: Sequence[_Item], used: Callable[[Sequence[_Item]], list[_Item] | None]) -> list[_Item]:
+    """Return items that conflict, none of which can be left out; empty if the items do not conflict.
+
+    Items are left out one after another, and an item stays left out if the rest still conflicts. So items
+    that are tried late tend to stay.
+
+    Two shortcuts save most of the searches and do not change the result. An item that the current proof does
+    not use can be left out without a search, because the proof is still valid. While no item has to stay,
+    each search leaves out twice as many items as the search before; if the rest then has a solution, half as
+    many. So the first item that has to stay is found by bisection, as in QuickXplain [1]_. `used` returns the
+    items of a proof that items conflict, None if they do not. If it raises `TooLargeError`, the items that
+    were left out are kept.
+
+    References
+    ----------
+    .. [1] U. Junker, "QuickXplain: preferred explanations and relaxations for over-constrained problems",
+       AAAI (2004).
+    """
+
+    def proof_of(rest: Sequence[_Item]) -> set[int]:
+        try:
+            return {id(item) for item in used(rest) or ()}
+        except TooLargeError:
+            return set()
+
+    needed: list[_Item] = []
+    proof = proof_of(items)
+    step = len(items)
+    while positions := [position for position, item in enumerate(items) if id(item) in proof]:
+        tried = min(step, len(positions))
+        rest = items[positions[tried - 1] + 1 :]
+        smaller = proof_of([*needed, *rest])
+        if smaller:
+            proof, items, step = smaller, rest, 2 * step
+        elif tried > 1:
+            step = tried // 2
+        else:
+            needed.append(items[positions[0]])
+            items, step = rest, 1
+    return needed

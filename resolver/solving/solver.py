@@ -1,0 +1,197 @@
+"""The whole environment in one search: platform, distributions of the catalog, and projects of indexes.
+
+The platform, torch and the requested distributions of the catalog are decided first, component by
+component (`resolver.solving.session`). Their preferred values are assumptions of the same search, which then
+adds everything else: it asks for a project only when a distribution requires it, and reads the metadata of a
+release only when it considers that release. Requirements become incompatibilities while it runs, and a
+project that turns up late is a new variable. If the search refutes the assumptions, what it has learned
+excludes them, and the next best ones are assumed. So the platform stays the best possible, and a "no" is a
+proof.
+
+Order of decisions, after the assumptions: requested projects; for each project with source releases whether
+wheels are enough; Python; the rest. A project that loses its choice repeatedly moves forward in its group,
+and the search starts again from the assumptions with everything that it has learned (the rule of uv [1]_).
+
+.. [1] uv's resolver, ``ConflictTracker``; https://docs.astral.sh/uv/reference/internals/resolver/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from resolver.compiling.choices import Link
+from resolver.compiling.problem import ABSENT
+from resolver.model import EARLY_PYTHON, layer
+from resolver.solving.judging import Contents
+from resolver.solving.projects import Projects
+from resolver.solving.reading import Requirements, override_hint
+from resolver.solving.search import Incompatibility, is_required
+from resolver.solving.session import Refuted
+from resolver.solving.world import World
+
+if TYPE_CHECKING:
+    from resolver.compiling.problem_builder import ProblemBuilder
+    from resolver.indexes import PackageIndexes
+    from resolver.solving.search import Assumption
+    from resolver.solving.session import Solution
+
+_LOSSES = frozenset({5, 10, 20, 40, 80, 160})
+"""A project moves forward each time that it has lost this many choices."""
+
+
+class Solver:
+    """One search for a request."""
+
+    def __init__(self, builder: ProblemBuilder, indexes: PackageIndexes, keep: Mapping[str, str]) -> None:
+        self.world = World(builder, indexes)
+        self.problem = self.world.problem
+        self.session = self.world.session
+        self.search = self.world.search
+        self.projects = Projects(self.world, keep)
+        self.requirements = Requirements(self.world, self.projects)
+        self.contents = Contents(self.world, self.projects, self.requirements.needing_cuda)
+        self._planned: set[int] = set()
+        """The variables of the current assumptions."""
+        self._late: set[int] = set()
+        """Parts of the platform that turned up after the assumptions were made: these are made again."""
+        self._present: list[Assumption] = []
+        """Assumptions that these parts are present."""
+        self._met: set[int] = set()
+        """All such parts so far; assumptions are made again only once for each."""
+        self._undecided: set[int] = set()
+        """Variables that must be present, and have several values."""
+        self._tried: dict[int, int] = {}
+        """The last choice for each project."""
+        self._losses: dict[int, int] = {}
+
+    def solve(self, prefer: Callable[[], Sequence[Assumption] | None] | None = None) -> Solution | Refuted:
+        """Return a solution of the problem, from which an `Answer` is made, or the proof of none.
+
+        `prefer` returns the assumptions to try next, None if the problem has no solution. By default, these
+        are the preferred values of platform, torch, and the requested distributions of the catalog.
+        """
+        self.requirements.add_requests()
+        while True:
+            assumptions = (prefer or self._preferred_platform)()
+            if assumptions is None and not self._present:
+                return self._refuted()
+            failed = self._extends(assumptions) if assumptions is not None else None
+            if failed is not None:
+                self.search.learn(failed)
+            elif assumptions is None:
+                self._present.clear()  # what turned up late cannot be part of the platform after all
+            elif not self._late:
+                present = self._needed()
+                if present == self._present:
+                    self._extends(assumptions)
+                    return self.world.solution
+                self._present = present
+            else:
+                self._present += [(number, ~ABSENT) for number in sorted(self._late)]
+                self._met |= self._late
+
+    def _refuted(self) -> Refuted:
+        self.session.is_solvable([])  # without assumptions, so that the reasons are statements only
+        failed = self.session.failed or Incompatibility({})
+        releases = {choices.key: len(choices.releases) for choices in self.projects.open.values()}
+        links = [link for link in failed.reasons() if isinstance(link, Link)]
+        hints = self._hints(links)
+        return Refuted(self.session, failed, releases, tuple(dict.fromkeys(hints)))
+
+    def _needed(self) -> list[Assumption]:
+        """Return the assumptions about late parts that hold without them: another release may have gone."""
+        if not self._present:
+            return []
+        search, numbers = self.search, [self.session.number["python"], *self.projects.by_number]
+        search.narrow([(number, search.domains[number]) for number in numbers])
+        return [(number, mask) for number, mask in self._present if is_required(search.domains[number])]
+
+    def _preferred_platform(self) -> Sequence[Assumption] | None:
+        last = layer("python")
+        numbers = [number for name, number in self.session.number.items() if self.problem.layer(name) < last]
+        decided = self.session.decide(self._present, numbers)
+        return decided and decided.assumptions
+
+    def _extends(self, assumptions: Sequence[Assumption]) -> Incompatibility | None:
+        self._late.clear()
+        self._planned = {number for number, _ in assumptions}
+        self.search.touched.update(range(len(self.search.domains)))
+        self._undecided.clear()
+        return self.search.solve(assumptions, self._choose)
+
+    def _choose(self) -> Assumption | None:
+        """Return the next variable to decide and its values; first load what was decided."""
+        self._load_decided()
+        if not (self.search.is_pending or self._undecided):
+            self.contents.judge()
+        if self.search.is_pending or not self._undecided:
+            return None
+        self._late = {
+            number
+            for number in (self._undecided & self.world.names.keys()) - self._planned - self._met
+            if self.world.rank[number][0] < EARLY_PYTHON[0]
+        }
+        if self._late:
+            return None
+        first = min(self._undecided, key=self.world.rank.__getitem__)
+        python = self.session.number["python"]
+        if python in self._undecided and self.world.rank[first] > EARLY_PYTHON:
+            preferred = self.session.preferred_early("python", self.search.domains)
+            if preferred and self.search.domains[python] & ~preferred:
+                return python, preferred
+        return self._decide(first)
+
+    def _load_decided(self) -> None:
+        """Add the requirements of decided releases until one of them adds something to propagate."""
+        search = self.search
+        for number in sorted(search.touched):
+            domain = search.domains[number]
+            self._undecided.discard(number)
+            if is_required(domain) and domain & (domain - 1):
+                self._undecided.add(number)
+            elif is_required(domain) and (number, domain) not in self.requirements.loaded:
+                self.requirements.load(number, domain)
+                if search.is_pending:
+                    return
+            search.touched.discard(number)
+
+    def _decide(self, number: int) -> Assumption | None:
+        """Return the values for a variable; None if some were excluded, which must be propagated first."""
+        choices, domain = self.projects.by_number.get(number), self.search.domains[number]
+        if choices is None:
+            return number, domain & -domain
+        if choices.extra:
+            return number, self.projects.same_as_project(choices, domain)
+        mask = self.projects.first_usable(choices, domain)
+        if self.search.is_pending:
+            return None
+        self.requirements.read_ahead(choices, mask, domain)
+        if self._loses(number, mask):
+            self.search.restart()
+            return self._choose()
+        return number, mask
+
+    def _loses(self, number: int, mask: int) -> bool:
+        """Count the choices that a project has lost; return whether it moves forward because of them."""
+        before = self._tried.get(number, mask)
+        self._tried[number] = mask
+        if before == mask:
+            return False
+        self._losses[number] = losses = self._losses.get(number, 0) + 1
+        if losses not in _LOSSES:
+            return False
+        group, forward, position, name = self.world.rank[number]
+        self.world.rank[number] = group, forward - 1, position, name
+        return True
+
+    def _hints(self, links: Sequence[Link]) -> Iterator[str]:
+        """Yield hints to resolve without CUDA distributions, and with the releases of other indexes."""
+        words = {word.strip(",") for link in links for word in link.predicate.split()}
+        for project, (_, required) in self.requirements.needing_cuda.items():
+            if required in words:
+                yield override_hint(project, required)
+        names = dict.fromkeys(link.object.partition("[")[0] for link in links)
+        yield from filter(
+            None, (self.projects.index.ignored(name) for name in names if name in self.projects.open)
+        )

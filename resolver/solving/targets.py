@@ -1,0 +1,163 @@
+"""The Pythons and glibc versions that a solution may have, and the files that fit each of them.
+
+A request often leaves several Pythons open until the requested distributions are chosen. So what depends on
+Python (markers, Requires-Python, tags of wheels) is evaluated for all of them at once, as masks of the
+candidates of ``python`` and ``glibc``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+from resolver.compiling.problem import bits
+from resolver.environment import Environment, names_python
+from resolver.versions import join_words, minor, newest_first
+
+if TYPE_CHECKING:
+    from resolver.compiling.problem import Variable
+    from resolver.indexes import File
+
+
+class Fit(NamedTuple):
+    """Where the files of a release can be installed, as masks of Pythons."""
+
+    wheels: dict[int, int]
+    """The Pythons with a wheel, by the minor version of the oldest glibc 2 that it needs; 0 if any."""
+    sdist: int
+    """The Pythons that may build its sdist."""
+
+    @property
+    def with_wheel(self) -> int:
+        """The Pythons with a wheel, for some glibc."""
+        mask = 0
+        for pythons in self.wheels.values():
+            mask |= pythons
+        return mask
+
+    @property
+    def pythons(self) -> int:
+        """The Pythons with any file."""
+        return self.with_wheel | self.sdist
+
+
+class Targets:
+    """The Pythons and glibc versions of a problem.
+
+    `release` is the patch release of Python, if the request names one.
+
+    Attributes
+    ----------
+    all, allowed
+        The masks of all Pythons and of those that the request allows.
+    """
+
+    def __init__(self, python: Variable, glibc: Variable, allowed: int, release: str = "") -> None:
+        self._python = python
+        self._glibc = glibc
+        self._release = release
+        self.all = python.present
+        self.allowed = allowed & python.present
+        self._fits: dict[tuple[str, str, bool], list[tuple[int, int]]] = {}
+        self._markers: dict[tuple[str, str], int] = {}
+
+    @cached_property
+    def environments(self) -> dict[int, Environment]:
+        """The environment of each Python that is allowed, by bit number, for any glibc."""
+        return {bit: self.environment(bit) for bit in bits(self.allowed)}
+
+    def environment(self, bit: int, glibc: str = "", *, any_patch: bool = False) -> Environment:
+        """Return the environment of a Python."""
+        version = self._python.candidate(bit).version
+        same = self._release and minor(self._release) == version
+        return Environment(self._release if same else version, glibc, any_patch=any_patch)
+
+    @cached_property
+    def _lenient(self) -> dict[int, Environment]:
+        return {bit: self.environment(bit, any_patch=True) for bit in self.environments}
+
+    def older_glibc(self, than: int) -> int:
+        """Return the glibc versions before 2.`than`."""
+        older = (
+            number
+            for number, candidate in enumerate(self._glibc.candidates)
+            if int(candidate.version.split(".")[1]) < than
+        )
+        return self._glibc.mask(older)
+
+    def applying(self, marker: str, extra: str = "") -> int:
+        """Return the Pythons to which a marker applies, with one extra or without any.
+
+        These are all Pythons if the marker does not depend on Python, else some of those that are allowed.
+
+        Raises
+        ------
+        ValueError
+            The marker is not valid.
+        """
+        if not marker:
+            return self.all
+        key = marker, extra
+        mask = self._markers.get(key)
+        if mask is None:
+            if names_python(marker):
+                mask = sum(1 << bit for bit, one in self.environments.items() if one.applies(marker, extra))
+            else:
+                applies = next(iter(self.environments.values())).applies(marker, extra)
+                mask = self.all if applies else 0
+            self._markers[key] = mask
+        return mask
+
+    def fit(self, files: Iterable[File], *, any_patch: bool = False) -> Fit:
+        """Return where files can be installed.
+
+        With `any_patch`, a file may be installed if only some patch releases of a Python may install it.
+        """
+        wheels: dict[int, int] = {}
+        best: dict[int, int] = {}
+        sdist = 0
+        for file in files:
+            if not file.name.endswith(".whl"):
+                sdist |= sum(1 << bit for bit, _ in self._fit_of(file, any_patch=any_patch))
+                continue
+            for bit, glibc in self._fit_of(file, any_patch=any_patch):
+                if glibc < best.get(bit, glibc + 1):
+                    best[bit] = glibc
+        for bit, glibc in best.items():
+            wheels[glibc] = wheels.get(glibc, 0) | 1 << bit
+        return Fit(wheels, sdist)
+
+    def _fit_of(self, file: File, *, any_patch: bool) -> Sequence[tuple[int, int]]:
+        """Return the Pythons that may install a file, each with the minor version of the oldest glibc."""
+        is_wheel = file.name.endswith(".whl")
+        tags = "-".join(file.name.rsplit("-", 3)[1:]) if is_wheel else ""
+        key = tags, file.requires_python, any_patch
+        known = self._fits.get(key)
+        if known is None:
+            known = self._fits[key] = []
+            for bit, environment in (self._lenient if any_patch else self.environments).items():
+                if environment.allows_python(file.requires_python):
+                    glibc = environment.oldest_glibc(file.name) if is_wheel else 0
+                    if glibc is not None:
+                        known.append((bit, glibc))
+        return known
+
+    def files(self, files: Sequence[File]) -> list[File]:
+        """Return the files that any Python may install: those of the most preferred Python first.
+
+        Only if there are none, one patch release of a Python is enough.
+        """
+        found: dict[str, File] = {}
+        for environments in (self.environments, self._lenient):
+            for environment in environments.values():
+                for file in environment.installable(files):
+                    found.setdefault(file.name, file)
+            if found:
+                break
+        return list(found.values())
+
+    def names(self, pythons: int) -> str:
+        """Return Pythons as text, such as ``Python 3.9 and 3.10``."""
+        versions = newest_first(candidate.version for candidate in self._python.chosen(pythons))[::-1]
+        return f"Python {join_words(versions, most=8, joiner='and')}"

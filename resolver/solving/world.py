@@ -1,0 +1,219 @@
+"""The platform and the catalog of one request, and the search on them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from resolver.compiling import add_distributions
+from resolver.compiling.choices import ALWAYS
+from resolver.compiling.clauses import LIMITS
+from resolver.compiling.problem import ABSENT
+from resolver.compiling.problem_builder import closed_names
+from resolver.facts.schema import PLATFORM
+from resolver.providers.index import IndexProvider, by_name
+from resolver.requirements import normalize_name
+from resolver.solving.search import is_required
+from resolver.solving.session import Session
+from resolver.solving.targets import Targets
+from resolver.solving.triton import Triton
+
+if TYPE_CHECKING:
+    from resolver.compiling.problem_builder import ProblemBuilder
+    from resolver.environment import Environment
+    from resolver.facts.schema import Requires
+    from resolver.indexes import PackageIndexes
+    from resolver.model import Candidate, Request, Requirement
+    from resolver.solving.session import Solution
+
+STRICT, LENIENT = 0b010, 0b100
+"""The values of a selector: an exclusion applies, or not."""
+
+Rank = tuple[float, int, int, str]
+"""The position of a variable in the order of decisions: layer, moves forward, order of appearance, name."""
+Terms = dict[int, int]
+_PATCH = re.compile(r"\d+\.\d+\.\d+")
+
+
+class World:
+    """What the parts of the solver share: the problem, the search, and the providers.
+
+    Attributes
+    ----------
+    index
+        The provider of the indexes.
+    bound
+        Names that are resolved from the catalog only, whether or not the problem has them.
+    rank
+        The position of each variable of the search in the order of decisions.
+    names
+        Names of the problem's variables, by number.
+    asked, limits, overrides
+        The requirements, constraints and overrides of the request, by name.
+    installed
+        Preinstalled versions, by name.
+    """
+
+    def __init__(self, builder: ProblemBuilder, indexes: PackageIndexes) -> None:
+        self.builder = builder
+        self.problem = builder.problem()
+        self.request: Request = builder.request
+        self.catalog = builder.catalog
+        self.session = Session(self.problem)
+        self.search = self.session.search
+        self.bound = closed_names(self.catalog, self.request.target.backend)
+        self.rank: dict[int, Rank] = {}
+        self.names: dict[int, str] = {}
+        self._environments: dict[tuple[int, str, bool], Environment] = {}
+        self._demands = 0
+        self.state_demands()
+        python, glibc = (self.problem.variables[name] for name in ("python", "glibc"))
+        allowed = self._demanded("python")
+        self.targets = Targets(python, glibc, allowed, _patch_release(self.request))
+        self.index = IndexProvider(indexes, self.catalog, self.request, self.targets.applying)
+        self.triton = Triton(self.catalog, self.request, self.problem, self.session.number, self.targets)
+        self.installed = self.request.preinstalled.installed if self.request.preinstalled else {}
+        self.asked = by_name(self.request.requirements)
+        self.limits = by_name(self.request.constraints)
+        self.overrides = by_name(self.request.overrides)
+        for terms, link in self.triton.limits_to_torch():
+            self.search.add(terms, link)
+
+    def _demanded(self, name: str) -> int:
+        """Return the candidates of a component that the demands allow."""
+        allowed = self.problem.variables[name].present
+        for demand in self.problem.demands:
+            allowed &= demand.mask if demand.variable.name == name else -1
+        return allowed
+
+    def state_demands(self) -> None:
+        """Add what the problem has gained: variables, relations and demands."""
+        self.session.extend()
+        for name, number in self.session.number.items():
+            if number not in self.names:
+                self.names[number] = name
+                group, key = self.problem.layer(name)
+                self.rank[number] = group, 0, 0, key
+        for demand in self.problem.demands[self._demands :]:
+            number = self.session.number[demand.variable.name]
+            self.search.add({number: demand.variable.everything & ~demand.mask}, demand)
+        self._demands = len(self.problem.demands)
+
+    def add_selector(self, rank: Rank) -> int:
+        """Add a variable that decides whether an exclusion applies: first it does, then not."""
+        number = self.search.add_variable(ABSENT | STRICT | LENIENT)
+        self.rank[number] = rank
+        self.search.add({number: ABSENT}, ALWAYS)
+        return number
+
+    @property
+    def solution(self) -> Solution:
+        """The values of the problem's variables."""
+        domains = self.search.domains
+        pairs = ((name, domains[number]) for name, number in self.session.number.items())
+        return {name: mask.bit_length() - 1 for name, mask in pairs if is_required(mask)}
+
+    def environment(self, *, any_patch: bool = False) -> Environment:
+        """Return the chosen Python with its glibc, of which all patch releases or any may count."""
+        solution = self.solution
+        key = solution["python"], self.problem.version(solution, "glibc"), any_patch
+        environment = self._environments.get(key)
+        if environment is None:
+            environment = self.targets.environment(*key[:2], any_patch=any_patch)
+            self._environments[key] = environment
+        return environment
+
+    def candidate(self, name: str) -> Candidate | None:
+        """Return the chosen candidate of a component of the problem."""
+        number = self.session.number.get(name)
+        domain = self.search.domains[number] if number is not None else ABSENT
+        if domain & ABSENT or domain & (domain - 1):
+            return None
+        return self.problem.variables[name].candidate(domain.bit_length() - 1)
+
+    def when(self, pythons: int) -> Terms:
+        """Return the term for Pythons; none if these are all."""
+        return {} if pythons == self.targets.all else {self.session.number["python"]: pythons}
+
+    def torches(self) -> list[Candidate]:
+        """Return the candidates of torch that are left: first those of now, then those of any Python."""
+        torch = self.problem.variables["torch"]
+        here = torch.chosen(self.search.domains[self.session.number["torch"]])
+        return [*here, *torch.chosen(self._demanded("torch"))]
+
+    def stated(self, name: str) -> Iterator[Requirement]:
+        """Yield everything that the request says about a name."""
+        for stated in (self.asked, self.limits, self.overrides):
+            yield from stated.get(name, ())
+
+    @cached_property
+    def _rows(self) -> dict[str, list[Requires]]:
+        """The catalog's requirements for this backend, by distribution."""
+        target = self.request.target
+        by_key: dict[tuple[object, ...], Requires] = {}
+        for row in self.catalog.requires:
+            if row.kind == "run" and row.backend in {None, target.backend}:
+                versions = row.versions if row.allows_gfx(target.gfx) else ()
+                earlier = by_key.get(row.key())
+                if earlier is not None or versions != row.versions:
+                    both = (*earlier.versions, *versions) if earlier else versions
+                    row = replace(row, versions=both)  # noqa: PLW2901  each of them allows more
+                by_key[row.key()] = row
+        rows: dict[str, list[Requires]] = {}
+        for row in by_key.values():
+            rows.setdefault(normalize_name(row.package), []).append(row)
+        return rows
+
+    def rows_of(self, name: str) -> Sequence[Requires]:
+        """Return the catalog's run requirements of a distribution for this backend."""
+        return self._rows.get(name, ())
+
+    def add_closed(self, names: Collection[str]) -> None:
+        """Add the distributions of the catalog among some names to the problem."""
+        late = {name for name in names if name in self.bound and name not in self.session.number}
+        if late - {*PLATFORM}:
+            add_distributions(self.builder, late)
+            self.state_demands()
+
+    def candidate_at(self, number: int, mask: int) -> Candidate | None:
+        """Return the candidate of a variable of the problem; None for any other variable."""
+        name = self.names.get(number)
+        return self.problem.variables[name].candidate(mask.bit_length() - 1) if name else None
+
+    def extras_of(self, name: str) -> tuple[str, ...]:
+        """Return the extras that the request and the target require of a distribution, sorted."""
+        variants = {candidate.variant for candidate in self.problem.variables[name].candidates}
+        package = self.catalog.package.get(name)
+        variants |= {package.default_variant} if package else set()
+        extras = {
+            extra
+            for requirement in self.asked.get(name, ())
+            if not variants & {*requirement.extras} and self.targets.applying(requirement.marker)
+            for extra in requirement.extras
+        }
+        torch = self.candidate("torch") if name == "torch" else None
+        row = self.catalog.torch.get(torch.version) if torch else None
+        if row and row.device_extra:
+            extras |= {row.device_extra.format(gfx=target) for target in self.request.target.gfx}
+        return tuple(sorted(extras))
+
+
+def is_limit(row: Requires) -> bool:
+    """Return whether a row only limits its object, without requiring it."""
+    return row.when_present or row.on in LIMITS
+
+
+def _patch_release(request: Request) -> str:
+    """Return the patch release of Python that a request pins; empty if it pins none."""
+    clauses = (
+        clause
+        for requirement in request.requirements
+        if requirement.name == "python" and requirement.specifier is not None
+        for clause in requirement.specifier
+    )
+    versions = (one.version.removesuffix(".*") for one in clauses if one.operator == "==")
+    return next((version for version in versions if _PATCH.fullmatch(version)), "")
