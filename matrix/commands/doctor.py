@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from msgspec.structs import asdict
@@ -58,7 +58,7 @@ def execute(context: Context) -> int:
     findings = list(check_machine(catalog, args.index, servers(catalog, settings.mirrors)))
     missing = facts.missing_tools() if facts else []
     if args.format == "json":
-        document = {"status": "errors" if missing else "ok", "host": findings}
+        document: dict[str, Any] = {"status": "errors" if missing else "ok", "host": findings}
         if facts:
             document["image"] = {**asdict(facts), "missing": missing, "can_build": not missing}
         console.document(document)
