@@ -31,10 +31,19 @@ from matrix.commands.recipe import DraftResult
 from matrix.commands.verify import Verdict
 from matrix.show.consequences_json import DiffDocument
 from matrix.show.json_document import ErrorDocument, JsonDocument
-from matrix.show.resolution_json import ConflictDocument, ResolutionDocument
+from matrix.show.resolution_json import LockChange
 from resolver.consequences.model import Consequence
 from resolver.facts.schema import Status
-from resolver.model import CoreItem, Distribution, Edge, Origin, Target
+from resolver.model import (
+    Conflict,
+    CoreItem,
+    Distribution,
+    Edge,
+    Origin,
+    Preinstalled,
+    Resolution,
+    Target,
+)
 
 FOLDER = Path(__file__).parent / "reference" / "schemas"
 
@@ -114,6 +123,35 @@ class GraphNode(msgspec.Struct, kw_only=True):
 
 class GraphEdge(Edge, frozen=True, omit_defaults=False):
     """An edge of the graph; its JSON has all keys, even those with an empty value."""
+
+
+class PreinstalledDocument(Preinstalled, frozen=True):
+    """The distributions that ``--keep-installed`` keeps."""
+
+    picks: dict[str, str] | UnsetType = UNSET
+    """The kept distributions that the resolution contains."""
+    ignored: list[str] | UnsetType = UNSET
+    """Kept distributions that are not in the catalog, or that no distribution requires."""
+
+
+class TargetDocument(Target, frozen=True, kw_only=True):
+    """The target of a request, and the distributions to keep."""
+
+    kept: PreinstalledDocument | UnsetType = UNSET
+
+
+class ResolutionDocument(Resolution, frozen=True, kw_only=True):
+    """A resolution."""
+
+    target: TargetDocument
+    changes: tuple[LockChange, ...] = ()
+    """What differs from the lock that it replaces."""
+
+
+class ConflictDocument(Conflict, frozen=True, kw_only=True):
+    """A conflict: the reason why there is no resolution."""
+
+    target: TargetDocument
 
 
 def _envelope(

@@ -11,6 +11,7 @@ from matrix.command_line.options import add_format, add_lock
 from matrix.input.locking import catalog_with_image_of
 from matrix.input.settings import Settings
 from matrix.show.explain_log import explain_log
+from matrix.show.resolution_json import conflict_document
 from matrix.show.resolution_text import (
     facts_text,
     first_source,
@@ -75,7 +76,7 @@ def execute(context: Context) -> int:
     conflict = None if args.name or args.lock != LOCK_FILE else last_conflict()
     if conflict:
         if args.format == "json":
-            console.document(conflict)
+            console.document(conflict_document(conflict))
         else:
             console.text(_conflict_text(conflict))
         return 0
