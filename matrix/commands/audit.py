@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
@@ -12,6 +12,7 @@ from builders.audit import Expected, audit_wheel, image_provider, read_torch
 from builders.audit.runtime_libraries import read_conda, read_image_facts
 from builders.audit.wheel_audit import Report
 from matrix.command_line.options import add_format
+from matrix.show.json_document import JsonDocument
 from matrix.show.render import findings_text
 from resolver.errors import UsageError, did_you_mean
 from resolver.facts.catalog import Catalog, recipe_for
@@ -33,6 +34,13 @@ _VERSIONS = {
 }
 SUMMARY = "check the contents of wheels"
 EXAMPLE = "matrix audit --gfx90a index/simple/apex/*.whl"
+
+
+class AuditDocument(JsonDocument, kw_only=True):
+    """The contents of wheels, and the findings."""
+
+    status: Literal["ok", "errors"]
+    wheels: list[Report]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -86,7 +94,7 @@ def execute(context: Context) -> int:
         reports.append(audit.report())
     defective = any(report.verdict == "defective" for report in reports)
     if args.format == "json":
-        console.document({"status": "errors" if defective else "ok", "wheels": reports})
+        console.document(AuditDocument(status="errors" if defective else "ok", wheels=reports))
     else:
         texts = [_text(report, context) for report in reports]
         console.data("\n\n".join([*_answer(reports, console), *texts]))

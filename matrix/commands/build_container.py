@@ -71,6 +71,7 @@ from matrix.input.request import facts_files
 from matrix.input.settings import overlays
 from matrix.refresh.update import Draft
 from matrix.show.build_times import build_times
+from matrix.show.json_document import JsonDocument
 from matrix.show.render import counted, format_size, sdists_text, shortened
 from matrix.show.resolution_text import show_conflict
 from resolver.answers.resolve import resolve
@@ -96,6 +97,22 @@ _MOST_ROUNDS = 4
 """How often the built wheels may add requirements to the lock; they are not expected to add any twice."""
 _LUMI = "lumi"
 _LINE = "\n"
+
+
+class ContainerDocument(JsonDocument, kw_only=True):
+    """The JSON output of the command."""
+
+    status: Literal["ok", "planned", "failed"]
+    container: str
+    consumer: str
+    files: str
+    """The directory with the files that the container was made from."""
+    lock: str
+    steps: list[StepResult]
+    wheels: list[TaskState]
+    space: list[Space]
+    findings: tuple[Finding, ...] = ()
+    """Of the verification, if it was run."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -651,17 +668,17 @@ class _Work:
         """Print the result, and return the exit code."""
         container, args = self.container, self.context.args
         if args.format == "json":
-            document = {
-                "status": status,
-                "container": str(container.path),
-                "consumer": args.consumer,
-                "files": str(container.folder),
-                "lock": str(self.context.lock_path),
-                "steps": [*self.steps.values()],
-                "wheels": self.wheels,
-                "space": [*space],
-                "findings": tuple(self.findings),
-            }
+            document = ContainerDocument(
+                status=status,
+                container=str(container.path),
+                consumer=args.consumer,
+                files=str(container.folder),
+                lock=str(self.context.lock_path),
+                steps=[*self.steps.values()],
+                wheels=self.wheels,
+                space=[*space],
+                findings=tuple(self.findings),
+            )
             self.console.document(document)
         elif status == "planned":
             self._print_plan(space)

@@ -48,6 +48,13 @@ class TaskResult(JsonDocument, kw_only=True):
     """Path in the index."""
 
 
+class TaskResults(JsonDocument, kw_only=True):
+    """The JSON output of the command for several keys."""
+
+    status: Literal["ok"] = "ok"
+    tasks: list[TaskResult]
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument(
@@ -129,6 +136,4 @@ def _print(results: Sequence[TaskResult], context: Context) -> None:
         for result in results:
             console.text(f"{result.name} {result.version}  {result.state}: {result.wheel}")
     elif results:
-        console.document(
-            {"status": "ok", "tasks": list(results)} if len(context.args.keys) > 1 else results[0]
-        )
+        console.document(TaskResults(tasks=list(results)) if len(context.args.keys) > 1 else results[0])

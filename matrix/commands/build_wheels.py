@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -54,6 +54,7 @@ from matrix.command_line.stopping import add_stopping, stop_time
 from matrix.input.locking import exclude_pick, same_target
 from matrix.input.request import check_names
 from matrix.show.build_times import time_text
+from matrix.show.json_document import JsonDocument
 from matrix.show.resolution_text import show_conflict
 from resolver.errors import MatrixError, StoppedError
 from resolver.model import Conflict
@@ -95,6 +96,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_table_options(parser)
     add_batch_options(parser)
     add_target_options(parser)
+
+
+class BuildResult(JsonDocument, kw_only=True):
+    """The JSON output of the command."""
+
+    status: Literal["ok", "failed"]
+    index: str
+    wheels: list[TaskState]
 
 
 def execute(context: Context) -> int:
@@ -417,7 +426,9 @@ def _print(wheels: list[TaskState], index: Index, context: Context) -> None:
     console = context.console
     if context.args.format == "json":
         failed = any(wheel.state == "failed" for wheel in wheels)
-        console.document({"status": "failed" if failed else "ok", "index": str(index.root), "wheels": wheels})
+        console.document(
+            BuildResult(status="failed" if failed else "ok", index=str(index.root), wheels=wheels)
+        )
         return
     console.answer(answer(wheels))
     for wheel in wheels:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from builders.building.records import build_records
 from builders.building.task_state import TaskState
@@ -11,6 +11,7 @@ from builders.index import Index
 from builders.storage.io_errors import not_an_index
 from matrix.command_line.options import add_format, add_index, add_names
 from matrix.input.request import check_names
+from matrix.show.json_document import JsonDocument
 from matrix.show.render import counted, duration
 from resolver.texts import printable
 
@@ -26,6 +27,15 @@ SUMMARY = "list past and running builds: state, node, time, memory, log, and why
 EXAMPLE = "matrix builds apex --index index --format json"
 
 
+class BuildList(JsonDocument, kw_only=True):
+    """The JSON output of the command."""
+
+    status: Literal["ok"] = "ok"
+    index: str
+    builds: list[TaskState]
+    """The builds, in the order in which they started."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add_names(parser, "names", metavar="NAME", help="only builds of these packages")
@@ -39,11 +49,11 @@ def execute(context: Context) -> int:
     index = Index(args.index)
     if not index.state.is_dir() and not index.simple.is_dir():
         raise not_an_index(index.root)
-    builds = build_records(index, check_names(args.names))
+    result = BuildList(index=str(index.root), builds=build_records(index, check_names(args.names)))
     if args.format == "json":
-        console.document({"status": "ok", "index": str(index.root), "builds": builds})
+        console.document(result)
     else:
-        console.data(_text(builds, index.state / "logs", console.out))
+        console.data(_text(result.builds, index.state / "logs", console.out))
     return 0
 
 

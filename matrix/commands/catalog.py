@@ -5,9 +5,10 @@ from __future__ import annotations
 import textwrap
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from builders.findings import Finding
 from builders.learning.new_rows import new_rows
@@ -17,6 +18,7 @@ from matrix.input.settings import load_catalog, overlays
 from matrix.refresh import learning
 from matrix.refresh import update as updating
 from matrix.show.consequences_text import consequences_text, summary
+from matrix.show.json_document import JsonDocument
 from matrix.show.render import counted
 from resolver.consequences import consequences
 from resolver.consequences.model import Consequence
@@ -28,7 +30,6 @@ from resolver.facts.validate import incomplete_rows
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping
 
     from matrix.command_line.context import Context
     from matrix.input.settings import Settings
@@ -45,6 +46,71 @@ EXAMPLES = {
 }
 STATUSES: tuple[Status, ...] = ("documented", "observed", "inferred")
 _WIDTH = 90  # characters of a row in a list
+
+
+class CountsDocument(JsonDocument, kw_only=True):
+    """The number of facts of each kind, by status."""
+
+    status: Literal["ok"] = "ok"
+    kinds: dict[str, dict[str, int]]
+
+
+class RowDocument(msgspec.Struct, kw_only=True):
+    """A fact."""
+
+    name: str
+    status: Status
+    source: str
+    note: str
+    file: str
+    line: int
+    row: dict[str, Any]
+    """All keys of the row."""
+
+
+class RowsDocument(JsonDocument, kw_only=True):
+    """The facts of one kind."""
+
+    status: Literal["ok"] = "ok"
+    kind: str
+    rows: list[RowDocument]
+
+
+class CatalogCheckDocument(JsonDocument, kw_only=True):
+    """Whether files of facts are valid."""
+
+    status: Literal["ok", "errors"]
+    files: list[str] | UnsetType = UNSET
+    rows: int | UnsetType = UNSET
+    findings: list[Finding]
+
+
+class LearnDocument(JsonDocument, kw_only=True):
+    """The facts that were learned from files."""
+
+    status: Literal["ok"] = "ok"
+    rows: int
+    known: int
+    diff: str
+    written: str
+    """Path of the file, empty without ``--apply``."""
+    remarks: list[str]
+    size: int
+    """Size of the inputs in bytes."""
+    read: int
+    """Number of these bytes that were read."""
+
+
+class UpdateDocument(JsonDocument, kw_only=True):
+    """Facts that public sources have and the catalog lacks."""
+
+    status: Literal["ok"] = "ok"
+    rows: int
+    diff: str
+    written: str
+    consequences: list[Consequence]
+    remarks: list[str]
+    unreachable: list[str]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -114,11 +180,11 @@ def _list(args: argparse.Namespace, settings: Settings, console: Console) -> int
         return 0
     if args.kind not in kinds:
         raise UsageError(f"Unknown kind of row {args.kind!r}.", hint=did_you_mean(args.kind, kinds))
-    rows = [_document(row) for row in kinds[args.kind]]
+    rows = [_row_document(row) for row in kinds[args.kind]]
     if args.format == "json":
-        console.document({"status": "ok", "kind": args.kind, "rows": rows})
+        console.document(RowsDocument(kind=args.kind, rows=rows))
     else:
-        lines = [[row["name"], row["status"], _summary(row["name"], row["row"])] for row in rows]
+        lines = [[row.name, row.status, _summary(row)] for row in rows]
         console.data(console.out.table(lines, indent=""))
         console.info("\nAll keys, sources and notes: --format json")
     return 0
@@ -131,7 +197,7 @@ def _count(kinds: dict[str, list[Row]], args: argparse.Namespace, console: Conso
             kind: {"rows": count.total()} | {status: count[status] for status in STATUSES}
             for kind, count in counts.items()
         }
-        console.document({"status": "ok", "kinds": numbers})
+        console.document(CountsDocument(kinds=numbers))
         return
     lines = []
     for kind, count in counts.items():
@@ -139,27 +205,27 @@ def _count(kinds: dict[str, list[Row]], args: argparse.Namespace, console: Conso
     console.data(console.out.table(lines, ["kind", "rows", *STATUSES], indent=""))
 
 
-def _document(row: Row) -> dict[str, Any]:
+def _row_document(row: Row) -> RowDocument:
     values = row_to_dict(row)
     encoded = dict(zip(row.__struct_fields__, row.__struct_encode_fields__, strict=True))
     keys = [encoded[name] for name in row.identity if name != "kind"]
-    return {
-        "name": " ".join(_text(values[key]) for key in keys if key in values),
-        "status": row.status,
-        "source": row.source,
-        "note": row.note,
-        "file": row.file,
-        "line": row.from_line,
-        "row": msgspec.to_builtins(values),
-    }
+    return RowDocument(
+        name=" ".join(_text(values[key]) for key in keys if key in values),
+        status=row.status,
+        source=row.source,
+        note=row.note,
+        file=row.file,
+        line=row.from_line,
+        row=msgspec.to_builtins(values),
+    )
 
 
-def _summary(name: str, values: Mapping[str, Any]) -> str:
+def _summary(row: RowDocument) -> str:
     """Return the values of a row that are not in its name, on one line."""
-    in_name = name.split()
+    in_name = row.name.split()
     parts = [
         f"{key}: {_text(value)}"
-        for key, value in values.items()
+        for key, value in row.row.items()
         if key not in {"status", "source", "note", "combination"} and _text(value) not in in_name
     ]
     return textwrap.shorten("; ".join(parts), _WIDTH, placeholder=" ...")
@@ -180,7 +246,7 @@ def _check(args: argparse.Namespace, paths: list[Path], console: Console) -> int
     except CatalogError as error:
         if args.format == "json":
             finding = Finding(error.id, "error", error.message, error.hint)
-            console.document({"status": "errors", "findings": [finding]})
+            console.document(CatalogCheckDocument(status="errors", findings=[finding]))
         else:
             console.error(error.message, error.hint)
         return 1
@@ -192,14 +258,14 @@ def _check(args: argparse.Namespace, paths: list[Path], console: Console) -> int
             for row, text, hint in lacking
         ]
         if args.format == "json":
-            console.document({"status": "errors", "findings": findings})
+            console.document(CatalogCheckDocument(status="errors", findings=findings))
         for finding in findings if args.format == "text" else ():
             console.error(finding.message, finding.fix)
         return 1
     rows = sum(row.from_file in files for row in catalog.rows())
     if args.format == "json":
         shown = sorted(map(displayed, files))
-        console.document({"status": "ok", "files": shown, "rows": rows, "findings": []})
+        console.document(CatalogCheckDocument(status="ok", files=shown, rows=rows, findings=[]))
     elif files:
         console.data(f"Valid. Rows: {rows}, files: {len(files)}.")
     else:
@@ -219,16 +285,15 @@ def _learn(context: Context) -> int:
     _show_draft(draft, remarks, args, console)
     if args.format == "json":
         console.document(
-            {
-                "status": "ok",
-                "rows": len(rows),
-                "known": len(learned.rows) - len(rows),
-                "diff": draft.diff(),
-                "written": str(args.output) if written else "",
-                "remarks": remarks,
-                "size": learned.size,
-                "read": learned.read,
-            }
+            LearnDocument(
+                rows=len(rows),
+                known=len(learned.rows) - len(rows),
+                diff=draft.diff(),
+                written=str(args.output) if written else "",
+                remarks=remarks,
+                size=learned.size,
+                read=learned.read,
+            )
         )
         return 0
     console.info(f"Read {learned.read / 1e6:,.1f} of {learned.size / 1e6:,.1f} MB.")
@@ -280,15 +345,14 @@ def _update(context: Context) -> int:
         changes = consequences(before, updating.side_at(settings.site, after, context.today))
     if args.format == "json":
         console.document(
-            {
-                "status": "ok",
-                "rows": len(update.rows),
-                "diff": draft.diff(),
-                "written": str(args.output) if written else "",
-                "consequences": changes,
-                "remarks": update.remarks,
-                "unreachable": update.unreachable,
-            }
+            UpdateDocument(
+                rows=len(update.rows),
+                diff=draft.diff(),
+                written=str(args.output) if written else "",
+                consequences=changes,
+                remarks=update.remarks,
+                unreachable=update.unreachable,
+            )
         )
     else:
         if changes:

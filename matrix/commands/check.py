@@ -6,16 +6,19 @@ import argparse
 import shlex
 from codecs import BOM_UTF8
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
 
 from builders.constants import INDEX_DIRECTORY, LOCK_FILE, MOUNTED_INDEX
 from builders.findings import Finding
 from builders.storage.files import write_atomic
 from matrix.checking.check import check, difference, fixed, read_document, summary
-from matrix.checking.document import read_file
+from matrix.checking.document import Kind, read_file
 from matrix.checking.preflight import SKIPPED, Preflight, preflight
 from matrix.checking.target import CONSUMERS, Consumer, expect_lock, expect_request
 from matrix.command_line.options import add_format, add_site_options
+from matrix.show.json_document import JsonDocument
 from matrix.show.render import findings_text
 from resolver.errors import UsageError
 from resolver.versions import shorten
@@ -30,6 +33,19 @@ EXAMPLE = "matrix check env.yml --site lumi-g --fix"
 _SECONDS = 120.0
 _FOR_CUDA = {"cuda-torch", "cuda-package", "conda-torch"}
 _TARGET_OPTIONS = ("site", "date", "backend", "driver", "base_image", "gfx")
+
+
+class CheckDocument(JsonDocument, kw_only=True):
+    """The findings in a file, and the result of the preflight."""
+
+    status: Literal["ok", "errors"]
+    file: str
+    kind: Kind
+    consumer: Consumer = msgspec.field(name="for")
+    against: str
+    findings: list[Finding]
+    preflight: Preflight
+    diff: str
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -105,16 +121,16 @@ def execute(context: Context) -> int:
     if args.format == "json":
         _report_preflight(answer, console)
         console.document(
-            {
-                "status": "errors" if failed else "ok",
-                "file": document.name,
-                "kind": document.kind,
-                "for": consumer,
-                "against": expected.against,
-                "findings": findings,
-                "preflight": answer,
-                "diff": diff,
-            }
+            CheckDocument(
+                status="errors" if failed else "ok",
+                file=document.name,
+                kind=document.kind,
+                consumer=consumer,
+                against=expected.against,
+                findings=findings,
+                preflight=answer,
+                diff=diff,
+            )
         )
     else:
         console.answer(summary(findings, expected.against, rejected=rejected))

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
+from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict
 
 from builders.containers.engines import choose_runtime
 from builders.containers.image import find_image, image_name
 from builders.containers.inspection import ImageFacts, inspect_image
 from builders.diagnosis.doctor import check_machine
-from builders.findings import SEVERITIES
+from builders.findings import SEVERITIES, Finding
 from builders.network.urls import mirrored
 from builders.sources import index_url
 from matrix.command_line.options import add_catalog, add_format, add_index
+from matrix.show.json_document import JsonDocument
 from matrix.show.render import count_text, findings_text
 from resolver.errors import EnvironmentLacksError, UsageError, did_you_mean
 from resolver.versions import shorten, sort_key
@@ -29,6 +31,21 @@ if TYPE_CHECKING:
 
 SUMMARY = "check this machine and a base image, and list missing tools"
 EXAMPLE = "matrix doctor --base-image /appl/local/containers/lumi-rocm.sif"
+
+
+class ImageDocument(ImageFacts, frozen=True, kw_only=True):
+    """The content of a base image, and the tools that it lacks to build wheels."""
+
+    missing: list[str]
+    can_build: bool
+
+
+class DoctorDocument(JsonDocument, kw_only=True):
+    """Findings about a machine, and optionally about a base image."""
+
+    status: Literal["ok", "errors"]
+    host: list[Finding]
+    image: ImageDocument | UnsetType = UNSET
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,10 +75,8 @@ def execute(context: Context) -> int:
     findings = list(check_machine(catalog, args.index, servers(catalog, settings.mirrors)))
     missing = facts.missing_tools() if facts else []
     if args.format == "json":
-        document: dict[str, Any] = {"status": "errors" if missing else "ok", "host": findings}
-        if facts:
-            document["image"] = {**asdict(facts), "missing": missing, "can_build": not missing}
-        console.document(document)
+        image = ImageDocument(**asdict(facts), missing=missing, can_build=not missing) if facts else UNSET
+        console.document(DoctorDocument(status="errors" if missing else "ok", host=findings, image=image))
     else:
         console.data(f"{count_text(findings)}\n".capitalize())
         findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))

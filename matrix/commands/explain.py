@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
 
 from builders.constants import LOCK_FILE
 from matrix.api import package_indexes
@@ -11,7 +14,7 @@ from matrix.command_line.options import add_format, add_lock
 from matrix.input.locking import catalog_with_image_of
 from matrix.input.settings import Settings
 from matrix.show.explain_log import explain_log
-from matrix.show.resolution_json import conflict_document
+from matrix.show.json_document import JsonDocument
 from matrix.show.resolution_text import (
     facts_text,
     first_source,
@@ -28,6 +31,7 @@ from resolver.answers.rejected import (
     working_version,
 )
 from resolver.errors import MatrixError, UsageError, did_you_mean
+from resolver.model import CoreItem, Distribution
 from resolver.requirements import parse_requirement
 from resolver.versions import join_words, parse_specifier, shorten, sort_key
 
@@ -43,6 +47,32 @@ if TYPE_CHECKING:
 
 SUMMARY = "show why a version was chosen, with the facts and their sources"
 EXAMPLE = "matrix explain torch"
+
+
+class InsteadDocument(msgspec.Struct):
+    """The component that another version would change."""
+
+    component: str
+    now: str
+    then: str
+
+
+class RejectedDocument(msgspec.Struct, kw_only=True):
+    """A version that was not chosen, and why."""
+
+    version: str
+    core: tuple[CoreItem, ...]
+    instead: InsteadDocument | UnsetType = UNSET
+    preferred: str | UnsetType = UNSET
+
+
+class ExplainDocument(JsonDocument, kw_only=True):
+    """Why versions were chosen."""
+
+    status: Literal["ok"] = "ok"
+    picks: list[Distribution]
+    rejected: list[RejectedDocument]
+    rejected_more: int
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -76,7 +106,7 @@ def execute(context: Context) -> int:
     conflict = None if args.name or args.lock != LOCK_FILE else last_conflict()
     if conflict:
         if args.format == "json":
-            console.document(conflict_document(conflict))
+            console.document(conflict)
         else:
             console.text(_conflict_text(conflict))
         return 0
@@ -89,8 +119,8 @@ def execute(context: Context) -> int:
     has_choice = requirement and not picks[0].alias_of  # torch decides the version of an alias
     rejected, more = _rejected(context, requirement) if requirement and has_choice else ([], 0)
     if args.format == "json":
-        versions = [_document(version) for version in rejected]
-        console.document({"status": "ok", "picks": picks, "rejected": versions, "rejected_more": more})
+        versions = [_rejected_document(version) for version in rejected]
+        console.document(ExplainDocument(picks=picks, rejected=versions, rejected_more=more))
     else:
         others = names_of_others(lock) if requirement is None and console.verbosity <= 0 else frozenset()
         printed: set[str] = set()
@@ -196,13 +226,13 @@ def _rejected_text(rejected: RejectedVersion) -> str:
     return "\n".join(["", *(f"    - {item.text}{first_source(item)}" for item in rejected.core)])
 
 
-def _document(rejected: RejectedVersion) -> dict[str, Any]:
-    document: dict[str, Any] = {"version": rejected.key, "core": rejected.core}
-    if rejected.instead:
-        document["instead"] = dict(zip(("component", "now", "then"), rejected.instead, strict=True))
-    if rejected.preferred:
-        document["preferred"] = rejected.preferred
-    return document
+def _rejected_document(rejected: RejectedVersion) -> RejectedDocument:
+    return RejectedDocument(
+        version=rejected.key,
+        core=rejected.core,
+        instead=InsteadDocument(*rejected.instead) if rejected.instead else UNSET,
+        preferred=rejected.preferred or UNSET,
+    )
 
 
 def _conflict_text(conflict: Conflict) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
 
 from builders.building.plan import plan
 from builders.building.wheel_requirements import unmet_requirements
@@ -21,6 +23,7 @@ from matrix.building.hosts import report_hosts
 from matrix.command_line.options import add_build_host_options, add_format, add_index, add_lock, add_names
 from matrix.input.locking import exclude_pick, same_image
 from matrix.input.request import check_names
+from matrix.show.json_document import JsonDocument
 from matrix.show.render import format_size, sdists_text, shortened
 from resolver.errors import MatrixError, UsageError
 
@@ -38,6 +41,27 @@ SUMMARY = "download everything the lock installs and its builds need, and check 
 EXAMPLE = "matrix fetch && matrix build-wheels --offline && matrix fetch --wheelhouse wheels"
 _MOST_ERRORS = 10
 _BUILD_WHEELS = "wheels of torch and the build requirements"
+
+
+class MissingDocument(msgspec.Struct, kw_only=True):
+    """A source or wheel that could not be fetched."""
+
+    name: str
+    version: str
+    origin: str
+    id: str
+    message: str
+    hint: str
+
+
+class FetchDocument(JsonDocument, kw_only=True):
+    """The items in the cache, and those that could not be fetched."""
+
+    status: Literal["ok", "missing"]
+    cache: str
+    sources: list[FetchedItem]
+    missing: list[MissingDocument]
+    bytes_fetched: int
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -252,14 +276,14 @@ def _fetch_wheels(
             )
 
 
-def _document(result: FetchResult) -> dict[str, Any]:
-    return {
-        "status": "missing" if result.missing else "ok",
-        "cache": str(cache_root()),
-        "sources": result.sources,
-        "missing": result.missing,
-        "bytes_fetched": result.bytes_fetched,
-    }
+def _document(result: FetchResult) -> FetchDocument:
+    return FetchDocument(
+        status="missing" if result.missing else "ok",
+        cache=str(cache_root()),
+        sources=result.sources,
+        missing=msgspec.convert(result.missing, list[MissingDocument], from_attributes=True),
+        bytes_fetched=result.bytes_fetched,
+    )
 
 
 def _text(result: FetchResult, *, every: bool) -> str:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+from msgspec.structs import asdict
 
 from matrix.command_line.options import add_lock, add_names, add_target_options, output_path
 from matrix.input.locking import names_target, same_target
+from matrix.show.json_document import JsonDocument
 from matrix.show.render import counted
 from matrix.show.resolution_text import names_of_others, others_text, show_conflict
 from matrix.show.screen import PLAIN
 from resolver.errors import UsageError, did_you_mean
-from resolver.model import Conflict
+from resolver.model import Conflict, Edge, Target
 from resolver.requirements import parse_requirement
 from resolver.versions import allows, shorten
 
@@ -27,6 +31,32 @@ if TYPE_CHECKING:
 SUMMARY = "show the build graph: the run and build requirements of each distribution"
 EXAMPLE = "matrix graph --format svg -o graph.svg"
 FORMATS = ("text", "dot", "mermaid", "svg", "json")
+
+
+class GraphNode(msgspec.Struct, kw_only=True):
+    """A distribution of the graph."""
+
+    name: str
+    version: str
+    """Empty if pip chooses it."""
+    wheel_version: str
+    origin: str
+    generation: int
+
+
+class GraphEdge(Edge, frozen=True, omit_defaults=False):
+    """An edge of the graph; its JSON has all keys, even those with an empty value."""
+
+
+class GraphDocument(JsonDocument, kw_only=True):
+    """The build graph."""
+
+    status: Literal["ok"] = "ok"
+    target: Target
+    requirements: list[str]
+    nodes: list[GraphNode]
+    edges: list[GraphEdge]
+    generations: list[list[str]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,7 +112,7 @@ def execute(context: Context) -> int:
     title = graph_title(lock)
     match args.format:
         case "json":
-            console.document(_document(graph, lock, requirements), args.output)
+            console.document(graph_document(graph, lock, requirements), args.output)
             return 0
         case "dot":
             text = draw_dot(graph, title)
@@ -144,7 +174,7 @@ def _required_names(graph: DiGraph[str], lock: Resolution, context: Context) -> 
     return names
 
 
-def _document(graph: DiGraph[str], lock: Resolution, requirements: Sequence[str]) -> dict[str, Any]:
+def graph_document(graph: DiGraph[str], lock: Resolution, requirements: Sequence[str]) -> GraphDocument:
     """Return the JSON document of a build graph."""
     from matrix.show.drawing import origin_in
     from resolver.answers.graph import edges_of_graph, generations, pick_in
@@ -155,28 +185,18 @@ def _document(graph: DiGraph[str], lock: Resolution, requirements: Sequence[str]
     for name in sorted(graph):
         pick = pick_in(graph, name)
         nodes.append(
-            {
-                "name": name,
-                "version": pick.version if pick else "",
-                "wheel_version": pick.wheel_version if pick else "",
-                "origin": origin_in(graph, name),
-                "generation": generation[name],
-            }
+            GraphNode(
+                name=name,
+                version=pick.version if pick else "",
+                wheel_version=pick.wheel_version if pick else "",
+                origin=origin_in(graph, name),
+                generation=generation[name],
+            )
         )
-    return {
-        "status": "ok",
-        "target": lock.target,
-        "requirements": list(requirements),
-        "nodes": nodes,
-        "edges": [
-            {
-                "from": edge.subject,
-                "to": edge.object,
-                "kind": edge.kind,
-                "declared": edge.declared,
-                "requirement": edge.requirement,
-            }
-            for edge in edges_of_graph(graph)
-        ],
-        "generations": [list(group) for group in groups],
-    }
+    return GraphDocument(
+        target=lock.target,
+        requirements=list(requirements),
+        nodes=nodes,
+        edges=[GraphEdge(**asdict(edge)) for edge in edges_of_graph(graph)],
+        generations=[list(group) for group in groups],
+    )

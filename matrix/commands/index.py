@@ -7,7 +7,7 @@ import math
 import signal
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -32,6 +32,7 @@ from builders.index.maintenance import (
 from builders.index.repository import build_key_of
 from builders.storage.io_errors import not_an_index
 from matrix.command_line.options import add_action, add_format, add_index, add_names, output_path
+from matrix.show.json_document import JsonDocument
 from matrix.show.render import counted, findings_text
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
 from resolver.lock import read_lock
@@ -74,6 +75,51 @@ class IndexedWheel(msgspec.Struct, kw_only=True):
     recorded: bool
     """Whether it has a provenance."""
     build_key: str
+
+
+class ListDocument(JsonDocument, kw_only=True):
+    """The wheels of an index."""
+
+    status: Literal["ok"] = "ok"
+    index: str
+    wheels: list[IndexedWheel]
+
+
+class AddDocument(JsonDocument, kw_only=True):
+    """Wheels that were added to an index, and those that were rejected."""
+
+    status: Literal["ok", "errors"]
+    index: str
+    added: list[str]
+    rejected: dict[str, list[Finding]]
+
+
+class IndexCheckDocument(JsonDocument, kw_only=True):
+    """The damage in an index."""
+
+    status: Literal["ok", "errors"]
+    index: str
+    sound: bool
+    findings: list[Finding]
+
+
+class RefreshDocument(JsonDocument, kw_only=True):
+    """The projects whose pages were rebuilt, and wheels that pages cannot list."""
+
+    status: Literal["ok", "errors"]
+    index: str
+    rebuilt: list[str]
+    findings: list[Finding]
+
+
+class RemoveDocument(JsonDocument, kw_only=True):
+    """The files that were removed from an index."""
+
+    status: Literal["ok"] = "ok"
+    index: str
+    removed: list[str]
+    bytes: int
+    dry_run: bool
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -202,7 +248,7 @@ def _list(index: Index, args: argparse.Namespace, console: Console) -> int:
     projects = {project_named(index, name) for name in args.projects} or index.projects()
     rows = [row for project in sorted(projects) for row in _rows(index, project)]
     if args.format == "json":
-        console.document({"status": "ok", "index": str(index.root), "wheels": rows})
+        console.document(ListDocument(index=str(index.root), wheels=rows))
         return 0
     shown = [[row.file, f"{row.size / _MIB:.1f} MiB", row.upload_time, _state(row)] for row in rows]
     if not shown:
@@ -266,12 +312,12 @@ def _add(index: Index, args: argparse.Namespace, console: Console) -> int:
     _print_added(added, rejected, args, console)
     if args.format == "json":
         console.document(
-            {
-                "status": "errors" if rejected else "ok",
-                "index": str(index.root),
-                "added": list(added),
-                "rejected": rejected,
-            }
+            AddDocument(
+                status="errors" if rejected else "ok",
+                index=str(index.root),
+                added=list(added),
+                rejected=rejected,
+            )
         )
     return int(bool(rejected))
 
@@ -300,12 +346,12 @@ def _check(index: Index, args: argparse.Namespace, console: Console) -> int:
     damaged = any(not finding.evidence["repaired"] for finding in findings)
     if args.format == "json":
         console.document(
-            {
-                "status": "errors" if damaged else "ok",
-                "index": str(index.root),
-                "sound": not damaged,
-                "findings": findings,
-            }
+            IndexCheckDocument(
+                status="errors" if damaged else "ok",
+                index=str(index.root),
+                sound=not damaged,
+                findings=findings,
+            )
         )
         return int(damaged)
     projects = index.projects()
@@ -334,12 +380,12 @@ def _refresh(index: Index, args: argparse.Namespace, console: Console) -> int:
         findings = [*misplaced(index), *replaced(index), *unlisted(index)]
     if args.format == "json":
         console.document(
-            {
-                "status": "errors" if findings else "ok",
-                "index": str(index.root),
-                "rebuilt": changed,
-                "findings": findings,
-            }
+            RefreshDocument(
+                status="errors" if findings else "ok",
+                index=str(index.root),
+                rebuilt=changed,
+                findings=findings,
+            )
         )
         return int(bool(findings))
     if changed:
@@ -407,9 +453,7 @@ def _show_removed(
 ) -> int:
     if args.format == "json":
         root = str(index.root)
-        console.document(
-            {"status": "ok", "index": root, "removed": names, "bytes": size, "dry_run": args.dry_run}
-        )
+        console.document(RemoveDocument(index=root, removed=names, bytes=size, dry_run=args.dry_run))
         return 0
     if not names:
         console.data("Nothing to remove.")

@@ -22,6 +22,7 @@ from matrix.report.table_data import TableData, subtitle_of, wheels_of
 from matrix.show.consequences_json import DiffDocument
 from matrix.show.consequences_text import HEADINGS, summary
 from matrix.show.drawing import svg_of_lock
+from matrix.show.resolution_json import ConflictDocument
 from matrix.show.resolution_text import last_conflict
 from resolver.answers.table import ROW_COMPONENTS, Table
 from resolver.errors import MatrixError, UsageError
@@ -188,20 +189,15 @@ def _included(paths: Sequence[Path]) -> tuple[list[Conflict], list[dict[str, Any
             if "consequences" in document:
                 changes.append(_change(msgspec.convert(document, DiffDocument)))
             else:
-                conflicts.append(_conflict(document))
+                conflicts.append(msgspec.convert(document, ConflictDocument, dec_hook=decode))
         except OSError as error:
             raise UsageError(f"Cannot read {path}: {error.strerror}.") from None
-        except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        except (ValueError, TypeError, RecursionError):
             msg = f"{path} is not JSON output of `matrix diff`, or of `matrix resolve` with a conflict."
             raise UsageError(
                 msg, hint="Write the file with one of these commands and `--format json`."
             ) from None
     return conflicts, changes
-
-
-def _conflict(document: dict[str, Any]) -> Conflict:
-    document["target"].pop("kept", None)
-    return msgspec.convert(document, Conflict, dec_hook=decode)
 
 
 def _change(diff: DiffDocument) -> dict[str, Any]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from builders.learning.machine import Stated, learn_machine, site_name
 from matrix.command_line.options import add_action, add_catalog, add_format, names, nonempty, output_path
 from matrix.input.request import driver_line
 from matrix.input.settings import overlays
 from matrix.refresh.update import Draft
+from matrix.show.json_document import JsonDocument
 from resolver.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
@@ -22,6 +23,17 @@ EXAMPLE = "matrix site init -o cirrus.toml"
 _HEADER = "# Facts about {name}, read on this machine. Correct and complete them, and check the file:\n"
 _HEADER += "# matrix catalog check {path}\n"
 _MISSING = "#\n# Missing or not measured:\n"
+
+
+class SiteDocument(JsonDocument, kw_only=True):
+    """The site file of a machine."""
+
+    status: Literal["ok"] = "ok"
+    site: str
+    written: str
+    """Path of the file."""
+    rows: int
+    remarks: list[str]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,9 +87,7 @@ def execute(context: Context) -> int:
         console.warning(remark)
     if args.format == "json":
         rows, remarks = len(learned.rows), learned.remarks
-        console.document(
-            {"status": "ok", "site": name, "written": str(path), "rows": rows, "remarks": remarks}
-        )
+        console.document(SiteDocument(site=name, written=str(path), rows=rows, remarks=remarks))
         return 0
     console.info(f"Wrote {path}. Rows: {len(learned.rows)}. Use it: --site {path}")
     return 0

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from builders.building.wheel_requirements import environment_of
 from builders.constants import LOCK_FILE
@@ -31,6 +31,7 @@ from matrix.command_line.context import built_recipes
 from matrix.command_line.options import add_catalog, add_format, add_index, output_path
 from matrix.consumers.shared.container_variables import site_changes
 from matrix.input.locking import exclude_pick
+from matrix.show.json_document import JsonDocument
 from matrix.show.render import counted, findings_text
 from resolver.errors import UsageError
 from resolver.facts.schema import Recipe
@@ -61,6 +62,21 @@ _MODULES = {
 
 
 Verdict = Literal["sound", "defective"]
+
+
+class VerifyDocument(JsonDocument, kw_only=True):
+    """Whether an environment matches the lock."""
+
+    status: Literal["ok", "errors"]
+    image: str
+    """Empty for the Python of this machine."""
+    python: dict[str, str]
+    distributions: dict[str, str]
+    libraries: list[str]
+    gpus: list[dict[str, str]]
+    findings: list[Finding]
+    not_judged: int
+    verdict: Verdict
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -317,18 +333,18 @@ def _command(args: argparse.Namespace) -> list[str]:
 
 def _document(
     image: Path | None, reply: EnvironmentReply, findings: list[Finding], verdict: Verdict
-) -> dict[str, Any]:
-    return {
-        "status": "errors" if verdict == "defective" else "ok",
-        "image": str(image.resolve()) if image else "",
-        "python": {"version": reply.python, "path": reply.executable},
-        "distributions": {dist.name: dist.version for dist in reversed(reply.distributions)},
-        "libraries": reply.libraries.objects,
-        "gpus": [{"name": gpu.name, "target": gpu.arch} for gpu in reply.torch.gpus],
-        "findings": findings,
-        "not_judged": _count_not_judged(findings),
-        "verdict": verdict,
-    }
+) -> VerifyDocument:
+    return VerifyDocument(
+        status="errors" if verdict == "defective" else "ok",
+        image=str(image.resolve()) if image else "",
+        python={"version": reply.python, "path": reply.executable},
+        distributions={dist.name: dist.version for dist in reversed(reply.distributions)},
+        libraries=reply.libraries.objects,
+        gpus=[{"name": gpu.name, "target": gpu.arch} for gpu in reply.torch.gpus],
+        findings=findings,
+        not_judged=_count_not_judged(findings),
+        verdict=verdict,
+    )
 
 
 def show(image: Path | None, reply: EnvironmentReply, findings: Sequence[Finding], console: Console) -> None:

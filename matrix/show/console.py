@@ -8,14 +8,14 @@ import sys
 import time
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from matrix.show.screen import can_encode, encoding_of, screen_of, uses_ascii
 from resolver.errors import EnvironmentLacksError
 from resolver.reporter import Reporter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
     from typing import Unpack
 
     import msgspec
@@ -125,16 +125,16 @@ class Console(Reporter):
         """Return whether stdout shows every character of a text."""
         return not uses_ascii(sys.stdout, text)
 
-    def document(self, document: msgspec.Struct | Mapping[str, Any], output: Path | None = None) -> None:
+    def document(self, document: msgspec.Struct, output: Path | None = None) -> None:
         """Print a result as one JSON document, or write it to the file that the user named.
 
-        The document also contains the version of its format, and the warnings that were printed before.
+        The document also contains the warnings that were printed before.
         """
         import msgspec
 
         from resolver.lock import encode
 
-        value = {"schema": 1, **msgspec.to_builtins(document, enc_hook=encode)}
+        value = msgspec.to_builtins(document, enc_hook=encode)
         value["warnings"] = [*dict.fromkeys([*value.get("warnings", ()), *self.warnings])]
         text = json.dumps(value, indent=2, ensure_ascii=False)
         if output is not None:

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from packaging.utils import canonicalize_name
+
+from builders.findings import Finding
+from matrix.show.json_document import JsonDocument
 
 if TYPE_CHECKING:
     import argparse
 
     from matrix.show.console import Console
+
+
+class DiagnosisDocument(JsonDocument, kw_only=True):
+    """The known failures in a log."""
+
+    status: Literal["ok", "unrecognized"]
+    log: str
+    diagnosis: list[Finding]
 
 
 def explain_log(args: argparse.Namespace, console: Console) -> int:
@@ -25,7 +36,9 @@ def explain_log(args: argparse.Namespace, console: Console) -> int:
         findings = diagnose(Path(args.logfile), context)
     if args.format == "json":
         console.document(
-            {"status": "ok" if findings else "unrecognized", "log": args.logfile, "diagnosis": findings}
+            DiagnosisDocument(
+                status="ok" if findings else "unrecognized", log=args.logfile, diagnosis=findings
+            )
         )
     elif findings:
         console.data(diagnosis_text(findings, sources=True))

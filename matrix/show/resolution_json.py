@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec import UNSET, UnsetType
+from msgspec.structs import asdict
 
-from resolver.lock import encode
+from resolver.model import Conflict, Preinstalled, Resolution, Target
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from resolver.model import Conflict, Resolution
+    from resolver.model import Request
 
 
 class LockChange(msgspec.Struct, frozen=True, omit_defaults=False):
@@ -29,23 +31,52 @@ class LockChange(msgspec.Struct, frozen=True, omit_defaults=False):
         return f"{text}: {self.because}" if self.because else text
 
 
-def resolution_document(resolution: Resolution, changes: Sequence[LockChange] = ()) -> dict[str, Any]:
-    """Return the JSON document of a resolution: with the kept distributions, and its changes to a lock."""
-    document = _with_kept(resolution)
-    if kept := document["target"].get("kept"):
+class PreinstalledDocument(Preinstalled, frozen=True):
+    """The distributions that ``--keep-installed`` keeps."""
+
+    picks: dict[str, str] | UnsetType = UNSET
+    """The kept distributions that the resolution contains."""
+    ignored: list[str] | UnsetType = UNSET
+    """Kept distributions that are not in the catalog, or that no distribution requires."""
+
+
+class TargetDocument(Target, frozen=True, kw_only=True):
+    """The target of a request, and the distributions to keep."""
+
+    kept: PreinstalledDocument | UnsetType = UNSET
+
+
+class ResolutionDocument(Resolution, frozen=True, kw_only=True):
+    """A resolution."""
+
+    target: TargetDocument
+    changes: tuple[LockChange, ...] = ()
+    """What differs from the lock that it replaces."""
+
+
+class ConflictDocument(Conflict, frozen=True, kw_only=True):
+    """A conflict: the reason why there is no resolution."""
+
+    target: TargetDocument
+
+
+def resolution_document(resolution: Resolution, changes: Sequence[LockChange] = ()) -> ResolutionDocument:
+    """Return the JSON document of a resolution."""
+    kept = _preinstalled(resolution.request)
+    if kept:
         picks = {pick.name: pick.version for pick in resolution.picks if pick.origin == "preinstalled"}
-        kept["picks"] = picks
-        kept["ignored"] = sorted(kept["installed"].keys() - picks.keys() - {"python", "rocm"})
-    return {**document, "changes": list(changes)}
+        ignored = sorted(kept.installed.keys() - picks.keys() - {"python", "rocm"})
+        kept = PreinstalledDocument(kept.source, kept.installed, picks, ignored)
+    target = TargetDocument(**asdict(resolution.target), kept=kept or UNSET)
+    return ResolutionDocument(**{**asdict(resolution), "target": target, "changes": tuple(changes)})
 
 
-def conflict_document(conflict: Conflict) -> dict[str, Any]:
-    """Return the JSON document of a conflict: with the kept distributions."""
-    return _with_kept(conflict)
+def conflict_document(conflict: Conflict) -> ConflictDocument:
+    """Return the JSON document of a conflict."""
+    target = TargetDocument(**asdict(conflict.target), kept=_preinstalled(conflict.request) or UNSET)
+    return ConflictDocument(**{**asdict(conflict), "target": target})
 
 
-def _with_kept(answer: Resolution | Conflict) -> dict[str, Any]:
-    document: dict[str, Any] = msgspec.to_builtins(answer, enc_hook=encode)
-    if answer.request.preinstalled:
-        document["target"]["kept"] = msgspec.to_builtins(answer.request.preinstalled)
-    return document
+def _preinstalled(request: Request) -> PreinstalledDocument | None:
+    preinstalled = request.preinstalled
+    return PreinstalledDocument(preinstalled.source, preinstalled.installed) if preinstalled else None

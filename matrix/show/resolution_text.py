@@ -14,18 +14,18 @@ from builders.storage.cache import cache_root
 from builders.storage.files import write_atomic
 from matrix.show.build_times import time_text
 from matrix.show.render import counted
-from matrix.show.resolution_json import conflict_document
+from matrix.show.resolution_json import ConflictDocument, conflict_document
 from matrix.show.screen import PLAIN, Cell, Screen
 from resolver.facts.schema import PLATFORM
 from resolver.lock import decode, encode
-from resolver.model import STATUS_RANK, Conflict
+from resolver.model import STATUS_RANK
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sized
 
     from builders.building.expected_time import Estimate
     from matrix.show.console import Console
-    from resolver.model import CoreItem, Distribution, Fact, Resolution, Target
+    from resolver.model import Conflict, CoreItem, Distribution, Fact, Resolution, Target
 
 
 def resolution_text(
@@ -248,11 +248,12 @@ def title_of(target: Target) -> str:
 
 def show_conflict(conflict: Conflict, console: Console, *, as_json: bool) -> None:
     """Print a conflict as the result of a command, and save it for ``matrix explain``."""
-    _save_conflict(conflict)
+    document = conflict_document(conflict)
+    _save_conflict(document)
     if as_json:
         for warning in conflict.warnings:
             console.warning(warning)
-        console.document(conflict_document(conflict))
+        console.document(document)
     else:
         if not console.has_shown_conflict:
             console.text(conflict_text(conflict))
@@ -262,12 +263,18 @@ def show_conflict(conflict: Conflict, console: Console, *, as_json: bool) -> Non
         console.info("\nAll sources of these facts: `matrix explain`")
 
 
-def _save_conflict(conflict: Conflict) -> None:
+class _SavedConflict(msgspec.Struct):
+    directory: str
+    conflict: ConflictDocument
+
+
+def _save_conflict(document: ConflictDocument) -> None:
     """Save the conflict for the working directory. This is a convenience, so errors are ignored."""
     path = _conflict_path()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, msgspec.json.encode((str(Path.cwd()), conflict), enc_hook=encode))
+        saved = _SavedConflict(str(Path.cwd()), document)
+        write_atomic(path, msgspec.json.encode(saved, enc_hook=encode))
     except (OSError, ValueError):  # a directory may have a name that is not UTF-8
         return
 
@@ -280,15 +287,13 @@ def forget_conflict() -> None:
         return
 
 
-def last_conflict() -> Conflict | None:
+def last_conflict() -> ConflictDocument | None:
     """Return the conflict of the last ``matrix resolve`` in the working directory, if it ended with one."""
     try:
-        directory, conflict = msgspec.json.decode(
-            _conflict_path().read_bytes(), type=tuple[str, Conflict], dec_hook=decode
-        )
+        saved = msgspec.json.decode(_conflict_path().read_bytes(), type=_SavedConflict, dec_hook=decode)
     except (OSError, ValueError):
         return None
-    return conflict if directory == str(Path.cwd()) else None
+    return saved.conflict if saved.directory == str(Path.cwd()) else None
 
 
 def _conflict_path() -> Path:

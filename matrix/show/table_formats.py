@@ -10,15 +10,19 @@ import io
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
+from matrix.show.json_document import JsonDocument
 from matrix.show.resolution_text import title_of
 from resolver.answers.table import Cell
-from resolver.model import CoreItem
+from resolver.facts.schema import Status
+from resolver.model import CoreItem, Origin, Target
 from resolver.versions import minor, newest_first, sort_key
 
 if TYPE_CHECKING:
@@ -37,6 +41,41 @@ _GAP = "  "
 _ROCM_LABEL = re.compile(r"\+rocm[\d.]+(?![\w.])")
 NO_IMAGE = ", no base image works: published wheels only"
 REFUSED_ROWS = "Does not work at this site"
+
+
+class CellDocument(msgspec.Struct, kw_only=True):
+    """A cell: a version, or the versions of a combination, or the reason why no version works."""
+
+    version: str | UnsetType = UNSET
+    variant: str | UnsetType = UNSET
+    origin: Origin | UnsetType = UNSET
+    support: Status | UnsetType = UNSET
+    picks: dict[str, CellDocument] | UnsetType = UNSET
+    refused: str | UnsetType = UNSET
+    core: list[CoreItem] | UnsetType = UNSET
+
+
+class RowDocument(msgspec.Struct, kw_only=True):
+    """The versions that work with a base image, a torch and a Python."""
+
+    base_image: str
+    rocm: str
+    torch: str
+    python: str
+    verdict: Literal["supported", "at-own-risk", "refused"]
+    cells: dict[str, CellDocument] | UnsetType = UNSET
+    refused: str | UnsetType = UNSET
+    core: list[CoreItem] | UnsetType = UNSET
+
+
+class TableDocument(JsonDocument, kw_only=True):
+    """The versions that work together at a site."""
+
+    status: Literal["ok"] = "ok"
+    target: Target
+    limits: list[str]
+    columns: list[str]
+    rows: list[RowDocument]
 
 
 def answer_of(table: Table, rows: Iterable[Row]) -> str:
@@ -259,58 +298,48 @@ def to_json(
 
     `core` returns the whole reason for a refusal; without it, JSON only names the components.
     """
-    document = {
-        "schema": 1,
-        "status": "ok",
-        "warnings": list(warnings),
-        "target": table.request.target,
-        "limits": [requirement.text for requirement in table.limits],
-        "columns": [column.name for column in table.columns],
-        "rows": [],
-    }
+    document = TableDocument(
+        warnings=list(warnings),
+        target=table.request.target,
+        limits=[requirement.text for requirement in table.limits],
+        columns=[column.name for column in table.columns],
+        rows=[],
+    )
     yield _json(document).removesuffix("]}") + "\n"
     separator = ""
     for row in rows:
-        values = _row_document(table, row, core)
+        row_document = _row_document(table, row, core)
         for image in row.images or ("",):
-            yield separator + _json({"base_image": image, **values})
+            yield separator + _json(replace(row_document, base_image=image))
             separator = ",\n"
     yield "\n]}\n"
 
 
-def _json(document: Mapping[str, Any]) -> str:
+def _json(document: msgspec.Struct) -> str:
     return json.dumps(msgspec.to_builtins(document))
 
 
-def _row_document(table: Table, row: Row, core: Core | None) -> dict[str, Any]:
-    document = {
-        "rocm": row.rocm,
-        "torch": row.torch,
-        "python": row.python,
-        "verdict": row.verdict or "refused",
-    }
+def _row_document(table: Table, row: Row, core: Core | None) -> RowDocument:
+    document = RowDocument(
+        base_image="", rocm=row.rocm, torch=row.torch, python=row.python, verdict=row.verdict or "refused"
+    )
     if row.verdict is None:
-        return document | _refused_document(row.refused, core and core(row, None))
-    cells: dict[str, Any] = {}
+        document.refused = row.refused
+        document.core = core(row, None) if core else UNSET
+        return document
+    document.cells = {}
     for column in table.columns:
         cell = row.cells[column.name]
         if not cell.picks:
-            cells[column.name] = _refused_document(cell.refused, core and core(row, column))
+            reasons = core(row, column) if core else UNSET
+            document.cells[column.name] = CellDocument(refused=cell.refused, core=reasons)
         elif len(column.packages) == 1:
-            cells[column.name] = _pick_document(cell.picks[0])
+            document.cells[column.name] = _pick_document(cell.picks[0])
         else:
-            cells[column.name] = {"picks": {pick.name: _pick_document(pick) for pick in cell.picks}}
-    return {**document, "cells": cells}
+            picks = {pick.name: _pick_document(pick) for pick in cell.picks}
+            document.cells[column.name] = CellDocument(picks=picks)
+    return document
 
 
-def _refused_document(refused: str, core: list[CoreItem] | None) -> dict[str, Any]:
-    return {"refused": refused} if core is None else {"refused": refused, "core": core}
-
-
-def _pick_document(pick: Distribution) -> dict[str, str]:
-    return {
-        "version": pick.version,
-        "variant": pick.variant,
-        "origin": pick.origin,
-        "support": pick.support,
-    }
+def _pick_document(pick: Distribution) -> CellDocument:
+    return CellDocument(version=pick.version, variant=pick.variant, origin=pick.origin, support=pick.support)
