@@ -378,7 +378,7 @@ def test_refusal_names_the_evidence(catalog: Catalog) -> None:
             found(catalog, {"a": releases(PLAIN)}, "torch a") or pytest.fail("no answer"),
             "a",
         )
-        assert [one.key for one in rejected] == ["2"]
+        assert [one.version for one in rejected] == ["2"]
         assert any(content.evidence in item.text for item in rejected[0].core)
 
 
