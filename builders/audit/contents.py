@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from packaging.tags import Tag
 
     from builders.audit.elf import SharedObject
-    from builders.audit.runtime_libraries import Provider, Torch
+    from builders.audit.runtime_libraries import LibraryProvider, TorchLibraries
     from builders.findings import Severity
     from builders.wheels.wheel import Content, WheelReader
     from resolver.facts.schema import Recipe
@@ -53,9 +53,9 @@ class Expected(msgspec.Struct, frozen=True):
     architectures: tuple[str, ...] = ()
     """GPU architectures that it must contain code for: all of these."""
     recipe: Recipe | None = None
-    torch: Torch | None = None
+    torch: TorchLibraries | None = None
     """The torch that it will run with."""
-    providers: tuple[Provider, ...] = ()
+    providers: tuple[LibraryProvider, ...] = ()
     """The base image, and the conda environment if there is one, that it will run in."""
     python: str = ""
     """Prefix of the Python that it was built with. Some builds of Python put their own library directory into
@@ -139,7 +139,7 @@ def read_contents(
     The members that `selected` selects are read only as far as necessary, and are not hashed. Without it, all
     members are read.
     """
-    reading = _Reading(wheel, partly=selected is not None)
+    reading = _WheelReading(wheel, partly=selected is not None)
     for info in wheel.members:
         if not info.is_dir() and (selected is None or selected(info)):
             reading.read(info)
@@ -203,7 +203,7 @@ class Objects:
         self.findings.append(Finding(name, "error", f"{path} {text}.", fix, {"member": path}))
 
 
-class _Reading(Objects):
+class _WheelReading(Objects):
     """Read one wheel, member by member."""
 
     def __init__(self, wheel: WheelReader, *, partly: bool) -> None:
