@@ -135,7 +135,16 @@ def test_repaired_environment_is_installed_and_verified(tmp_path: Path) -> None:
     repaired = tmp_path / "repaired"
     python = repaired / "env" / "bin" / "python"
     subprocess.run([sys.executable, "-m", "venv", repaired / "env"], check=True)
-    line: list[str | Path] = [python, "-m", "pip", "install", "-qq", "--no-compile", "-r", repaired / "requirements.txt"]
+    line: list[str | Path] = [
+        python,
+        "-m",
+        "pip",
+        "install",
+        "-qq",
+        "--no-compile",
+        "-r",
+        repaired / "requirements.txt",
+    ]
     done = subprocess.run(line, capture_output=True, text=True, check=False, env=pip_environment())
     assert done.returncode == 0, done.stderr
     verified = matrix(repaired, "verify", "--python", str(python), "--format", "json")
