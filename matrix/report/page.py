@@ -17,6 +17,7 @@ from resolver.errors import EnvironmentLacksError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from matrix.commands.inspect import InspectDocument
     from resolver.model import Conflict
 
 _FOLDER = Path(__file__).parent
@@ -46,6 +47,8 @@ class ReportPage(msgspec.Struct, frozen=True, kw_only=True):
     wheels: Sequence[dict[str, Any]] = ()
     """From `matrix.report.index_data.wheels`."""
     conflicts: Sequence[Conflict] = ()
+    inspections: Sequence[InspectDocument] = ()
+    """Output of `matrix inspect`."""
     changes: Sequence[dict[str, Any]] = ()
     """Output of `matrix diff`, with its consequences by effect."""
     absent: Sequence[tuple[str, str]] = ()
