@@ -19,10 +19,16 @@ Both stages read with the reader of the audit and judge with the same rules. The
 2. its name is that of a build for CUDA (``cuml-cu12``), or its metadata requires such a distribution
    without a condition, and no object contains code for CUDA beside a path that needs none (as in xgboost);
 3. it has no object, but CUDA sources that do not mention HIP: it compiles them when it is used. A few beside
-   much Python do not count.
+   much Python do not count, nor do any beside sources in a folder for HIP (optimum-quanto).
 
 CUDA is *optional* if there is any other code for CUDA or library for it: Python can load the wheel without.
 A wheel that also needs libraries of ROCm is never bound to CUDA by rule 1.
+
+Two kinds of wheels are *not judged*, although their objects were read:
+
+- Its name is for ROCm, but nothing shows for which releases: it opens HIP when it is used (hip-python).
+- It uses torch's C++ interface, which is not stable, and the metadata does not say for which release of
+  torch it was compiled (torchrl).
 
 Texts in objects are no evidence: LLVM and the loaders of CPU builds name libraries of all vendors.
 Directories are none either: CuPy for ROCm has its extension modules in ``cupy/cuda``.
@@ -40,7 +46,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from msgspec.structs import replace
 
 from builders.audit.contents import BARE_OBJECT, SHARED_OBJECT, matches_any, read_contents
-from builders.audit.elf import SharedObject, libraries_in_start
+from builders.audit.elf import SharedObject, Symbols, libraries_in_start
 from builders.audit.platform_tags import CUDA_LIBRARIES, ROCM_LIBRARIES
 from builders.gpu.signs import FRAMEWORKS, SIGN
 from builders.wheels.wheel import DamagedError, WheelReader
@@ -76,6 +82,13 @@ NOT_OWN = re.compile(
 """Directories with sources that the distribution itself does not compile."""
 FOR_HIP = re.compile(rb"USE_ROCM|__HIP|IS_HIP_EXTENSION|hip/hip_|hip_runtime")
 """Words of sources that can be compiled for HIP."""
+PATH_FOR_HIP = re.compile(r"(?:^|[/_])(?:hip|rocm)(?=[/_.])|\.hip$", re.IGNORECASE)
+"""Paths of sources for HIP."""
+_NAME_FOR_ROCM = re.compile(r"(?:^|[-_.])(?:rocm|hip)(?![a-z])", re.IGNORECASE)
+_TORCH_SYMBOL = re.compile(rb"(?<=\0)_ZNK?(?:3c10|2at|5torch)[^\0]+")
+"""A symbol of torch's C++ interface in a table of names."""
+_TORCH_RELEASE = re.compile(r"torch_?\d")
+"""Part of the name of an object for one release of torch, beside others (torch-c-dlpack-ext)."""
 _EXTENSION = re.compile(r"\.(?:cpython-|abi3|pypy)[^/]*so$")
 _COPIES = re.compile(r"\.libs/[^/]+$")
 """Where auditwheel puts copies of libraries."""
@@ -173,6 +186,18 @@ def content_of(contents: Contents, wheel: WheelReader, findings: Iterable[Findin
     )
 
 
+def content_of_installed(
+    contents: Contents, inits: Iterable[bytes], findings: Iterable[Finding]
+) -> Content | None:
+    """Return what an installed distribution contains whose objects were read; None if nothing is compiled.
+
+    `inits` are its ``__init__.py`` files, `findings` the problems of reading its objects. Its CUDA sources
+    are not read.
+    """
+    unread = [item.message.rstrip(".") for item in findings if item.severity != "info"]
+    return _judge(_Read(contents, unread=unread, can_do_without=any(map(_tries_to_load, inits))))
+
+
 def read_start(
     name: str, content: BinaryIO, expect: Callable[[Iterable[tuple[int, int]]], None] | None = None
 ) -> Content | None:
@@ -242,7 +267,8 @@ def _read_planned(
     # Builds of JIT compilers remove their need of the driver, and its name stays in the table (tilelang).
     for info in plan.start:
         try:
-            needed = libraries_in_start(wheel.start(info, _START))
+            first = wheel.start(info, _START)
+            needed = libraries_in_start(first)
         except DamagedError as error:
             unread.append(f"{info.filename} {error}")
             continue
@@ -250,7 +276,11 @@ def _read_planned(
             hidden.append(info)
         else:
             names = (name for name in needed if not name.startswith("libcuda.so"))
-            started.append(SharedObject(info.filename, tuple(names)))
+            of_torch = _TORCH_SYMBOL.search(first)
+            symbols = Symbols(
+                frozenset({of_torch[0].decode("ascii", "replace")}) if of_torch else frozenset()
+            )
+            started.append(SharedObject(info.filename, tuple(names), symbols=symbols))
     large = [*hidden, *plan.left]
     if large:
         size = sum(info.file_size for info in large) / 1e6
@@ -358,6 +388,8 @@ def _mention_hip(
     wheel: WheelReader, kernels: Sequence[zipfile.ZipInfo], most: int, most_bytes: int
 ) -> tuple[bool, list[str]]:
     """Return whether any CUDA source mentions HIP, and what was not read of the sources."""
+    if any(PATH_FOR_HIP.search(info.filename) for info in kernels):
+        return True, []
     for number, info in enumerate(kernels):
         most_bytes -= info.file_size
         if number >= most or most_bytes < 0:
@@ -505,6 +537,20 @@ class _Judge:
         applies = requirement.marker is None or requirement.marker.evaluate(_LINUX)
         return requirement.name if applies else ""
 
+    def _of_unknown_torch(self) -> str:
+        """Return an object that is compiled for a release of torch that is not known; empty if none is."""
+        pins = (item.specifier for item in self._contents.requirements() if item.name == "torch")
+        is_known = any(clause.operator not in {">", ">=", "!="} for pin in pins for clause in pin)
+        if is_known or self._read.can_do_without:
+            return ""
+        return next((item.path for item in self._contents.objects if self._uses_torch(item)), "")
+
+    def _uses_torch(self, item: SharedObject) -> bool:
+        """Return whether an object of the wheel itself uses the C++ interface of some release of torch."""
+        is_choice = _TORCH_RELEASE.search(PurePosixPath(item.path).name)
+        is_own = item.path in self._own and not is_choice
+        return is_own and any(name.startswith("_Z") for name in item.symbols.imports)
+
     def _has_cuda(self) -> str:
         """Return a clause about CUDA that the wheel can use; empty if there is none."""
         if self._cuda:
@@ -550,6 +596,12 @@ class _Judge:
         packs = sum(info.filename.endswith(".kpack") for info in self._contents.members)
         if packs and not gfx:
             yield "its GPU code is in .kpack files, which are not read"
+        name = self._contents.name
+        if self.paths and _NAME_FOR_ROCM.search(name) and not (self._rocm or self._cuda or gfx):
+            yield f"the name {name} is for ROCm, and nothing in it shows for which releases"
+        of_torch = self._of_unknown_torch()
+        if of_torch:
+            yield f"{of_torch} is compiled for one release of torch, and the metadata does not say which"
         if self._read.mentions_hip:
             count = len(self._read.kernels)
             yield f"its {count} CUDA sources mention HIP, but it is not known whether they compile for it"
