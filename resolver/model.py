@@ -9,7 +9,7 @@ import msgspec
 
 from resolver.content import ExcludedFile, Judgement
 from resolver.errors import UsageError, did_you_mean
-from resolver.facts.schema import Backend, EdgeKind, Git, Patch, Sdist, Status
+from resolver.facts.schema import PLATFORM, Backend, EdgeKind, Git, Patch, Sdist, Status
 from resolver.indexes import File
 from resolver.texts import Digest, Gfx, Name, OpsText, SiteName, Url, VersionText
 
@@ -27,9 +27,6 @@ Verdict = Literal["supported", "at-own-risk"]
 
 SCHEMA = 1
 """Version of the lock and of the JSON documents that contain the same structs."""
-
-PLATFORM = ("backend", "gfx", "kernel-driver", "rocm", "base-image", "glibc", "libstdcxx", "python")
-"""Names of the platform components."""
 
 _FIRST = (*(name for name in PLATFORM if name != "python"), "torch")
 _LAYERS = {name: position for position, name in enumerate(_FIRST)}

@@ -12,9 +12,9 @@ import pytest
 @pytest.mark.parametrize(
     ("package", "examples"),
     [
-        ("resolver", {"errors", "label", "order", "problem", "versions"}),
-        ("builders", {"glibc_tags", "sources.git"}),
-        ("matrix", {"options", "render"}),
+        ("resolver", {"errors", "label", "answers.order", "compiling.problem", "versions"}),
+        ("builders", {"wheels.glibc_tags", "network.git"}),
+        ("matrix", {"command_line.options", "show.render"}),
     ],
 )
 def test_docstring_examples_are_correct(package: str, examples: set[str]) -> None:

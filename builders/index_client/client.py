@@ -176,7 +176,7 @@ class IndexClient:
         return None
 
     def content(self, file: File, metadata: Metadata | None) -> Content | None:
-        """Return what a wheel or an sdist contains, read as far as the limits of `builders.gpu.content` allow.
+        """Return what a wheel or an sdist contains, read within the limits of `builders.gpu.content`.
 
         The result is None if nothing in it is compiled.
         """

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from packaging.requirements import InvalidRequirement, Requirement
 
 from resolver.facts.catalog_files import row_to_toml
-from resolver.facts.schema import SCHEMA, Backend, Git, Package, Recipe, Release, Requires, Sdist
-from resolver.model import PLATFORM
+from resolver.facts.schema import PLATFORM, SCHEMA, Backend, Git, Package, Recipe, Release, Requires, Sdist
 from resolver.requirements import required_name, split_marker
 from resolver.specifiers import specifier_or_none
 from resolver.versions import is_version

@@ -40,9 +40,9 @@ from builders.wheels.glibc_tags import required_glibc
 from builders.wheels.wheel import DamagedError, WheelReader
 from resolver.errors import EnvironmentLacksError, SourceError, UsageError
 from resolver.facts import schema
+from resolver.facts.schema import PLATFORM
 from resolver.indexes import File
 from resolver.label import built_for
-from resolver.model import PLATFORM
 from resolver.versions import minor
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Run a program as its parent; when the program or `matrix` ends, end all processes that it started.
 
-`builders.machine.process` runs this file as a script with the program as arguments, and keeps its standard input
-open. The kernel closes that pipe however `matrix` ends, SIGKILL included.
+`builders.machine.process` runs this file as a script with the program as arguments, and keeps its standard
+input open. The kernel closes that pipe however `matrix` ends, SIGKILL included.
 
 The script is a subreaper (PR_SET_CHILD_SUBREAPER, prctl(2)): a process whose parent ends becomes its
 child. So a daemon stays among its descendants, whatever its session and process group. Where a runtime has

@@ -125,8 +125,8 @@ def exclusive_lock(path: Path, *, on_wait: Callable[[], None] | None = None) -> 
     """Hold a lock against all processes, including those on other machines that share the directory.
 
     The lock is released when the process ends, even by ``kill -9``. If the machine breaks down, others can
-    take the lock after `builders.storage.lease.EXPIRY` seconds. `on_wait` is called before waiting if another process
-    holds the lock; `builders.storage.lease.holder_of` returns the holder.
+    take the lock after `builders.storage.lease.EXPIRY` seconds. `on_wait` is called before waiting if another
+    process holds the lock; `builders.storage.lease.holder_of` returns the holder.
     """
     with hold(path, on_wait):
         yield

@@ -19,7 +19,7 @@ from matrix.consumers.shared.glibc import newer_glibc
 from matrix.consumers.shared.installation import index_of, pin, wheel_only
 from matrix.consumers.shared.requirements import reject_preinstalled
 from resolver.errors import UsageError
-from resolver.model import PLATFORM
+from resolver.facts.schema import PLATFORM
 from resolver.texts import printable
 
 if TYPE_CHECKING:

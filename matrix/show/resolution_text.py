@@ -16,8 +16,9 @@ from matrix.show.build_times import time_text
 from matrix.show.render import counted
 from matrix.show.resolution_json import ConflictDocument, conflict_document
 from matrix.show.screen import PLAIN, Cell, Screen
+from resolver.facts.schema import PLATFORM
 from resolver.lock import decode, encode
-from resolver.model import PLATFORM, STATUS_RANK
+from resolver.model import STATUS_RANK
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sized

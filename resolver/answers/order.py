@@ -59,7 +59,8 @@ def _needs(relation: Relation, subject: Candidate) -> bool:
 def generations(names: Iterable[str], edges: Iterable[Edge]) -> tuple[tuple[str, ...], ...]:
     """Return the install order: each group needs only members of earlier groups.
 
-    Uses `graphlib` instead of `resolver.answers.graph`, because importing networkx takes longer than resolving.
+    Uses `graphlib` instead of `resolver.answers.graph`, because importing networkx takes longer than
+    resolving.
     `names` are installed even if no edge contains them.
 
     Raises

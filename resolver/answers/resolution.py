@@ -12,9 +12,17 @@ from resolver.compiling.known_bad import known_bad_warnings
 from resolver.compiling.preinstalled import content_notes, preinstalled_warnings
 from resolver.compiling.problem_builder import advice_for, is_advised, window_of
 from resolver.environment import Environment
+from resolver.facts.schema import PLATFORM
 from resolver.indexes import files_of
 from resolver.label import labelled, wheel_label
-from resolver.model import PLATFORM, STATUS_RANK, BaseImage, Distribution, DriverWindow, Fact, Resolution
+from resolver.model import (
+    STATUS_RANK,
+    BaseImage,
+    Distribution,
+    DriverWindow,
+    Fact,
+    Resolution,
+)
 from resolver.solving.session import Session, Solution
 from resolver.versions import join_words
 

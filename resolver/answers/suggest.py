@@ -15,7 +15,8 @@ from resolver.compiling import compile_problem
 from resolver.compiling.problem import Demand, Problem
 from resolver.compiling.request import demand_text
 from resolver.errors import MatrixError
-from resolver.model import PLATFORM, Suggestion
+from resolver.facts.schema import PLATFORM
+from resolver.model import Suggestion
 from resolver.solving.session import Session
 
 if TYPE_CHECKING:

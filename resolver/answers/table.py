@@ -27,8 +27,8 @@ from resolver.compiling.known_bad import AVOIDED
 from resolver.compiling.problem import ABSENT, Demand, Problem, Relation, Variable, bits
 from resolver.errors import TooLargeError, UsageError
 from resolver.facts.catalog import recipe_for
+from resolver.facts.schema import PLATFORM
 from resolver.model import (
-    PLATFORM,
     STATUS_RANK,
     Conflict,
     CoreItem,

@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 from resolver.compiling.clauses import Clause, version_in
 from resolver.facts.catalog import matches
-from resolver.model import PLATFORM, Candidate, Fact
+from resolver.facts.schema import PLATFORM
+from resolver.model import Candidate, Fact
 from resolver.versions import satisfies
 
 if TYPE_CHECKING:

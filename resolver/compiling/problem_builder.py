@@ -14,7 +14,8 @@ from resolver.compiling.clauses import PAIRED_WITH_TORCH, REQUEST, Clause, mask_
 from resolver.compiling.problem import ABSENT, Demand, LazyText, Preference, Problem, Relation, Row, Variable
 from resolver.errors import UsageError, did_you_mean
 from resolver.facts.catalog import recipe_for, within
-from resolver.model import PLATFORM, STATUS_RANK, SUPPORT_FLOOR
+from resolver.facts.schema import PLATFORM
+from resolver.model import STATUS_RANK, SUPPORT_FLOOR
 from resolver.providers.catalog import CatalogProvider
 from resolver.providers.installed import InstalledProvider, InstalledVersion, extend, installed_names
 from resolver.requirements import exact_requirement, normalize_name, parse_requirement, required_name

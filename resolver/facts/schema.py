@@ -22,6 +22,8 @@ from resolver.texts import Digest, FileName, RelativePath, SiteName, Url
 
 SCHEMA = 1
 FOLDER = os.path.dirname(__file__)
+PLATFORM = ("backend", "gfx", "kernel-driver", "rocm", "base-image", "glibc", "libstdcxx", "python")
+"""Names of the platform components."""
 
 Status = Literal["documented", "observed", "inferred"]
 Backend = Literal["rocm", "cpu"]

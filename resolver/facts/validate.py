@@ -23,7 +23,7 @@ from resolver.errors import CatalogError, UsageError, did_you_mean
 from resolver.facts import schema
 from resolver.facts.catalog import applies, recipe_for
 from resolver.facts.placeholders import placeholder_error
-from resolver.model import PLATFORM
+from resolver.facts.schema import PLATFORM
 from resolver.versions import minor, parse_specifier, satisfies, shorten, sort_key
 
 if TYPE_CHECKING:

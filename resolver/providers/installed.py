@@ -20,7 +20,8 @@ from msgspec.structs import replace
 from packaging.version import Version
 
 from resolver.compiling.problem import Row
-from resolver.model import IMAGE, PLATFORM, Candidate, Fact
+from resolver.facts.schema import PLATFORM
+from resolver.model import IMAGE, Candidate, Fact
 from resolver.specifiers import version_or_none
 from resolver.versions import join_words
 

@@ -3,8 +3,8 @@
 Constraints have two forms. A *table* is a relation between two variables that is known as a whole, such as
 the driver table of ROCm. An *incompatibility* maps variables to masks: not all of these variables may have
 a value in their mask. It is the form of PubGrub [1]_, with masks in place of version ranges. Bit 0 of every
-mask means "absent", as in `resolver.compiling.problem`. Variables, tables and incompatibilities may be added while the
-search runs, so a caller can add the requirements of a release when it considers the release.
+mask means "absent", as in `resolver.compiling.problem`. Variables, tables and incompatibilities may be added
+while the search runs, so a caller can add the requirements of a release when it considers the release.
 
 Tables are propagated as masks (arc consistency, maintained during the search [2]_). The incompatibility that
 is the reason for a conclusion from a table is built only if a contradiction depends on it. A contradiction is

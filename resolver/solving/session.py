@@ -1,7 +1,7 @@
 """Operations on one problem: find the remaining candidates, the preferred solution, or a minimal conflict.
 
-All of them use the one search (`resolver.solving.search`): the relations of the problem are its tables, and demands
-are assumptions. So what a call has learned helps all later calls on the same session.
+All of them use the one search (`resolver.solving.search`): the relations of the problem are its tables, and
+demands are assumptions. So what a call has learned helps all later calls on the same session.
 """
 
 from __future__ import annotations

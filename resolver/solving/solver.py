@@ -1,8 +1,8 @@
 """The whole environment in one search: platform, distributions of the catalog, and projects of indexes.
 
 The platform, torch and the requested distributions of the catalog are decided first, component by
-component (`resolver.solving.session`). Their preferred values are assumptions of the same search, which then adds
-everything else: it asks for a project only when a distribution requires it, and reads the metadata of a
+component (`resolver.solving.session`). Their preferred values are assumptions of the same search, which then
+adds everything else: it asks for a project only when a distribution requires it, and reads the metadata of a
 release only when it considers that release. Requirements become incompatibilities while it runs, and a
 project that turns up late is a new variable. If the search refutes the assumptions, what it has learned
 excludes them, and the next best ones are assumed. So the platform stays the best possible, and a "no" is a

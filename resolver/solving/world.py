@@ -14,7 +14,7 @@ from resolver.compiling.choices import ALWAYS
 from resolver.compiling.clauses import LIMITS
 from resolver.compiling.problem import ABSENT
 from resolver.compiling.problem_builder import closed_names
-from resolver.model import PLATFORM
+from resolver.facts.schema import PLATFORM
 from resolver.providers.index import IndexProvider, by_name
 from resolver.requirements import normalize_name
 from resolver.solving.search import is_required

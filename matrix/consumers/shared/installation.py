@@ -12,7 +12,7 @@ from builders.network.pip_configuration import public_index
 from matrix.show.render import shortened
 from matrix.show.resolution_text import title_of
 from resolver.errors import UsageError
-from resolver.model import PLATFORM
+from resolver.facts.schema import PLATFORM
 from resolver.versions import is_version
 
 if TYPE_CHECKING:
