@@ -246,7 +246,7 @@ def build(
 
     Raises
     ------
-    BuildError, MatrixError, CommandError, AuditError
+    BuildError, MatrixError, CommandError
         A wheel could not be built, or its content is wrong. The wheel is not published, and the error
         names the log.
     UsageError

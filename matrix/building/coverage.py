@@ -26,7 +26,7 @@ from matrix.show.render import duration
 from matrix.show.resolution_text import title_of
 from resolver.answers.resolve import resolve
 from resolver.answers.table import COMBINATION, UNDECIDED, Table, request_of_cell
-from resolver.errors import EnvironmentLacksError, MatrixError, TooLargeError, UsageError
+from resolver.errors import EnvironmentLacksError, TooLargeError, UsageError
 from resolver.model import Conflict, Resolution, Target
 from resolver.providers.inferred import with_releases_of
 from resolver.requirements import parse_requirement
@@ -365,10 +365,6 @@ class _Requests:
         return any(lock.version_of(pick.name) == pick.version for pick in cell.cell.picks)
 
 
-class _ImpossibleError(MatrixError):
-    """A cell has no lock; the message is the reason, as part of a sentence."""
-
-
 class _Planner:
     """Turn cells into locks and tasks."""
 
@@ -389,30 +385,33 @@ class _Planner:
         try:
             # Without package indexes this takes milliseconds, and most cells have nothing to build.
             lock = self._resolved(row, column, cell, None)
-            if lock.built() and self._indexes is not None:
+            if isinstance(lock, Resolution) and lock.built() and self._indexes is not None:
                 self._build_host(lock)
                 lock = self._resolved(row, column, cell, self._indexes)
+            if isinstance(lock, str):
+                covered.refused = lock
+                return covered
             covered.proven = _proven(self._catalog, lock, row, column)
             covered.tasks = self._tasks(lock)
             covered.context = self._context_of(lock, covered.tasks)
         except EnvironmentLacksError as error:
             covered.obstacle = error
-        except _ImpossibleError as error:
-            covered.refused = error.message
         return covered
 
-    def _resolved(self, row: Row, column: Column, cell: Cell, indexes: PackageIndexes | None) -> Resolution:
-        """Return the lock of a cell; raise `_ImpossibleError` if there is none."""
+    def _resolved(
+        self, row: Row, column: Column, cell: Cell, indexes: PackageIndexes | None
+    ) -> Resolution | str:
+        """Return the lock of a cell, or why there is none."""
         request = request_of_cell(self._table.request, row, column)
         keep = {pick.name: pick.key for pick in cell.picks}
         try:
             answer = resolve(self._catalog, request, indexes, keep=keep)
         except TooLargeError:
-            raise _ImpossibleError(_refusal(UNDECIDED)) from None
+            return _refusal(UNDECIDED)
         if isinstance(answer, Resolution):
             return with_cached_digest(answer)
         facts = [item.text for item in answer.core if item.kind == "fact"]
-        raise _ImpossibleError((facts or [item.text for item in answer.core])[0])
+        return (facts or [item.text for item in answer.core])[0]
 
     def _tasks(self, lock: Resolution) -> list[Task]:
         if not lock.built():

@@ -38,7 +38,7 @@ def make_request(settings: Settings, catalog: Catalog, today: datetime.date, inp
 
     The catalog must have the content of a base image that is a file: see `Context.catalog_with_image`.
     """
-    target = _target(settings, catalog, today)
+    target = _target(settings, catalog, today, inputs)
     requirements = list(inputs.requirements)
     if not settings.has_requirements:
         requirements += map(parse_requirement, DEFAULT_REQUIREMENTS[target.backend])
@@ -181,7 +181,7 @@ def _site_of_file(path: str, catalog: Catalog) -> str:
     return sites[0]
 
 
-def _target(settings: Settings, catalog: Catalog, today: datetime.date) -> Target:
+def _target(settings: Settings, catalog: Catalog, today: datetime.date, inputs: Inputs) -> Target:
     site_name = site_named(settings.site, catalog) or _default_site(settings, catalog)
     site = catalog.site.get(site_name)
     if site is None:
@@ -201,7 +201,7 @@ def _target(settings: Settings, catalog: Catalog, today: datetime.date) -> Targe
         driver=driver_line(settings.driver, catalog),
         base_image=image_name(settings.base_image, catalog) if settings.base_image else None,
     )
-    return _with_this_machine(target, settings, catalog) if site_name == "local" else target
+    return _with_this_machine(target, settings, catalog, inputs) if site_name == "local" else target
 
 
 def _default_site(settings: Settings, catalog: Catalog) -> str:
@@ -223,11 +223,17 @@ def _reject_gpu_settings(settings: Settings) -> None:
             raise UsageError(msg, hint="Remove this setting, or use the backend rocm.")
 
 
-def _with_this_machine(target: Target, settings: Settings, catalog: Catalog) -> Target:
-    """Add this machine's Python, and its driver or glibc, to a target."""
+def _with_this_machine(target: Target, settings: Settings, catalog: Catalog, inputs: Inputs) -> Target:
+    """Add this machine's Python, and its driver or glibc, to a target.
+
+    A requirement on Python that names no version, or excludes this Python, replaces it, as ``--python`` does.
+    """
     from builders.machine import host
 
-    python = None if settings.python else host.running_python()
+    running = host.running_python()
+    stated = [one.specifier for one in inputs.requirements if one.name == "python"]
+    is_replaced = settings.python or any(one is None or not one.allows(running) for one in stated)
+    python = None if is_replaced else running
     if target.backend == "cpu":
         return replace(target, python=python, glibc=host.glibc_version())
     reported = host.driver_version() if target.driver is None else ""
