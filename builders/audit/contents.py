@@ -15,6 +15,7 @@ from packaging.utils import canonicalize_name
 from builders.audit.budget import Budget
 from builders.audit.elf import read_object
 from builders.audit.gpu_code import ARCHITECTURES, CodeObject, code_object_name, read_code_objects
+from builders.audit.kpack import ARCHIVE, read_archive
 from builders.findings import Finding
 from builders.wheels.wheel import DamagedError
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from packaging.tags import Tag
 
     from builders.audit.elf import SharedObject
+    from builders.audit.gpu_code import Problem
     from builders.audit.runtime_libraries import Provider, Torch
     from builders.findings import Severity
     from builders.wheels.wheel import Content, WheelReader
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 
 BARE_OBJECT = (".hsaco", ".co")
 """Suffixes of GPU code objects in separate files, as in aiter and triton."""
+SEPARATE_CODE = (*BARE_OBJECT, ARCHIVE)
+"""Suffixes of all files that have GPU code outside of shared objects."""
 OP_TABLE = "git_version_info_installed.py"
 """File in which the builds of DeepSpeed and Apex record the ops that they compiled."""
 SHARED_OBJECT = re.compile(r"\.so(\.\d+)*$")
@@ -184,11 +188,11 @@ class _Reading:
         is_object = SHARED_OBJECT.search(path)
         text = self._metadata.get(path, "")
         try:
-            if self._partly and (is_object or name.endswith(BARE_OBJECT)):
+            if self._partly and (is_object or name.endswith(SEPARATE_CODE)):
                 with self._wheel.partly(info) as part:
                     self._object(path, part) if is_object else self._bare_object(path, part)
                 return
-            if is_object or name.endswith(BARE_OBJECT):
+            if is_object or name.endswith(SEPARATE_CODE):
                 with self._wheel.unpacked(info) as (data, digest):
                     self.digests[path] = digest
                     self._object(path, data) if is_object else self._bare_object(path, data)
@@ -219,13 +223,25 @@ class _Reading:
             return
         code, problems = read_code_objects(data, *shared_object.gpu_section, self._budget)
         self.code[path] = tuple(code)
+        self._problems(path, problems, {"section": ".hip_fatbin"})
+
+    def _problems(self, path: str, problems: Iterable[Problem], place: Mapping[str, str]) -> None:
         for problem in problems:
-            evidence = {"member": path, "section": ".hip_fatbin", "offset": str(problem.offset)}
+            evidence = {"member": path, **place, "offset": str(problem.offset)}
             severity, fix = _HARMLESS.get(problem.id, ("error", "Build the wheel again."))
             text = f"In the GPU code of {path}, {problem.text}."
             self.findings.append(Finding(problem.id, severity, text, fix, evidence))
 
     def _bare_object(self, path: str, data: Content) -> None:
+        if path.endswith(ARCHIVE):
+            try:
+                code, problems = read_archive(data, self._budget)
+            except DamagedError as error:
+                self._damaged("kpack-damaged", path, f"cannot be read: {error}")
+                return
+            self.code[path] = tuple(code)
+            self._problems(path, problems, {})
+            return
         name = code_object_name(data)
         if name is not None and name.partition(":")[0] in ARCHITECTURES.values():
             architecture, *features = name.split(":")
