@@ -129,7 +129,8 @@ def _age_warning(catalog: Catalog, request: Request, candidates: Sequence[Candid
     old = {}
     for candidate in candidates:
         rows = _dated_rows(catalog, request, candidate.name)
-        day = next((row.released for row in (candidate.release, *rows) if _is_of(row, candidate)), None)
+        own = candidate.release or next((row for row in rows if row.version == candidate.version), None)
+        day = own.released if own else None
         known = [row for row in rows if row.released and row.released <= request.target.date]
         newest = max(known, key=lambda row: (row.released, sort_key(row.version)), default=None)
         if day and newest and newest.released and newest.released - day > _OLD:
@@ -147,10 +148,6 @@ def _dated_rows(catalog: Catalog, request: Request, name: str) -> list[Torch | R
     if name == "rocm":
         return [*catalog.rocm.values()]
     return [row for row in catalog.releases_of(name) if backend in row.backend]
-
-
-def _is_of(row: Torch | Rocm | Release | None, candidate: Candidate) -> bool:
-    return row is not None and (row is candidate.release or row.version == candidate.version)
 
 
 def _torch_from_source(picks: Sequence[Distribution]) -> Iterator[str]:
