@@ -145,10 +145,7 @@ def _check_hash(what: str, digest: hashlib._Hash, expected: str) -> None:
 def parse(text: bytes, filename: str, source: str) -> Metadata:
     """Parse core metadata, and compare it with the name of the file that it describes.
 
-    Raises
-    ------
-    DamagedError
-        The text is not core metadata, or contradicts the name of the file.
+    Raise `DamagedError` if the text is not core metadata, or contradicts the name of the file.
     """
     blank = _BLANK_LINE.search(text)
     raw, _ = parse_email(text[: blank.start() + 1] if blank else text)
@@ -181,10 +178,7 @@ def from_wheel(path: Path, file: BinaryIO | None = None) -> Metadata:
 
     `file` is the content of the wheel if it is not a local file.
 
-    Raises
-    ------
-    DamagedError
-        The file is not a wheel, or its metadata contradicts its name.
+    Raise `DamagedError` if the file is not a wheel, or its metadata contradicts its name.
     """
     with WheelReader(path, file) as wheel:
         member = wheel.metadata_member("METADATA")
@@ -199,10 +193,7 @@ def from_sdist(filename: str, content: BinaryIO) -> Metadata | None:
 
     If it is not static and lists no requirements, the requirements in setuptools's requires.txt are used.
 
-    Raises
-    ------
-    DamagedError
-        The file is not an archive, or its metadata is broken or contradicts its name.
+    Raise `DamagedError` if the file is not an archive, or its metadata is broken or contradicts its name.
     """
     names = projects_in(filename)
     metadata: Metadata | None = None
@@ -226,10 +217,7 @@ def top_files(
 ) -> dict[str, bytes]:
     """Return the files of some names in the top directory of an archive, or in a directory below it.
 
-    Raises
-    ------
-    DamagedError
-        The file is not an archive.
+    Raise `DamagedError` if the file is not an archive.
     """
     below = PurePosixPath(subdirectory).parts
 
@@ -244,10 +232,7 @@ def matching_files(
 ) -> Iterator[tuple[PurePosixPath, bytes]]:
     """Yield the files of an archive that are wanted and not too large, with their paths.
 
-    Raises
-    ------
-    DamagedError
-        The file is not an archive.
+    Raise `DamagedError` if the file is not an archive.
     """
     with _explain_damage():
         yield from _members(filename, content, is_wanted)

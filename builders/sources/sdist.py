@@ -110,10 +110,7 @@ def sdist_path(pin: Sdist) -> Path:
 def index_url() -> str:
     """Return the package index that pip is configured to use, or the public index.
 
-    Raises
-    ------
-    UsageError
-        A configuration file of pip cannot be read.
+    Raise `UsageError` if a configuration file of pip cannot be read.
     """
     return configured_index(pip_configuration())
 

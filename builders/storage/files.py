@@ -184,10 +184,7 @@ def remove_tree(root: Path) -> None:
 
     If it cannot be removed, it is renamed to begin with `TEMPORARY_PREFIX`, which frees its name.
 
-    Raises
-    ------
-    OSError
-        The directory can be neither removed nor renamed.
+    Raise `OSError` if the directory can be neither removed nor renamed.
     """
     if not os.path.lexists(root):
         return

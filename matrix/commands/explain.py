@@ -131,10 +131,8 @@ def _rejected(context: Context, requirement: Requirement) -> tuple[list[Rejected
 
     If the request can no longer be compiled, only the facts in the lock are used.
 
-    Raises
-    ------
-    UsageError
-        The user named versions, and neither the chosen nor any preferred version is among them.
+    Raise `UsageError` if the user named versions, and neither the chosen nor any preferred version is among
+    them.
     """
     lock, path, console = context.lock, context.args.lock, context.console
     name, specifier, chosen = requirement.name, requirement.specifier, lock.version_of(requirement.name)

@@ -176,10 +176,7 @@ def _absent(*, has_lock: bool, has_index: bool, has_changes: bool) -> list[tuple
 def _included(paths: Sequence[Path]) -> tuple[list[Conflict], list[dict[str, Any]]]:
     """Return the conflicts and the changes in files.
 
-    Raises
-    ------
-    UsageError
-        A file cannot be read, or has other content.
+    Raise `UsageError` if a file cannot be read, or has other content.
     """
     conflicts: list[Conflict] = []
     changes = []
