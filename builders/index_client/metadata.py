@@ -117,14 +117,8 @@ def _remote_sdist(file: File, transport: Transport) -> Metadata | None:
 def downloaded(file: File, transport: Transport, most: int) -> Iterator[BinaryIO]:
     """Download a file whose hash the index may list, for the time of the context.
 
-    Raises
-    ------
-    TooLargeReplyError
-        It has more than `most` bytes.
-    RequestError
-        The server cannot be reached, or does not have it.
-    DamagedError
-        It has another hash.
+    Raise `TooLargeReplyError` if it has more than `most` bytes; `RequestError` if the server cannot be
+    reached, or does not have it; `DamagedError` if it has another hash.
     """
     digest = hashlib.sha256()
     with tempfile.TemporaryFile(prefix="matrix-") as content:

@@ -150,12 +150,8 @@ def open_regular(path: str | Path, *, directory: int | None = None) -> int:
 
     `directory` is the descriptor of the directory that a relative path is in.
 
-    Raises
-    ------
-    NotRegularError
-        The path is not a regular file.
-    OSError
-        The file does not exist, or cannot be read.
+    Raise `NotRegularError` if the path is not a regular file; `OSError` if the file does not exist, or cannot
+    be read.
     """
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)

@@ -59,12 +59,8 @@ class WheelReader:
 
     `file` is its content, if it is not a local file; then only the name in the path is used.
 
-    Raises
-    ------
-    DamagedError
-        The file is not a wheel, or would fill memory or disk.
-    OSError
-        The file cannot be read.
+    Raise `DamagedError` if the file is not a wheel, or would fill memory or disk; `OSError` if the file
+    cannot be read.
     """
 
     name: str

@@ -14,12 +14,12 @@ from builders.building.task_state import TaskState
 from builders.index import Index
 from builders.storage.files import write_atomic
 from matrix.command_line.options import add_index, add_lock, add_names, add_target_options, output_path
+from matrix.commands.diff import DiffDocument
 from matrix.input.locking import names_target
 from matrix.report.graph_data import graph_data
 from matrix.report.index_data import timeline, wheels
 from matrix.report.page import ReportPage, render_page
 from matrix.report.table_data import TableData, subtitle_of, wheels_of
-from matrix.show.consequences_json import DiffDocument
 from matrix.show.consequences_text import HEADINGS, summary
 from matrix.show.drawing import svg_of_lock
 from matrix.show.resolution_json import ConflictDocument
