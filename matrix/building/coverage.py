@@ -297,9 +297,10 @@ def cover(context: Context, index: Index) -> Coverage | Conflict:
     own.console.step("resolve the cells of the selection")
     for row in rows:
         cells += [requested.marked(planner.covered(row, column)) for column in table.columns]
-    if own.args.ops and not planner.used_ops.issuperset(name for name, _ in own.args.ops):
-        unused = next(name for name, _ in own.args.ops if name not in planner.used_ops)
-        raise UsageError(f"--ops names {unused}, but {unused} is not built.")
+    built = {task.pick.name for cell in cells for task in cell.tasks}
+    for text in table.request.ops:
+        if (name := text.partition(":")[0]) not in built:
+            raise UsageError(f"--ops names {name}, but {name} is not built.")
     cells.sort(key=lambda cell: sort_key(cell.row.python), reverse=True)
     cells.sort(key=lambda cell: sort_key(cell.row.torch), reverse=True)
     cells.sort(key=lambda cell: (not cell.requested, cell.row.verdict != "supported"))
@@ -373,7 +374,6 @@ class _Planner:
         self._context, self._catalog, self._indexes = context, catalog, indexes
         self._index, self._table = index, table
         self._hosts: dict[object, BuildHost | EnvironmentLacksError] = {}
-        self.used_ops: set[str] = set()
 
     def covered(self, row: TableRow, column: Column) -> _Covered:
         """Return a cell with its lock and its tasks, or with the reason why it has none."""
@@ -416,12 +416,9 @@ class _Planner:
     def _tasks(self, lock: Resolution) -> list[Task]:
         if not lock.built():
             return []
-        args = self._context.args
-        names = {pick.name for pick in lock.built()}
-        ops = {name: chosen for name, chosen in args.ops if name in names}
-        self.used_ops |= ops.keys()
+        pin_style = self._context.args.torch_pin
         catalog = with_releases_of(self._catalog, lock)
-        return plan(lock, catalog, self._index, self._build_host(lock), ops=ops, pin_style=args.torch_pin)
+        return plan(lock, catalog, self._index, self._build_host(lock), pin_style=pin_style)
 
     def _build_host(self, lock: Resolution) -> BuildHost:
         """Return the build host of a lock; it is created once for each image and Python."""
