@@ -28,7 +28,7 @@ from builders.building.failure import diagnosed, diagnosis_context, failed, was_
 from builders.building.inputs import fetching_of, required_wheels, requirements_of
 from builders.building.jobserver import join
 from builders.building.memory import MemoryMeter, kernel_killed_since, kernel_kills
-from builders.building.provenance import Run, materials_of, statement
+from builders.building.provenance import BuildRun, materials_of, statement
 from builders.building.publish import publish_build
 from builders.building.records import forget_attempt, log_path, record_start, record_stop
 from builders.constants import NO_COMPILER_CACHE
@@ -42,7 +42,7 @@ from builders.storage.files import exclusive_lock, sha256_of
 from builders.storage.io_errors import explain_index_errors
 from builders.storage.lease import holder_of
 from builders.wheels.alias import write_alias
-from resolver.errors import BuildError, CommandError, MatrixError, UsageError
+from resolver.errors import CommandError, MatrixError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -86,9 +86,8 @@ def build_wheel(
     Raises
     ------
     BuildError, MatrixError
-        The build failed, or could not start; the error names the log and the causes that it shows.
-    AuditError
-        The wheel failed its checks, such as for an op that the recipe promises. It is not published.
+        The build failed, or could not start; the error names the log and the causes that it shows. Or the
+        wheel failed its checks, such as for an op that the recipe promises. It is not published.
     EnvironmentLacksError, MatrixError, SourceError
         The source or a build requirement cannot be fetched.
     MatrixError
@@ -220,7 +219,7 @@ class _Build(msgspec.Struct, frozen=True):
         self.reporter.step("publish")
         materials = materials_of(task, source, layers)
         finished = datetime.now(tz=UTC)
-        run = Run(
+        run = BuildRun(
             started=started,
             finished=finished,
             invocation=uuid.uuid4().urn,
@@ -300,7 +299,7 @@ class _Build(msgspec.Struct, frozen=True):
         audit = audit_wheel(wheel, Expected(recipe=task.recipe))
         reject(wheel, task, self.log, audit.errors)
         self.reporter.step("publish")
-        run = Run(
+        run = BuildRun(
             started=started,
             finished=datetime.now(tz=UTC),
             invocation=uuid.uuid4().urn,
@@ -346,7 +345,7 @@ class _Build(msgspec.Struct, frozen=True):
         except CommandError as error:
             killed = kernel_killed_since(kills)
             context = replace(diagnosis_context(self.task), exit_code=error.code, kernel_kills=killed)
-            raise failed(BuildError, error.message, NOT_PUBLISHED, self.log, context) from error
+            raise failed(error.message, NOT_PUBLISHED, self.log, context) from error
 
 
 def _has_extensions(tree: Path) -> bool:

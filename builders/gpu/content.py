@@ -63,13 +63,16 @@ if TYPE_CHECKING:
     from builders.audit.contents import Contents
     from builders.findings import Finding
 
-ROCM_OF = {
+_ROCM_OF = {
     "libamdhip64.so.5": ">=5,<6", "libamdhip64.so.6": ">=6,<7", "libamdhip64.so.7": ">=7",
     "libhipblas.so.2": ">=6,<7", "libhipblas.so.3": ">=7",
 }  # fmt: skip
 """Names of ROCm's libraries that change with its major version, and the ROCm lines that have them.
 ``libamdhip64`` has HIP's major version, which is 7 for ROCm 10, too. Source: torch's wheels, and the
 libraries of bitsandbytes for ROCm 6.2 to 10.0."""
+_THEROCK = "librocm_sysdeps_"
+"""Prefix of the copies of system libraries that ROCm has since 7.9, its first release from TheRock. ROCm 7.2
+and older have none. Source: ROCm/TheRock@therock-7.9.0:docs/development/artifacts.md."""
 
 KERNELS = (".cu", ".cuh", ".hip")
 """Ends of the names of CUDA and HIP sources."""
@@ -114,6 +117,17 @@ _MOST_BARE = 8  # code objects in separate files
 _HEADER = 512  # bytes before the data of a member in a zip file, and more
 _NEAR = 1 << 15  # bytes between two members that are read by one request
 MOST_NAMED = 3
+
+
+def rocm_of(names: Collection[str]) -> set[str]:
+    """Return the releases of ROCm that have the libraries that one object needs.
+
+    >>> rocm_of(["libamdhip64.so.7", "libm.so.6"]), rocm_of(["libamdhip64.so.7", "librocm_sysdeps_drm.so.2"])
+    ({'>=7'}, {'>=7.9'})
+    """
+    if any(name.startswith(_THEROCK) for name in names):
+        return {">=7.9"}
+    return {_ROCM_OF[name] for name in names if name in _ROCM_OF}
 
 
 class _Read(NamedTuple):
@@ -170,6 +184,18 @@ def content_of(contents: Contents, wheel: WheelReader, findings: Iterable[Findin
     return _judge(
         _Read(contents, [info.filename for info in kernels], mentions, unread=unread, can_do_without=without)
     )
+
+
+def content_of_installed(
+    contents: Contents, inits: Iterable[bytes], findings: Iterable[Finding]
+) -> Content | None:
+    """Return what an installed distribution contains whose objects were read; None if nothing is compiled.
+
+    `inits` are its ``__init__.py`` files, `findings` the problems of reading its objects. Its CUDA sources
+    are not read.
+    """
+    unread = [item.message.rstrip(".") for item in findings if item.severity != "info"]
+    return _judge(_Read(contents, unread=unread, can_do_without=any(map(_tries_to_load, inits))))
 
 
 def read_start(
@@ -555,8 +581,7 @@ class _Judge:
         objects = [
             path for path in self._outside if are_known and (_EXTENSION.search(path) or not self._read.unread)
         ]
-        names = chain.from_iterable(self._outside[path] for path in objects)
-        ranges = sorted({ROCM_OF[name] for name in names if name in ROCM_OF})
+        ranges = sorted({*chain.from_iterable(rocm_of(self._outside[path]) for path in objects)})
         if not ranges:
             return ""
         _, _, upper = ranges[-1].partition(",")

@@ -63,7 +63,7 @@ class Pin(msgspec.Struct, frozen=True):
     """Whether to require it even if the source does not: Apex does not require torch."""
 
 
-class Change(msgspec.Struct, frozen=True):
+class RequirementChange(msgspec.Struct, frozen=True):
     """A difference between the requirements of the source and of the wheel."""
 
     before: str
@@ -71,13 +71,6 @@ class Change(msgspec.Struct, frozen=True):
     after: str
     """The requirement in the wheel; empty if it was removed."""
     why: str
-
-
-class PinnedRequirements(msgspec.Struct, frozen=True):
-    """Requirements after pinning."""
-
-    requirements: tuple[str, ...]
-    changes: tuple[Change, ...]
 
 
 class Labels(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,7 +95,7 @@ class Labelled(msgspec.Struct, frozen=True):
     path: Path
     dropped_local: str
     """Local version label of the source, such as ``git.e37ed12``; empty if it had none."""
-    requirements: tuple[Change, ...]
+    requirements: tuple[RequirementChange, ...]
     notes: tuple[str, ...]
     """Other differences, in sentences."""
 
@@ -140,7 +133,7 @@ def runtime_pins(
 
 def pin_requirements(
     requirements: Sequence[str], pins: Iterable[Pin], pin_style: PinStyle = "exact"
-) -> PinnedRequirements:
+) -> tuple[tuple[str, ...], tuple[RequirementChange, ...]]:
     """Pin the requirements of a wheel, and drop those on CUDA distributions.
 
     Extras and markers stay, also in pins. A requirement that `packaging` cannot parse stays unchanged.
@@ -148,12 +141,12 @@ def pin_requirements(
     pins = () if pin_style == "none" else tuple(pins)
     by_name = {name: pin for pin in reversed(pins) for name in (pin.name, *pin.replaces)}
     written: list[str] = []
-    changes: list[Change] = []
+    changes: list[RequirementChange] = []
     unconditional: set[str] = set()
     for text in requirements:
         after, why = _pin(text, by_name, pin_style)
         if why:
-            changes.append(Change(text, after, why))
+            changes.append(RequirementChange(text, after, why))
         if after and not (why and after in written):
             written.append(after)
         requirement = _parse(after)
@@ -163,8 +156,8 @@ def pin_requirements(
     for pin in pins:
         if pin.always and pin.name not in unconditional:
             written.append(f"{pin.name}=={_pinned_version(pin, pin_style)}")
-            changes.append(Change("", written[-1], why))
-    return PinnedRequirements(tuple(written), tuple(changes))
+            changes.append(RequirementChange("", written[-1], why))
+    return tuple(written), tuple(changes)
 
 
 def _pin(text: str, pins: Mapping[str, Pin], pin_style: PinStyle) -> tuple[str, str]:
@@ -246,7 +239,7 @@ class _Relabelling:
             msg = f"{labels.platform!r} is not a platform tag (PEP 425)."
             raise MatrixError(msg) from None
         self._notes: list[str] = []
-        self._changes: tuple[Change, ...] = ()
+        self._changes: tuple[RequirementChange, ...] = ()
 
     def write(self, directory: Path) -> Labelled:
         target = directory / self._file
@@ -355,11 +348,10 @@ class _Relabelling:
         if own.public != self._version.public:
             self._notes.append(f"The source has version {version}; the wheel gets version {self._version}.")
         old = headers.get("requires-dist", [])
-        pinned = pin_requirements(old, self._labels.pins, self._labels.pin_style)
-        self._changes = pinned.changes
-        changes = {"Version": [str(self._version)], "Requires-Dist": list(pinned.requirements)}
+        pinned, self._changes = pin_requirements(old, self._labels.pins, self._labels.pin_style)
+        changes = {"Version": [str(self._version)], "Requires-Dist": list(pinned)}
         format_version = "".join(headers.get("metadata-version", [])[:1])
-        if len(pinned.requirements) > len(old) and format_version < _FIRST_WITH_REQUIRES:
+        if len(pinned) > len(old) and format_version < _FIRST_WITH_REQUIRES:
             changes["Metadata-Version"] = [_FIRST_WITH_REQUIRES]
         return edit_headers(text, changes)
 

@@ -17,7 +17,7 @@ from matrix.command_line.options import add_index, add_lock, add_names, add_targ
 from matrix.input.locking import names_target
 from matrix.report.graph_data import graph_data
 from matrix.report.index_data import timeline, wheels
-from matrix.report.page import Report, render_page
+from matrix.report.page import ReportPage, render_page
 from matrix.report.table_data import TableData, subtitle_of, wheels_of
 from matrix.show.consequences_json import DiffDocument
 from matrix.show.consequences_text import HEADINGS, summary
@@ -101,7 +101,7 @@ def execute(context: Context) -> int:
     conflicts += [last] if last and last not in conflicts else []
     builds = build_records(index) if has_index or index.state.is_dir() else []
     drawing, drawing_error = _drawing(context) if context.has_lock else ("", "")
-    report = Report(
+    report = ReportPage(
         title=f"Compatible versions at {request.target.site} on {request.target.date}",
         subtitle=subtitle_of(table),
         table=data,

@@ -352,11 +352,12 @@ class Contents:
             self._search.add(terms, Link(f"the rest of {one.name}", "", "", text, one.file.url))
 
     def _unread(self, choices: Choices) -> int:
-        """Return the releases of a project of which no file was read."""
+        """Return the releases of a project that were not read, and of which the catalog has no facts."""
         unread = 0
         for bit, release in enumerate(choices.releases, start=1):
             if not any(file.url in self._judged for file in release.files):
-                unread |= 1 << bit
+                is_known = any(self._known(_Chosen(choices, bit, file)) for file in release.files)
+                unread |= 0 if is_known else 1 << bit
         return unread
 
     def _prefer_judged(self, one: _Chosen, judgement: Judgement) -> None:

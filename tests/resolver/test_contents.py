@@ -158,6 +158,7 @@ def test_platform_follows_the_content_of_what_it_must_have(catalog: Catalog) -> 
 
 
 _NEEDS = {"rocm": ">=99", "gfx": "gfx90a"}
+_MEETS = {"rocm": ">=6", "gfx": "gfx90a"}
 
 
 @pytest.mark.parametrize("asked", ["a", "a torch", "b torch"])
@@ -172,6 +173,14 @@ def test_release_that_needs_another_rocm_is_not_replaced_by_an_unknown_need(
     resolution = found(load([overlay(PACKAGE + rocm + gfx)]), indexes, asked)
     assert {file.partition("-cp")[0] for file in indexes.judged} >= {"a-1"}
     assert state(resolution) == ("refused" if line == 99 else "1 fits")
+
+
+def test_release_that_the_catalog_knows_comes_before_unknown_ones(overlay: Callable[[str], Path]) -> None:
+    row = '[[requires]]\npackage = "a"\nreleases = "==1"\n'
+    rows = "".join(f'{row}on = "{on}"\nversions = ["{text}"]\n{KNOWN}' for on, text in _MEETS.items())
+    indexes = FakeIndexes({"a": releases(None, *[UNREAD] * 4)})
+    assert state(found(load([overlay(PACKAGE + rows)]), indexes)) == "1 fits"
+    assert not [file for file in indexes.judged if file.startswith("a-1-")]
 
 
 CONTENTS = st.sampled_from([None, PLAIN, CUDA, FALLBACK, UNREAD, OTHER_GPU])
@@ -378,7 +387,7 @@ def test_refusal_names_the_evidence(catalog: Catalog) -> None:
             found(catalog, {"a": releases(PLAIN)}, "torch a") or pytest.fail("no answer"),
             "a",
         )
-        assert [one.key for one in rejected] == ["2"]
+        assert [one.version for one in rejected] == ["2"]
         assert any(content.evidence in item.text for item in rejected[0].core)
 
 
