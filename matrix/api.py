@@ -129,7 +129,7 @@ def resolve_settings(
     settings name distributions to upgrade in it. Files that were excluded in it stay excluded.
     """
     from matrix.input.inputs import read_inputs, with_stated_hashes
-    from matrix.input.locking import is_same_request, kept_versions
+    from matrix.input.locking import check_ops, is_same_request, kept_versions
     from matrix.input.request import make_request
     from resolver.answers.resolve import resolve as solve
     from resolver.model import Conflict
@@ -149,6 +149,7 @@ def resolve_settings(
 
         suggestions = (as_command(suggestion, settings, inputs) for suggestion in answer.suggestions)
         return replace(answer, suggestions=tuple(suggestions))
+    check_ops(answer, catalog)
     if indexes and (answer.left_open or any(pick.git and not pick.files for pick in answer.built())):
         answer = replace(answer, indexes=inputs.own_indexes())
     return with_stated_hashes(answer, inputs.hashes) if inputs.hashes else answer
@@ -245,7 +246,7 @@ def build(
 
     Raises
     ------
-    BuildError, MatrixError, CommandError, AuditError
+    BuildError, MatrixError, CommandError
         A wheel could not be built, or its content is wrong. The wheel is not published, and the error
         names the log.
     UsageError

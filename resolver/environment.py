@@ -227,18 +227,22 @@ class Environment:
         tags = wheel.removesuffix(".whl").rsplit("-", _WHEEL_TAGS)[1:]
         key = "-".join(tags)
         if key not in self._glibcs:
-            stem = f"a-1-{tags[0]}-{tags[1]}"
+            interpreters, abis, platforms = (part.lower().split(".") for part in tags)
+            pythons = [f"{interpreter}-{abi}" for interpreter in interpreters for abi in abis]
+            known = self._pythons_of_tags
+            anywhere = any(f"{python}-any" in known for python in pythons)
+            on_linux = any(f"{python}-{_PLATFORM}" in known for python in pythons)
             parts = [
                 part
-                for part in tags[2].lower().split(".")
-                if self._any_glibc.rank(f"{stem}-{part}.whl") is not None
+                for part in platforms
+                if (anywhere if part == "any" else on_linux and part in self._platforms_of_any_glibc)
             ]
             self._glibcs[key] = min(map(_glibc_of, parts), default=None)
         return self._glibcs[key]
 
     @cached_property
-    def _any_glibc(self) -> Environment:
-        return Environment(self.python, "", self.machine) if self.glibc else self
+    def _platforms_of_any_glibc(self) -> frozenset[str]:
+        return frozenset(platform_tags(f"2.{NEWEST_PATCH}", self.machine))
 
     def installable(self, files: Iterable[File]) -> list[File]:
         """Return the files that pip may install: wheels, the best first, or else an sdist."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 EXIT_INTERRUPTED = 130
 IDS = {
+    "audit": "The audit of a wheel found errors.",
     "bad-wheel": "The build backend produced a file that is not a valid wheel.",
     "hash-mismatch": "A file does not have the pinned hash.",
     "image-changed": "The base image differs from the image that the lock was resolved for.",
@@ -213,14 +214,7 @@ class BuildError(MatrixError):
 
     id = "build-failed"
     findings: tuple[Any, ...] = ()
-    """The causes that its log shows."""
-
-
-class AuditError(MatrixError):
-    """The audit of a wheel found errors."""
-
-    id = "audit"
-    findings: tuple[Any, ...] = ()
+    """What the audit of the wheel found, or the causes that its log shows."""
 
 
 class ProvenanceError(MatrixError):

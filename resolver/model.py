@@ -11,7 +11,7 @@ from resolver.content import ExcludedFile, Judgement
 from resolver.errors import UsageError, did_you_mean
 from resolver.facts.schema import PLATFORM, Backend, EdgeKind, Git, Patch, Sdist, Status
 from resolver.indexes import File
-from resolver.texts import Digest, Gfx, Name, SiteName, Url, VersionText
+from resolver.texts import Digest, Gfx, Name, OpsText, SiteName, Url, VersionText
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -212,6 +212,13 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Files that do not fit, as a complete reading after an earlier resolution has shown."""
     dated: bool = False
     """Whether the user named a day in the past. Then releases without a known date are not candidates."""
+    ops: tuple[OpsText, ...] = ()
+    """The ops to compile instead of a recipe's choice, such as ``deepspeed:fused_adam,cpu_adam``; sorted."""
+
+    def ops_of(self, name: str) -> list[str]:
+        """Return the ops to compile of a package; none if its recipe chooses."""
+        listed = (text.partition(":") for text in self.ops)
+        return next((ops.split(",") for package, _, ops in listed if package == name), [])
 
 
 class Distribution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

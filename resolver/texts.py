@@ -26,6 +26,7 @@ _URL = (
 _FILE = r"^[^-/\\.][^/\\]*$"
 _RELATIVE = r"^(?!-|/|\.\.(/|$))((?!/\.\.(/|$)).)*$"
 _DIGEST = "^(sha256:)?[0-9a-f]*$"
+_OPS = "^[a-z0-9]+(-[a-z0-9]+)*:[A-Za-z0-9_]+(,[A-Za-z0-9_]+)*$"
 _GFX = r"^gfx[0-9a-z-]+(:[a-z-]+[+-])*$"
 
 _MEANINGS = {
@@ -36,6 +37,7 @@ _MEANINGS = {
     _FILE: "the name of a file, without directories",
     _RELATIVE: "a path below a directory",
     _DIGEST: "hexadecimal digits",
+    _OPS: "a name with ops, such as deepspeed:fused_adam,cpu_adam",
     _GFX: "a GPU architecture, such as gfx90a",
 }
 
@@ -46,6 +48,7 @@ Url = Annotated[str, Meta(pattern=_URL)]
 FileName = Annotated[str, Meta(pattern=_FILE)]
 RelativePath = Annotated[str, Meta(pattern=_RELATIVE)]
 Digest = Annotated[str, Meta(pattern=_DIGEST)]
+OpsText = Annotated[str, Meta(pattern=_OPS)]
 Gfx = Annotated[str, Meta(pattern=_GFX)]
 
 _LINES = {ord("\n"): " ", ord("\t"): " "}

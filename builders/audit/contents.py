@@ -160,18 +160,58 @@ def read_contents(
     return contents, reading.findings
 
 
-class _Reading:
+class Objects:
+    """The shared objects and GPU code objects that were read, and the problems of reading them.
+
+    `size` is that of all of them together in bytes; it limits the work.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.budget = Budget(size)
+        self.findings: list[Finding] = []
+        self.objects: list[SharedObject] = []
+        self.code: dict[str, tuple[CodeObject, ...]] = {}
+
+    def read_object(self, path: str, data: Content) -> None:
+        """Read a shared object with its GPU code."""
+        try:
+            shared_object = read_object(path, data, self.budget)
+        except DamagedError as error:
+            self.damaged("not-elf", path, f"is not a valid shared object: {error}")
+            return
+        self.objects.append(shared_object)
+        if shared_object.gpu_section is None:
+            return
+        code, problems = read_code_objects(data, *shared_object.gpu_section, self.budget)
+        self.code[path] = tuple(code)
+        for problem in problems:
+            evidence = {"member": path, "section": ".hip_fatbin", "offset": str(problem.offset)}
+            severity, fix = _HARMLESS.get(problem.id, ("error", "Build the wheel again."))
+            text = f"In the GPU code of {path}, {problem.text}."
+            self.findings.append(Finding(problem.id, severity, text, fix, evidence))
+
+    def read_bare_object(self, path: str, data: Content) -> None:
+        """Read a GPU code object in a file of its own; leave out a file of another kind."""
+        name = code_object_name(data)
+        if name is not None and name.partition(":")[0] in ARCHITECTURES.values():
+            architecture, *features = name.split(":")
+            self.code[path] = (CodeObject(architecture, tuple(features), 0, len(data)),)
+
+    def damaged(self, name: str, path: str, text: str) -> None:
+        """Report a file that cannot be read."""
+        fix = "Download or build the wheel again."
+        self.findings.append(Finding(name, "error", f"{path} {text}.", fix, {"member": path}))
+
+
+class _Reading(Objects):
     """Read one wheel, member by member."""
 
     def __init__(self, wheel: WheelReader, *, partly: bool) -> None:
+        super().__init__(wheel.size)
         self._wheel = wheel
         self._partly = partly
-        self._budget = Budget(wheel.size)
-        self.findings: list[Finding] = []
         self.digests: dict[str, bytes] = {}
         self.texts: dict[str, bytes] = {}
-        self.objects: list[SharedObject] = []
-        self.code: dict[str, tuple[CodeObject, ...]] = {}
         self._metadata = {f"{wheel.dist_info}/{name}": name for name in ("METADATA", "WHEEL", "RECORD")}
         self.too_large = {
             name: member.file_size
@@ -186,12 +226,12 @@ class _Reading:
         try:
             if self._partly and (is_object or name.endswith(BARE_OBJECT)):
                 with self._wheel.partly(info) as part:
-                    self._object(path, part) if is_object else self._bare_object(path, part)
+                    self.read_object(path, part) if is_object else self.read_bare_object(path, part)
                 return
             if is_object or name.endswith(BARE_OBJECT):
                 with self._wheel.unpacked(info) as (data, digest):
                     self.digests[path] = digest
-                    self._object(path, data) if is_object else self._bare_object(path, data)
+                    self.read_object(path, data) if is_object else self.read_bare_object(path, data)
                 return
             if not self._partly:
                 self.digests[path] = self._wheel.sha256(info)
@@ -200,37 +240,10 @@ class _Reading:
             elif name == OP_TABLE and len(self.texts) < _MOST_TABLES and info.file_size <= _LARGEST_TABLE:
                 self.texts[path] = self._wheel.read(info)
         except DamagedError as error:
-            self._damaged("member-damaged", path, str(error))
+            self.damaged("member-damaged", path, str(error))
 
     def _text(self, name: str, data: bytes) -> None:
         if name != "RECORD" and len(_END_OF_HEADERS.split(data, 1)[0]) > _LARGEST_HEADERS:
             self.too_large[name] = len(data)
         else:
             self.texts[name] = data
-
-    def _object(self, path: str, data: Content) -> None:
-        try:
-            shared_object = read_object(path, data, self._budget)
-        except DamagedError as error:
-            self._damaged("not-elf", path, f"is not a valid shared object: {error}")
-            return
-        self.objects.append(shared_object)
-        if shared_object.gpu_section is None:
-            return
-        code, problems = read_code_objects(data, *shared_object.gpu_section, self._budget)
-        self.code[path] = tuple(code)
-        for problem in problems:
-            evidence = {"member": path, "section": ".hip_fatbin", "offset": str(problem.offset)}
-            severity, fix = _HARMLESS.get(problem.id, ("error", "Build the wheel again."))
-            text = f"In the GPU code of {path}, {problem.text}."
-            self.findings.append(Finding(problem.id, severity, text, fix, evidence))
-
-    def _bare_object(self, path: str, data: Content) -> None:
-        name = code_object_name(data)
-        if name is not None and name.partition(":")[0] in ARCHITECTURES.values():
-            architecture, *features = name.split(":")
-            self.code[path] = (CodeObject(architecture, tuple(features), 0, len(data)),)
-
-    def _damaged(self, name: str, path: str, text: str) -> None:
-        fix = "Download or build the wheel again."
-        self.findings.append(Finding(name, "error", f"{path} {text}.", fix, {"member": path}))

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from builders.audit.elf import SharedObject
 
 _LIBRARY = re.compile(r".+\.so(\.\d+)*")
-_LIBRARIES_WITH_SYMBOLS = ("libc10", "libtorch", "libcaffe2", "libshm")
+LIBRARIES_WITH_SYMBOLS = ("libc10", "libtorch", "libcaffe2", "libshm")
 _ROCM_LINE = re.compile(r"\d+\.\d+")
 _CONDA_LIBRARIES = ("libstdc++.so.6", "libgcc_s.so.1")
 _TORCH_HINT = "Name the directory torch/lib of the environment that the wheels are for."
@@ -77,7 +77,7 @@ def read_torch(directory: Path) -> Torch:
             continue
         if library.soname:
             libraries.add(library.soname)
-        if path.name.startswith(_LIBRARIES_WITH_SYMBOLS):
+        if path.name.startswith(LIBRARIES_WITH_SYMBOLS):
             exports = (exports or set()) | library.symbols.exports
     if exports is None:
         msg = f"{directory} contains no torch library."
@@ -139,13 +139,14 @@ def read_conda(prefix: Path) -> Provider:
     for name in _CONDA_LIBRARIES:
         path = prefix / "lib" / name
         if path.exists():
-            for version in _defined_versions(path):
+            for version in defined_versions(path):
                 add_version(versions, version)
     libraries = frozenset(path.name for path in (prefix / "lib").glob("*.so*"))
     return Provider(f"the conda environment {prefix.name}", versions, libraries, is_image=False)
 
 
-def _defined_versions(path: Path) -> list[str]:
+def defined_versions(path: Path) -> list[str]:
+    """Return the symbol versions that a library defines, such as ``GLIBCXX_3.4.30``."""
     try:
         with path.open("rb") as file:
             section = ELFFile(file).get_section_by_name(".gnu.version_d")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from builders.building.plan import Task
-    from builders.recipes.compilers import HostCompilers
+    from builders.recipes.compilers import Compiler
     from resolver.facts.schema import Recipe
 
 SOURCE_DATE_EPOCH = "315532800"
@@ -61,10 +61,10 @@ def apply_recipe(task: Task, *, jobs: int = 1, prefix_map: Mapping[str, str] | N
     def filled(text: str) -> str:
         return fill(text, lambda name, form: values[name, form])
 
-    compilers = None
+    cxx = cc = None
     if host.compilers:
-        compilers = choose_compilers(host.compilers, task.least_standard)
-    environment = _environment(task, jobs, compilers) | {
+        cxx, cc = choose_compilers(host.compilers, task.least_standard)
+    environment = _environment(task, jobs, cxx, cc) | {
         name: filled(text) for name, text in recipe.environment.items()
     }
     for name, flags in _prefix_map_flags(recipe, prefix_map or {}).items():
@@ -74,8 +74,8 @@ def apply_recipe(task: Task, *, jobs: int = 1, prefix_map: Mapping[str, str] | N
     if recipe.backend == "rocm":
         programs = shims.gpu_shims(task.gfx)
         mounts = shims.overlay_mounts(host.rocm_path)
-    if host.cpu and recipe.native_cpu and compilers:
-        for compiler in filter(None, (compilers.cxx, compilers.cc)):
+    if host.cpu and recipe.native_cpu and cxx:
+        for compiler in filter(None, (cxx, cc)):
             programs[compiler.name] = shims.compiler_shim(compiler, host.cpu)
     return AppliedRecipe(
         environment=environment,
@@ -88,7 +88,7 @@ def apply_recipe(task: Task, *, jobs: int = 1, prefix_map: Mapping[str, str] | N
             for path, releases in recipe.fixed_paths.items()
             if path in mounts and satisfies(task.pick.version, releases)
         ),
-        notes=tuple(_notes(task, chose_compilers=compilers is not None)),
+        notes=tuple(_notes(task, chose_compilers=cxx is not None)),
     )
 
 
@@ -138,7 +138,7 @@ def _placeholder_values(task: Task, jobs: int) -> dict[tuple[str, str], str]:
     }
 
 
-def _environment(task: Task, jobs: int, compilers: HostCompilers | None) -> dict[str, str]:
+def _environment(task: Task, jobs: int, cxx: Compiler | None, cc: Compiler | None) -> dict[str, str]:
     """Return the variables of every build: jobs, a fixed time, the compilers, the GPU architectures.
 
     Variables whose list separator differs between projects, such as HIP_ARCHITECTURES, belong to the
@@ -153,10 +153,10 @@ def _environment(task: Task, jobs: int, compilers: HostCompilers | None) -> dict
         "SOURCE_DATE_EPOCH": SOURCE_DATE_EPOCH,
         "TORCH_NO_COMPILER_WRAPPER": "1",  # else torch calls the ccache on PATH, even if none was requested
     }
-    if compilers:
-        environment["CXX"] = compilers.cxx.name
-        if compilers.cc:
-            environment["CC"] = compilers.cc.name
+    if cxx:
+        environment["CXX"] = cxx.name
+    if cc:
+        environment["CC"] = cc.name
     if task.recipe.backend == "rocm":
         targets = ";".join(task.gfx)
         environment |= {

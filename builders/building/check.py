@@ -17,7 +17,7 @@ from builders.diagnosis import Context, diagnose
 from builders.environments.layers import make_environment
 from builders.probe.ask import WheelReply, ask, wheel_question
 from builders.probe.wheel import judge_wheel
-from resolver.errors import AuditError, CommandError
+from resolver.errors import CommandError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,12 +85,12 @@ def _probe(wheel: Path, task: Task, index: Index, directory: BuildDirectory, lay
     except CommandError as error:
         killed = kernel_killed_since(kills)
         context = replace(diagnosis_context(task), exit_code=error.code, kernel_kills=killed)
-        raise failed(AuditError, error.message, "The wheel is not published.", log, context) from error
+        raise failed(error.message, "The wheel is not published.", log, context, id="audit") from error
     return reply
 
 
 def reject(wheel: Path, task: Task, log: Path, errors: Sequence[Finding]) -> None:
-    """Raise `AuditError` if there are errors."""
+    """Raise `BuildError` with the id ``audit`` if there are errors."""
     if not errors:
         return
     listed = "".join(f"\n  - {error}" for error in errors)
@@ -98,7 +98,7 @@ def reject(wheel: Path, task: Task, log: Path, errors: Sequence[Finding]) -> Non
     ids = frozenset(error.id for error in errors)
     context = replace(diagnosis_context(task), findings=ids)
     hint = f"The wheel is kept as {wheel} until the next build."
-    raise failed(AuditError, message, hint, log, context, findings=errors)
+    raise failed(message, hint, log, context, id="audit", findings=errors)
 
 
 def _check_not_killed(reply: WheelReply, what: str, log: Path) -> None:

@@ -237,21 +237,17 @@ def prune(
     return removed
 
 
-class _UsedError(Exception):
-    """Another process uses the directory."""
-
-
 def _remove_unless_used(row: Abandoned, index: Index) -> bool:
     lock = lock_of(index, row.key)
 
     def waiting() -> None:
         if is_held(lock):
-            raise _UsedError
+            raise BlockingIOError
 
     try:
         with exclusive_lock(lock, on_wait=waiting):
             remove_tree(row.path)
-    except (_UsedError, OSError):  # it may belong to another user
+    except OSError:  # another process uses it, or it belongs to another user
         return False
     return True
 

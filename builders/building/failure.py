@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
 
 from builders.diagnosis import KILLED, OUT_OF_MEMORY, Context, explain_failure
-from resolver.errors import AuditError, BuildError, CommandError, EnvironmentLacksError, MatrixError
+from resolver.errors import BuildError, CommandError, EnvironmentLacksError, MatrixError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 _SIGNALLED = range(129, 160)
 """Exit codes that a shell returns for programs that were ended by a signal."""
-_Failed = TypeVar("_Failed", bound=BuildError | AuditError)
 
 
 def diagnosis_context(task: Task) -> Context:
@@ -37,17 +36,17 @@ def diagnosis_context(task: Task) -> Context:
 
 
 def failed(
-    kind: type[_Failed],
     message: str,
     hint: str,
     log: Path,
     context: Context,
     *,
+    id: str = BuildError.id,  # noqa: A002  as of MatrixError
     findings: Sequence[Finding] = (),
-) -> _Failed:
+) -> BuildError:
     """Return the error of a build, with the causes that its log shows."""
     text, diagnosis = explain_failure(message, log, context)
-    error = kind(text, hint=hint)
+    error = BuildError(text, hint=hint, id=id)
     error.findings = (*findings, *diagnosis)
     if diagnosis:
         error.details = {"diagnosis": msgspec.to_builtins(diagnosis)}
@@ -71,8 +70,10 @@ def was_interrupted(error: MatrixError) -> bool:
     """Return whether a build failed because a process was killed, or because memory or a tool was missing."""
     if isinstance(error, EnvironmentLacksError):
         return True
-    if isinstance(error, BuildError) and any(
-        finding.id in {KILLED, OUT_OF_MEMORY} for finding in error.findings
+    if (
+        isinstance(error, BuildError)
+        and error.id == BuildError.id
+        and any(finding.id in {KILLED, OUT_OF_MEMORY} for finding in error.findings)
     ):
         return True
     cause = error.__cause__

@@ -14,13 +14,13 @@ from builders.network.urls import without_password
 from builders.recipes.recipe import with_ops
 from builders.sources import patches_of
 from builders.wheels.alias import alias_requirement
-from resolver.errors import EnvironmentLacksError, LockError, UsageError, did_you_mean
+from resolver.errors import EnvironmentLacksError, LockError
 from resolver.facts.catalog import recipe_for
 from resolver.facts.schema import Recipe
 from resolver.requirements import TRITON_NAMES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from builders.building.build_host import BuildHost
@@ -161,21 +161,14 @@ def plan(
     build_host: BuildHost,
     names: Sequence[str] = (),
     *,
-    ops: Mapping[str, Sequence[str]] | None = None,
     pin_style: PinStyle = "exact",
 ) -> list[Task]:
     """Return a task for every wheel that the lock builds, in install order.
 
-    Only `names`, and those that are needed to build them, are planned; all if empty. `ops` are compiled
-    instead of the recipe's choice, by package. `pin_style` is how strictly the wheels require the torch that
-    they are built against.
+    Only `names`, and those that are needed to build them, are planned; all if empty. `pin_style` is how
+    strictly the wheels require the torch that they are built against.
     """
-    requested_ops = ops or {}
     picks = _with_build_requirements(resolution, names)
-    for name in requested_ops:
-        if name not in {pick.name for pick in picks}:
-            msg = f"--ops names {name}, but {name} is not built."
-            raise UsageError(msg, hint=did_you_mean(name, [pick.name for pick in picks]))
     torch = resolution.pick("torch")
     compiled = any(not pick.alias_of for pick in picks)
     if compiled and torch is not None and torch.origin == "preinstalled" and not torch.index:
@@ -186,7 +179,7 @@ def plan(
     for pick in picks:
         task = Task(
             pick,
-            _recipe(pick, resolution, catalog, requested_ops.get(pick.name, ())),
+            recipe_of(pick, resolution, catalog),
             build_host,
             resolution,
             patches=patches_of(pick, catalog),
@@ -216,7 +209,17 @@ def _with_build_requirements(resolution: Resolution, names: Sequence[str]) -> li
     return [pick for name, pick in built.items() if name in needed]
 
 
-def _recipe(pick: Distribution, resolution: Resolution, catalog: Catalog, ops: Sequence[str]) -> Recipe:
+def recipe_of(pick: Distribution, resolution: Resolution, catalog: Catalog) -> Recipe:
+    """Return the recipe of a distribution that a lock builds, with the ops that the request names.
+
+    Raises
+    ------
+    LockError
+        The catalog has no recipe for it.
+    MatrixError, UsageError
+        Its recipe cannot compile these ops.
+    """
+    ops = resolution.request.ops_of(pick.name)
     if pick.alias_of and not ops:
         backend = resolution.target.backend
         return Recipe(

@@ -42,7 +42,7 @@ from builders.storage.files import exclusive_lock, sha256_of
 from builders.storage.io_errors import explain_index_errors
 from builders.storage.lease import holder_of
 from builders.wheels.alias import write_alias
-from resolver.errors import BuildError, CommandError, MatrixError, UsageError
+from resolver.errors import CommandError, MatrixError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -86,9 +86,8 @@ def build_wheel(
     Raises
     ------
     BuildError, MatrixError
-        The build failed, or could not start; the error names the log and the causes that it shows.
-    AuditError
-        The wheel failed its checks, such as for an op that the recipe promises. It is not published.
+        The build failed, or could not start; the error names the log and the causes that it shows. Or the
+        wheel failed its checks, such as for an op that the recipe promises. It is not published.
     EnvironmentLacksError, MatrixError, SourceError
         The source or a build requirement cannot be fetched.
     MatrixError
@@ -346,7 +345,7 @@ class _Build(msgspec.Struct, frozen=True):
         except CommandError as error:
             killed = kernel_killed_since(kills)
             context = replace(diagnosis_context(self.task), exit_code=error.code, kernel_kills=killed)
-            raise failed(BuildError, error.message, NOT_PUBLISHED, self.log, context) from error
+            raise failed(error.message, NOT_PUBLISHED, self.log, context) from error
 
 
 def _has_extensions(tree: Path) -> bool:

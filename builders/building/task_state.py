@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Literal
 
@@ -106,6 +108,20 @@ class TaskState(msgspec.Struct, kw_only=True):
             self.seconds or 0.0,
             source=self.seconds_from or "guess",
         )
+
+
+def command_of(tasks: Sequence[TaskState]) -> list[str]:
+    """Return the command that executes tasks of one plan, whose commands differ in key and lock only.
+
+    Jobs may start without the user's PATH, so the program is named by its interpreter.
+    """
+    program, action, *words = tasks[0].command
+    if len(tasks) > 1:
+        keys = [task.command[2] for task in tasks]
+        locks = dict.fromkeys(task.lock for task in tasks)
+        words = [*keys, *(word for lock in locks for word in ("--lock", lock)), *words[3:]]
+    start = [sys.executable, "-m", "matrix"] if program == "matrix" else [program]
+    return [*start, action, *words]
 
 
 def _shown(value: Any) -> str:  # noqa: ANN401  an input is any JSON value

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Form = Literal["sif", "squashfs", "archive", "directory"]
 
-_SIF = struct.Struct("<32s10s3s3s16s8q")
+SIF_HEADER = struct.Struct("<32s10s3s3s16s8q")
 """Header of a SIF: launch script, magic, version, architecture, identity; times, counts, then offset and
 length of the descriptors and of the data. Source: sylabs/sif pkg/sif/sif.go, apptainer/sif."""
 _SIF_MAGIC = b"SIF_MAGIC\0"
@@ -124,7 +124,7 @@ def form_of(path: Path) -> Form:
     except OSError as error:
         msg = f"Cannot read the base image {path}: {error.strerror}."
         raise EnvironmentLacksError(msg) from None
-    if len(head) >= _SIF.size and _SIF.unpack_from(head)[1] == _SIF_MAGIC:
+    if len(head) >= SIF_HEADER.size and SIF_HEADER.unpack_from(head)[1] == _SIF_MAGIC:
         _require_whole(path, head)
         return "sif"
     if head.startswith(b"hsqs"):
@@ -136,7 +136,7 @@ def form_of(path: Path) -> Form:
 
 
 def _require_whole(path: Path, head: bytes) -> None:
-    *_, offset, length = _SIF.unpack_from(head)
+    *_, offset, length = SIF_HEADER.unpack_from(head)
     size = path.stat().st_size
     if size < offset + length:
         msg = f"{path} is truncated: it has {size:,} of {offset + length:,} bytes."

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-import msgspec
-
 from builders.containers.runtime import Bind, run_in
 from builders.environments.cached import ensure_cached
 from builders.environments.python import python_view
@@ -36,13 +34,6 @@ _NOT_PASSED_ON = (
 """Variables that change where or for which Python pip installs, rather than where packages come from."""
 _URLS = {"index-url", "extra-index-url"}
 _PATHS = {"find-links", "cert", "client-cert", "constraint"} | _URLS
-
-
-class PipSettings(msgspec.Struct, frozen=True):
-    """The user's pip configuration, for a pip that runs in an image."""
-
-    env: Mapping[str, str]
-    binds: tuple[Bind, ...]
 
 
 def ensure_pip(runtime: Runtime, python: TargetPython, *, log: Path) -> Path:
@@ -73,8 +64,10 @@ def ensure_pip(runtime: Runtime, python: TargetPython, *, log: Path) -> Path:
     return root / python.library / "pip"
 
 
-def pip_settings(mirrored: Callable[[str], str] = str, *, default_index: str = "") -> PipSettings:
-    """Read the user's pip configuration.
+def pip_settings(
+    mirrored: Callable[[str], str] = str, *, default_index: str = ""
+) -> tuple[Mapping[str, str], tuple[Bind, ...]]:
+    """Read the user's pip configuration as variables and binds, for a pip that runs in an image.
 
     `mirrored` maps a URL to its mirror. `default_index` is what pip uses when none is configured; it is set
     explicitly if it has a mirror.
@@ -95,7 +88,7 @@ def pip_settings(mirrored: Callable[[str], str] = str, *, default_index: str = "
         env["NETRC"] = str(netrc)
         binds[netrc] = Bind(netrc)
     own = {"PIP_CONFIG_FILE": os.devnull, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
-    return PipSettings(env | own, tuple(binds.values()))
+    return env | own, tuple(binds.values())
 
 
 def pip_environment() -> dict[str, str]:

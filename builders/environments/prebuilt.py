@@ -19,7 +19,7 @@ from builders.index_client.stored import replace
 from builders.storage.cache import cache_root
 from builders.wheels.wheel import DamagedError
 from resolver.content import judged
-from resolver.errors import AuditError
+from resolver.errors import BuildError
 from resolver.facts.catalog import is_elsewhere
 from resolver.label import built_for
 
@@ -67,7 +67,7 @@ def check_of(
         if finding is not None:
             with excluding:
                 exclude(pick, finding.evidence["content"])
-            failure = AuditError(finding.message, hint=finding.fix)
+            failure = BuildError(finding.message, hint=finding.fix, id="audit")
             failure.findings = (finding,)
             raise failure
 
@@ -100,14 +100,14 @@ def _content_of(path: Path, sha256: str) -> Content | None:
         content = read_complete(path)
     except DamagedError as error:
         msg = f"{path.name} is not a valid wheel: {error}."
-        raise AuditError(msg, hint="Fetch it again, or request another release.") from None
+        raise BuildError(msg, hint="Fetch it again, or request another release.", id="audit") from None
     if sha256:
         replace(stored, msgspec.msgpack.encode(Stored(content)))
     return content
 
 
 def check_prebuilt(pick: Distribution, path: Path, gfx: Sequence[str]) -> None:
-    """Raise `AuditError` if the audit of a fetched wheel finds errors or a missing GPU architecture."""
+    """Raise `BuildError` if the audit of a fetched wheel finds errors or a missing GPU architecture."""
     from builders.audit import audit_wheel
 
     audit = audit_wheel(path)
@@ -119,9 +119,10 @@ def check_prebuilt(pick: Distribution, path: Path, gfx: Sequence[str]) -> None:
     if not problems:
         return
     listed = "".join(f"\n  - {problem}" for problem in problems)
-    failure = AuditError(
+    failure = BuildError(
         f"{path.name}, which others compiled, is not used:{listed}\n  File: {path}",
         hint=f"To build {pick.name}, resolve again with --no-prebuilt.",
+        id="audit",
     )
     failure.findings = tuple(audit.errors)
     raise failure

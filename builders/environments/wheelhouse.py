@@ -272,10 +272,10 @@ def _download(
         else:
             unreachable.append(without_password(url))
             options.reporter.step(f"{unreachable[-1]} is not reachable; pip uses only its configured indexes")
-    settings = pip_settings(options.mirrored, default_index=public_index())
-    view = python_view(python, binds=[*settings.binds, *binds], network=True)
+    configured, files = pip_settings(options.mirrored, default_index=public_index())
+    view = python_view(python, binds=[*files, *binds], network=True)
     own = {"PIP_CACHE_DIR": str(part / "pip"), "TMPDIR": str(part / "tmp")}
-    view = msgspec.structs.replace(view, env={**view.env, **settings.env, **own})
+    view = msgspec.structs.replace(view, env={**view.env, **configured, **own})
     command = [
         str(python.path), str(pip), "download", "--only-binary=:all:", f"--dest={part / 'files'}",
         f"--constraint={part / 'constraints.txt'}", *arguments, *requested,

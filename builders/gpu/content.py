@@ -19,10 +19,16 @@ Both stages read with the reader of the audit and judge with the same rules. The
 2. its name is that of a build for CUDA (``cuml-cu12``), or its metadata requires such a distribution
    without a condition, and no object contains code for CUDA beside a path that needs none (as in xgboost);
 3. it has no object, but CUDA sources that do not mention HIP: it compiles them when it is used. A few beside
-   much Python do not count.
+   much Python do not count, nor do any beside sources in a folder for HIP (optimum-quanto).
 
 CUDA is *optional* if there is any other code for CUDA or library for it: Python can load the wheel without.
 A wheel that also needs libraries of ROCm is never bound to CUDA by rule 1.
+
+Two kinds of wheels are *not judged*, although their objects were read:
+
+- Its name is for ROCm, but nothing shows for which releases: it opens HIP when it is used (hip-python).
+- It uses torch's C++ interface, which is not stable, and the metadata does not say for which release of
+  torch it was compiled (torchrl).
 
 Texts in objects are no evidence: LLVM and the loaders of CPU builds name libraries of all vendors.
 Directories are none either: CuPy for ROCm has its extension modules in ``cupy/cuda``.
@@ -40,7 +46,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from msgspec.structs import replace
 
 from builders.audit.contents import BARE_OBJECT, SHARED_OBJECT, matches_any, read_contents
-from builders.audit.elf import SharedObject, libraries_in_start
+from builders.audit.elf import SharedObject, Symbols, libraries_in_start
 from builders.audit.platform_tags import CUDA_LIBRARIES, ROCM_LIBRARIES
 from builders.gpu.signs import FRAMEWORKS, SIGN
 from builders.wheels.wheel import DamagedError, WheelReader
@@ -57,13 +63,16 @@ if TYPE_CHECKING:
     from builders.audit.contents import Contents
     from builders.findings import Finding
 
-ROCM_OF = {
+_ROCM_OF = {
     "libamdhip64.so.5": ">=5,<6", "libamdhip64.so.6": ">=6,<7", "libamdhip64.so.7": ">=7",
     "libhipblas.so.2": ">=6,<7", "libhipblas.so.3": ">=7",
 }  # fmt: skip
 """Names of ROCm's libraries that change with its major version, and the ROCm lines that have them.
 ``libamdhip64`` has HIP's major version, which is 7 for ROCm 10, too. Source: torch's wheels, and the
 libraries of bitsandbytes for ROCm 6.2 to 10.0."""
+_THEROCK = "librocm_sysdeps_"
+"""Prefix of the copies of system libraries that ROCm has since 7.9, its first release from TheRock. ROCm 7.2
+and older have none. Source: ROCm/TheRock@therock-7.9.0:docs/development/artifacts.md."""
 
 KERNELS = (".cu", ".cuh", ".hip")
 """Ends of the names of CUDA and HIP sources."""
@@ -73,6 +82,13 @@ NOT_OWN = re.compile(
 """Directories with sources that the distribution itself does not compile."""
 FOR_HIP = re.compile(rb"USE_ROCM|__HIP|IS_HIP_EXTENSION|hip/hip_|hip_runtime")
 """Words of sources that can be compiled for HIP."""
+PATH_FOR_HIP = re.compile(r"(?:^|[/_])(?:hip|rocm)(?=[/_.])|\.hip$", re.IGNORECASE)
+"""Paths of sources for HIP."""
+_NAME_FOR_ROCM = re.compile(r"(?:^|[-_.])(?:rocm|hip)(?![a-z])", re.IGNORECASE)
+_TORCH_SYMBOL = re.compile(rb"(?<=\0)_ZNK?(?:3c10|2at|5torch)[^\0]+")
+"""A symbol of torch's C++ interface in a table of names."""
+_TORCH_RELEASE = re.compile(r"torch_?\d")
+"""Part of the name of an object for one release of torch, beside others (torch-c-dlpack-ext)."""
 _EXTENSION = re.compile(r"\.(?:cpython-|abi3|pypy)[^/]*so$")
 _COPIES = re.compile(r"\.libs/[^/]+$")
 """Where auditwheel puts copies of libraries."""
@@ -101,6 +117,17 @@ _MOST_BARE = 8  # code objects in separate files
 _HEADER = 512  # bytes before the data of a member in a zip file, and more
 _NEAR = 1 << 15  # bytes between two members that are read by one request
 MOST_NAMED = 3
+
+
+def rocm_of(names: Collection[str]) -> set[str]:
+    """Return the releases of ROCm that have the libraries that one object needs.
+
+    >>> rocm_of(["libamdhip64.so.7", "libm.so.6"]), rocm_of(["libamdhip64.so.7", "librocm_sysdeps_drm.so.2"])
+    ({'>=7'}, {'>=7.9'})
+    """
+    if any(name.startswith(_THEROCK) for name in names):
+        return {">=7.9"}
+    return {_ROCM_OF[name] for name in names if name in _ROCM_OF}
 
 
 class _Read(NamedTuple):
@@ -157,6 +184,18 @@ def content_of(contents: Contents, wheel: WheelReader, findings: Iterable[Findin
     return _judge(
         _Read(contents, [info.filename for info in kernels], mentions, unread=unread, can_do_without=without)
     )
+
+
+def content_of_installed(
+    contents: Contents, inits: Iterable[bytes], findings: Iterable[Finding]
+) -> Content | None:
+    """Return what an installed distribution contains whose objects were read; None if nothing is compiled.
+
+    `inits` are its ``__init__.py`` files, `findings` the problems of reading its objects. Its CUDA sources
+    are not read.
+    """
+    unread = [item.message.rstrip(".") for item in findings if item.severity != "info"]
+    return _judge(_Read(contents, unread=unread, can_do_without=any(map(_tries_to_load, inits))))
 
 
 def read_start(
@@ -228,7 +267,8 @@ def _read_planned(
     # Builds of JIT compilers remove their need of the driver, and its name stays in the table (tilelang).
     for info in plan.start:
         try:
-            needed = libraries_in_start(wheel.start(info, _START))
+            first = wheel.start(info, _START)
+            needed = libraries_in_start(first)
         except DamagedError as error:
             unread.append(f"{info.filename} {error}")
             continue
@@ -236,7 +276,11 @@ def _read_planned(
             hidden.append(info)
         else:
             names = (name for name in needed if not name.startswith("libcuda.so"))
-            started.append(SharedObject(info.filename, tuple(names)))
+            of_torch = _TORCH_SYMBOL.search(first)
+            symbols = Symbols(
+                frozenset({of_torch[0].decode("ascii", "replace")}) if of_torch else frozenset()
+            )
+            started.append(SharedObject(info.filename, tuple(names), symbols=symbols))
     large = [*hidden, *plan.left]
     if large:
         size = sum(info.file_size for info in large) / 1e6
@@ -344,6 +388,8 @@ def _mention_hip(
     wheel: WheelReader, kernels: Sequence[zipfile.ZipInfo], most: int, most_bytes: int
 ) -> tuple[bool, list[str]]:
     """Return whether any CUDA source mentions HIP, and what was not read of the sources."""
+    if any(PATH_FOR_HIP.search(info.filename) for info in kernels):
+        return True, []
     for number, info in enumerate(kernels):
         most_bytes -= info.file_size
         if number >= most or most_bytes < 0:
@@ -491,6 +537,20 @@ class _Judge:
         applies = requirement.marker is None or requirement.marker.evaluate(_LINUX)
         return requirement.name if applies else ""
 
+    def _of_unknown_torch(self) -> str:
+        """Return an object that is compiled for a release of torch that is not known; empty if none is."""
+        pins = (item.specifier for item in self._contents.requirements() if item.name == "torch")
+        is_known = any(clause.operator not in {">", ">=", "!="} for pin in pins for clause in pin)
+        if is_known or self._read.can_do_without:
+            return ""
+        return next((item.path for item in self._contents.objects if self._uses_torch(item)), "")
+
+    def _uses_torch(self, item: SharedObject) -> bool:
+        """Return whether an object of the wheel itself uses the C++ interface of some release of torch."""
+        is_choice = _TORCH_RELEASE.search(PurePosixPath(item.path).name)
+        is_own = item.path in self._own and not is_choice
+        return is_own and any(name.startswith("_Z") for name in item.symbols.imports)
+
     def _has_cuda(self) -> str:
         """Return a clause about CUDA that the wheel can use; empty if there is none."""
         if self._cuda:
@@ -521,8 +581,7 @@ class _Judge:
         objects = [
             path for path in self._outside if are_known and (_EXTENSION.search(path) or not self._read.unread)
         ]
-        names = chain.from_iterable(self._outside[path] for path in objects)
-        ranges = sorted({ROCM_OF[name] for name in names if name in ROCM_OF})
+        ranges = sorted({*chain.from_iterable(rocm_of(self._outside[path]) for path in objects)})
         if not ranges:
             return ""
         _, _, upper = ranges[-1].partition(",")
@@ -537,6 +596,12 @@ class _Judge:
         packs = sum(info.filename.endswith(".kpack") for info in self._contents.members)
         if packs and not gfx:
             yield "its GPU code is in .kpack files, which are not read"
+        name = self._contents.name
+        if self.paths and _NAME_FOR_ROCM.search(name) and not (self._rocm or self._cuda or gfx):
+            yield f"the name {name} is for ROCm, and nothing in it shows for which releases"
+        of_torch = self._of_unknown_torch()
+        if of_torch:
+            yield f"{of_torch} is compiled for one release of torch, and the metadata does not say which"
         if self._read.mentions_hip:
             count = len(self._read.kernels)
             yield f"its {count} CUDA sources mention HIP, but it is not known whether they compile for it"

@@ -12,7 +12,7 @@ import re
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO, cast
 
-from builders.gpu.content import FOR_HIP, KERNELS, MOST_NAMED, NOT_OWN, read_start
+from builders.gpu.content import FOR_HIP, KERNELS, MOST_NAMED, NOT_OWN, PATH_FOR_HIP, read_start
 from builders.gpu.signs import SIGN
 from builders.index_client.metadata import downloaded, matching_files
 from builders.network.remote_wheel import RemoteWheel, request_failed
@@ -108,7 +108,8 @@ def read_source(filename: str, content: BinaryIO) -> Content | None:
     scripts: dict[str, str] = {}
     mentions_hip = False
     for path, text in matching_files(filename, content, is_wanted):
-        mentions_hip = mentions_hip or FOR_HIP.search(text) is not None
+        is_for_hip = FOR_HIP.search(text) or PATH_FOR_HIP.search(_below_top(path))
+        mentions_hip = mentions_hip or is_for_hip is not None
         if path.name in _SCRIPTS:
             scripts[path.name] = text.decode("utf-8", "replace")
     return _judge(filename, compiled, scripts, mentions_hip=mentions_hip)

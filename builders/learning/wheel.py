@@ -29,7 +29,7 @@ from builders.audit.elf import version_key
 from builders.audit.platform_tags import ROCM_LIBRARIES
 from builders.audit.promises import bitsandbytes_hip, read_op_table
 from builders.containers.inspection import gcc_of
-from builders.gpu.content import ROCM_OF, content_of
+from builders.gpu.content import content_of, rocm_of
 from builders.learning import LearnedFacts, merged
 from builders.network.remote_wheel import RemoteWheel, request_failed
 from builders.network.transport import RequestError
@@ -414,7 +414,7 @@ class _Reading:
 
     def _rocm(self) -> Iterator[schema.Requires]:
         names = sorted({*chain.from_iterable(self._sonames.values())})
-        ranges = {ROCM_OF[name] for name in names if name in ROCM_OF}
+        ranges = {*chain.from_iterable(map(rocm_of, self._sonames.values()))}
         if self._table and self._table.rocm:
             yield self._requires(
                 "rocm", [f"=={minor(self._table.rocm)}.*"], "Its op table names the ROCm of its build."

@@ -15,10 +15,12 @@ from builders.probe.ask import EnvironmentReply
 from resolver.facts.schema import SiteVariable
 from resolver.model import Resolution
 from resolver.requirements import is_for_cuda, normalize_name
-from resolver.versions import minor, sort_key
+from resolver.versions import join_words, minor, sort_key
 
 NOT_JUDGED = "not-judged"
 """The ids of findings about checks that could not run end with this."""
+INSTALLERS = {"pip", "setuptools", "wheel"}
+"""Distributions that most environments have, whatever they are for."""
 _LIBRARIES = (
     "librccl", "libstdc++", "libgcc_s", "libamdhip64", "libhsa-runtime64", "libMIOpen", "librocblas",
 )  # fmt: skip
@@ -60,6 +62,40 @@ def judge_environment(
         *_libstdcxx(reply),
         *_gpus(reply, lock, need_gpu=need_gpu),
     ]
+
+
+def judge_listed(
+    reply: EnvironmentReply,
+    lock: Resolution | None,
+    user_packages: Mapping[str, str],
+    *,
+    rebuild: str,
+    backend: str,
+) -> list[Finding]:
+    """Return the findings that need only the list of what is installed; see `judge_environment`.
+
+    `backend` is that of the site.
+    """
+    installed = {normalize_name(dist.name): dist.version for dist in reversed(reply.distributions)}
+    return [
+        *(_pins(reply, lock, installed, rebuild) if lock else ()),
+        *(_files(reply, lock, installed, (), rebuild) if lock else ()),
+        *(_unlocked(lock, installed) if lock else ()),
+        *(_cuda(reply, lock, installed, rebuild, backend) if backend == "rocm" else ()),
+        *_duplicates(reply),
+        *_pip_check(reply, lock, rebuild),
+        *_user_site(reply, user_packages),
+    ]
+
+
+def _unlocked(lock: Resolution, installed: Mapping[str, str]) -> Iterator[Finding]:
+    """Report what is installed in addition to the lock."""
+    more = sorted(installed.keys() - {normalize_name(pick.name) for pick in lock.picks} - INSTALLERS)
+    if more:
+        listed = join_words([f"{name} {installed[name]}" for name in more], most=10, joiner="and")
+        message = f"{len(more)} distributions are not in the lock: {listed}."
+        fix = "Request them with `matrix resolve`, so that they are chosen together with the others."
+        yield Finding("verify-unlocked", "warning", message, fix)
 
 
 def judge_variables(
@@ -152,8 +188,14 @@ def _files(
 
 
 def _cuda(
-    reply: EnvironmentReply, lock: Resolution | None, installed: Mapping[str, str], rebuild: str
+    reply: EnvironmentReply,
+    lock: Resolution | None,
+    installed: Mapping[str, str],
+    rebuild: str,
+    backend: str = "",
 ) -> Iterator[Finding]:
+    """Report what is for CUDA, or for the CPU only. `backend` is that of the site, if there is no lock."""
+    backend = lock.target.backend if lock else backend
     locked = {normalize_name(pick.name) for pick in lock.picks} if lock else set()  # such as nvidia-ml-py
     nvidia = sorted(
         f"{name} {version}"
@@ -165,10 +207,10 @@ def _cuda(
         cause = "A requirement without a local version made pip choose a CUDA build."
         yield Finding("verify-nvidia", "error", message, f"{cause} {rebuild}")
     torch = reply.torch
-    if torch.cuda and (lock is None or lock.target.backend == "rocm"):
+    if torch.cuda and backend != "cpu":
         message = f"torch {torch.version} is for CUDA {torch.cuda}."
         yield Finding("verify-torch-cuda", "error", message, rebuild)
-    elif lock is not None and lock.target.backend == "rocm" and torch.version and not torch.hip:
+    elif backend == "rocm" and torch.version and not torch.hip:
         message = f"torch {torch.version} is not built for ROCm."
         yield Finding("verify-torch-cpu", "error", message, rebuild)
 

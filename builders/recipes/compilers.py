@@ -31,16 +31,8 @@ class Compiler(msgspec.Struct, frozen=True):
     """Its path inside the runtime."""
 
 
-class HostCompilers(msgspec.Struct, frozen=True):
-    """A C++ compiler and the matching C compiler."""
-
-    cxx: Compiler
-    cc: Compiler | None
-    """None if there is no C compiler with the same name and suffix."""
-
-
-def choose_compilers(compilers: Sequence[Compiler], cxx_standard: str) -> HostCompilers:
-    """Choose the host compilers of a build.
+def choose_compilers(compilers: Sequence[Compiler], cxx_standard: str) -> tuple[Compiler, Compiler | None]:
+    """Choose the C++ compiler of a build, and the C compiler of the same name and suffix, if there is one.
 
     Of the compilers that support the C++ standard, choose the first of: ``g++``, the newest ``g++-N``,
     ``c++``, ``clang++``. LUMI's SUSE images have ``g++`` 7 and ``g++-12``. `cxx_standard` is the required
@@ -57,7 +49,7 @@ def choose_compilers(compilers: Sequence[Compiler], cxx_standard: str) -> HostCo
     cxx = min(suitable, key=_rank)
     match = _CXX.match(cxx.name)
     cc_name = _C[match["family"]] + (match["suffix"] or "") if match else ""
-    return HostCompilers(cxx, next((compiler for compiler in compilers if compiler.name == cc_name), None))
+    return cxx, next((compiler for compiler in compilers if compiler.name == cc_name), None)
 
 
 def _supports(compiler: Compiler, cxx_standard: str) -> bool:

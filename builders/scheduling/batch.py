@@ -72,13 +72,11 @@ class SubmittedJob(msgspec.Struct):
 class Run(msgspec.Struct, kw_only=True, dict=True):
     """Everything that is stored about a run, in one file."""
 
-    schema: Literal[2] = 2
+    schema: Literal[3] = 3
     id: Digest = msgspec.field(default_factory=lambda: secrets.token_hex(4))
     """Suffix of the names of all its jobs."""
     directory: str
     """Where the jobs run."""
-    options: tuple[str, ...]
-    """Options of ``matrix build-one`` that all tasks have in common, which excludes their locks."""
     tasks: tuple[TaskState, ...]
     """Each task comes after those that it requires; their states are the results of the run."""
     partition: str = ""
@@ -89,6 +87,8 @@ class Run(msgspec.Struct, kw_only=True, dict=True):
     """Longest time limit of the partition; 0 if there is none."""
     most_jobs: int = 0
     """Jobs that one user may have in the partition; 0 if there is no limit."""
+    most_cores: int = 0
+    """Cores that a job may have at most; 0 if that is not known."""
     memory: float = 0.0
     """GiB that a job may have at most; 0 if there is no limit."""
     server: str = ""
@@ -137,6 +137,7 @@ class BatchSystem(ABC):
         self.reporter = reporter
         self._is_silent = False  # whether the last query got no response
         self._dropped: set[str] = set()  # jobs that were cancelled because a wheel failed
+        self._published_at = 0  # when the index last changed
 
     # Methods that a batch system implements.
 
@@ -406,7 +407,26 @@ class BatchSystem(ABC):
         state = job.state.lower().replace("_", " ")
         self.reporter.step(f"{self.unit} {job.number} ({self._titles(job)}): {state}", f"{self.title} jobs")
 
+    def _count_wheels(self) -> bool:
+        """Count the wheels that running jobs have published already; return whether there are new ones."""
+        try:
+            changed = self.index.provenance.stat().st_mtime_ns
+        except OSError:
+            return False
+        if changed == self._published_at:
+            return False
+        self._published_at = changed
+        running = [task for job in self._live() if job.state in _RUNNING for task in self._tasks(job)]
+        found = [task for task in running if task.state == "to build" and self._is_published(task)]
+        for task in found:
+            task.state = "built"
+        return bool(found)
+
+    def _is_published(self, task: TaskState) -> bool:
+        return self.index.find(task.name, task.key) is not None
+
     def _report_tasks(self) -> None:
+        self._count_wheels()
         live = {key: job.state for job in self._live() for key in job.keys}
         tasks = self.run.tasks
         names = task_names({task.key: f"{task.name} {task.version.partition('+')[0]}" for task in tasks})
@@ -425,7 +445,7 @@ class BatchSystem(ABC):
         if job.state == "FAILED" and self._stopped_in_time(job.number):
             job.state = "TIMEOUT"
         for task in self._tasks(job):
-            if job.state == "COMPLETED" or self.index.find(task.name, task.key) is not None:
+            if job.state == "COMPLETED" or self._is_published(task):
                 task.state = "built"
             else:
                 missing.append(task)

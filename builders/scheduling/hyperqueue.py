@@ -18,12 +18,12 @@ import math
 import os
 import re
 import shutil
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec.structs import replace
 
+from builders.building.task_state import command_of
 from builders.diagnosis import OUT_OF_MEMORY, diagnosed
 from builders.machine.process import bytes_of, log_size, read_since, run, start_in_background
 from builders.scheduling.batch import BatchSystem, SubmittedJob
@@ -332,8 +332,7 @@ class HyperQueue(BatchSystem):
     def _build_command(self, task: TaskState) -> list[str]:
         needs = task.estimate
         limits = ["--jobs", str(needs.cores), "--memory", str(math.ceil(needs.memory)), "--offline"]
-        build = [sys.executable, "-m", "matrix", "build-one", task.key, "--lock", task.lock]
-        return [*build, *self.run.options, *limits]
+        return [*command_of([task]), *limits]
 
 
 def _is_allocation() -> bool:

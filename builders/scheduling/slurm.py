@@ -1,9 +1,10 @@
 """Run builds in Slurm jobs: one job for each heavy wheel, and shared jobs for light wheels.
 
-Jobs run ``matrix build-one``. They are submitted held, each after the jobs of the wheels it requires, and
-then released, so that no job starts before all are known. Each writes its exit code into the index. One
-``squeue`` queries the states of all jobs, less and less often while nothing changes. Slurm forgets jobs
-after some minutes; ``sacct`` reports those that left no exit code, if the cluster has accounting.
+Jobs run ``matrix build-one``, which builds the wheels of a shared job on all of its cores. They are submitted
+held, each after the jobs of the wheels it requires, and then released, so that no job starts before all are
+known. Each writes its exit code into the index. One ``squeue`` queries the states of all jobs, less and less
+often while nothing changes. Slurm forgets jobs after some minutes; ``sacct`` reports those that left no exit
+code, if the cluster has accounting.
 
 Sources: sbatch(1), squeue(1), scancel(1), sacct(1), sinfo(1).
 """
@@ -14,16 +15,17 @@ import math
 import os
 import shlex
 import shutil
-import sys
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
+from builders.building.task_state import command_of
 from builders.machine.process import bytes_of, run
 from builders.probe.slurm import Job, hours_of, job_script, submit
 from builders.scheduling.batch import BatchSystem, SubmittedJob, is_live
+from builders.scheduling.scheduler import graph_of, remaining_paths
 from builders.storage.cache import cache_root
 from builders.storage.files import write_atomic
 from resolver.errors import EXIT_INTERRUPTED, CommandError, EnvironmentLacksError, UsageError
@@ -40,6 +42,12 @@ if TYPE_CHECKING:
 
 _LIGHT = 60.0
 """Seconds; a build that is expected to take less shares a job with others."""
+_LIGHT_JOBS = 4
+"""Jobs that light tasks share at most, for each level of requirements."""
+_TASKS_OF_JOB = 8
+"""Number of light tasks for each job, up to that number of jobs."""
+_CORES = 16
+"""Cores of a shared job, if those of the nodes are not known."""
 _LAUNCH_FAILED = "launch failed requeued held"
 """The reason of a job that Slurm holds until its user releases it: its node could not start it."""
 _TIME_LIMIT = "PartitionTimeLimit"
@@ -66,25 +74,31 @@ def partition_of(catalog: Catalog, site: str, name: str = "") -> Partition | Non
     return max(rows, key=lambda row: row.max_hours or math.inf, default=None)
 
 
-def pack(tasks: Sequence[TaskState], most: int) -> list[list[TaskState]]:
+def pack(tasks: Sequence[TaskState], most: int, cores: int = 0) -> list[list[TaskState]]:
     """Distribute tasks over a limited number of jobs, each job after those whose wheels it requires.
 
-    Each heavy task has a separate job. Light tasks of the same level share one: every requirement between
-    two jobs leads to a higher level, so no two jobs wait for each other.
+    Each heavy task has a separate job. Light tasks of the same level share a few: every requirement between
+    two jobs leads to a higher level, so no two jobs wait for each other. `cores` is what a job may have at
+    most; 0 if that is not known.
     """
     levels: dict[str, int] = {}
-    groups: dict[int, list[list[TaskState]]] = {}
-    light = {task.key: task.estimate.seconds < _LIGHT for task in tasks}
+    heavy: dict[int, list[list[TaskState]]] = {}
+    light: dict[int, list[list[TaskState]]] = {}
+    lightness = {task.key: task.estimate.seconds < _LIGHT for task in tasks}
     for task in tasks:
         required = [key for key in task.requires if key in levels]
-        level = max((levels[key] + (not (light[key] and light[task.key])) for key in required), default=0)
-        levels[task.key] = level
-        present = groups.setdefault(level, [])
-        shared = next((group for group in present if light[group[0].key]), None) if light[task.key] else None
-        if shared is not None:
-            shared.append(task)
-        else:
-            present.append([task])
+        both = lightness[task.key]
+        levels[task.key] = max((levels[key] + (not (both and lightness[key])) for key in required), default=0)
+        if not lightness[task.key]:
+            heavy.setdefault(levels[task.key], []).append([task])
+            continue
+        present = light.setdefault(levels[task.key], [])
+        chains = [chain for chain in present if {other.key for other in chain} & {*required}]
+        light[levels[task.key]] = [chain for chain in present if chain not in chains]
+        light[levels[task.key]].append([*(other for chain in chains for other in chain), task])
+    groups = {
+        level: [*heavy.get(level, ()), *_shared(light.get(level, ()), cores)] for level in {*heavy, *light}
+    }
     while sum(map(len, groups.values())) > most:
         wide = [level for level, present in groups.items() if len(present) > 1]
         if wide:
@@ -97,8 +111,65 @@ def pack(tasks: Sequence[TaskState], most: int) -> list[list[TaskState]]:
     return [group for level in sorted(groups) for group in groups[level]]
 
 
+def _shared(chains: Iterable[list[TaskState]], cores: int) -> list[list[TaskState]]:
+    """Distribute chains of light tasks over a few jobs, those that take longest first."""
+    jobs: list[list[TaskState]] = []
+    ordered = sorted(chains, key=_expected, reverse=True)
+    at_once = min(cores or _TASKS_OF_JOB, _TASKS_OF_JOB)
+    number = min(_LIGHT_JOBS, math.ceil(sum(map(len, ordered)) / at_once))
+    for chain in ordered:
+        if len(jobs) < number:
+            jobs.append(list(chain))
+        else:
+            min(jobs, key=_expected).extend(chain)
+    return jobs
+
+
 def _expected(group: Iterable[TaskState]) -> float:
     return sum(task.estimate.seconds for task in group)
+
+
+class Needs(msgspec.Struct, frozen=True):
+    """What a job requests."""
+
+    cores: int
+    memory: int
+    """GiB for the builds."""
+    mebibytes: int
+    """Memory to request: 1 GiB more than the builds use, if that is allowed."""
+    minutes: int
+
+
+def needs_of(group: Sequence[TaskState], *, cores: int = 0, memory: float = 0.0, growth: int = 1) -> Needs:
+    """Return what a job for some tasks requests.
+
+    The tasks of a job run at once, as far as its cores and its memory allow.
+
+    Parameters
+    ----------
+    cores, memory
+        What a job may have at most (memory in GiB); 0 if that is not known.
+    growth
+        How much more memory than estimated it gets.
+    """
+    estimates = {task.key: task.estimate for task in group}
+    widest = max(needs.cores for needs in estimates.values())
+    number = min(sum(needs.cores for needs in estimates.values()), cores or max(_CORES, widest))
+    per_core = max(needs.memory / needs.cores for needs in estimates.values())
+    if memory:
+        number = min(number, max(widest, math.floor((memory - 1) / per_core) if per_core else number))
+    used = math.ceil(growth * max(*(needs.memory for needs in estimates.values()), number * per_core))
+    requested = (used + 1) * 1024
+    if memory and requested > memory * 1024:
+        requested, used = math.floor(memory * 1024), math.ceil(memory)
+        number = max(1, number // growth)  # a job that ran out of memory cannot get more, so it does less
+    # One task may need its whole time limit. If another task does as well, the next job continues it.
+    paths = remaining_paths(graph_of({task.key: task.requires for task in group}), estimates)
+    longest = max(paths.values())
+    at_once = max(1, number // widest)
+    seconds = longest + (_expected(group) - longest) / at_once
+    seconds += max(task.time_limit - task.estimate.seconds for task in group)
+    return Needs(number, used, requested, math.ceil(seconds / 60))
 
 
 class Slurm(BatchSystem):
@@ -157,6 +228,8 @@ class Slurm(BatchSystem):
         until = time.monotonic() + seconds
         while (rest := until - time.monotonic()) > 0 and self._exit_files() == before:
             time.sleep(min(rest, _GLANCE))
+            if self._count_wheels():
+                self._report_tasks()
 
     def _exit_files(self) -> set[str]:
         with suppress(FileNotFoundError):
@@ -231,11 +304,11 @@ class Slurm(BatchSystem):
 
     def _submit(self, tasks: Sequence[TaskState]) -> None:
         """Submit jobs, each after those that it requires; release all held jobs."""
-        if tasks and not (self.run.minutes or self.run.most_minutes):
-            self.run.most_minutes = _most_minutes(self.run.partition)
+        if tasks:
+            self._complete_limits()
         live = {key: job for job in self._live() for key in job.keys}
         try:
-            for group in pack(tasks, self._admitted(len(tasks))) if tasks else []:
+            for group in pack(tasks, self._admitted(len(tasks)), self.run.most_cores) if tasks else []:
                 required = {key for task in group for key in task.requires if key in live}
                 after = sorted({live[key].number for key in required}, key=int)
                 try:
@@ -255,6 +328,15 @@ class Slurm(BatchSystem):
                 self.reporter.info(f"Submitted job {number}: {self._titles(job)}{waits}")
         finally:
             self._release()
+
+    def _complete_limits(self) -> None:
+        """Ask Slurm for the limits of the partition, and for the size of its nodes."""
+        run = self.run
+        minutes, cores, mebibytes = _limits(run.partition)
+        run.most_minutes = run.most_minutes or minutes
+        run.most_cores = min(run.most_cores or cores, cores or run.most_cores)
+        gib = mebibytes / 1024
+        run.memory = min(run.memory or gib, gib or run.memory)
 
     def _admitted(self, number: int) -> int:
         """Return how many more jobs this user may submit to the partition; at least one."""
@@ -276,28 +358,23 @@ class Slurm(BatchSystem):
         return self.index.state / "logs" / f"slurm-{number}-{self.run.by_key[keys[0]].name}.log"
 
     def _build_command(self, group: Sequence[TaskState]) -> list[str]:
-        keys = [task.key for task in group]
-        locks = [word for lock in dict.fromkeys(task.lock for task in group) for word in ("--lock", lock)]
-        return [sys.executable, "-m", "matrix", "build-one", *keys, *locks, *self.run.options]
+        return command_of(group)
 
     def _sbatch(self, group: Sequence[TaskState], after: Sequence[str]) -> str:
         run, keys = self.run, [task.key for task in group]
         for task in group:
             self._failure_record(task).unlink(missing_ok=True)
-        growth = 2 ** max(self._count(key, "OUT_OF_MEMORY") for key in keys)
-        cores = max(task.estimate.cores for task in group)
-        memory = math.ceil(growth * max(task.estimate.memory for task in group))
-        requested = (memory + 1) * 1024
-        if run.memory and requested > run.memory * 1024:
-            requested, memory = math.floor(run.memory * 1024), math.ceil(run.memory)
-            cores = max(1, cores // growth)  # a job that ran out of memory cannot get more, so it does less
-        # One task may need its whole time limit. If another task does as well, the next job continues it.
-        seconds = max(task.time_limit - task.estimate.seconds for task in group) + _expected(group)
-        minutes = run.minutes or math.ceil(seconds / 60)
+        needs = needs_of(
+            group,
+            cores=run.most_cores,
+            memory=run.memory,
+            growth=2 ** max(self._count(key, "OUT_OF_MEMORY") for key in keys),
+        )
+        minutes = run.minutes or needs.minutes
         more = f"+{len(group) - 1}" if len(group) > 1 else ""
         options = {
-            "cpus-per-task": str(cores),
-            "mem": f"{requested}M",
+            "cpus-per-task": str(needs.cores),
+            "mem": f"{needs.mebibytes}M",
             "kill-on-invalid-dep": "yes",
         }
         if after:
@@ -306,7 +383,7 @@ class Slurm(BatchSystem):
             partition=run.partition,
             account=run.account,
             time=str(min(minutes, run.most_minutes or minutes)),
-            command=[*self._build_command(group), "--jobs", str(cores), "--memory", str(memory), "--offline"],
+            command=[*self._build_command(group), *limits_of(needs), "--offline"],
             output=str(self._log("%j", keys)),
             name=f"matrix-{group[0].name}{more}-{run.id}",
             options=options,
@@ -322,6 +399,11 @@ class Slurm(BatchSystem):
         return submit(script, self._directory / "slurm.log", "--hold", "--requeue")
 
 
+def limits_of(needs: Needs) -> list[str]:
+    """Return the options that limit the builds of a job to what it requests."""
+    return ["--jobs", str(needs.cores), "--memory", str(needs.memory)]
+
+
 def _queue() -> list[_Row] | None:
     """Return all jobs of this user that Slurm knows; None if Slurm does not respond."""
     output = bytes_of(["squeue", "--me", "--noheader", "--states=all", "--format=%i|%T|%P|%j|%r"])
@@ -331,15 +413,22 @@ def _queue() -> list[_Row] | None:
     return [_Row(*map(str.strip, row)) for row in words if len(row) == 5]  # noqa: PLR2004
 
 
-def _most_minutes(partition: str) -> int:
-    """Return the minutes that a job may take in a partition, or in the default partition; 0 if unlimited."""
-    output = bytes_of(["sinfo", "--noheader", "--format=%P|%l"]) or b""
+def _limits(partition: str) -> tuple[int, int, int]:
+    """Return the minutes, cores and MiB that a job may take in a partition, or in the default partition.
+
+    A number is 0 if there is no limit, or if it is not known.
+    """
+    output = bytes_of(["sinfo", "--noheader", "--format=%P|%l|%c|%m"]) or b""
     for line in output.decode(errors="replace").splitlines():
-        name, _, limit = line.strip().partition("|")
+        name, *limits = f"{line.strip()}|||".split("|")
         if name.rstrip("*") == partition or (name.endswith("*") and not partition):
+            minutes = 0
             with suppress(UsageError):  # such as "infinite"
-                return math.floor(60 * hours_of(limit))
-    return 0
+                minutes = math.floor(60 * hours_of(limits[0]))
+            least = [word.strip().rstrip("+") for word in limits[1:3]]  # "+": some nodes have more
+            cores, mebibytes = (int(word) if word.isdecimal() else 0 for word in least)
+            return minutes, cores, mebibytes
+    return 0, 0, 0
 
 
 def _accounted(numbers: Sequence[str]) -> dict[str, str]:

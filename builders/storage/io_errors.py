@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from builders.constants import DISK_FULL
 from builders.storage.cache import cache_root
 from resolver.errors import (
-    AuditError,
     BuildError,
     CommandError,
     EnvironmentLacksError,
@@ -101,7 +100,7 @@ def explain_index_errors(index: Path, work: Path) -> Iterator[None]:
             raise
         shutil.rmtree(work, ignore_errors=True)
         raise DiskFullError(index, "index", error.reason, hint=hint) from None
-    except (AuditError, BuildError) as error:
+    except BuildError as error:
         if not any(finding.id in _DISK_FULL_DIAGNOSES for finding in error.findings[:1]):
             raise
         shutil.rmtree(work, ignore_errors=True)

@@ -73,13 +73,6 @@ class Change(msgspec.Struct, frozen=True):
     why: str
 
 
-class PinnedRequirements(msgspec.Struct, frozen=True):
-    """Requirements after pinning."""
-
-    requirements: tuple[str, ...]
-    changes: tuple[Change, ...]
-
-
 class Labels(msgspec.Struct, frozen=True, kw_only=True):
     """The metadata to write into a wheel."""
 
@@ -140,7 +133,7 @@ def runtime_pins(
 
 def pin_requirements(
     requirements: Sequence[str], pins: Iterable[Pin], pin_style: PinStyle = "exact"
-) -> PinnedRequirements:
+) -> tuple[tuple[str, ...], tuple[Change, ...]]:
     """Pin the requirements of a wheel, and drop those on CUDA distributions.
 
     Extras and markers stay, also in pins. A requirement that `packaging` cannot parse stays unchanged.
@@ -164,7 +157,7 @@ def pin_requirements(
         if pin.always and pin.name not in unconditional:
             written.append(f"{pin.name}=={_pinned_version(pin, pin_style)}")
             changes.append(Change("", written[-1], why))
-    return PinnedRequirements(tuple(written), tuple(changes))
+    return tuple(written), tuple(changes)
 
 
 def _pin(text: str, pins: Mapping[str, Pin], pin_style: PinStyle) -> tuple[str, str]:
@@ -355,11 +348,10 @@ class _Relabelling:
         if own.public != self._version.public:
             self._notes.append(f"The source has version {version}; the wheel gets version {self._version}.")
         old = headers.get("requires-dist", [])
-        pinned = pin_requirements(old, self._labels.pins, self._labels.pin_style)
-        self._changes = pinned.changes
-        changes = {"Version": [str(self._version)], "Requires-Dist": list(pinned.requirements)}
+        pinned, self._changes = pin_requirements(old, self._labels.pins, self._labels.pin_style)
+        changes = {"Version": [str(self._version)], "Requires-Dist": list(pinned)}
         format_version = "".join(headers.get("metadata-version", [])[:1])
-        if len(pinned.requirements) > len(old) and format_version < _FIRST_WITH_REQUIRES:
+        if len(pinned) > len(old) and format_version < _FIRST_WITH_REQUIRES:
             changes["Metadata-Version"] = [_FIRST_WITH_REQUIRES]
         return edit_headers(text, changes)
 

@@ -18,7 +18,7 @@ from builders.scheduling.hyperqueue import HyperQueue
 from builders.scheduling.slurm import Slurm, partition_of
 from builders.sources import obtain
 from builders.storage.cache import cache_root
-from matrix.building.planning import limits_of, make_plan, options_of
+from matrix.building.planning import limits_of, make_plan
 from matrix.show.render import counted
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
 
@@ -134,13 +134,13 @@ def _run(
     row = partition_of(catalog, lock.lock.target.site, args.partition)
     return Run(
         directory=plan.directory,
-        options=options_of(lock, index),
-        tasks=tuple(replace(task, inputs={}, command=()) for task in plan.missing),  # jobs need neither
+        tasks=tuple(replace(task, inputs={}) for task in plan.missing),  # jobs do not need them
         partition=args.partition or (row.name if row else ""),
         account=context.settings.account,
         minutes=math.ceil(60 * hours_of(args.time)) if args.time else 0,
         most_minutes=math.floor(60 * row.max_hours) if row else 0,
         most_jobs=row.max_jobs if row else 0,
+        most_cores=args.jobs or 0,
         memory=args.memory or 0.0,
         keep_going=args.keep_going,
     )

@@ -26,7 +26,7 @@ from matrix.show.render import duration
 from matrix.show.resolution_text import title_of
 from resolver.answers.resolve import resolve
 from resolver.answers.table import COMBINATION, UNDECIDED, Table, request_of_cell
-from resolver.errors import EnvironmentLacksError, MatrixError, TooLargeError, UsageError
+from resolver.errors import EnvironmentLacksError, TooLargeError, UsageError
 from resolver.model import Conflict, Resolution, Target
 from resolver.providers.inferred import with_releases_of
 from resolver.requirements import parse_requirement
@@ -297,9 +297,10 @@ def cover(context: Context, index: Index) -> Coverage | Conflict:
     own.console.step("resolve the cells of the selection")
     for row in rows:
         cells += [requested.marked(planner.covered(row, column)) for column in table.columns]
-    if own.args.ops and not planner.used_ops.issuperset(name for name, _ in own.args.ops):
-        unused = next(name for name, _ in own.args.ops if name not in planner.used_ops)
-        raise UsageError(f"--ops names {unused}, but {unused} is not built.")
+    built = {task.pick.name for cell in cells for task in cell.tasks}
+    for text in table.request.ops:
+        if (name := text.partition(":")[0]) not in built:
+            raise UsageError(f"--ops names {name}, but {name} is not built.")
     cells.sort(key=lambda cell: sort_key(cell.row.python), reverse=True)
     cells.sort(key=lambda cell: sort_key(cell.row.torch), reverse=True)
     cells.sort(key=lambda cell: (not cell.requested, cell.row.verdict != "supported"))
@@ -364,10 +365,6 @@ class _Requests:
         return any(lock.version_of(pick.name) == pick.version for pick in cell.cell.picks)
 
 
-class _ImpossibleError(MatrixError):
-    """A cell has no lock; the message is the reason, as part of a sentence."""
-
-
 class _Planner:
     """Turn cells into locks and tasks."""
 
@@ -377,7 +374,6 @@ class _Planner:
         self._context, self._catalog, self._indexes = context, catalog, indexes
         self._index, self._table = index, table
         self._hosts: dict[object, BuildHost | EnvironmentLacksError] = {}
-        self.used_ops: set[str] = set()
 
     def covered(self, row: Row, column: Column) -> _Covered:
         """Return a cell with its lock and its tasks, or with the reason why it has none."""
@@ -389,40 +385,40 @@ class _Planner:
         try:
             # Without package indexes this takes milliseconds, and most cells have nothing to build.
             lock = self._resolved(row, column, cell, None)
-            if lock.built() and self._indexes is not None:
+            if isinstance(lock, Resolution) and lock.built() and self._indexes is not None:
                 self._build_host(lock)
                 lock = self._resolved(row, column, cell, self._indexes)
+            if isinstance(lock, str):
+                covered.refused = lock
+                return covered
             covered.proven = _proven(self._catalog, lock, row, column)
             covered.tasks = self._tasks(lock)
             covered.context = self._context_of(lock, covered.tasks)
         except EnvironmentLacksError as error:
             covered.obstacle = error
-        except _ImpossibleError as error:
-            covered.refused = error.message
         return covered
 
-    def _resolved(self, row: Row, column: Column, cell: Cell, indexes: PackageIndexes | None) -> Resolution:
-        """Return the lock of a cell; raise `_ImpossibleError` if there is none."""
+    def _resolved(
+        self, row: Row, column: Column, cell: Cell, indexes: PackageIndexes | None
+    ) -> Resolution | str:
+        """Return the lock of a cell, or why there is none."""
         request = request_of_cell(self._table.request, row, column)
         keep = {pick.name: pick.key for pick in cell.picks}
         try:
             answer = resolve(self._catalog, request, indexes, keep=keep)
         except TooLargeError:
-            raise _ImpossibleError(_refusal(UNDECIDED)) from None
+            return _refusal(UNDECIDED)
         if isinstance(answer, Resolution):
             return with_cached_digest(answer)
         facts = [item.text for item in answer.core if item.kind == "fact"]
-        raise _ImpossibleError((facts or [item.text for item in answer.core])[0])
+        return (facts or [item.text for item in answer.core])[0]
 
     def _tasks(self, lock: Resolution) -> list[Task]:
         if not lock.built():
             return []
-        args = self._context.args
-        names = {pick.name for pick in lock.built()}
-        ops = {name: chosen for name, chosen in args.ops if name in names}
-        self.used_ops |= ops.keys()
+        pin_style = self._context.args.torch_pin
         catalog = with_releases_of(self._catalog, lock)
-        return plan(lock, catalog, self._index, self._build_host(lock), ops=ops, pin_style=args.torch_pin)
+        return plan(lock, catalog, self._index, self._build_host(lock), pin_style=pin_style)
 
     def _build_host(self, lock: Resolution) -> BuildHost:
         """Return the build host of a lock; it is created once for each image and Python."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 import shlex
-import sys
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builders.scheduling.hyperqueue import job_definition, mebibytes
+from builders.building.task_state import command_of
+from builders.scheduling.hyperqueue import job_definition
+from builders.scheduling.slurm import limits_of, needs_of, pack
 from resolver.texts import printable
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 _SUBMIT = """\
 #!/bin/bash
-# Written by `matrix plan`. It submits one Slurm job for each wheel, held until all are submitted.
+# Written by `matrix plan`. It submits Slurm jobs that build the wheels, held until all are submitted.
 # Its arguments are passed to sbatch: `bash build.sh --partition=small --account=project_1`
 set -Eeuo pipefail
 cd {directory}
@@ -46,42 +47,32 @@ submit() {{
 
 
 def sbatch_script(plan: Plan) -> str:
-    """Return a script that submits a Slurm job for each task, after those that it requires (sbatch(1))."""
+    """Return a script that submits the tasks in Slurm jobs, as ``--executor slurm`` does (sbatch(1))."""
     logs = shlex.quote(f"{plan.index}/.matrix/logs")
     lines = [_SUBMIT.format(directory=shlex.quote(plan.directory), logs=logs)]
-    numbers = {task.key: number for number, task in enumerate(plan.missing, start=1)}
-    for task in plan.missing:
-        after = [f"${{job_{numbers[key]}}}" for key in task.requires if key in numbers]
-        words = [
-            f"matrix-{task.name}",
-            str(task.estimate.cores),
-            str(mebibytes(task.estimate.memory)),
-            str(math.ceil(task.time_limit / 60)),
-        ]
+    numbers: dict[str, int] = {}
+    groups = pack(plan.missing, plan.max_jobs or len(plan.missing)) if plan.missing else []
+    for number, group in enumerate(groups, start=1):
+        needs = needs_of(group)
+        required = sorted({numbers[key] for task in group for key in task.requires if key in numbers})
+        numbers |= {task.key: number for task in group}
+        more = f"+{len(group) - 1}" if len(group) > 1 else ""
+        words = [f"matrix-{group[0].name}{more}", str(needs.cores), str(needs.mebibytes), str(needs.minutes)]
+        after = [f"${{job_{other}}}" for other in required]
         dependency = f'"afterok:{":".join(after)}"' if after else "''"
-        command = shlex.quote(shlex.join(_limited(task)))
+        command = shlex.quote(shlex.join([*command_of(group), *limits_of(needs)]))
         lines += [
-            f"# {printable(task.name)} {printable(task.version)}",
+            *(f"# {printable(task.name)} {printable(task.version)}" for task in group),
             f"submit {shlex.join(words)} {dependency} \\\n  {command}",
-            f"job_{numbers[task.key]}=$job",
+            f"job_{number}=$job",
         ]
     lines += ["", 'if [ ${#jobs[@]} -gt 0 ]; then scontrol release "${jobs[@]}"; fi', 'echo "${jobs[@]}"', ""]
     return "\n".join(lines)
 
 
-def _limited(task: TaskState) -> list[str]:
-    """Return the command with the limits that the batch system enforces.
-
-    Jobs may start without the user's PATH, so the program is named as the executors name it.
-    """
-    program, *arguments = task.command
-    start = [sys.executable, "-m", "matrix"] if program == "matrix" else [program]
-    return [*start, *arguments, "--jobs", str(task.cores)]
-
-
 def hyperqueue_jobs(plan: Plan) -> str:
     """Return a job definition file for HyperQueue."""
-    commands = {task.key: _limited(task) for task in plan.missing}
+    commands = {task.key: [*command_of([task]), "--jobs", str(task.cores)] for task in plan.missing}
     logs = Path(plan.index, ".matrix", "logs")
     text = job_definition("matrix", plan.missing, commands, directory=plan.directory, logs=logs)
     return f"# Written by `matrix plan`. To submit it: `hq job submit-file FILE`\n{text}"

@@ -16,8 +16,8 @@ from builders.constants import LOCK_FILE
 from builders.scheduling.estimates import estimates, task_graph
 from builders.scheduling.local import machine
 from builders.scheduling.scheduler import remaining_paths
+from builders.scheduling.slurm import partition_of
 from matrix.command_line.context import Context
-from matrix.input.locking import overlays_of
 from matrix.show.json_document import JsonDocument
 from resolver.errors import EnvironmentLacksError
 
@@ -51,6 +51,8 @@ class Plan(JsonDocument, kw_only=True):
     critical_path: tuple[str, ...]
     """Keys of the tasks that determine the minimum total time."""
     critical_path_seconds: float
+    max_jobs: int = 0
+    """Jobs that the site admits in its partition; 0 if that is not known."""
 
     @property
     def missing(self) -> list[TaskState]:
@@ -84,7 +86,7 @@ def tasks_of(
     if not lock.built(names):
         return []
     build_host = _build_host(lock, names, args)
-    return plan(lock, catalog, index, build_host, names, ops=dict(args.ops), pin_style=args.torch_pin)
+    return plan(lock, catalog, index, build_host, names, pin_style=args.torch_pin)
 
 
 def build_host_of(lock: Resolution, args: argparse.Namespace, names: Sequence[str] = ()) -> BuildHost:
@@ -143,6 +145,8 @@ def make_plan(tasks_of_locks: Sequence[tuple[Context, Sequence[Task]]], index: I
         if estimate.source != "record":  # a recipe's time may be the least that is known
             state.time_limit = max(_UNKNOWN, state.time_limit)
         planned.append(state)
+    first = next(iter(contexts.values()), None)
+    partition = partition_of(first.catalog_of_lock, first.lock.target.site) if first else None
     path = _critical_path([task for task in tasks.values() if task.wheel is None], expected)
     return Plan(
         index=str(index.root),
@@ -150,6 +154,7 @@ def make_plan(tasks_of_locks: Sequence[tuple[Context, Sequence[Task]]], index: I
         tasks=tuple(planned),
         critical_path=path,
         critical_path_seconds=round(sum(expected[key].seconds for key in path), 1),
+        max_jobs=partition.max_jobs if partition else 0,
     )
 
 
@@ -187,7 +192,10 @@ def _command(key: str, context: Context, index: Index) -> tuple[str, ...]:
 
 
 def options_of(context: Context, index: Index) -> tuple[str, ...]:
-    """Return the options of the commands that execute the tasks of a lock, without the lock itself."""
+    """Return the options of the commands that execute tasks, which are the same for every lock.
+
+    The facts that a lock was resolved with are found by its name for them.
+    """
     args = context.args
     words = ["--index", str(index.root)]
     for option, value in (
@@ -203,8 +211,6 @@ def options_of(context: Context, index: Index) -> tuple[str, ...]:
         words += ["--base-image", str(path.absolute()) if path.exists() else args.base_image]
     if args.python_from:
         words += ["--python-from", str(args.python_from.absolute())]
-    for name, ops in args.ops:
-        words += ["--ops", f"{name}:{','.join(ops)}"]
-    for catalog in context.settings.catalog or overlays_of(context.lock, context.lock_path):
+    for catalog in context.settings.catalog:
         words += ["--catalog", str(Path(catalog).absolute())]
     return (*words, *(["--offline"] if args.offline else []))

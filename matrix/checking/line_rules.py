@@ -47,6 +47,9 @@ _VISIBLE = ("/tmp/", "/var/tmp/", "/mnt/", "/srv/", "/media/")  # noqa: S108
 _PATH_OPTIONS = (*INDEX_OPTIONS, "--find-links", "--constraint", "--requirement")
 _CONDA_NAME = re.compile(r"(?:[\w./-]+::)?([A-Za-z0-9_.-]+)")
 _CONDA_TORCH = {"torch", "pytorch", "pytorch-gpu", "torchvision", "torchaudio"}
+_ROCM_CHANNEL = "rock-the-conda"
+"""A channel that has torch for ROCm. Source: gbionics/rock-the-conda@6fee664:README.md, and
+https://github.com/conda-forge/conda-forge.github.io/issues/1923 (2026-07-13)."""
 _SEPARATE_LINES = "Put each on its own line."
 
 
@@ -368,6 +371,7 @@ def check_conda(document: Document, expected: Expected) -> Iterator[Finding]:
     if document.kind != "conda":
         return
     entries: dict[str, Entry] = {}
+    with_rocm = any(_ROCM_CHANNEL in line.partition("#")[0] for line in document.lines)
     for entry in document.conda:
         if is_pip_line(entry.text):
             message = "conda cannot parse this; only lines of the pip section go to pip."
@@ -375,8 +379,10 @@ def check_conda(document: Document, expected: Expected) -> Iterator[Finding]:
             continue
         key = conda_name(entry.text)
         entries.setdefault(key, entry)
+        if key in _CONDA_TORCH and with_rocm:
+            continue
         if key in _CONDA_TORCH and expected.backend == "rocm":
-            message = "conda's channels have torch for CUDA and for the CPU, but not for ROCm."
+            message = "conda-forge has torch for CUDA and for the CPU, but not for ROCm."
             fix = "Put torch into the pip section, with its ROCm label."
             yield finding("conda-torch", entry, message, fix=fix)
         elif expected.backend == "rocm" and (row := replacement(expected.catalog, key, conda=True)):

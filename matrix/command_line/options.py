@@ -379,16 +379,8 @@ def add_build_host_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_wheel_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that decide which wheels are built: build host, ops, and how they pin torch."""
+    """Add the options that decide how wheels are built: build host, and how they pin torch."""
     add_build_host_options(parser)
-    parser.add_argument(
-        "--ops",
-        metavar="NAME:A,B",
-        action="append",
-        type=_ops,
-        default=[],
-        help="compile these ops of a package instead of those of its recipe, such as deepspeed:fused_adam",
-    )
     parser.add_argument(
         "--torch-pin",
         choices=("exact", "release", "none"),
@@ -398,13 +390,16 @@ def add_wheel_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _ops(text: str) -> tuple[str, list[str]]:
-    name, _, listed = text.partition(":")
-    ops = [op.strip() for op in listed.split(",") if op.strip()]
-    if name.strip() and ops:
-        return name.strip(), ops
-    msg = f"{shorten(text)!r} names no ops; write NAME:OP,OP, such as deepspeed:fused_adam,cpu_adam"
-    raise argparse.ArgumentTypeError(msg)
+def add_ops(parser: argparse.ArgumentParser) -> None:
+    """Add the option that chooses the ops of a package, which is a part of the request."""
+    parser.add_argument(
+        "--ops",
+        metavar="NAME:A,B",
+        action="append",
+        type=nonempty,
+        help="compile these ops of a package instead of those of its recipe, such as deepspeed:fused_adam "
+        "(repeatable)",
+    )
 
 
 def _compiler_cache(text: str) -> str:

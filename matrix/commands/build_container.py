@@ -49,6 +49,7 @@ from matrix.command_line.options import (
     add_limits,
     add_lock,
     add_names,
+    add_ops,
     add_target_options,
     add_wheel_options,
     defaults_of,
@@ -154,6 +155,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="upgrade NAME in the existing lock (repeatable)",
     )
     add_wheel_options(parser)
+    add_ops(parser)
     parser.add_argument(
         "--executor",
         choices=("local", *EXECUTORS),

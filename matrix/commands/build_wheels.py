@@ -47,6 +47,7 @@ from matrix.command_line.options import (
     add_limits,
     add_lock,
     add_names,
+    add_ops,
     add_target_options,
     add_wheel_options,
 )
@@ -80,6 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_lock(parser)
     add_index(parser)
     add_wheel_options(parser)
+    add_ops(parser)
     parser.add_argument(
         "--executor",
         choices=("local", *EXECUTORS),

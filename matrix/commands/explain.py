@@ -5,9 +5,6 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Literal
 
-import msgspec
-from msgspec import UNSET, UnsetType
-
 from builders.constants import LOCK_FILE
 from matrix.api import package_indexes
 from matrix.command_line.options import add_format, add_lock
@@ -31,7 +28,7 @@ from resolver.answers.rejected import (
     working_version,
 )
 from resolver.errors import MatrixError, UsageError, did_you_mean
-from resolver.model import CoreItem, Distribution
+from resolver.model import Distribution
 from resolver.requirements import parse_requirement
 from resolver.versions import join_words, parse_specifier, shorten, sort_key
 
@@ -49,29 +46,12 @@ SUMMARY = "show why a version was chosen, with the facts and their sources"
 EXAMPLE = "matrix explain torch"
 
 
-class InsteadDocument(msgspec.Struct):
-    """The component that another version would change."""
-
-    component: str
-    now: str
-    then: str
-
-
-class RejectedDocument(msgspec.Struct, kw_only=True):
-    """A version that was not chosen, and why."""
-
-    version: str
-    core: tuple[CoreItem, ...]
-    instead: InsteadDocument | UnsetType = UNSET
-    preferred: str | UnsetType = UNSET
-
-
 class ExplainDocument(JsonDocument, kw_only=True):
     """Why versions were chosen."""
 
     status: Literal["ok"] = "ok"
     picks: list[Distribution]
-    rejected: list[RejectedDocument]
+    rejected: list[RejectedVersion]
     rejected_more: int
 
 
@@ -119,8 +99,7 @@ def execute(context: Context) -> int:
     has_choice = requirement and not picks[0].alias_of  # torch decides the version of an alias
     rejected, more = _rejected(context, requirement) if requirement and has_choice else ([], 0)
     if args.format == "json":
-        versions = [_rejected_document(version) for version in rejected]
-        console.document(ExplainDocument(picks=picks, rejected=versions, rejected_more=more))
+        console.document(ExplainDocument(picks=picks, rejected=rejected, rejected_more=more))
     else:
         others = names_of_others(lock) if requirement is None and console.verbosity <= 0 else frozenset()
         printed: set[str] = set()
@@ -136,7 +115,7 @@ def _refused_text(rejected: Sequence[RejectedVersion], more: int, name: str, con
     """Return the reasons why versions were not chosen, each once, with all versions to which it applies."""
     versions: dict[str, list[str]] = {}
     for each in rejected:
-        versions.setdefault(_rejected_text(each), []).append(each.key)
+        versions.setdefault(_rejected_text(each), []).append(each.version)
     lines = [console.out.styled("bold", "Not chosen")]
     lines += [f"  - {join_words(keys, joiner='and')}{reason}" for reason, keys in versions.items()]
     if more:
@@ -183,7 +162,7 @@ def _rejected(context: Context, requirement: Requirement) -> tuple[list[Rejected
     if version:
         is_newer = sort_key(chosen) > sort_key(version)
         why = "newer" if is_newer else f"preferred: {_reason(lock, name)}"
-        return [RejectedVersion(version, preferred=f"{chosen} is {why}"), *rejected], more
+        return [RejectedVersion(version, (), preferred=f"{chosen} is {why}"), *rejected], more
     if specifier is None:
         return rejected, more
     text = shorten(requirement.text)
@@ -218,21 +197,13 @@ def _older(name: str, chosen: str) -> Requirement | None:
 def _rejected_text(rejected: RejectedVersion) -> str:
     """Return the text that follows the version."""
     if rejected.instead:
-        other, now, then = rejected.instead
-        change = f"{other} would be {then} instead of {now}, and {other} is chosen first"
+        other = rejected.instead
+        change = f"{other.component} would be {other.then} instead of {other.now}, and {other.component}"
+        change += " is chosen first"
         return f" would also fit, but {change}"
     if rejected.preferred:
         return f" would also fit; {rejected.preferred}"
     return "\n".join(["", *(f"    - {item.text}{first_source(item)}" for item in rejected.core)])
-
-
-def _rejected_document(rejected: RejectedVersion) -> RejectedDocument:
-    return RejectedDocument(
-        version=rejected.key,
-        core=rejected.core,
-        instead=InsteadDocument(*rejected.instead) if rejected.instead else UNSET,
-        preferred=rejected.preferred or UNSET,
-    )
 
 
 def _conflict_text(conflict: Conflict) -> str:

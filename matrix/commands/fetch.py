@@ -7,8 +7,6 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Literal
 
-import msgspec
-
 from builders.building.plan import plan
 from builders.building.wheel_requirements import unmet_requirements
 from builders.environments.prebuilt import check_of
@@ -43,24 +41,13 @@ _MOST_ERRORS = 10
 _BUILD_WHEELS = "wheels of torch and the build requirements"
 
 
-class MissingDocument(msgspec.Struct, kw_only=True):
-    """A source or wheel that could not be fetched."""
-
-    name: str
-    version: str
-    origin: str
-    id: str
-    message: str
-    hint: str
-
-
 class FetchDocument(JsonDocument, kw_only=True):
     """The items in the cache, and those that could not be fetched."""
 
     status: Literal["ok", "missing"]
     cache: str
     sources: list[FetchedItem]
-    missing: list[MissingDocument]
+    missing: list[MissingItem]
     bytes_fetched: int
 
 
@@ -281,7 +268,7 @@ def _document(result: FetchResult) -> FetchDocument:
         status="missing" if result.missing else "ok",
         cache=str(cache_root()),
         sources=result.sources,
-        missing=msgspec.convert(result.missing, list[MissingDocument], from_attributes=True),
+        missing=result.missing,
         bytes_fetched=result.bytes_fetched,
     )
 

@@ -11,9 +11,12 @@ import msgspec
 from msgspec.structs import replace
 
 from builders.constants import LOCK_FILE
+from builders.containers.image import is_local
+from builders.findings import Finding, limited
 from builders.storage.files import write_atomic
 from builders.storage.modes import make_directories
 from matrix.api import package_indexes, resolve_settings, write_lock
+from matrix.checking.inspected import findings_about, is_wheel, verdict_of
 from matrix.checking.package_rules import TORCH_FAMILY
 from matrix.command_line.options import (
     add_format,
@@ -30,10 +33,10 @@ from matrix.input.environment_file import read_environment
 from matrix.input.request import make_request
 from matrix.input.settings import REQUEST_FILE
 from matrix.show.json_document import JsonDocument
-from matrix.show.render import counted
+from matrix.show.render import counted, findings_text
 from matrix.show.resolution_text import conflict_text
 from resolver.answers.repair import Change, changed_versions, nearest, replaced
-from resolver.errors import MatrixError, UsageError
+from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
 from resolver.model import Conflict, CoreItem, Resolution
 from resolver.versions import join_words
 
@@ -49,14 +52,16 @@ SUMMARY = "say whether an environment for CUDA or another machine fits, and repa
 EXAMPLE = "matrix inspect freeze.txt --site lumi-g --repair -o lumi"
 MOST_USED = ("--repair", "--output", "--drop", "--site", "--python")
 _MOST_SHOWN = 20
+_MOST_OF_ONE_KIND = 10
 _UNLABELLED = "PyPI's build, which is for CUDA"
 
 
 class InspectDocument(JsonDocument, kw_only=True):
     """Whether an environment fits, and what must change."""
 
-    status: Literal["ok", "changed", "conflict"]
-    """``ok``: it fits as it is. ``changed``: it fits with the changes. ``conflict``: nothing fits."""
+    status: Literal["ok", "changed", "conflict", "errors"]
+    """``ok``: it fits as it is. ``changed``: it fits with the changes. ``conflict``: nothing fits.
+    ``errors``: a finding shows that it does not work."""
     verdict: str
     file: str
     against: str
@@ -70,6 +75,8 @@ class InspectDocument(JsonDocument, kw_only=True):
     core: Sequence[CoreItem] = ()
     """The reasons for a conflict."""
     written: Sequence[str] = ()
+    findings: Sequence[Finding] = ()
+    """What the files show; for a file that describes an environment, what `matrix check` finds."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,8 +85,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "file",
         metavar="THING",
         type=Path,
-        help="a requirements file, a conda environment file, uv.lock, pylock.toml, the output of pip list, "
-        "an environment (venv, conda), a directory of wheels, or a container image",
+        help="a container image, an environment (venv, conda, tykky), a wheel or a directory of wheels, a "
+        "requirements file, a conda environment file, uv.lock, pylock.toml, the output of pip list, a "
+        "Dockerfile or a definition file",
     )
     parser.add_argument(
         "--repair",
@@ -119,34 +127,25 @@ def execute(context: Context) -> int:
     args, console = context.args, context.console
     _check_output(args)
     with console.task(f"read {args.file}"):
-        found = read_environment(args.file)
+        found = _read(args.file)
     kept, changes = replaced(context.catalog_with_image, found.wanted, args.drop)
     needed = [change for change in changes if change.needed]
     # Of a matrix.toml in this directory, only the target counts.
     urls = [*(args.extra_index_url or []), *found.index_urls]
     context = context.with_options(requirements=["torch"], extra_index_url=urls)
-    answer, versions = _resolved(context, kept)
-    changes = _in_order([*changes, *versions, *_unlabelled(answer, kept, found)])
+    with console.task("judge"):
+        findings = findings_about(args.file, found, context)
+    answer: Resolution | Conflict | None = None
+    if args.repair or not (found.content or is_wheel(args.file)):
+        answer, versions = _resolved(context, kept)
+        changes = _in_order([*changes, *versions, *_unlabelled(answer, kept, found)])
     written: list[Path] = []
     if args.repair and not needed and isinstance(answer, Resolution):
         written = _write(context, answer)
-    is_conflict = isinstance(answer, Conflict)
-    document = InspectDocument(
-        status="conflict" if is_conflict or needed else "changed" if changes else "ok",
-        verdict=_verdict(args.file, answer, changes, found),
-        file=str(args.file),
-        against=f"{answer.target.site} on {answer.target.date}",
-        distributions=len(found.wanted),
-        changes=changes,
-        unread=found.unread,
-        how=found.how,
-        requirements=[item.text for item in answer.request.requirements] if not is_conflict else (),
-        core=answer.core if isinstance(answer, Conflict) else (),
-        written=[str(path) for path in written],
-    )
+    document = _document(context, found, findings, (changes, answer), written)
     if args.format == "text":
         _print(document, answer, found, console)
-    for warning in answer.warnings:
+    for warning in answer.warnings if answer else ():
         console.warning(warning)
     if args.format == "json":
         console.document(document)
@@ -158,6 +157,54 @@ def execute(context: Context) -> int:
     if needed:
         console.info(f"To leave out what nothing replaces: {drops}")
     return 0 if document.status == "ok" or written else 1
+
+
+def _read(file: Path) -> Environment:
+    """Read an environment; what cannot be read is an error of its own, and not a negative answer."""
+    try:
+        return read_environment(file)
+    except UsageError as error:
+        if not is_local(file):
+            raise
+        raise EnvironmentLacksError(error.message, hint=error.hint) from None
+
+
+def _document(
+    context: Context,
+    found: Environment,
+    findings: Sequence[Finding],
+    nearest: tuple[Sequence[Change], Resolution | Conflict | None],
+    written: Sequence[Path],
+) -> InspectDocument:
+    changes, answer = nearest
+    file, is_conflict = context.args.file, isinstance(answer, Conflict)
+    target = answer.target if answer else context.request().target
+    where = f"{target.site} on {target.date}"
+    is_broken = any(finding.severity == "error" for finding in findings)
+    if answer is None or (is_broken and not changes):
+        status: Literal["ok", "changed", "conflict", "errors"] = "errors" if is_broken else "ok"
+        verdict = verdict_of(findings, target.site)
+    else:
+        verdict = _verdict(file, answer, changes, found)
+        status = "changed" if changes else "ok"
+        if is_conflict or any(change.needed for change in changes):
+            status = "conflict"
+    return InspectDocument(
+        status=status,
+        verdict=verdict,
+        file=str(file),
+        against=where,
+        distributions=len(found.wanted),
+        changes=changes,
+        unread=found.unread,
+        how=found.how,
+        requirements=[item.text for item in answer.request.requirements]
+        if isinstance(answer, Resolution)
+        else (),
+        core=answer.core if isinstance(answer, Conflict) else (),
+        written=[str(path) for path in written],
+        findings=findings,
+    )
 
 
 def _check_output(args: argparse.Namespace) -> None:
@@ -231,9 +278,16 @@ def _verdict(file: Path, answer: Resolution | Conflict, changes: Sequence[Change
 
 
 def _print(
-    document: InspectDocument, answer: Resolution | Conflict, found: Environment, console: Console
+    document: InspectDocument, answer: Resolution | Conflict | None, found: Environment, console: Console
 ) -> None:
     console.answer(document.verdict)
+    findings = document.findings
+    if console.verbosity <= 0:
+        # The changes say the same about the lines of a file.
+        findings = [] if found.document else limited(findings, _MOST_OF_ONE_KIND)
+    text = findings_text(findings, quiet=console.verbosity < 0, indent="  ", screen=console.out)
+    if text:
+        console.text(f"\n{text}")
     groups: dict[tuple[str, str], list[str]] = {}
     for change in document.changes:
         after = change.after or ("nothing" if change.needed else "left out")
@@ -267,7 +321,9 @@ def _print_rest(document: InspectDocument, found: Environment, console: Console)
     if found.platform:
         console.info("\nIt has " + ", ".join(" ".join(item) for item in found.platform.items()) + ".")
     if found.how:
-        console.info(f"\n{found.how}. Names and versions were judged, not the content of files.")
+        console.info(f"\n{found.how}.")
+    if found.document and document.findings and console.verbosity == 0:
+        console.info(f"\nFindings about single lines, as of `matrix check`: {len(document.findings)} (-v).")
     if found.unread:
         console.info("\nNot read:\n" + "\n".join(f"  {line}" for line in found.unread))
 

@@ -14,6 +14,7 @@ from matrix.command_line.options import (
     add_limits,
     add_locks,
     add_names,
+    add_ops,
     add_target_options,
     add_wheel_options,
     output_path,
@@ -44,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_locks(parser)
     add_index(parser)
     add_wheel_options(parser)
+    add_ops(parser)
     add_table(parser)
     add_limits(parser)
     add_format(parser, ("text", "json", *FORMATS))

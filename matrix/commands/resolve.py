@@ -12,6 +12,7 @@ from matrix.command_line.options import (
     add_index_access,
     add_input_options,
     add_names,
+    add_ops,
     add_target_options,
     normalized_name,
     output_path,
@@ -88,6 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="upgrade NAME in the existing lock, and change as little else as possible (repeatable); without "
         "NAME, upgrade everything",
     )
+    add_ops(parser)
     add_input_options(parser)
     add_index_access(parser)
     add_target_options(parser)

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING
 
 from builders.constants import BIND_SEPARATORS, MOUNT_POINT, MOUNTED_INDEX
 from builders.containers.engines import choose_runtime
@@ -73,13 +73,13 @@ def execute(context: Context) -> int:
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     index = Index(args.index)
     _require(command, index)
-    choice = choose_route(args.route, command, args.base_image)
+    route, reason = choose_route(args.route, command, args.base_image)
     changes = unset_changes(os.environ, args.keep)
     variables = context.site_variables() if context.has_lock else []
     changes += site_changes(os.environ, variables, args.keep)
     with ExitStack() as stack:
         server = None
-        if choice.route == "bind":
+        if route == "bind":
             changes += [
                 *bind_changes(_bindable(index.root)),
                 *index_changes(os.environ, f"{MOUNTED_INDEX}/"),
@@ -104,7 +104,7 @@ def execute(context: Context) -> int:
             if "TMPDIR" not in args.keep and PurePath(command[0]).name not in _OTHER_NODE:
                 reason = "this directory is removed at the end, with everything that a killed command left"
                 changes.append(Change("TMPDIR", str(folder), reason))
-        console.info(f"Index {index.root}, route {choice.route}: {choice.reason}.")
+        console.info(f"Index {index.root}, route {route}: {reason}.")
         for change in changes:
             console.info(f"  {change}")
         for warning in kept_warnings(os.environ):
@@ -149,13 +149,6 @@ def _bindable(root: Path) -> str:
     return real
 
 
-class Choice(NamedTuple):
-    """How the command reaches the index, and why."""
-
-    route: Literal["bind", "loopback"]
-    reason: str
-
-
 def base_image_of(command: Sequence[str]) -> str:
     """Return the base image that a command of cotainr names; empty if it names none.
 
@@ -174,8 +167,8 @@ def base_image_of(command: Sequence[str]) -> str:
         return ""
 
 
-def choose_route(route: str, command: Sequence[str], image: str) -> Choice:
-    """Choose how the command reaches the index.
+def choose_route(route: str, command: Sequence[str], image: str) -> tuple[str, str]:
+    """Choose how the command reaches the index; return also why.
 
     Parameters
     ----------
@@ -192,38 +185,38 @@ def choose_route(route: str, command: Sequence[str], image: str) -> Choice:
         The base image has no /mnt, or the command would run on a different machine from the server.
     """
     if route == "loopback":
-        choice = Choice("loopback", "as requested")
+        chosen: tuple[str, str] = ("loopback", "as requested")
     else:
-        choice = _choose_by_image(route, image or base_image_of(command), requested=bool(image))
+        chosen = _choose_by_image(route, image or base_image_of(command), requested=bool(image))
     starter = PurePath(command[0]).name
-    if choice.route == "loopback" and starter in _OTHER_NODE:
+    if chosen[0] == "loopback" and starter in _OTHER_NODE:
         msg = f"{starter} may start the command on another node, which cannot reach a server on this node."
         hint = (
             f"Use the opposite order, `{starter} ... matrix run -- COMMAND`. Or name the base image with "
             "--base-image: if it has /mnt, the index is bound instead."
         )
         raise UsageError(msg, hint=hint)
-    return choice
+    return chosen
 
 
-def _choose_by_image(route: str, image: str, *, requested: bool) -> Choice:
+def _choose_by_image(route: str, image: str, *, requested: bool) -> tuple[str, str]:
     if not image:
         if route == "bind":
-            return Choice("bind", "as requested; no base image is named, so /mnt was not checked")
-        return Choice("loopback", "the command names no base image")
+            return ("bind", "as requested; no base image is named, so /mnt was not checked")
+        return ("loopback", "the command names no base image")
     try:
         has_mount = _has_mount_point(image)
     except (EnvironmentLacksError, UsageError) as error:
         if route == "bind" or requested:
             raise
         reason = error.message.removesuffix(".")
-        return Choice("loopback", f"{image} could not be checked for /mnt: {reason}")
+        return ("loopback", f"{image} could not be checked for /mnt: {reason}")
     if has_mount:
-        return Choice("bind", f"{image} has /mnt")
+        return ("bind", f"{image} has /mnt")
     if route == "bind":
         msg = f"{image} has no directory /mnt, so a build cannot bind the index to it."
         raise UsageError(msg, hint="Serve the index with --route loopback.")
-    return Choice("loopback", f"{image} has no directory /mnt")
+    return ("loopback", f"{image} has no directory /mnt")
 
 
 def _has_mount_point(text: str) -> bool:

@@ -227,7 +227,8 @@ def _verify(
     for recipe in [*built, *(_import_recipe(name, module, lock) for name, module in published.items())]:
         dist = installed.get(normalize_name(recipe.package))
         if dist is not None:  # a missing pin is a finding already
-            promised = recipe_as_built(recipe, dist.ops)
+            requested = lock.request.ops_of(recipe.package) if lock else []
+            promised = recipe_as_built(recipe, requested or dist.ops)
             findings += judge_wheel(probe.ask_wheel(promised), promised, rebuild)
     findings += judge_contents(probe, folder.root, reply, lock, catalog, exclude=exclude)
     log.unlink()

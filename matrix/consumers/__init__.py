@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from pkgutil import iter_modules
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from builders.findings import Finding
     from matrix.consumers.shared.files import File, Layout
     from matrix.consumers.shared.installation import Installation
@@ -64,7 +62,8 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True):
 
 def consumer_names() -> list[str]:
     """Return the names of all consumers, without importing them."""
-    return sorted(module.name.replace("_", "-") for module in iter_modules(__path__) if not module.ispkg)
+    files = Path(__file__).parent.glob("*.py")  # pkgutil imports inspect, which takes 4 ms
+    return sorted(file.stem.replace("_", "-") for file in files if not file.stem.startswith("_"))
 
 
 def container_consumers() -> list[str]:

@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import tomllib
-from importlib.metadata import distributions
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-from builders.containers.image import find_image
+from builders.containers.files import how_read
+from builders.containers.image import find_image, form_of
 from builders.containers.inspection import inspect_image
+from builders.installed.reading import Installed, read_installed
+from builders.probe.environment import INSTALLERS
+from builders.storage.cache import cache_root
 from matrix.checking.check import read_document
+from matrix.checking.document import Document
 from matrix.checking.line_rules import conda_name, is_pip_line
 from matrix.checking.package_rules import torch_index
 from matrix.checking.pip_line import url_path
+from matrix.input.container_recipe import is_recipe, read_recipe
 from matrix.input.pip_list import parse_pip_list
 from matrix.input.pylock_file import is_pylock, read_pylock
 from resolver.answers.repair import Wanted
 from resolver.errors import UsageError
 from resolver.requirements import normalize_name, parse_requirement
 from resolver.textfile import read_text
-from resolver.versions import is_version
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from matrix.checking.document import Entry
 
 _CONDA_PIN = re.compile(r"(?:\S+::)?[\w.-]+\s*={1,2}\s*(\d[^=,|*\s]*)")
@@ -36,8 +41,6 @@ _COLUMNS = re.compile(r"\s*(\[|Package\s+Version\b)")
 
 
 _IMAGES = {".sif", ".sqsh", ".squashfs", ".tar"}
-_INSTALLERS = {"pip", "setuptools", "wheel"}
-"""Distributions that most environments have, whatever they are for."""
 
 
 class Environment(msgspec.Struct):
@@ -56,6 +59,10 @@ class Environment(msgspec.Struct):
     """Whether it is installed, so that labels are not needed to find the right build."""
     how: str = ""
     """How an image was read; empty for anything else."""
+    content: Installed | None = None
+    """Its files; None if it is a file that describes an environment, or if the files cannot be read."""
+    document: Document | None = None
+    """The file, if `matrix check` reads files of its kind."""
 
 
 def is_environment(path: Path) -> bool:
@@ -66,9 +73,10 @@ def is_environment(path: Path) -> bool:
 def read_environment(path: Path) -> Environment:
     """Read an environment.
 
-    It is a virtual or conda environment, a directory of wheels, an image, a requirements file, a conda
-    environment file, the output of pip, ``uv.lock`` or ``pylock.toml``. Nothing of it is executed, except
-    that an image is listed by a script in an isolated container.
+    It is a virtual or conda environment, a wheel or a directory of wheels, an image, a requirements file, a
+    conda environment file, the output of pip, ``uv.lock``, ``pylock.toml``, a Dockerfile or a definition
+    file. Nothing of it is executed, except that a script lists an image in an isolated container if
+    unsquashfs is not installed.
 
     Raises
     ------
@@ -77,56 +85,74 @@ def read_environment(path: Path) -> Environment:
     EnvironmentLacksError, MatrixError
         The image cannot be inspected.
     """
-    if (path / "pyvenv.cfg").is_file() or (path / "conda-meta").is_dir():
-        found = _read_prefix(path)
-    elif path.is_dir() and any(path.glob("*.whl")):
+    if path.suffix == ".whl" and path.is_file():
+        found = Environment([_of_wheel(path.name)])
+    elif path.is_dir() and not _is_prefix(path) and any(path.glob("*.whl")):
         found = Environment([_of_wheel(file.name) for file in sorted(path.glob("*.whl"))])
     elif is_environment(path):
-        found = _read_image(path)
+        found = _read_installed(path)
     elif is_pylock(path):
         found = Environment()
         for package in read_pylock(path).packages:
             _add_text(found, package.requirement, package.name)
     else:
         text = read_text(path, pipes=True)
-        if path.name == "uv.lock":
+        if is_recipe(path.name, text):
+            found = _read_recipe(text)
+        elif path.name == "uv.lock":
             found = _read_uv_lock(text, path)
         elif _COLUMNS.match(text):
             found = Environment([Wanted(dist.name, dist.version) for dist in parse_pip_list(text, str(path))])
         else:
             found = _read_lines(text, str(path))
-    if not found.wanted:
+    if not found.wanted and not (found.content and found.content.is_image):
         msg = f"{path} has no distribution."
         hint = "Name an environment, an image, a requirements file, uv.lock, or the output of pip."
         raise UsageError(msg, hint=hint)
     return found
 
 
-def _read_prefix(path: Path) -> Environment:
-    """Read a virtual or conda environment. Of what only conda has, what is for CUDA counts."""
-    found = Environment(installed=True)
-    for folder in sorted(path.glob("lib/python3.*/site-packages"))[:1]:
-        found.wanted.append(Wanted("python", folder.parent.name.removeprefix("python")))
-        for dist in distributions(path=[str(folder)]):
-            name = normalize_name(dist.metadata["Name"] or "")
-            if not name or not is_version(dist.version or ""):
-                found.unread.append(f"{dist.metadata['Name'] or 'a distribution'}: its metadata is damaged")
-            elif '"dir_info"' in (dist.read_text("direct_url.json") or ""):
-                found.unread.append(f"{name}: it is installed from a directory")
-            elif name not in _INSTALLERS:
-                found.wanted.append(Wanted(name, dist.version))
-    for file in sorted(path.glob("conda-meta/*-*-*.json")):
-        name, version, _ = file.stem.rsplit("-", 2)
+def _read_installed(path: Path) -> Environment:
+    """Read what is installed in a directory or an image, without starting it if possible.
+
+    Of what only conda has, what is for CUDA counts.
+    """
+    is_image = path.is_file() or not _is_prefix(path)
+    if is_image and path.is_file() and form_of(path) != "archive" and shutil.which("unsquashfs") is None:
+        return _list_image(path)
+    log = cache_root() / "logs" / f"inspect-{os.uname().nodename}-{os.getpid()}.log"
+    content = read_installed(path, log)
+    log.unlink(missing_ok=True)
+    found = Environment(installed=True, how=f"{path}: {how_read(path)}" if is_image else "", content=content)
+    if content.python:
+        found.wanted.append(Wanted("python", content.python))
+    found.unread += [f"{name}: its metadata is damaged" for name in content.damaged]
+    for name, version in sorted(content.versions.items()):
+        if name in content.editable:
+            found.unread.append(f"{name}: it is installed from a directory")
+        elif name not in INSTALLERS:
+            found.wanted.append(Wanted(name, version))
+    for file in sorted(PurePosixPath(name) for name in content.files if "/conda-meta/" in name):
+        name, _, rest = file.stem.rpartition("-")[0].rpartition("-")
         if name.startswith(("cuda", "pytorch-cuda", "libcu")):
-            found.wanted.append(Wanted(name, version, conda=True))
+            found.wanted.append(Wanted(name, rest, conda=True))
+    found.platform = content.platform
     return found
 
 
-def _read_image(path: Path) -> Environment:
+def _is_prefix(path: Path) -> bool:
+    return (path / "pyvenv.cfg").is_file() or (path / "conda-meta").is_dir()
+
+
+def _list_image(path: Path) -> Environment:
     """List the distributions of the Python of an image that has torch, else of the one that has most."""
     facts = inspect_image(find_image(path))
     python = max(facts.with_torch or facts.pythons, key=lambda each: len(each.holds), default=None)
-    found = Environment(installed=True, how=f"{path} was listed by a script in an isolated container")
+    how = (
+        f"{path} was listed by a script in an isolated container, because unsquashfs is not installed: names "
+        "and versions were judged, not the content of files"
+    )
+    found = Environment(installed=True, how=how)
     known = {
         "rocm": facts.rocm,
         "glibc": facts.glibc,
@@ -137,7 +163,7 @@ def _read_image(path: Path) -> Environment:
     found.platform = {name: version for name, version in known.items() if version}
     if python is not None:
         found.wanted.append(Wanted("python", python.version))
-        found.wanted += [Wanted(*each) for each in python.holds.items() if each[0] not in _INSTALLERS]
+        found.wanted += [Wanted(*each) for each in python.holds.items() if each[0] not in INSTALLERS]
     return found
 
 
@@ -167,13 +193,24 @@ def _read_uv_lock(text: str, path: Path) -> Environment:
 
 def _read_lines(text: str, name: str) -> Environment:
     document = read_document(text, name)
-    found = Environment()
+    found = Environment(document=document)
     for finding in document.findings:
         if finding.severity == "error":
             raise UsageError(f"{name}:{finding.evidence['line']}: {finding.message}", hint=finding.fix)
     for entry in document.conda:
         _add_conda(found, entry)
     for entry in document.entries:
+        _add_line(found, entry)
+    return found
+
+
+def _read_recipe(text: str) -> Environment:
+    """Read the packages that a Dockerfile or definition file installs."""
+    recipe = read_recipe(text)
+    found = Environment(unread=list(recipe.unread))
+    for entry in recipe.conda:
+        _add_conda(found, entry)
+    for entry in recipe.pip:
         _add_line(found, entry)
     return found
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from builders.containers.image import image_name
 from builders.storage.files import write_atomic
-from matrix.input.request import driver_line, site_named
+from matrix.input.request import driver_line, request_ops, site_named
 from matrix.input.settings import load_catalog, site_file
 from matrix.show.render import shortened
 from matrix.show.resolution_json import LockChange
@@ -255,7 +255,31 @@ def same_target(lock: Resolution, args: argparse.Namespace, catalog: Catalog) ->
     if args.no_prebuilt and not lock.request.no_prebuilt:
         msg = f"{args.lock} was resolved with wheels that others publish, and --no-prebuilt excludes them."
         raise UsageError(msg, hint="Resolve again with --no-prebuilt.")
+    ops = request_ops(getattr(args, "ops", None) or ())
+    if ops and ops != lock.request.ops:
+        locked = " ".join(lock.request.ops) or "the ops of the recipes"
+        msg = f"You asked for the ops {' '.join(ops)}, but {args.lock} was resolved for {locked}."
+        raise UsageError(msg, hint="Resolve again with --ops, or name another file with --lock.")
     same_image(lock, args, catalog)
+
+
+def check_ops(lock: Resolution, catalog: Catalog) -> None:
+    """Check that the packages whose ops a request names are built, and that their recipes can compile them.
+
+    Raises
+    ------
+    MatrixError, UsageError
+        A package is not built, or its recipe has no such op.
+    """
+    built = {pick.name: pick for pick in lock.built()} if lock.request.ops else {}
+    for text in lock.request.ops:
+        from builders.building.plan import recipe_of
+
+        name = text.partition(":")[0]
+        if name not in built:
+            msg = f"--ops names {name}, but {name} is not built."
+            raise UsageError(msg, hint=did_you_mean(name, built))
+        recipe_of(built[name], lock, with_releases_of(catalog, lock))
 
 
 def same_image(lock: Resolution, args: argparse.Namespace, catalog: Catalog) -> None:

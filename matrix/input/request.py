@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,13 +18,14 @@ from resolver.errors import CatalogError, UsageError, did_you_mean
 from resolver.facts.driver import identify_driver, lines_of_module, release_of_package
 from resolver.facts.loading import overlay_files
 from resolver.model import FactsFile, Request, Requirement, Target
-from resolver.requirements import parse_requirement
+from resolver.requirements import normalize_name, parse_requirement
 from resolver.versions import join_words, minor, parse_specifier, shorten
 
 if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Backend
 
+_OP = re.compile(r"[A-Za-z0-9_]+")
 DEFAULT_REQUIREMENTS = {
     "rocm": ("torch", "apex", "deepspeed", "flash-attn", "bitsandbytes"),
     "cpu": ("torch", "deepspeed"),
@@ -36,7 +38,7 @@ def make_request(settings: Settings, catalog: Catalog, today: datetime.date, inp
 
     The catalog must have the content of a base image that is a file: see `Context.catalog_with_image`.
     """
-    target = _target(settings, catalog, today)
+    target = _target(settings, catalog, today, inputs)
     requirements = list(inputs.requirements)
     if not settings.has_requirements:
         requirements += map(parse_requirement, DEFAULT_REQUIREMENTS[target.backend])
@@ -66,7 +68,32 @@ def make_request(settings: Settings, catalog: Catalog, today: datetime.date, inp
         no_content_check=settings.no_content_check,
         facts_files=facts_files(overlays(settings)),
         dated=settings.date is not None and settings.date < today,
+        ops=request_ops(settings.ops),
     )
+
+
+def request_ops(texts: Sequence[str]) -> tuple[str, ...]:
+    """Return the ops to compile as a request has them: one text for each package.
+
+    Raises
+    ------
+    UsageError
+        A text does not have the form ``NAME:A,B``.
+    """
+    ops: dict[str, list[str]] = {}
+    for text in texts:
+        name, chosen = _parsed_ops(text)
+        ops[name] = sorted({*ops.get(name, ()), *chosen})
+    return tuple(f"{name}:{','.join(ops[name])}" for name in sorted(ops))
+
+
+def _parsed_ops(text: str) -> tuple[str, list[str]]:
+    name, _, listed = text.partition(":")
+    ops = [op.strip() for op in listed.split(",")]
+    if name.strip() and all(map(_OP.fullmatch, ops)):
+        return normalize_name(name.strip()), ops
+    msg = f"{shorten(text)!r} names no ops."
+    raise UsageError(msg, hint="Write NAME:OP,OP, such as deepspeed:fused_adam,cpu_adam.")
 
 
 def _is_limited_by_host(consumer: str | None, requirements: Sequence[Requirement]) -> bool:
@@ -154,7 +181,7 @@ def _site_of_file(path: str, catalog: Catalog) -> str:
     return sites[0]
 
 
-def _target(settings: Settings, catalog: Catalog, today: datetime.date) -> Target:
+def _target(settings: Settings, catalog: Catalog, today: datetime.date, inputs: Inputs) -> Target:
     site_name = site_named(settings.site, catalog) or _default_site(settings, catalog)
     site = catalog.site.get(site_name)
     if site is None:
@@ -174,7 +201,7 @@ def _target(settings: Settings, catalog: Catalog, today: datetime.date) -> Targe
         driver=driver_line(settings.driver, catalog),
         base_image=image_name(settings.base_image, catalog) if settings.base_image else None,
     )
-    return _with_this_machine(target, settings, catalog) if site_name == "local" else target
+    return _with_this_machine(target, settings, catalog, inputs) if site_name == "local" else target
 
 
 def _default_site(settings: Settings, catalog: Catalog) -> str:
@@ -196,11 +223,17 @@ def _reject_gpu_settings(settings: Settings) -> None:
             raise UsageError(msg, hint="Remove this setting, or use the backend rocm.")
 
 
-def _with_this_machine(target: Target, settings: Settings, catalog: Catalog) -> Target:
-    """Add this machine's Python, and its driver or glibc, to a target."""
+def _with_this_machine(target: Target, settings: Settings, catalog: Catalog, inputs: Inputs) -> Target:
+    """Add this machine's Python, and its driver or glibc, to a target.
+
+    A requirement on Python that names no version, or excludes this Python, replaces it, as ``--python`` does.
+    """
     from builders.machine import host
 
-    python = None if settings.python else host.running_python()
+    running = host.running_python()
+    stated = [one.specifier for one in inputs.requirements if one.name == "python"]
+    is_replaced = settings.python or any(one is None or not one.allows(running) for one in stated)
+    python = None if is_replaced else running
     if target.backend == "cpu":
         return replace(target, python=python, glibc=host.glibc_version())
     reported = host.driver_version() if target.driver is None else ""

@@ -65,6 +65,8 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename=
     """Build packages that have a recipe, even if others publish wheels."""
     no_content_check: bool = False
     """Choose releases without a look at the content of their wheels."""
+    ops: list[str] = []
+    """Ops to compile instead of those of a recipe, such as ``deepspeed:fused_adam,cpu_adam``."""
     catalog: list[str] = []
     consumer: str | None = msgspec.field(default=None, name="for")
     """The tool that will install the wheels, as for ``matrix env --for``."""

@@ -127,7 +127,7 @@ def _core_with_links(refuted: Refuted) -> list[Constraint]:
         if work > _MOST_WORK:
             msg = "The conflict has too many statements."
             raise TooLargeError(msg, hint="Request fewer packages.")
-        search = Search()
+        search = Search(lazily=True)
         for everything in session.search.everything:
             search.add_variable(everything)
         for terms in always:

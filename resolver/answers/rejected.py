@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from resolver.answers.explain import core_items, explain_conflict
@@ -27,26 +28,25 @@ if TYPE_CHECKING:
 MAX_REJECTED = 5
 
 
+class Instead(msgspec.Struct, frozen=True):
+    """A component that is decided earlier and would change: its chosen version, and the other."""
+
+    component: str
+    now: str
+    then: str
+
+
 class RejectedVersion(msgspec.Struct, frozen=True):
-    """A preferred candidate that was not chosen.
+    """A preferred candidate that was not chosen, and why."""
 
-    Attributes
-    ----------
-    key
-        Its version and variant.
-    core
-        The facts that exclude it together with the request; empty if none does.
-    instead
-        If no fact excludes it: the component that is decided earlier and would change, its chosen
-        version, and the version it would have.
-    preferred
-        If nothing else would change: why the chosen version is preferred.
-    """
-
-    key: str
-    core: tuple[CoreItem, ...] = ()
-    instead: tuple[str, str, str] | None = None
-    preferred: str = ""
+    version: str
+    """With its variant."""
+    core: tuple[CoreItem, ...]
+    """The facts that exclude it together with the request; empty if none does."""
+    instead: Instead | UnsetType = UNSET
+    """If no fact excludes it: what would change."""
+    preferred: str | UnsetType = UNSET
+    """If nothing else would change: why the chosen version is preferred."""
 
 
 def rejected_versions(
@@ -93,13 +93,13 @@ def _rejected(session: Session, chosen: Mapping[str, str], name: str, position: 
     for other, bit in solution.items():
         candidate = variables[other].candidate(bit)
         if other != name and other in chosen and chosen[other] != candidate.key:
-            return RejectedVersion(key, instead=(other, chosen[other], candidate.key))
+            return RejectedVersion(key, (), instead=Instead(other, chosen[other], candidate.key))
     preference = session.problem.preferences.get(name)
     if preference is None or preference.other not in chosen:
-        return RejectedVersion(key)
+        return RejectedVersion(key, ())
     other = preference.other
     text = f"{name} {chosen[name]} is preferred because it is in {other} {chosen[other]}"
-    return RejectedVersion(key, preferred=text)
+    return RejectedVersion(key, (), preferred=text)
 
 
 def working_version(catalog: Catalog, request: Request, name: str, specifier: Specifier) -> str:
@@ -185,14 +185,14 @@ def _rejected_open(
             continue
         both = replace(pinned, requirements=(*pinned.requirements, kept))
         if not isinstance(solve(catalog, both, indexes), Resolution):
-            return RejectedVersion(key, instead=(pick.name, pick.key, then.key))
+            return RejectedVersion(key, (), instead=Instead(pick.name, pick.key, then.key))
     if changed:
         together = [kept for pick, _ in changed if (kept := _pin(pick))]
         both = replace(pinned, requirements=(*pinned.requirements, *together))
         answer = solve(catalog, both, indexes)
         if not isinstance(answer, Resolution):
             return RejectedVersion(key, core=_core_without(both, answer, {question}))
-    return RejectedVersion(key)
+    return RejectedVersion(key, ())
 
 
 def _pin(pick: Distribution) -> Requirement | None:

@@ -106,7 +106,7 @@ def _published_instead(
     for name in sorted(built & asked.keys()) if not request.no_prebuilt else ():
         if not any(map(is_elsewhere, catalog.releases_of(name))) or asked[name]:
             continue
-        session = Session(compile_problem(catalog, request))
+        session = Session(start_problem(catalog, request, open_world=True).problem())
         variable = session.problem.variables[name]
         wheels = variable.mask(
             number for number, candidate in enumerate(variable.candidates) if candidate.origin == "published"

@@ -25,7 +25,7 @@ from resolver.compiling.clauses import (
     version_in,
 )
 from resolver.compiling.problem import LazyText, Variable
-from resolver.compiling.problem_builder import built_for_builds
+from resolver.compiling.problem_builder import built_for_builds, exclude_later_releases
 from resolver.facts.catalog import is_elsewhere, recipe_for
 from resolver.model import UNLISTED, Candidate, Fact
 from resolver.requirements import TRITON_NAMES, exact_requirement, normalize_name, split_marker
@@ -61,7 +61,7 @@ def compile_torch(builder: ProblemBuilder) -> None:
             builder.relate(name, "torch", _companion_requires_torch(name, versions))
         else:
             builder.relate("torch", name, _torch_requires_companion(name, rows))
-    _exclude_later_releases(builder, "torch")
+    exclude_later_releases(builder, "torch")
 
 
 def _torch_rows(builder: ProblemBuilder) -> list[schema.Torch]:
@@ -221,29 +221,7 @@ def compile_packages(builder: ProblemBuilder) -> None:
         if is_new:
             _relate_to_build_requirements(builder, name, masks)
         if name != "torch" and is_new:
-            _exclude_later_releases(builder, name)
-
-
-def _exclude_later_releases(builder: ProblemBuilder, name: str) -> None:
-    """Exclude the releases of catalog files that did not exist on the day of the target.
-
-    Releases that come from an index are not included: the upload times of their files decide.
-    """
-    day, clauses = builder.target.date, []
-    for number, candidate in enumerate(builder.variables[name].candidates, start=1):
-        row = candidate.release or (builder.catalog.torch.get(candidate.version) if name == "torch" else None)
-        if row is None or not row.from_file or candidate.inferred_from:
-            continue
-        if candidate.origin == "preinstalled":
-            continue
-        if row.released is not None and row.released > day:
-            text = f"{candidate} was released on {row.released}, after {day}"
-        elif row.released is None and builder.request.dated:
-            text = f"{candidate} has no known release date, so it may be newer than {day}"
-        else:
-            continue
-        clauses.append(Clause(KnownMask(1 << number), no_candidate, Fact.of(row, text, note="")))
-    builder.relate(name, "backend", clauses, exact=True)
+            exclude_later_releases(builder, name)
 
 
 def _lateness(builder: ProblemBuilder, name: str) -> Callable[[Candidate], int]:

@@ -8,7 +8,7 @@ component requires the new component, so that most solutions do not contain it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -53,10 +53,19 @@ def concerning(catalog: Catalog, target: Target) -> list[schema.KnownBad]:
 def known_bad_warnings(catalog: Catalog, target: Target, versions: Mapping[str, str]) -> list[str]:
     """Return warnings about the known-bad combinations in a resolution."""
     return [
-        f"{_spelled(row)}: {row.problem} ({row.source})."
-        for row in concerning(catalog, target)
-        if row.effect == "warn" and matches(row.combination, versions)
+        f"{title}: {row.problem} ({row.source})."
+        for row, title in broken_combinations(catalog, target, versions)
+        if row.effect == "warn"
     ]
+
+
+def broken_combinations(
+    catalog: Catalog, target: Target, versions: Mapping[str, str]
+) -> Iterator[tuple[schema.KnownBad, str]]:
+    """Yield the known-bad combinations among versions, each with the combination as text."""
+    for row in concerning(catalog, target):
+        if matches(row.combination, versions):
+            yield row, _spelled(row)
 
 
 def _exclude(builder: ProblemBuilder, row: schema.KnownBad, name: str) -> None:

@@ -17,7 +17,7 @@ from resolver.compiling.clauses import (
     version_in,
 )
 from resolver.compiling.problem import Preference
-from resolver.compiling.problem_builder import is_advised
+from resolver.compiling.problem_builder import exclude_later_releases, is_advised
 from resolver.facts import schema
 from resolver.model import STATUS_RANK, Candidate, Fact
 from resolver.versions import join_words, minor, newest_first, sort_key
@@ -58,6 +58,10 @@ def compile_platform(builder: ProblemBuilder) -> None:
     )
     _add_rocm(builder)
     _add_images(builder)
+    if target.python is None:  # the user's own Python may be newer than the day
+        exclude_later_releases(builder, "python")
+    if target.base_image is None:  # so may the ROCm of an image that the user names
+        exclude_later_releases(builder, "rocm")
 
 
 def _relate_gfx_to_driver(builder: ProblemBuilder) -> None:

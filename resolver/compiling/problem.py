@@ -150,6 +150,8 @@ class Relation(msgspec.Struct, eq=False):
     """Whether the relation only excludes combinations, and so is never the reason for a choice."""
     table: list[int] = []
     """For each bit of the subject the mask of allowed objects; computed from the rows."""
+    revisions: dict[tuple[int, int], tuple[int, int]] = {}
+    """A cache that all searches with this relation share; see `resolver.solving.search.Search.add_table`."""
 
     def __post_init__(self) -> None:
         everything = self.object.everything

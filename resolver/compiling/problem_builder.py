@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from resolver.compiling.clauses import PAIRED_WITH_TORCH, REQUEST, Clause, mask_of
+from resolver.compiling.clauses import PAIRED_WITH_TORCH, REQUEST, Clause, KnownMask, mask_of, no_candidate
 from resolver.compiling.problem import ABSENT, Demand, LazyText, Preference, Problem, Relation, Row, Variable
 from resolver.errors import UsageError, did_you_mean
 from resolver.facts.catalog import recipe_for, within
 from resolver.facts.schema import PLATFORM
-from resolver.model import STATUS_RANK, SUPPORT_FLOOR
+from resolver.model import STATUS_RANK, SUPPORT_FLOOR, Fact
 from resolver.providers.catalog import CatalogProvider
 from resolver.providers.installed import InstalledProvider, InstalledVersion, extend, installed_names
 from resolver.requirements import exact_requirement, normalize_name, parse_requirement, required_name
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from resolver.facts import schema
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Backend
-    from resolver.model import Candidate, Fact, Request, Requirement, Target
+    from resolver.model import Candidate, Request, Requirement, Target
     from resolver.providers import Provider
 
 
@@ -260,6 +260,33 @@ def closed_names(catalog: Catalog, backend: Backend) -> frozenset[str]:
     tritons = (exact_requirement(row.triton) for row in catalog.torch.values() if row.backend == backend)
     names = {exact[0] for exact in tritons if exact}
     return frozenset({*PLATFORM, "torch", *PAIRED_WITH_TORCH, *packages, *names})
+
+
+def exclude_later_releases(builder: ProblemBuilder, name: str) -> None:
+    """Exclude the releases of catalog files that did not exist on the day of the target.
+
+    Releases that come from an index are not included: the upload times of their files decide.
+    """
+    catalog, day, clauses = builder.catalog, builder.target.date, []
+    tables: dict[str, Mapping[str, schema.Torch | schema.Rocm | schema.Python]] = {
+        "torch": catalog.torch,
+        "rocm": catalog.rocm,
+        "python": catalog.python,
+    }
+    for number, candidate in enumerate(builder.variables[name].candidates, start=1):
+        row = candidate.release or tables.get(name, {}).get(candidate.version)
+        if row is None or not row.from_file or candidate.inferred_from:
+            continue
+        if candidate.origin == "preinstalled":
+            continue
+        if row.released is not None and row.released > day:
+            text = f"{candidate} was released on {row.released}, after {day}"
+        elif row.released is None and builder.request.dated:
+            text = f"{candidate} has no known release date, so it may be newer than {day}"
+        else:
+            continue
+        clauses.append(Clause(KnownMask(1 << number), no_candidate, Fact.of(row, text, note="")))
+    builder.relate(name, "backend", clauses, exact=True)
 
 
 def built_for_builds(catalog: Catalog, recipe: schema.Recipe) -> Iterator[Requirement]:

@@ -83,6 +83,8 @@ class Rocm(Row, frozen=True, kw_only=True):
     """A release of the ROCm user space."""
 
     version: str
+    released: datetime.date | None = None
+    """The day of its release, or on which it was seen first. Without it, no request with a date has it."""
     gfx: tuple[str, ...] = ()
     """GPU architectures that AMD's matrix lists for it."""
     hip: str = ""
@@ -132,6 +134,8 @@ class Python(Row, frozen=True, kw_only=True):
     """A minor version of CPython."""
 
     version: str
+    released: datetime.date | None = None
+    """The day of its first release. Without it, no request with a date has it."""
 
     identity = ("version",)
 

@@ -359,13 +359,18 @@ _NEWER_TORCHES = 2
 
 def incomplete_rows(catalog: Catalog) -> Iterator[tuple[schema.Row, str, str]]:
     """Yield each shipped row that lacks a fact, with what it lacks and what to add."""
-    rows: list[schema.Torch | schema.Release] = [*catalog.torch.values(), *catalog.release.values()]
+    rows: list[schema.Torch | schema.Release | schema.Rocm | schema.Python] = [
+        *catalog.torch.values(),
+        *catalog.release.values(),
+        *catalog.rocm.values(),
+        *catalog.python.values(),
+    ]
     for row in rows:
         if row.released is None and _is_shipped(row):
             yield (
                 row,
                 f"{row.title} has no release date",
-                "Add `released`, the day of its upload, its tag or its commit.",
+                "Add `released`, the day of its upload, tag or commit, or on which it was seen first.",
             )
     for recipe in catalog.recipe:
         if not recipe.core_hours and _is_shipped(recipe):

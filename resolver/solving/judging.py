@@ -6,12 +6,16 @@ is read only if it would otherwise be part of the answer, and an older release t
 read, too.
 
 The wheels of a release differ only in their Python: if one of them does not fit, the release is excluded.
+
+A release that cannot be judged hardly needs less than a newer one. So what speaks against the nearest newer
+release of which something is known, from the catalog or from its content, also speaks against it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cached_property, partial
+from collections.abc import Iterable, Iterator
+from functools import cached_property, reduce
+from operator import or_
 from typing import TYPE_CHECKING, NamedTuple
 
 from resolver.compiling.choices import Link
@@ -20,7 +24,7 @@ from resolver.errors import SourceError
 from resolver.model import EARLY_PYTHON, layer
 from resolver.solving.world import STRICT
 from resolver.specifiers import version_key
-from resolver.versions import satisfies
+from resolver.versions import join_words, satisfies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,7 +33,7 @@ if TYPE_CHECKING:
     from resolver.content import Content
     from resolver.indexes import File
     from resolver.solving.projects import Projects
-    from resolver.solving.world import World
+    from resolver.solving.world import Terms, World
 
 _MOST_UNFIT = 10
 """A project is not considered any more after this many releases that do not fit."""
@@ -85,6 +89,10 @@ class Contents:
         """By project, the mask of the releases that do not fit."""
         self._unknown: dict[str, int] = {}
         """By project, the mask of the releases that cannot be judged."""
+        self._reasons: dict[str, list[tuple[Terms, str]]] = {}
+        """By the URL of a wheel, what excludes it: terms beside its release, and a clause."""
+        self._like_newer: dict[str, int] = {}
+        """By project, the mask of the releases that cannot be judged, and that a newer one speaks against."""
         self._judged_only: dict[str, int] = {}
         """By project, the variable that decides whether only releases that were judged may be used."""
 
@@ -94,11 +102,19 @@ class Contents:
         if request.target.backend != "rocm" or request.no_content_check:
             return
         new = [one for one in self._chosen() if one.file.url not in self._judged]
-        for one in new[1:]:  # at the same time as the first one
-            if not self._known(one) and not self._evidence_against_source(one):
-                self._world.index.indexes.submit(self._reading(one))
+        self._read_ahead(new[1:])
         for one in new:
             self._judge(one)
+            if self._is_unknown(one):
+                following = list(self._following(one))
+                self._read_ahead(following)
+                new += following
+
+    def _read_ahead(self, files: Iterable[_Chosen]) -> None:
+        """Start to read files at the same time."""
+        for one in files:
+            if not self._known(one) and not self._evidence_against_source(one):
+                self._world.index.indexes.submit(self._reading(one))
 
     def judgement_of(self, file: File) -> Judgement | None:
         """Return what is known of a file of the answer; None if nothing in it is compiled."""
@@ -138,8 +154,36 @@ class Contents:
             if files:
                 yield _Chosen(choices, bit, files[0])
 
+    def _following(self, one: _Chosen) -> Iterator[_Chosen]:
+        """Yield the next releases with a wheel, of which the search probably needs the first that fits."""
+        if self._is_pinned(one) or self._world.request.prefer == "oldest":
+            return
+        environment = self._world.environment()
+        unknown = self._unknown.get(one.name, 0) | self._like_newer.get(one.name, 0)
+        left = _MOST_UNKNOWN - unknown.bit_count()
+        stated = [item.specifier for item in self._world.stated(one.name) if item.specifier]
+        for bit in range(one.bit + 1, len(one.choices.releases) + 1) if left > 0 else ():
+            version = one.choices.release(bit).version
+            if not self._projects.files_of(one.choices, bit) or not all(
+                item.allows(version) for item in stated
+            ):
+                continue
+            files = self._projects.to_install(one.choices, bit, environment)
+            following = _Chosen(one.choices, bit, files[0]) if files else None
+            if following and following.is_wheel and following.file.url not in self._judged:
+                yield following
+                left -= 1
+            if not left:
+                return
+
+    def _is_unknown(self, one: _Chosen) -> bool:
+        judgement = self._judged.get(one.file.url)
+        return judgement is not None and judgement.state == "not-judged" and one.is_wheel
+
     def _judge(self, one: _Chosen) -> None:
         """Judge a file, and add what follows."""
+        if one.file.url in self._judged:
+            return
         try:
             judgement = self._judgement(one)
         except SourceError as error:
@@ -156,7 +200,7 @@ class Contents:
             self._exclude(one, judgement)
         elif content and content.rocm:
             self._require_rocm(one, content)
-        if judgement.state == "not-judged" and one.is_wheel:
+        if self._is_unknown(one) and not self._excludes_like_newer(one, judgement):
             self._prefer_judged(one, judgement)
 
     def _judgement(self, one: _Chosen) -> Judgement | None:
@@ -186,6 +230,8 @@ class Contents:
             {} if one.is_wheel else self._world.when(self._projects.judge(one.choices, one.bit).source_only)
         )
         self._search.add({number: one.mask, **pythons}, link)
+        if one.is_wheel:
+            self._reasons.setdefault(one.file.url, []).append(({}, judgement.evidence))
         if one.file.url in self._read:
             self._limit(one)
             return
@@ -200,8 +246,13 @@ class Contents:
     def _reading(self, one: _Chosen) -> Callable[[], Content | None]:
         """Return a function that returns what a wheel contains; it may run in another thread."""
         index = self._world.index
-        metadata = index.requirements(self._projects.files_of(one.choices, one.bit))
-        return partial(index.indexes.content, one.file, metadata)
+        files = self._projects.files_of(one.choices, one.bit)
+        is_pure = one.file.name.endswith("-any.whl")  # only of these, the metadata decides what is read
+
+        def read() -> Content | None:
+            return index.indexes.content(one.file, index.requirements(files) if is_pure else None)
+
+        return read
 
     def _known(self, one: _Chosen) -> str:
         """Return the source of the catalog's facts about a release; empty if it lacks ROCm or the GPUs.
@@ -231,6 +282,66 @@ class Contents:
             self._limit(one)
         terms = {one.choices.number: one.mask, number: excluded}
         self._search.add(terms, _link(one, text)._replace(object="rocm"))
+        self._reasons.setdefault(one.file.url, []).append(({number: excluded}, text))
+
+    def _excludes_like_newer(self, one: _Chosen, judgement: Judgement) -> bool:
+        """Add what speaks against the nearest newer release of which something is known.
+
+        Return whether this excludes the release whatever else is chosen. A release that the request pins is
+        left to the user.
+        """
+        if self._is_pinned(one):
+            return False
+        for bit in range(one.bit - 1, 0, -1):
+            seen = [item for item in self._seen.get(one.name, ()) if item.bit == bit]
+            if any(map(self._is_unknown, seen)):
+                continue
+            reasons = [reason for item in seen for reason in self._reasons.get(item.file.url, ())]
+            reasons += self._reasons_of_catalog(one.choices, bit)
+            if reasons:
+                self._exclude_for(reasons, one, judgement, one.choices.release(bit).version)
+            if reasons or seen:
+                return any(not terms for terms, _ in reasons)
+        return False
+
+    def _exclude_for(
+        self, reasons: Iterable[tuple[Terms, str]], one: _Chosen, judgement: Judgement, newer: str
+    ) -> None:
+        """Exclude a release that cannot be judged for the reasons against a newer one.
+
+        After several of them, the reasons also exclude all older releases.
+        """
+        like_newer = self._like_newer[one.name] = self._like_newer.get(one.name, 0) | one.mask
+        older = 0
+        if like_newer.bit_count() == _MOST_UNKNOWN:
+            older = self._unread(one.choices) & ~(one.mask - 1)
+        for terms, why in reasons:
+            text = f"was not judged ({judgement.evidence}), and {newer} {why}"
+            self._search.add({one.choices.number: one.mask, **terms}, _link(one, text))
+            if older:
+                rest = Link(
+                    f"the rest of {one.name}", "", "", f"was not read, and {newer} {why}", one.file.url
+                )
+                self._search.add({one.choices.number: older, **terms}, rest)
+
+    def _reasons_of_catalog(self, choices: Choices, bit: int) -> Iterator[tuple[Terms, str]]:
+        """Yield what the catalog's facts about ROCm and GPUs exclude for a release."""
+        target = self._world.request.target
+        version = choices.release(bit).version
+        for row in self._world.rows_of(choices.name):
+            if row.on not in {"rocm", "gfx"} or (row.releases and not satisfies(version, row.releases)):
+                continue
+            text = f"requires {row.on} {join_words(row.versions, most=8)} [{row.source}]"
+            if row.on == "gfx":
+                if not {*target.gfx} <= {*row.versions}:
+                    yield {}, text
+                continue
+            rocm = self._world.problem.variables["rocm"]
+            allowed = reduce(or_, map(rocm.allowed_by, row.versions), 0)
+            yield {self._world.session.number["rocm"]: rocm.everything & ~allowed}, text
+
+    def _is_pinned(self, one: _Chosen) -> bool:
+        return self._projects.is_pinned(one.name, one.version)
 
     def _limit(self, one: _Chosen) -> None:
         """Count a release that does not fit; after several of them, exclude the rest of its project."""
@@ -241,11 +352,12 @@ class Contents:
             self._search.add(terms, Link(f"the rest of {one.name}", "", "", text, one.file.url))
 
     def _unread(self, choices: Choices) -> int:
-        """Return the releases of a project of which no file was read."""
+        """Return the releases of a project that were not read, and of which the catalog has no facts."""
         unread = 0
         for bit, release in enumerate(choices.releases, start=1):
             if not any(file.url in self._judged for file in release.files):
-                unread |= 1 << bit
+                is_known = any(self._known(_Chosen(choices, bit, file)) for file in release.files)
+                unread |= 0 if is_known else 1 << bit
         return unread
 
     def _prefer_judged(self, one: _Chosen, judgement: Judgement) -> None:

@@ -225,24 +225,24 @@ class Projects:
 
     def _context(self, choices: Choices, *, any_patch: bool = False) -> Context:
         name = choices.name
-
-        def is_pinned(version: str) -> bool:
-            return any(
-                clause.operator in {"==", "==="} and requirement.specifier.allows(version)
-                for requirement in self.world.stated(name)
-                if requirement.specifier is not None
-                for clause in requirement.specifier
-                if not clause.version.endswith(".*")
-            )
-
         return Context(
             self.request.target.date,
             self.targets,
-            is_pinned,
+            partial(self.is_pinned, name),
             self._allows_prereleases(choices),
             partial(evidence_against, self.request.excluded, name),
             partial(self._known_problem, name),
             any_patch,
+        )
+
+    def is_pinned(self, name: str, version: str) -> bool:
+        """Return whether the request names this release of a project exactly."""
+        return any(
+            clause.operator in {"==", "==="} and requirement.specifier.allows(version)
+            for requirement in self.world.stated(name)
+            if requirement.specifier is not None
+            for clause in requirement.specifier
+            if not clause.version.endswith(".*")
         )
 
     def _known_problem(self, name: str, version: str) -> str:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from resolver.compiling.choices import Choices
     from resolver.indexes import File, Metadata
     from resolver.model import Candidate, Requirement
+    from resolver.providers.index import Offered
     from resolver.solving.projects import Projects
     from resolver.solving.search import Assumption
     from resolver.solving.world import World
@@ -336,7 +337,8 @@ class Requirements:
             for row in self.world.rows_of(name):
                 if row.on not in known and applies(row, candidate.release):
                     self._projects.add_row(row, name, {number: mask}, candidate.version)
-        files = self._files(candidate, number, mask)
+        offered = self.index.offered(candidate, self.world.candidate("torch"))
+        files = self._files(candidate, offered, number, mask)
         if not files or self._is_excluded(candidate, number, mask, files):
             return
         metadata = self._metadata_of_closed(candidate, files, number, mask)
@@ -362,9 +364,9 @@ class Requirements:
         self, candidate: Candidate, files: Sequence[File], number: int, mask: int
     ) -> Metadata | None:
         """Return the metadata of a distribution of the catalog; None, with the reason, if it is unknown."""
-        indexes = self.index.offered(candidate, self.world.candidate("torch")).indexes
+        is_built = candidate.origin == "build"
         try:
-            metadata = indexes.metadata(files, allow_dynamic=candidate.origin == "build")
+            metadata = self.index.requirements(files, is_built=is_built)
         except SourceError as error:
             self.unread[number, mask] = error.message
             return None
@@ -373,14 +375,15 @@ class Requirements:
                 raise
             self.unread[number, mask] = error.message
             return None
-        if metadata is None:
+        if metadata is None or (metadata.dynamic and not is_built):
             self.unread[number, mask] = "no index has the metadata"
+            return None
         return metadata
 
-    def _files(self, candidate: Candidate, number: int, mask: int) -> Sequence[File]:
+    def _files(self, candidate: Candidate, offers: Offered, number: int, mask: int) -> Sequence[File]:
         """Return the files of a candidate for the most preferred Python; exclude the Pythons without any."""
         release = candidate.release
-        offered, indexes, problem = self.index.offered(candidate, self.world.candidate("torch"))
+        offered, indexes, problem = offers
         if problem:
             self.unread[number, mask] = problem
             return []

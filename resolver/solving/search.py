@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from math import inf
 from time import monotonic
 from typing import NamedTuple
@@ -43,6 +44,8 @@ _MOST_REVISIONS = 400
 
 Assumption = tuple[int, int]
 """A variable, and the mask that it is limited to."""
+Revisions = dict[tuple[int, int], tuple[int, int]]
+"""For subjects and objects of a table, those that are consistent with each other."""
 
 
 class Incompatibility:
@@ -84,13 +87,24 @@ class Incompatibility:
         return list(stated.values())
 
 
+@lru_cache(maxsize=4096)
+def _numbers(mask: int) -> tuple[int, ...]:
+    """Return the numbers of the set bits; cached, because the tables of a variable share its masks."""
+    return tuple(bits(mask))
+
+
 class _Table:
     """A relation between two variables; a subject that is absent allows every object."""
 
     __slots__ = ("allowed", "born", "everything", "object", "reason", "revisions", "subject")
 
     def __init__(
-        self, ends: tuple[int, int], allowed: Sequence[int], everything: int, reason: object, born: int
+        self,
+        ends: tuple[int, int],
+        allowed: Sequence[int],
+        everything: int,
+        reason: object,
+        revisions: Revisions,
     ) -> None:
         self.subject, self.object = ends
         self.allowed = allowed
@@ -98,24 +112,22 @@ class _Table:
         self.everything = everything
         """The mask of all objects."""
         self.reason = reason
-        self.born = born
+        self.born = 0
         """The level at which it was propagated first."""
-        self.revisions: dict[tuple[int, int], tuple[int, int]] = {}
+        self.revisions = revisions
 
     def revised(self, subjects: int, objects: int) -> tuple[int, int]:
         """Return the subjects that still have an allowed object, and the objects that they allow."""
         known = self.revisions.get((subjects, objects))
         if known is None:
-            kept, reachable, left = subjects, 0, subjects
+            kept, reachable = subjects, 0
             allowed = self.allowed
-            while left:  # the hottest loop: `bits` would take twice as long
-                lowest = left & -left
-                partners = allowed[lowest.bit_length() - 1] & objects
+            for bit in _numbers(subjects):
+                partners = allowed[bit] & objects
                 if partners:
                     reachable |= partners
                 else:
-                    kept ^= lowest
-                left ^= lowest
+                    kept ^= 1 << bit
             if len(self.revisions) > _MOST_REVISIONS:
                 self.revisions.clear()
             known = kept, reachable
@@ -160,6 +172,9 @@ class _Entry(NamedTuple):
 class Search:
     """Variables, constraints, and the choices made so far.
 
+    With `lazily`, tables are not propagated until their subject must be present. This is faster if most
+    variables may be absent, and leaves values that have no solution in the domains of these.
+
     Attributes
     ----------
     domains
@@ -174,7 +189,8 @@ class Search:
         Variables whose domain is new or changed. The caller removes those that it has processed.
     """
 
-    def __init__(self, *, max_conflicts: int = MOST_CONFLICTS) -> None:
+    def __init__(self, *, max_conflicts: int = MOST_CONFLICTS, lazily: bool = False) -> None:
+        self._lazily = lazily
         self.domains: list[int] = []
         self.everything: list[int] = []
         self.conflicts = 0
@@ -223,19 +239,34 @@ class Search:
             self.stated.append(incompatibility)
             self._add(incompatibility)
 
-    def add_table(self, subject: int, target: int, allowed: Sequence[int], reason: object) -> None:
-        """Add a relation: for each value of the subject the mask of the objects that it allows."""
+    def add_table(
+        self,
+        subject: int,
+        target: int,
+        allowed: Sequence[int],
+        reason: object,
+        revisions: Revisions | None = None,
+    ) -> None:
+        """Add a relation: for each value of the subject the mask of the objects that it allows.
+
+        Searches with the same table may share the cache of its `revisions`.
+        """
         if subject == target:
             excluded = sum(1 << bit for bit in range(1, len(allowed)) if not allowed[bit] >> bit & 1)
             self.add({subject: excluded}, reason)
             return
-        level = len(self._starts)
-        table = _Table((subject, target), allowed, self.everything[target], reason, level)
-        if level:
+        shared = {} if revisions is None else revisions
+        table = _Table((subject, target), allowed, self.everything[target], reason, shared)
+        if self._starts:
+            table.born = len(self._starts)
             self._late.append(table)
         for variable in (subject, target):
             self._tables[variable].append(table)
             self._changed[variable] = None
+
+    def degree(self, variable: int) -> int:
+        """Return the number of constraints on a variable, learned ones included; at least 1."""
+        return 1 + len(self._tables[variable]) + len(self._touching[variable])
 
     def narrow(self, assumptions: Sequence[Assumption]) -> bool:
         """Limit the domains to what propagation leaves under assumptions; return whether any is empty.
@@ -415,6 +446,8 @@ class Search:
         domains = self.domains
         for table in self._tables[variable]:
             subjects, objects = domains[table.subject], domains[table.object]
+            if subjects & ABSENT and self._lazily:
+                continue
             kept, reachable = table.revised(subjects, objects)
             if not kept:
                 return table.why(table.subject, subjects)

@@ -72,8 +72,7 @@ class Session:
                 self.number[name] = self.search.add_variable(variable.everything)
                 self._rank[self.number[name]] = problem.layer(name)
         for relation in problem.relations[self._relations :]:
-            subject, target = self.number[relation.subject.name], self.number[relation.object.name]
-            self.search.add_table(subject, target, relation.table, relation)
+            state(self.search, self.number, relation)
         self._relations = len(problem.relations)
 
     def narrow(self, demands: Iterable[Demand] | None = None) -> Narrowed | None:
@@ -256,7 +255,7 @@ class Session:
 
     def _used(self, items: Sequence[Demand | Relation]) -> list[Demand | Relation] | None:
         """Return the items of a proof that items conflict; None if they do not."""
-        search = Search()
+        search = Search(lazily=True)
         for variable in self.problem.variables.values():
             search.add_variable(variable.everything)
         for item in items:
@@ -297,7 +296,8 @@ def state(search: Search, number: Mapping[str, int], item: Demand | Relation) ->
     if isinstance(item, Demand):
         search.add({number[item.variable.name]: item.variable.everything & ~item.mask}, item)
     else:
-        search.add_table(number[item.subject.name], number[item.object.name], item.table, item)
+        subject, target = number[item.subject.name], number[item.object.name]
+        search.add_table(subject, target, item.table, item, item.revisions)
 
 
 def conflicting(search: Search, items: Sequence[_Item]) -> list[_Item] | None:
@@ -310,7 +310,7 @@ def conflicting(search: Search, items: Sequence[_Item]) -> list[_Item] | None:
         best = None
         for number, domain in enumerate(search.domains):
             if is_required(domain) and domain & (domain - 1):
-                size = domain.bit_count()
+                size = domain.bit_count() / search.degree(number)
                 if best is None or size < best[0]:
                     best = size, number, domain & -domain
         return best and best[1:]

@@ -9,7 +9,7 @@ import struct
 import zlib
 from collections.abc import Sequence
 
-MACHINES = {"gfx90a": 0x3F, "gfx942": 0x4C, "gfx1030": 0x36}
+MACHINES = {"gfx90a": 0x3F, "gfx942": 0x4C, "gfx1030": 0x36, "gfx1100": 0x41}
 XNACK = {"": 0x100, "xnack-": 0x200, "xnack+": 0x300}
 PREFIX = "hipv4-amdgcn-amd-amdhsa--"
 HOST = ("host-x86_64-unknown-linux-gnu-", b"")

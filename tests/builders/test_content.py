@@ -165,6 +165,8 @@ def test_names_and_requirements_count_without_a_path_beside_cuda(
     [
         ({"tiny/a.cu": b"__global__", "tiny/b.cuh": b""}, "required"),
         ({"tiny/a.cu": b"__global__", "tiny/b.cuh": b"#ifdef USE_ROCM"}, "none"),
+        ({"tiny/cuda/a.cu": b"__global__", "tiny/hip/a.cu": b"__global__"}, "none"),
+        ({"tiny/chips/a.cu": b"__global__", "tiny/whip.cuh": b"__global__"}, "required"),
         ({"tiny/third_party/a.cu": b"__global__"}, None),
         ({"tiny/a.cu": b"__global__", "tiny/a.py": b"#" * 100}, "required"),
         ({"tiny/a.cu": b"__global__", "tiny/a.py": b"#" * 1000}, None),
@@ -212,6 +214,52 @@ def test_rocm_and_architectures(
 ) -> None:
     content = judge(files)
     assert (content.rocm, content.gfx) == (rocm, gfx)
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "is_judged"),
+    [
+        ("tiny-hip", CPU, False),
+        ("rocm-tiny", CPU, False),
+        ("tiny-hip", hip("gfx90a"), True),
+        ("rocm-tiny", shared_object(needed=("libamdhip64.so.6",)), True),
+        ("whip-chips", CPU, True),
+    ],
+)
+def test_name_for_rocm_needs_evidence(
+    judge: Callable[..., Content], name: str, file: bytes, is_judged: bool
+) -> None:
+    """A wheel that opens HIP does not show for which ROCm it is (hip-python)."""
+    content = judge({f"tiny/_C{EXTENSION}": file}, name)
+    assert (content.unread == "") is is_judged
+    assert is_judged or "nothing in it shows for which releases" in content.unread
+
+
+OF_TORCH = ("_ZN3c106detail14torchCheckFailEv", "malloc")
+STABLE = ("aoti_torch_dtype_float32", "torch_call_dispatcher", "_ZN9torchtext4readEv")
+
+
+@pytest.mark.parametrize(
+    ("symbols", "requires", "file", "is_judged"),
+    [
+        (OF_TORCH, ("torch>=2",), "_C", False),
+        (OF_TORCH, (), "_C", False),
+        (OF_TORCH, ("torch==2.9.1",), "_C", True),
+        (OF_TORCH, ("torch>=2.9,<2.10",), "_C", True),
+        (OF_TORCH, ("torch>=2",), "_C_torch29", True),  # the package chooses among several
+        (STABLE, ("torch>=2",), "_C", True),
+    ],
+)
+def test_release_of_torch_must_be_known(
+    tmp_path: Path, symbols: Sequence[str], requires: Sequence[str], file: str, is_judged: bool
+) -> None:
+    """The C++ interface of torch is not stable, so an object that uses it was compiled for one release."""
+    for rest in (b"", NOISE):
+        files = {f"tiny/{file}{EXTENSION}": shared_object(symbols=symbols, fatbin=rest)}
+        path = wheel_of(tmp_path, "torch-tiny", "1.0", files, requires=requires, tag=TAG)
+        for content in (started(path), read_complete(path)):
+            assert content is not None
+            assert ("is compiled for one release of torch" not in content.unread) is is_judged
 
 
 def test_real_objects(

@@ -40,7 +40,7 @@ def test_files_apply_in_pips_order_then_variables(tmp_path: Path, monkeypatch: p
     write(tmp_path / "config" / "pip" / "pip.conf", "[global]\nindex_url = http://two/simple\nretries = 2\n")
     write(tmp_path / "named.conf", "[global]\nretries = 3\n[download]\ntimeout = 4\n[install]\ntimeout = 5\n")
     monkeypatch.setenv("PIP_RETRIES", "6")
-    env = pip_settings().env
+    env = pip_settings()[0]
     assert env["PIP_INDEX_URL"] == "http://two/simple"
     assert env["PIP_TIMEOUT"] == "4"
     assert env["PIP_RETRIES"] == "6"
@@ -50,21 +50,21 @@ def test_files_apply_in_pips_order_then_variables(tmp_path: Path, monkeypatch: p
 
 def test_system_file_is_read(tmp_path: Path) -> None:
     write(tmp_path / "pip.conf", "[global]\nretries = 2\n")
-    assert pip_settings().env["PIP_RETRIES"] == "2"
+    assert pip_settings()[0]["PIP_RETRIES"] == "2"
 
 
 def test_lines_become_words(tmp_path: Path) -> None:
     write(
         tmp_path / "named.conf", "[global]\nextra-index-url =\n    http://one/simple\n    http://two/simple\n"
     )
-    assert pip_settings().env["PIP_EXTRA_INDEX_URL"] == "http://one/simple http://two/simple"
+    assert pip_settings()[0]["PIP_EXTRA_INDEX_URL"] == "http://one/simple http://two/simple"
 
 
 def test_files_are_ignored_if_config_file_is_devnull(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "config" / "pip" / "pip.conf", "[global]\nretries = 2\n")
-    assert "PIP_RETRIES" in pip_settings().env
+    assert "PIP_RETRIES" in pip_settings()[0]
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    assert "PIP_RETRIES" not in pip_settings().env
+    assert "PIP_RETRIES" not in pip_settings()[0]
 
 
 def test_install_locations_are_not_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +72,7 @@ def test_install_locations_are_not_passed_on(tmp_path: Path, monkeypatch: pytest
     for name in ("USER", "PREFIX", "REQUIRE_VIRTUALENV", "LOG", "CACHE_DIR", "ONLY_BINARY"):
         monkeypatch.setenv(f"PIP_{name}", "1")
     own = {"PIP_CONFIG_FILE", "PIP_DISABLE_PIP_VERSION_CHECK", "PIP_NO_INPUT", "PIP_NO_INDEX"}
-    assert set(pip_settings().env) == own
+    assert set(pip_settings()[0]) == own
 
 
 def test_local_files_are_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,27 +84,27 @@ def test_local_files_are_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     links = f"wheels file://{tmp_path}/my%20index/simple ~/links http://host/links missing"
     monkeypatch.setenv("PIP_FIND_LINKS", links)
     monkeypatch.setenv("PIP_CERT", str(tmp_path / "ca.pem"))
-    settings = pip_settings()
-    bound = {bind.path.relative_to(tmp_path) for bind in settings.binds}
+    env, binds = pip_settings()
+    bound = {bind.path.relative_to(tmp_path) for bind in binds}
     assert bound == {Path(name) for name in ("wheels", "my index", "home/links", "ca.pem", "home/.netrc")}
-    assert not any(bind.writable for bind in settings.binds)
-    words = settings.env["PIP_FIND_LINKS"].split()
+    assert not any(bind.writable for bind in binds)
+    words = env["PIP_FIND_LINKS"].split()
     assert words[0] == str(tmp_path / "wheels")
     assert words[3] == "http://host/links"
-    assert settings.env["NETRC"] == str(tmp_path / "home" / ".netrc")
+    assert env["NETRC"] == str(tmp_path / "home" / ".netrc")
 
 
 def test_mirrors_replace_indexes(monkeypatch: pytest.MonkeyPatch) -> None:
     def mirrored(url: str) -> str:
         return url.replace("https://public/", "https://mirror/")
 
-    assert "PIP_INDEX_URL" not in pip_settings(default_index="https://public/simple/").env
-    assert pip_settings(mirrored, default_index="https://public/simple/").env["PIP_INDEX_URL"] == (
+    assert "PIP_INDEX_URL" not in pip_settings(default_index="https://public/simple/")[0]
+    assert pip_settings(mirrored, default_index="https://public/simple/")[0]["PIP_INDEX_URL"] == (
         "https://mirror/simple/"
     )
     monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "https://public/more https://other/simple")
     monkeypatch.setenv("PIP_INDEX_URL", "https://own/simple")
-    env = pip_settings(mirrored, default_index="https://public/simple/").env
+    env = pip_settings(mirrored, default_index="https://public/simple/")[0]
     assert env["PIP_EXTRA_INDEX_URL"] == "https://mirror/more https://other/simple"
     assert env["PIP_INDEX_URL"] == "https://own/simple"
 

@@ -182,9 +182,9 @@ def test_compilers_are_those_of_image() -> None:
 def test_choose_compilers_by_standard_and_name(names: str, standard: str, cxx: str, cc: str | None) -> None:
     pairs = [pair.split() for pair in names.split(", ")]
     compilers = [Compiler(name, version, f"/usr/bin/{name}") for name, version in pairs]
-    chosen = choose_compilers(compilers, standard)
-    assert chosen.cxx.name == cxx
-    assert (chosen.cc.name if chosen.cc else None) == cc
+    chosen = cxx_, cc_ = choose_compilers(compilers, standard)
+    assert cxx_.name == cxx
+    assert (cc_.name if cc_ else None) == cc
     assert choose_compilers(compilers[::-1], standard) == chosen
 
 

@@ -124,6 +124,16 @@ def test_heavy_tasks_have_own_jobs_light_share() -> None:
     assert names(pack(tasks, 10)) == [["torch"], ["a", "b"], ["c"], ["d", "f"], ["e"]]
 
 
+def test_light_tasks_spread_over_jobs_and_chains_stay_together() -> None:
+    light = [task(f"a{number:02}", seconds=20.0) for number in range(11)]
+    assert [len(group) for group in pack(light, 99)] == [6, 5]
+    assert [len(group) for group in pack(light, 99, cores=2)] == [3, 3, 3, 2]
+    chain = [task(name, *before, seconds=20.0) for name, before in (("x", ()), ("y", ("x",)), ("z", ("y",)))]
+    groups = names(pack([*light, *chain], 99, cores=1))
+    assert len(groups) == 4
+    assert sum({"x", "y", "z"} <= {*group} for group in groups) == 1
+
+
 @pytest.mark.parametrize("most", range(1, 9))
 def test_packed_jobs_never_wait_for_each_other(most: int) -> None:
     letters = "abcdefgh"
@@ -180,6 +190,33 @@ def test_job_of_light_tasks_has_time_for_one_that_takes_longest(cluster: Cluster
     light = [msgspec.structs.replace(task(name, seconds=30), time_limit=7200) for name in "abc"]
     follow(run_of(*light), {1: "COMPLETED"})
     assert cluster.option(1, "time") == "121"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "options", "requested"),
+    [
+        ("", {}, ("11", "12288M")),
+        ("small*|infinite|4|64000+\n", {}, ("4", "5120M")),
+        ("small*|infinite|128|8192\n", {}, ("7", "8192M")),
+        ("small*|infinite|4|64000\n", {"most_cores": 2, "memory": 2.0}, ("1", "2048M")),
+    ],
+)
+def test_shared_job_has_a_core_for_each_task_within_all_limits(
+    cluster: Cluster, follow: Follow, nodes: str, options: dict[str, Any], requested: tuple[str, str]
+) -> None:
+    (cluster.root / "partitions").write_text(nodes)
+    light = [task(f"a{number}", seconds=5.0, cores=1, memory_gib=1.0) for number in range(11)]
+    chained = [light[0], *(msgspec.structs.replace(one, requires=("a0",)) for one in light[1:])]
+    follow(run_of(*chained, **options), {1: "COMPLETED"})
+    assert (cluster.option(1, "cpus-per-task"), cluster.option(1, "mem")) == requested
+    assert f"--jobs {requested[0]} " in (cluster.root / "1.sh").read_text()
+
+
+def test_jobs_of_many_tasks_have_many_cores(cluster: Cluster, follow: Follow) -> None:
+    (cluster.root / "partitions").write_text("small*|infinite|8|64000\n")
+    heavy = [task(name, cores=2) for name in "abcdef"]
+    follow(run_of(*heavy, partition="small", most_jobs=1), {1: "COMPLETED"})
+    assert cluster.option(1, "cpus-per-task") == "8"
 
 
 @pytest.mark.parametrize(
@@ -381,6 +418,17 @@ def test_published_wheel_counts_whatever_slurm_says(cluster: Cluster, follow: Fo
     )
     assert states(run) == {"a": "built", "b": "built"}
     assert cluster.option(3, "dependency") == ""
+
+
+def test_finished_wheel_of_running_job_counts_at_once(cluster: Cluster, follow: Follow) -> None:
+    _, reporter = follow(
+        run_of(task("a", seconds=5), task("b", seconds=5)),
+        {1: "RUNNING"},
+        lambda: cluster.publish("a"),
+        {1: "COMPLETED"},
+    )
+    shown = [(name, change.get("state")) for name, change in reporter.changes]
+    assert ("b 1.0", "running") in shown[shown.index(("a 1.0", "done")) :]
 
 
 def test_silent_slurm_is_waited_for(cluster: Cluster, follow: Follow) -> None:

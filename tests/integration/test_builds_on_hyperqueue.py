@@ -111,7 +111,7 @@ def run_of(
         task(key, *required, seconds=1.0, cores=1, memory_gib=0.1, time_limit=limits.get(key, 300))
         for key, required in requires.items()
     ]
-    return Run(directory=str(tmp_path), options=(), tasks=tuple(tasks), keep_going=True)
+    return Run(directory=str(tmp_path), tasks=tuple(tasks), keep_going=True)
 
 
 @contextmanager

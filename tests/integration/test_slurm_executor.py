@@ -88,7 +88,6 @@ class Case:
         )
         return Run(
             directory=str(self.root),
-            options=(),
             tasks=tasks,
             partition=PARTITION,
             minutes=minutes,

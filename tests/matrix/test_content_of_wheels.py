@@ -120,6 +120,21 @@ def test_learned_need_of_cuda_is_enforced(index: Published, capsys: Capture) -> 
     )
 
 
+@pytest.mark.parametrize("command", [["audit"], ["catalog", "learn", "--apply"]], ids=" ".join)
+def test_facts_that_a_command_learned_count_only_if_their_file_is_named(
+    command: list[str], index: Published
+) -> None:
+    """The content check is off, so nothing else can find out what the wheel needs."""
+    resolve = [*RESOLVE, "--no-content-check"]
+    assert main(resolve) == 0
+    before = Path("matrix.lock").read_bytes()
+    main([*command, str(next((index.root / "thing").glob("thing-2.0-*.whl"))), "-q"])
+    Path("matrix.lock").unlink()
+    assert main(resolve) == 0
+    assert Path("matrix.lock").read_bytes() == before
+    assert version() == "2.0"
+
+
 def installed(tmp_path: Path, *wheels: Path) -> str:
     """Create an environment with the files of wheels, and return its Python."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "env")], check=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import re
 import shutil
 import tarfile
 from collections.abc import Mapping, Sequence
@@ -12,6 +14,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from builders.index import Index
+from builders.machine.host import running_python
 from builders.network.pip_configuration import public_index
 from matrix.cli import main
 from resolver.lock import dumps, read_lock
@@ -278,3 +281,88 @@ def test_pip_follows_its_own_rule(
     error = capsys.readouterr().err
     assert ("pip follows its own rule: it may take a==1.0 from PyPI" in error) is is_warned
     assert ("--hashes" in error) is is_warned
+
+
+def suggested(capsys: Capture, *arguments: str) -> list[dict[str, str | list[str]]]:
+    """Return the suggestions for a request without a resolution."""
+    assert main(["resolve", *arguments, "--backend", "cpu", "--format", "json", "-q"]) == 1
+    suggestions: list[dict[str, str | list[str]]] = json.loads(capsys.readouterr().out)["suggestions"]
+    return suggestions
+
+
+@pytest.mark.parametrize("where", ["command line", "-r", "--env"])
+def test_suggested_command_resolves_the_same_request_and_gives_what_it_promises(
+    where: str, capsys: Capture
+) -> None:
+    """Without one of its options, the command would fail, or give other versions."""
+    web = {"1.0": ["core<2", "old", "far"], "2.0": ["core>=3", "old", "far"]}
+    releases = list(web.items())
+    public = made("public", {"web": releases, "core": [("1.0", []), ("1.5", []), ("3.0", [])]})
+    extra = made("extra", {"old": [("1.0", []), ("2.0", [])], "far": [("1.0", ["missing"])]})
+    Path("limits.txt").write_text("old<2\ncore!=1.5\n")
+    Path("replaced.txt").write_text("missing; python_version < '3'\n")
+    Path("requirements.txt").write_text("web\n")
+    Path("environment.yml").write_text("dependencies:\n  - pip:\n    - web\n")
+    files = {"command line": ["web"], "-r": ["-r", "requirements.txt"], "--env": ["--env", "environment.yml"]}
+    options = ["--index-url", public, "--extra-index-url", extra, "-c", "limits.txt"]
+    options += ["--override", "replaced.txt", "--offline", "--python", "3.12"]
+    suggestions = suggested(capsys, *files[where], "core==1.5", *options)
+    assert suggestions
+    for suggestion in suggestions:
+        words = [str(word) for word in suggestion["request"]]
+        assert main(["resolve", *words, "--no-lock", "--format", "json", "-q"]) == 0
+        given = {pick["name"]: pick["version"] for pick in json.loads(capsys.readouterr().out)["picks"]}
+        assert (given["web"], given["core"], given["old"]) == ("2.0", "3.0", "1.0")
+        promised = re.findall(r"(\S+) (\d[\w.]*)", str(suggestion["change"]).partition("(gives ")[2])
+        assert promised
+        assert all(given[name] == version for name, version in promised)
+
+
+@pytest.mark.parametrize("place", ["default index", "last extra index", "find-links"])
+@pytest.mark.usefixtures("torch")
+def test_wheel_of_torch_counts_wherever_the_user_has_it(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own index does not answer. Another torch on an index before it is not meant."""
+    (wheel,) = Path("pytorch/whl/cpu/torch").glob("*.whl")
+    mine = Path("mine/torch")
+    mine.mkdir(parents=True)
+    shutil.copy(wheel, mine)
+    (mine / "index.html").write_text(f'<a href="{wheel.name.replace("+", "%2B")}">{wheel.name}</a>')
+    shutil.rmtree("pytorch/whl")
+    needed = made("needed", {"filelock": [("3.0", [])], "torch": [("2.9.1", ["missing"])]})
+    url = Path("mine").absolute().as_uri()
+    options = {
+        "default index": ["--index-url", url, "--extra-index-url", needed],
+        "last extra index": ["--index-url", needed, "--extra-index-url", needed, "--extra-index-url", url],
+        "find-links": ["--index-url", needed],
+    }
+    if place == "find-links":
+        monkeypatch.setenv("PIP_FIND_LINKS", str(mine.absolute()))
+    assert resolved("torch==2.9.1", *options[place]) == {"torch": "2.9.1+cpu", "filelock": "3.0"}
+
+
+def test_oldest_release_of_an_index_keeps_its_reasons(capsys: Capture) -> None:
+    own = made("own", {"web": [("1.0", []), ("2.0", []), ("3.0", [])]})
+    Path("matrix.toml").write_text(f'index-url = "{own}"\n')
+    assert resolved("web<2") == {"web": "1.0"}
+    capsys.readouterr()
+    assert main(["explain", "web"]) == 0
+    text = capsys.readouterr().out
+    assert "3.0" in text.partition("Not chosen")[2]
+    assert "you asked for web<2" in text.partition("Not chosen")[2]
+
+
+def test_requirement_on_python_is_the_same_as_the_option(capsys: Capture) -> None:
+    """So a suggested command, which contains such a requirement, has the Python that it promises."""
+    other = {"3.11": "3.12", "3.12": "3.13"}.get(running_python(), "3.11")
+    own = made("own", {"web": [("1.0", [f"new; python_version == '{other}'"])], "new": [("1.0", [])]})
+    for asked in (["web", f"python=={other}"], ["web", "--python", other]):
+        assert (
+            main(["resolve", *asked, "--backend", "cpu", "--index-url", own, "--no-lock", "--format", "json"])
+            == 0
+        )
+        picks = {pick["name"]: pick["version"] for pick in json.loads(capsys.readouterr().out)["picks"]}
+        assert (picks["python"], picks["new"]) == (other, "1.0")
+    assert (
+        main(["resolve", "web", "--backend", "cpu", "--index-url", own, "--no-lock", "--format", "json"]) == 0
+    )
+    assert running_python() in {pick["version"] for pick in json.loads(capsys.readouterr().out)["picks"]}

@@ -13,7 +13,13 @@ import pytest
 from msgspec.structs import replace
 from ruamel.yaml import YAML
 
-from matrix.building.plan_formats import FORMATS, github_workflow, gitlab_pipeline, hyperqueue_jobs
+from matrix.building.plan_formats import (
+    FORMATS,
+    github_workflow,
+    gitlab_pipeline,
+    hyperqueue_jobs,
+    sbatch_script,
+)
 from matrix.building.planning import Plan
 from tests.support.plans import plan_of
 
@@ -68,6 +74,18 @@ def test_hyperqueue_tasks_have_dependencies_and_resources() -> None:
     assert tasks[0]["request"] == [{"resources": {"cpus": 1, "mem": 1127}}]
     assert tasks[0]["command"][-2:] == ["--jobs", "1"]
     assert (tasks[0]["time_limit"], tasks[0]["cwd"]) == ("300s", "/work")
+
+
+def test_slurm_jobs_are_those_of_the_executor() -> None:
+    """Light tasks share a job, and the site admits at most that many jobs."""
+    made = plan()
+    light = tuple(replace(task, seconds=5.0) for task in made.tasks)
+    text = sbatch_script(replace(made, tasks=light))
+    assert text.count("submit matrix-") == 1
+    assert "submit matrix-base+2 3 2048 6 ''" in text
+    assert text.count("build-one 0123 0123 0123 --lock /work/matrix.lock --index /work/index --jobs 3") == 1
+    assert sbatch_script(made).count("submit matrix-") == 3
+    assert sbatch_script(replace(made, max_jobs=2)).count("submit matrix-") == 2
 
 
 @pytest.mark.parametrize("name", FORMATS)

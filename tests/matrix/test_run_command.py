@@ -217,7 +217,7 @@ def test_route_depends_on_option_and_image(
     tmp_path: Path, option: str, mount: bool, given: bool, route: str
 ) -> None:
     base = str(image(tmp_path / "base", mount=mount)) if given else ""
-    assert choose_route(option, ["true"], base).route == route
+    assert choose_route(option, ["true"], base)[0] == route
 
 
 def test_bind_without_mount_point_is_rejected(tmp_path: Path) -> None:
@@ -231,9 +231,9 @@ def test_image_that_does_not_exist_uses_loopback(tmp_path: Path) -> None:
     command = ["cotainr", "build", "x.sif", "--base-image", "docker://ubuntu:24.04"]
     assert base_image_of(command) == "docker://ubuntu:24.04"
     chosen = choose_route("auto", command, "")
-    assert chosen.route == "loopback"
-    assert "is an address" in chosen.reason
-    assert not chosen.reason.endswith(".")  # the message adds one
+    assert chosen[0] == "loopback"
+    assert "is an address" in chosen[1]
+    assert not chosen[1].endswith(".")  # the message adds one
     with pytest.raises(EnvironmentLacksError, match="is an address"):
         choose_route("bind", command, "")
     with pytest.raises(EnvironmentLacksError, match="does not exist"):
@@ -250,7 +250,7 @@ def test_loopback_with_srun_is_rejected(option: str) -> None:
 def test_bind_works_with_srun(tmp_path: Path) -> None:
     base = image(tmp_path / "base", mount=True)
     command = ["srun", "cotainr", "build", "x.sif", "--base-image", str(base)]
-    assert choose_route("auto", command, "").route == "bind"
+    assert choose_route("auto", command, "")[0] == "bind"
 
 
 def test_disturbing_variables_are_unset_unless_kept() -> None:

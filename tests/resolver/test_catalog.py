@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -107,6 +108,15 @@ def test_recipes_have_valid_build_requirements(catalog: Catalog) -> None:
     for recipe in catalog.recipe:
         names = {canonicalize_name(Pep508(text).name) for text in (*recipe.declared, *recipe.undeclared)}
         assert set(recipe.match_runtime) <= names, recipe.source
+
+
+def test_recipes_state_time_and_memory_and_where_they_are_from() -> None:
+    for path in map(Path, shipped_files()):
+        for recipe in tomllib.loads(path.read_text(encoding="utf-8")).get("recipe", ()):
+            origin = f"{recipe['note']} {recipe['source']}"
+            assert recipe["core-hours"] > 0 < recipe["memory-per-job"], path
+            assert re.search(r"[Mm]emory|Gi?B", origin), (path, recipe)
+            assert re.search(r"\btook\b|[Tt]ime|hours|minute|\d s\b", origin), (path, recipe)
 
 
 def test_driver_windows_have_no_gaps(catalog: Catalog) -> None:

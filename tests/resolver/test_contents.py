@@ -158,6 +158,7 @@ def test_platform_follows_the_content_of_what_it_must_have(catalog: Catalog) -> 
 
 
 _NEEDS = {"rocm": ">=99", "gfx": "gfx90a"}
+_MEETS = {"rocm": ">=6", "gfx": "gfx90a"}
 
 
 @pytest.mark.parametrize("asked", ["a", "a torch", "b torch"])
@@ -174,18 +175,37 @@ def test_release_that_needs_another_rocm_is_not_replaced_by_an_unknown_need(
     assert state(resolution) == ("refused" if line == 99 else "1 fits")
 
 
+def test_release_that_the_catalog_knows_comes_before_unknown_ones(overlay: Callable[[str], Path]) -> None:
+    row = '[[requires]]\npackage = "a"\nreleases = "==1"\n'
+    rows = "".join(f'{row}on = "{on}"\nversions = ["{text}"]\n{KNOWN}' for on, text in _MEETS.items())
+    indexes = FakeIndexes({"a": releases(None, *[UNREAD] * 4)})
+    assert state(found(load([overlay(PACKAGE + rows)]), indexes)) == "1 fits"
+    assert not [file for file in indexes.judged if file.startswith("a-1-")]
+
+
 CONTENTS = st.sampled_from([None, PLAIN, CUDA, FALLBACK, UNREAD, OTHER_GPU])
 
 
 def expected_of(contents: Sequence[Content | None]) -> str:
-    """Return the preferred release: the newest that fits; after three unknown ones the newest of these."""
-    unknown = []
+    """Return the preferred release: the newest that fits; after three unknown ones the newest of these.
+
+    Unknown ones are excluded if the nearest newer one of which something is known does not fit; after three
+    of these, the rest is, too.
+    """
+    unknown, excluded, last = [], 0, ""
     for number in range(len(contents), 0, -1):
         content = contents[number - 1]
         here = judged(content, ["gfx90a"]).state if content else "pure"
         if here == "not-judged":
-            unknown.append(f"{number} not-judged")
-        elif here != "does-not-fit" and len(unknown) < 3:
+            if last == "does-not-fit":
+                excluded += 1
+            else:
+                unknown.append(f"{number} not-judged")
+            if excluded == 3:
+                break
+            continue
+        last = here
+        if here != "does-not-fit" and len(unknown) < 3:
             return f"{number} {here}"
     return unknown[0] if unknown else "refused"
 
@@ -199,6 +219,36 @@ def test_newest_release_that_fits_comes_before_unknown_ones(
     resolution = found(load(), indexes, "a" if is_requested else "b")
     assert state(resolution) == expected_of(contents)
     assert len(indexes.judged) == len({*indexes.judged})
+
+
+def _facts(version: str, **needs: str) -> str:
+    row = f'[[requires]]\npackage = "a"\nreleases = "=={version}"\n'
+    return "".join(f'{row}on = "{on}"\nversions = ["{text}"]\n{KNOWN}' for on, text in needs.items())
+
+
+@pytest.mark.parametrize(
+    ("newer", "facts", "expected"),
+    [
+        (CUDA, "", "refused"),
+        (OTHER_GPU, "", "refused"),
+        (OF_ROCM[99], "", "refused"),
+        (None, _facts("3", rocm=">=99"), "refused"),
+        (None, _facts("3", gfx="gfx942"), "refused"),
+        (PLAIN, "", "3 fits"),
+        (UNREAD, "", "3 not-judged"),
+        (UNREAD, _facts("3", rocm=">=6"), "3 not-judged"),
+    ],
+)
+def test_release_that_cannot_be_judged_is_no_way_around_a_newer_one(
+    overlay: Callable[[str], Path], newer: Content | None, facts: str, expected: str
+) -> None:
+    """Otherwise the unlearned neighbour of what was learned or read would be chosen."""
+    catalog = load([overlay(PACKAGE + facts)])
+    indexes = FakeIndexes({"a": releases(UNREAD, UNREAD, newer), "b": {"1": FakeRelease(requires=["a"])}})
+    for text in ("a", "b", "torch a"):
+        assert state(found(catalog, indexes, text)) == expected
+    if expected == "refused":
+        assert state(found(catalog, indexes, "a==1")) == "1 not-judged"  # the user may insist
 
 
 def test_requested_release_is_used_though_it_is_unknown(catalog: Catalog) -> None:
@@ -293,10 +343,11 @@ def test_sdist_may_be_built_for_another_gpu(catalog: Catalog, newer: FakeRelease
 # Builds that a published wheel with other versions would replace.
 
 
-def test_build_names_the_published_wheel_that_would_replace_it(catalog: Catalog) -> None:
+@pytest.mark.parametrize("also", ["", " a", " a torch[extra]"])
+def test_build_names_the_published_wheel_that_would_replace_it(catalog: Catalog, also: str) -> None:
     def answer(text: str, **fields: Any) -> Resolution:
-        request = ask(catalog, text, site="lumi-g", day="2026-11-23")
-        outcome = resolve(catalog, replace(request, **fields), FakeIndexes({}))
+        request = ask(catalog, text + also, site="lumi-g", day="2026-11-23")
+        outcome = resolve(catalog, replace(request, **fields), FakeIndexes({"a": releases(None)}))
         assert isinstance(outcome, Resolution)
         return outcome
 
@@ -327,7 +378,7 @@ def test_refusal_names_the_evidence(catalog: Catalog) -> None:
             found(catalog, {"a": releases(PLAIN)}, "torch a") or pytest.fail("no answer"),
             "a",
         )
-        assert [one.key for one in rejected] == ["2"]
+        assert [one.version for one in rejected] == ["2"]
         assert any(content.evidence in item.text for item in rejected[0].core)
 
 

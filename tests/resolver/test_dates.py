@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from resolver.answers.resolve import resolve
+from resolver.compiling.clauses import PAIRED_WITH_TORCH
 from resolver.facts.catalog import Catalog
 from resolver.facts.loading import load
 from resolver.facts.validate import incomplete_rows
 from resolver.model import Conflict, Distribution, Preinstalled, Resolution
+from resolver.requirements import TRITON_NAMES
 from tests.resolver.solve_helpers import ask
 
 DAYS = st.dates(datetime.date(2023, 6, 1), datetime.date(2026, 11, 20))
@@ -36,15 +38,26 @@ source = "here"
 
 
 def _released(catalog: Catalog, pick: Distribution) -> datetime.date | None:
+    """Return the day of a pick: its own, or that of the oldest torch that it was published with."""
     row = catalog.release.get((pick.name, pick.version, pick.variant))
-    return row.released if row else catalog.torch[pick.version].released
+    if row is not None:
+        return row.released
+    days = [
+        torch.released
+        for torch in catalog.torch.values()
+        if pick.version
+        in {torch.version, torch.torchvision, torch.torchaudio, torch.triton.partition("==")[2]}
+    ]
+    return min(day for day in days if day)
 
 
 @settings(max_examples=30)
 @given(
     day=DAYS,
     names=st.sets(
-        st.sampled_from(["torch", "apex", "deepspeed", "flash-attn", "bitsandbytes", "xformers", "vllm"]),
+        st.sampled_from(
+            ["torch", "torchvision", "apex", "deepspeed", "flash-attn", "bitsandbytes", "xformers", "vllm"]
+        ),
         min_size=1,
         max_size=3,
     ),
@@ -57,9 +70,17 @@ def test_no_pick_is_newer_than_the_day(
     options = CPU if cpu else {}
     answer = resolve(catalog, ask(catalog, " ".join(sorted(names)), day=str(day), prefer=prefer, **options))  # type: ignore[arg-type]
     if isinstance(answer, Resolution):
-        picks = [pick for pick in answer.picks if pick.name in {"torch", *catalog.package}]
-        dated = [pick for pick in picks if pick.name not in {"torchvision", "torchaudio"}]
-        assert [pick for pick in dated if (_released(catalog, pick) or datetime.date.max) > day] == []
+        dated: dict[str, datetime.date | None] = {
+            str(pick): _released(catalog, pick)
+            for pick in answer.picks
+            if pick.name in {*PAIRED_WITH_TORCH, *TRITON_NAMES, *catalog.package}
+        }
+        target = answer.target
+        if target.rocm:
+            dated["rocm"] = catalog.rocm[target.rocm].released
+        if target.python and not cpu:  # the Python of this machine is not chosen
+            dated["python"] = catalog.python[target.python].released
+        assert {name: known for name, known in dated.items() if (known or datetime.date.max) > day} == {}
 
 
 def test_newer_version_is_refused_with_its_day(catalog: Catalog) -> None:
@@ -93,13 +114,28 @@ def test_release_without_date_needs_a_request_without_date(
 
 def test_shipped_release_without_date_is_incomplete(catalog: Catalog) -> None:
     assert list(incomplete_rows(catalog)) == []
-    key, row = next(iter(catalog.release.items()))
-    undated = replace(row, released=None)
-    ((found, text, _),) = incomplete_rows(replace(catalog, release={**catalog.release, key: undated}))
-    assert found is undated
-    assert text.endswith("has no release date")
-    own = replace(undated, from_file="/elsewhere/x.toml")
-    assert list(incomplete_rows(replace(catalog, release={**catalog.release, key: own}))) == []
+    for kind in ("release", "torch", "rocm", "python"):
+        rows = getattr(catalog, kind)
+        key, row = next(iter(rows.items()))
+        undated = replace(row, released=None)
+        ((found, text, _),) = incomplete_rows(replace(catalog, **{kind: {**rows, key: undated}}))
+        assert found is undated
+        assert text.endswith("has no release date")
+        own = replace(undated, from_file="/elsewhere/x.toml")
+        assert list(incomplete_rows(replace(catalog, **{kind: {**rows, key: own}}))) == []
+
+
+@pytest.mark.parametrize(
+    ("requirement", "reason"),
+    [
+        ("rocm==6.2.4", "rocm 6.2.4 was released on 2024-11-06, after 2024-10-15"),
+        ("python==3.14.*", "python 3.14 was released on 2025-10-07, after 2024-10-15"),
+    ],
+)
+def test_newer_platform_is_refused_with_its_day(requirement: str, reason: str, catalog: Catalog) -> None:
+    answer = resolve(catalog, ask(catalog, f"torch {requirement}", site="lumi-g", day="2024-10-15"))
+    assert isinstance(answer, Conflict)
+    assert any(item.text.startswith(reason) for item in answer.core), answer.core
 
 
 def test_old_release_without_upper_bound_is_incomplete(catalog: Catalog) -> None:

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from resolver.answers.explain import LinkGroup
-from resolver.answers.rejected import rejected_in_open_world, working_in_open_world
+from resolver.answers.rejected import Instead, rejected_in_open_world, working_in_open_world
 from resolver.answers.resolve import resolve
 from resolver.compiling.choices import Link
 from resolver.errors import UsageError
@@ -134,7 +134,7 @@ def test_rejected_releases_cite_what_excludes_them(catalog: Catalog) -> None:
     chosen = resolve(catalog, request, indexes)
     assert isinstance(chosen, Resolution)
     rejected, more = rejected_in_open_world(catalog, request, indexes, chosen, "utils")
-    assert [(version.key, [item.text for item in version.core]) for version in rejected] == [
+    assert [(version.version, [item.text for item in version.core]) for version in rejected] == [
         ("2.0", ["you asked for app", "app 1.0 requires utils<2"])
     ]
     assert more == 0
@@ -146,7 +146,9 @@ def test_rejected_release_names_what_would_change(catalog: Catalog) -> None:
     chosen = resolve(catalog, request, indexes)
     assert isinstance(chosen, Resolution)
     rejected, _ = rejected_in_open_world(catalog, request, indexes, chosen, "utils")
-    assert [(version.key, version.instead) for version in rejected] == [("2.0", ("app", "2.0", "1.0"))]
+    assert [(version.version, version.instead) for version in rejected] == [
+        ("2.0", Instead("app", "2.0", "1.0"))
+    ]
 
 
 def test_rejected_base_images_name_what_would_change(catalog: Catalog) -> None:
@@ -156,8 +158,8 @@ def test_rejected_base_images_name_what_would_change(catalog: Catalog) -> None:
     assert isinstance(chosen, Resolution)
     rejected, _ = rejected_in_open_world(catalog, request, indexes, chosen, "base-image")
     assert rejected
-    assert {version.instead for version in rejected} == {("rocm", "6.4.4", "7.0.2")}
-    image = rejected[0].key
+    assert {version.instead for version in rejected} == {Instead("rocm", "6.4.4", "7.0.2")}
+    image = rejected[0].version
     pinned = replace(request, target=replace(request.target, base_image=image))
     chosen = resolve(catalog, pinned, indexes)
     assert isinstance(chosen, Resolution)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from itertools import pairwise, product
+from time import monotonic, sleep
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from resolver.answers import suggest
 from resolver.answers.resolve import resolve
 from resolver.errors import UsageError
 from resolver.facts.loading import load
+from resolver.indexes import File, Metadata
 from resolver.model import Conflict, Resolution, Suggestion
 from resolver.reporter import Reporter
 from resolver.requirements import parse_requirement
@@ -229,3 +231,24 @@ def test_conflict_is_reported_before_suggestions_are_searched(monkeypatch: pytes
     answer = resolve(load(), request, FakeIndexes({}), reporter=FirstSuggestion(events))
     assert isinstance(answer, Conflict)
     assert events == ["conflict with 0 suggestions", "search"]
+
+
+class SlowIndexes(FakeIndexes):
+    """Needs a tenth of a second for the metadata of a release."""
+
+    def metadata(self, files: Sequence[File], *, allow_dynamic: bool = False) -> Metadata | None:
+        """Return the metadata, late."""
+        sleep(0.1)
+        return super().metadata(files, allow_dynamic=allow_dynamic)
+
+
+def test_suggestions_have_a_limit_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each change needs a hundred more projects, and the limit also ends a search that has begun."""
+    monkeypatch.setattr(suggest, "SECONDS", 0.5)
+    chain = {f"p{number}": {"1": [f"p{number + 1}"]} for number in range(100)} | {"p100": {"1": []}}
+    projects = {"a": {"1": ["b<2"], "2": ["p0"]}, "b": {"1": ["p0"], "2": []}, **chain}
+    began = monotonic()
+    answer = resolve(load(), ask(load(), "a==1 b==2"), SlowIndexes(projects))
+    assert isinstance(answer, Conflict)
+    assert answer.suggestions == ()
+    assert monotonic() - began < 5

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import astuple
 
-from resolver.answers.rejected import rejected_versions
+from resolver.answers.rejected import Instead, rejected_versions
 from resolver.answers.resolve import resolve
 from resolver.facts.catalog import Catalog
 from resolver.model import Conflict, Request, Resolution
@@ -28,13 +29,13 @@ def test_rejected_version_conflicts_when_requested(requirements: str, name: str,
     rejected, _ = rejected_versions(catalog, request, picked, name)
     assert rejected
     for row in rejected:
-        version, _, variant = row.key.partition(" ")
+        version, _, variant = row.version.partition(" ")
         pinned = Request(request.target, (*request.requirements, requirement(f"{name}=={version}")))
         if row.core and not variant:
-            assert isinstance(resolve(catalog, pinned), Conflict), row.key
+            assert isinstance(resolve(catalog, pinned), Conflict), row.version
             assert all(item.text and item.source for item in row.core)
         elif row.instead:
-            other, now, then = row.instead
+            other, now, then = astuple(row.instead)
             assert picked[other] == now != then
 
 
@@ -42,7 +43,7 @@ def test_rejected_torch_names_excluding_request(catalog: Catalog) -> None:
     request = ask(catalog, "torch rocm==6.4.*", day="2026-06-01")
     before, more = rejected_versions(catalog, request, _picked(catalog, request), "torch", limit=99)
     assert more == 0
-    rejected = {row.key: row for row in before}
+    rejected = {row.version: row for row in before}
     newest = rejected["2.10.0+rocm7.0"]
     assert any("2.10.0+rocm7.0 is built for ROCm 7.0" in item.text for item in newest.core)
     assert any("rocm==6.4.*" in item.text for item in newest.core)
@@ -51,8 +52,8 @@ def test_rejected_torch_names_excluding_request(catalog: Catalog) -> None:
 def test_rejected_version_names_changed_component(catalog: Catalog) -> None:
     request = ask(catalog, "vllm", day="2026-06-01")
     picked = _picked(catalog, request)
-    rejected = {row.key: row for row in rejected_versions(catalog, request, picked, "vllm")[0]}
-    assert rejected["0.18.1"].instead == ("rocm", picked["rocm"], "7.0.2")
+    rejected = {row.version: row for row in rejected_versions(catalog, request, picked, "vllm")[0]}
+    assert rejected["0.18.1"].instead == Instead("rocm", picked["rocm"], "7.0.2")
     assert rejected["0.18.1"].core == ()
 
 
@@ -71,7 +72,7 @@ def test_rejected_versions_beyond_limit_are_counted(catalog: Catalog) -> None:
     assert (none, first, more) == (0, everything[:2], len(everything) - 2)
     assert more > 0
     last = everything[-1]
-    specifier = requirement(f"torch=={last.key.partition(' ')[0]}").specifier
+    specifier = requirement(f"torch=={last.version.partition(' ')[0]}").specifier
     rejected, _ = rejected_versions(catalog, request, picked, "torch", specifier=specifier)
     assert last in rejected
     assert len(rejected) < len(everything)

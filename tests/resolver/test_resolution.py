@@ -96,7 +96,7 @@ def test_explain_names_why_newer_python_was_not_preferred(catalog: Catalog) -> N
     passed_over, _ = rejected_versions(
         catalog, request, {pick.name: pick.key for pick in lock.picks}, "python"
     )
-    reasons = {candidate.key: candidate.preferred for candidate in passed_over}
+    reasons = {candidate.version: candidate.preferred for candidate in passed_over}
     assert reasons["3.13"] == f"python 3.12 is preferred because it is in base-image {lock.target.base_image}"
 
 

@@ -42,13 +42,14 @@ def task(name: str, *requires: str, seconds: float = 100.0, **known: Any) -> Tas
         state="to build",
         requires=requires,
         lock="matrix.lock",
+        command=("matrix", "build-one", name, "--lock", "matrix.lock", "--index", "/work/index"),
         seconds=seconds,
         **{"cores": 2, "memory_gib": 4.0, "time_limit": round(3 * seconds), **known},
     )
 
 
 def run_of(*tasks: TaskState, **options: Any) -> Run:
-    return Run(directory="/work", options=("--index", "/work/index"), tasks=tasks, **options)
+    return Run(directory="/work", tasks=tasks, **options)
 
 
 def states(run: Run) -> dict[str, str]:

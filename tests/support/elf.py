@@ -81,6 +81,7 @@ def shared_object(
     runpath: str = "",
     versions: Mapping[str, Sequence[str]] | None = None,
     symbols: Sequence[str] = (),
+    exports: Sequence[str] = (),
     fatbin: bytes = b"",
     cuda: bytes = b"",
 ) -> bytes:
@@ -89,10 +90,11 @@ def shared_object(
     strings = b"\0"
     at: dict[str, int] = {}
     texts = [*needed, soname, runpath, *versions, *(name for names in versions.values() for name in names)]
-    for text in filter(None, [*texts, *symbols]):
+    for text in filter(None, [*texts, *symbols, *exports]):
         at.setdefault(text, len(strings))
         strings += text.encode() + b"\0"
     table = bytes(24) + b"".join(struct.pack("<IBBHQQ", at[name], 0x12, 0, 0, 0, 0) for name in symbols)
+    table += b"".join(struct.pack("<IBBHQQ", at[name], 0x12, 0, 1, 0, 0) for name in exports)
     needs = version_needs(
         [(at[library], [at[name] for name in names]) for library, names in versions.items()]
     )

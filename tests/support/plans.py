@@ -24,7 +24,7 @@ def plan_of(directory: Path, scripts: Mapping[str, tuple[str, Sequence[str]]]) -
             command=("sh", "-c", script, name),
             cores=1,
             memory_gib=0.1,
-            seconds=1.0,
+            seconds=100.0,
             seconds_from="guess",
             time_limit=300,
             network=False,

@@ -88,6 +88,7 @@ def everything(*, keeps_torch: bool) -> Resolution:
         catalogs=("facts",),
         facts_files=(FactsFile("facts/own.toml", ZEROS),),
         excluded=(ExcludedFile("gone", "1.0", ZEROS, "requires CUDA"),),
+        ops=("deepspeed:fused_adam",),
         preinstalled=Preinstalled("image", {"pip": "25.0", "torch": "2.9.1+rocm6.4"}),
     )
     return Resolution(

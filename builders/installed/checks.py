@@ -1,0 +1,488 @@
+"""Judge what is installed in an image or environment: its files, the facts of the catalog, and the site.
+
+Every check is a function in `CHECKS`. It gets what was read and the side to judge for: the facts, with the
+site, the day and the GPU architectures.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import posixpath
+import re
+from typing import TYPE_CHECKING
+
+from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
+from packaging.version import InvalidVersion
+
+from builders.audit import libraries, promises
+from builders.audit.contents import Expected, matches_any
+from builders.audit.platform_tags import ROCM_LIBRARIES, TORCH_LIBRARIES
+from builders.findings import SEVERITIES, Finding, limited
+from builders.gpu.content import content_of_installed
+from builders.probe.ask import (
+    EnvironmentReply,
+    InstalledDist,
+    Libraries,
+    LibStdCxx,
+    PipCheck,
+    TorchReply,
+    UserSite,
+)
+from builders.probe.environment import judge_listed
+from resolver.compiling.known_bad import broken_combinations
+from resolver.consequences.drivers import changes, driver_states
+from resolver.content import judged
+from resolver.requirements import TRITON_NAMES, is_for_cuda
+from resolver.versions import join_words, minor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from builders.audit.contents import Contents
+    from builders.findings import Severity
+    from builders.installed.reading import Installed, RocmCopy
+    from resolver.consequences import Side
+    from resolver.model import Resolution
+
+    Check = Callable[[Installed, Side], Iterator[Finding]]
+
+_AUDITS = (
+    libraries.check_versions,
+    libraries.check_libraries,
+    libraries.check_symbols,
+    libraries.check_bundled,
+    promises.check_op_table,
+    promises.check_computed_names,
+)
+"""The checks of wheels that also apply to installed distributions."""
+_NOISE = {"need-of-other-backend", "plain-platform-tag"}
+"""Findings that matter only for a wheel that is published."""
+_EXTENSION = re.compile(r"\.(cpython-3(?P<python>\d+)|abi3)[^/]*\.so$")
+_PLUGIN = re.compile(r"/lib(rccl|nccl)-net[\w-]*\.so[.\d]*$")
+_MPI = re.compile(r"/(libmpi|libmpich)\.so[.\d]*$")
+_FABRIC = re.compile(r"/libfabric\.so[.\d]*$")
+_RCCL = re.compile(r"/librccl\.so[.\d]*$")
+_OF_BUILDS = re.compile(r"\bcompile|\bsetup\b")
+_MACHINE = "EM_X86_64"
+_OVERRIDING = (*ROCM_LIBRARIES, *TORCH_LIBRARIES)
+_MOST_NAMED = 3
+_REBUILD = "Build the environment again: `matrix inspect THING --repair -o DIR` writes the nearest that fits."
+
+
+def findings_of(
+    installed: Installed, side: Side, lock: Resolution | None, user_packages: Mapping[str, str]
+) -> list[Finding]:
+    """Return the findings about what is installed, the most severe first.
+
+    With a lock, what is installed is also compared with it. `user_packages` are the versions of the packages
+    that the user has in ``~/.local`` for this Python.
+    """
+    findings = limited(installed.problems)
+    backend = side.request.target.backend
+    findings += judge_listed(_reply(installed), lock, user_packages, rebuild=_REBUILD, backend=backend)
+    for check in CHECKS:
+        findings += limited(check(installed, side))
+    return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
+
+
+def _reply(installed: Installed) -> EnvironmentReply:
+    """Return what was read in the form of a reply of the probe."""
+    lines = list(_unmet(installed))
+    return EnvironmentReply(
+        python=installed.python,
+        executable="",
+        distributions=[
+            InstalledDist(
+                contents.name,
+                contents.version,
+                site,
+                metadata_sha256=hashlib.sha256(contents.texts["METADATA"]).hexdigest(),
+            )
+            for site, contents in installed.distributions
+        ],
+        pip_check=PipCheck(int(bool(lines)), lines),
+        user_site=UserSite(installed.python, _ignores_user_site(installed)),
+        system_libstdcxx=LibStdCxx(),
+        libraries=Libraries(),
+        torch=_torch(installed),
+    )
+
+
+def _torch(installed: Installed) -> TorchReply:
+    """Return the torch; its ``version.py`` says what it is built for, else its label."""
+    values, version = installed.torch_values, installed.versions.get("torch", "")
+    label = version.partition("+")[2]
+    if values["version"]:
+        return TorchReply(version=version, hip=values["hip"], cuda=values["cuda"])
+    if label.startswith(("cu", "rocm", "cpu")):
+        cuda = label.removeprefix("cu") if label.startswith("cu") else ""
+        return TorchReply(
+            version=version, hip=label.removeprefix("rocm") if label[0] == "r" else "", cuda=cuda
+        )
+    return TorchReply()
+
+
+def _ignores_user_site(installed: Installed) -> str:
+    """Return why Python ignores the user's own packages; empty if it does not."""
+    settings = installed.texts.get(f"{installed.prefix}/pyvenv.cfg", b"").decode(errors="replace")
+    if re.search(r"(?m)^include-system-site-packages *= *false", settings):
+        return "it is a virtual environment"
+    return "the image sets PYTHONNOUSERSITE" if installed.variables.get("PYTHONNOUSERSITE") else ""
+
+
+def _unmet(installed: Installed) -> Iterator[str]:
+    """Yield the requirements that are not met, in the words of ``pip check``."""
+    python = installed.python or "3.12"
+    environment = {
+        "implementation_name": "cpython", "os_name": "posix", "platform_machine": "x86_64",
+        "platform_python_implementation": "CPython", "platform_system": "Linux",
+        "python_full_version": f"{python}.0", "python_version": python, "sys_platform": "linux", "extra": "",
+    }  # fmt: skip
+    seen = set()
+    for _, item in installed.distributions:
+        if item.name in seen:
+            continue
+        seen.add(item.name)
+        for requirement in item.requirements():
+            try:
+                applies = requirement.marker is None or requirement.marker.evaluate(environment)
+            except (UndefinedComparison, UndefinedEnvironmentName, InvalidVersion):
+                continue
+            have = installed.versions.get(requirement.name)
+            if not applies:
+                continue
+            if have is None:
+                yield f"{item.name} {item.version} requires {requirement.name}, which is not installed."
+            elif not requirement.specifier.contains(have, prereleases=True):
+                wanted = f"{requirement.name}{requirement.specifier}"
+                yield (
+                    f"{item.name} {item.version} has requirement {wanted}, but you have "
+                    f"{requirement.name} {have}."
+                )
+
+
+# --- Checks ---------------------------------------------------------------------------------------------
+
+
+def check_distributions(installed: Installed, _: Side) -> Iterator[Finding]:
+    """Apply the checks of wheels to each distribution."""
+    expected = Expected(torch=installed.torch, providers=installed.providers)
+    for _site, contents in installed.distributions:
+        for audit in _AUDITS:
+            for finding in limited(audit(contents, expected)):
+                library = finding.evidence.get("library", "")
+                is_open = finding.id == "need-elsewhere" and not matches_any(library, ROCM_LIBRARIES)
+                if finding.id in _NOISE or is_open:
+                    continue
+                title = f"{contents.name} {contents.version}"
+                evidence = {**finding.evidence, "distribution": title}
+                yield Finding(
+                    finding.id, finding.severity, f"{title}: {finding.message}", finding.fix, evidence
+                )
+
+
+def check_content(installed: Installed, side: Side) -> Iterator[Finding]:
+    """Report the distributions that need CUDA, or have no code for the GPUs of the site."""
+    target = side.request.target
+    if target.backend != "rocm":
+        return
+    rocm = installed.torch.rocm if installed.torch else ""
+    unread = [finding.evidence.get("member", "") for finding in installed.problems]
+    open_ = []
+    for site, contents in installed.distributions:
+        name = contents.name
+        if is_for_cuda(name) or (name == "torch" and not rocm):
+            continue  # a finding already
+        problems = [
+            finding
+            for finding, path in zip(installed.problems, unread, strict=True)
+            if any(path == f"{site}/{info.filename}" for info in contents.members)
+        ]
+        content = content_of_installed(contents, _inits(installed, site, contents), problems)
+        judgement = judged(content, target.gfx, rocm) if content else None
+        if judgement is None:
+            continue
+        title = f"{name} {contents.version}"
+        if judgement.state == "does-not-fit":
+            evidence = {"content": judgement.evidence, "distribution": title}
+            fix = f"Resolve a request with {name} for this platform with `matrix resolve`."
+            yield Finding("verify-does-not-fit", "error", f"{title} {judgement.evidence}.", fix, evidence)
+        elif judgement.state == "not-judged":
+            open_.append(title)
+        elif content and content.gfx:
+            text = f"{title} has GPU code for {join_words(content.gfx, most=8, joiner='and')}"
+            yield Finding("gpu-code", "info", text, "", {"distribution": title, "gfx": list(content.gfx)})
+    if open_:
+        count = sum(1 for _, contents in installed.distributions if contents.objects)
+        listed = join_words(open_, most=_MOST_NAMED, joiner="and")
+        text = f"{len(open_)} of {count} compiled packages could not be judged: {listed}."
+        counts = {"count": len(open_), "compiled": count}
+        yield Finding("verify-contents-not-judged", "warning", text, "", counts)
+
+
+def _inits(installed: Installed, site: str, contents: Contents) -> Iterator[bytes]:
+    tops = {info.filename.partition("/")[0] for info in contents.members}
+    for top in sorted(tops):
+        if (source := installed.texts.get(f"{site}/{top}/__init__.py")) is not None:
+            yield source
+
+
+def check_copies(installed: Installed, _: Side) -> Iterator[Finding]:
+    """Report each copy of ROCm with those who load it, and a process with two of them."""
+    users: dict[str, set[str]] = {copy.folder: set() for copy in installed.rocm}
+    by_folder = {copy.folder: copy for copy in installed.rocm}
+    of_torch = next((copy for copy in installed.rocm if copy.folder.endswith("/torch/lib")), None)
+    for site, contents in installed.distributions:
+        title = f"{contents.name} {contents.version}"
+        for item in contents.objects:
+            at = f"{site}/{item.path}"
+            for name in item.needed:
+                if matches_any(name, ROCM_LIBRARIES) and (path := installed.found(item, at, name)):
+                    copy = by_folder.get(posixpath.dirname(path))
+                    if copy is None:
+                        continue
+                    users[copy.folder].add(title)
+                    yield from _second(title, item.path, name, copy, of_torch)
+            yield from _foreign_paths(installed, title, item.path, item.search_paths, of_torch)
+    for copy in installed.rocm:
+        loaded = sorted(users[copy.folder])
+        by = (
+            f"loaded by {join_words(loaded, most=5, joiner='and')}"
+            if loaded
+            else "no package that was read loads it"
+        )
+        evidence = {"folder": copy.folder, "version": copy.version, "users": loaded}
+        yield Finding("rocm-copy", "info", f"{copy.title}: {by}", "", evidence)
+
+
+def _second(
+    title: str, path: str, library: str, copy: RocmCopy, of_torch: RocmCopy | None
+) -> Iterator[Finding]:
+    """Report an object that loads another copy of ROCm than torch does."""
+    if of_torch is None or copy.folder == of_torch.folder:
+        return
+    if copy.version and of_torch.version and minor(copy.version) != minor(of_torch.version):
+        text = (
+            f"{title}: {path} loads {library} of {copy.title}, and torch has {of_torch.title}: a process "
+            "that uses both has two ROCm runtimes."
+        )
+        fix = "Build the package for the ROCm of this torch, or use its environment without torch."
+        yield Finding("rocm-twice", "error", text, fix, {"member": path, "library": library})
+
+
+def _foreign_paths(
+    installed: Installed, title: str, path: str, search_paths: tuple[str, ...], of_torch: RocmCopy | None
+) -> Iterator[Finding]:
+    """Report search paths that name a ROCm of another line than torch's."""
+    rocm = installed.torch.rocm if installed.torch else ""
+    for folder in search_paths:
+        if not re.match(r"/opt/rocm[-/]", folder) or not rocm:
+            continue
+        copy = next((one for one in installed.rocm if _is_same_folder(installed, one, folder)), None)
+        stated = re.match(r"/opt/rocm-(\d+\.\d+)", folder)
+        version = copy.version if copy else stated[1] if stated else ""
+        if version and minor(version) != rocm and (copy or of_torch):
+            what = f"ROCm {version}{'' if copy else ', which does not exist here'}"
+            text = f"{title}: {path} searches {folder}, of {what}, but torch is for ROCm {rocm}."
+            fix = "Remove the search path with `patchelf --remove-rpath`, or build it for this ROCm."
+            evidence = {"member": path, "path": folder}
+            yield Finding("rpath-rocm", "error" if copy else "warning", text, fix, evidence)
+
+
+def _is_same_folder(installed: Installed, copy: RocmCopy, folder: str) -> bool:
+    return any(
+        posixpath.dirname(installed.resolved(f"{folder}/{name}")) == copy.folder for name in copy.names
+    )
+
+
+def check_tritons(installed: Installed, _: Side) -> Iterator[Finding]:
+    """Report two distributions that install the package ``triton``."""
+    aliases = {  # which have no files of their own
+        contents.name
+        for _, contents in installed.distributions
+        if any(requirement.name in TRITON_NAMES for requirement in contents.requirements())
+    }
+    own = [name for name in TRITON_NAMES if name in installed.versions and name not in aliases]
+    if len(own) > 1:
+        listed = join_words([f"{name} {installed.versions[name]}" for name in own], joiner="and")
+        text = f"{listed} are installed: they overwrite each other's files."
+        fix = "Remove both, and install the one that this torch requires again."
+        yield Finding("tritons", "error", text, fix)
+
+
+def check_pythons(installed: Installed, _: Side) -> Iterator[Finding]:
+    """Report extension modules for another Python or another machine."""
+    python = installed.python.removeprefix("3.")
+    for _site, contents in installed.distributions:
+        title = f"{contents.name} {contents.version}"
+        others = [item.path for item in contents.objects if item.machine not in {"", _MACHINE}]
+        if others:
+            text = f"{title}: {others[0]} is for another machine."
+            yield Finding("other-machine", "error", text, _REBUILD, {"member": others[0]})
+        groups: dict[str, set[str]] = {}
+        for item in contents.objects:
+            if match := _EXTENSION.search(item.path):
+                stem = item.path[: match.start()]
+                groups.setdefault(stem, set()).add(match["python"] or python)
+        wrong = [
+            (stem, versions) for stem, versions in sorted(groups.items()) if python and python not in versions
+        ]
+        if wrong:
+            stem, versions = wrong[0]
+            listed = join_words([f"3.{version}" for version in sorted(versions)], joiner="and")
+            text = f"{title}: {stem} is compiled for Python {listed}, and this Python is 3.{python}."
+            yield Finding("other-python", "error", text, _REBUILD, {"member": stem, "count": len(wrong)})
+
+
+def check_missing(installed: Installed, _: Side) -> Iterator[Finding]:
+    """Report shared objects that are listed as installed and do not exist."""
+    for title, paths in installed.missing.items():
+        listed = join_words(paths, most=_MOST_NAMED, joiner="and")
+        text = f"{title}: {len(paths)} of its shared objects do not exist: {listed}."
+        yield Finding("object-gone", "error", text, _REBUILD, {"distribution": title, "member": paths[0]})
+
+
+def check_twice(installed: Installed, _: Side) -> Iterator[Finding]:
+    """Report two versions of a distribution in one directory, as a broken update leaves them."""
+    seen: dict[tuple[str, str], str] = {}
+    for site, contents in installed.distributions:
+        key = site, contents.name
+        if key in seen and seen[key] != contents.version:
+            text = (
+                f"{site} has the metadata of {contents.name} {seen[key]} and {contents.version}: "
+                "the files can be of either."
+            )
+            yield Finding(
+                "installed-twice", "error", text, f"Uninstall {contents.name} twice, and install it again."
+            )
+        seen[key] = contents.version
+
+
+def check_library_path(installed: Installed, _: Side) -> Iterator[Finding]:
+    """Report directories in LD_LIBRARY_PATH that hide libraries of torch."""
+    torch = installed.torch
+    for folder in installed.library_path:
+        if torch is None or not torch.libraries:
+            continue
+        hidden = sorted(
+            name
+            for name in torch.libraries
+            if matches_any(name, _OVERRIDING) and installed.resolved(f"{folder}/{name}")
+        )
+        if not hidden:
+            continue
+        copy = next((one for one in installed.rocm if _is_same_folder(installed, one, folder)), None)
+        version = copy.version if copy else ""
+        other = version and torch.rocm and minor(version) != torch.rocm
+        of = f" of ROCm {version}" if version else ""
+        text = (
+            f"LD_LIBRARY_PATH names {folder}, whose {join_words(hidden, most=3, joiner='and')}{of} can come "
+            "before those of torch."
+        )
+        fix = f"Remove {folder} from LD_LIBRARY_PATH."
+        evidence = {"variable": "LD_LIBRARY_PATH", "path": folder}
+        yield Finding("library-path", "error" if other else "info", text, fix if other else "", evidence)
+
+
+def check_network(installed: Installed, side: Side) -> Iterator[Finding]:
+    """Report RCCL, its network plugin, libfabric and MPI."""
+    everything = sorted({*installed.files, *installed.links})
+    for name, pattern in (("RCCL", _RCCL), ("libfabric", _FABRIC), ("MPI", _MPI)):
+        found = sorted(
+            {real for path in everything if pattern.search(path) and (real := installed.resolved(path))}
+        )
+        if found:
+            yield Finding("library-present", "info", f"{name}: {join_words(found, most=3, joiner='and')}")
+    plugins = [path for path in everything if _PLUGIN.search(path) and installed.resolved(path)]
+    if plugins:
+        yield Finding(
+            "rccl-plugin", "info", f"RCCL's network plugin: {plugins[0]}", "", {"member": plugins[0]}
+        )
+    elif (
+        installed.is_image
+        and installed.torch
+        and installed.torch.rocm
+        and side.request.target.backend == "rocm"
+    ):
+        text = "RCCL has no network plugin here: jobs on several nodes use TCP, which is slow."
+        fix = "Use a base image with aws-ofi-rccl, or bind that of the site. On one node this is harmless."
+        yield Finding("rccl-plugin-missing", "warning", text, fix)
+
+
+def check_facts(installed: Installed, side: Side) -> Iterator[Finding]:
+    """Report the known-bad combinations of the catalog."""
+    versions = dict(installed.versions)
+    if installed.torch and installed.torch.rocm:
+        versions["rocm"] = installed.torch.rocm
+    versions |= {"python": installed.python} if installed.python else {}
+    for row, title in broken_combinations(side.catalog, side.request.target, versions):
+        severity: Severity = "error" if row.effect == "refuse" else "warning"
+        if _OF_BUILDS.search(row.problem):  # it has been built, whatever the catalog says about that
+            severity = "warning" if row.effect == "refuse" else "info"
+        evidence = {"source": row.source, "status": row.status}
+        text = f"{title}: {row.problem} ({row.source})."
+        yield Finding("known-bad", severity, text, "", evidence)
+
+
+def check_driver(installed: Installed, side: Side) -> Iterator[Finding]:
+    """Report whether the kernel driver of the site supports this ROCm, since when, and what comes next."""
+    rocm = _rocm_in_use(installed)
+    if not rocm or side.request.target.backend != "rocm":
+        return
+    past, newer = driver_states(side, rocm)
+    if not past:
+        text = f"ROCm {rocm} was not compared with the kernel driver: the catalog does not know one of them."
+        yield Finding("driver-not-judged", "warning", text)
+        return
+    now, site = past[-1], side.request.target.site
+    *_, since = changes(past)
+    reason = "; ".join(item.text for item in now.reasons)
+    sources = sorted({item.source for item in now.reasons})
+    evidence = {
+        "rocm": rocm, "driver": now.driver, "state": now.state or "does not run", "sources": sources,
+        "since": str(since.since or ""),
+        "windows": [
+            {"driver": one.driver, "since": str(one.since or ""), "state": one.state or "does not run"}
+            for one in past
+        ],
+    }  # fmt: skip
+    day = f" (since {now.since})" if now.since else ""
+    if not now.state:
+        text = f"ROCm {rocm} does not run on kernel driver {now.driver} of {site}{day}: {reason}."
+        yield Finding("driver-refuses", "error", text, _REBUILD, evidence)
+    elif now.reasons:
+        text = f"ROCm {rocm} is at your own risk on kernel driver {now.driver} of {site}{day}: {reason}."
+        yield Finding("driver-risk", "warning", text, _REBUILD, evidence)
+    else:
+        text = f"ROCm {rocm} is supported by kernel driver {now.driver} of {site}{day}"
+        yield Finding("driver-supports", "info", text, "", evidence)
+    for change in list(changes([now, *newer]))[1:]:
+        why = "; ".join(item.text for item in change.reasons)
+        what = "at your own risk" if change.state else "not possible"
+        what = "supported" if change.state == "supported" else what
+        text = f"From kernel driver {change.driver} on, ROCm {rocm} is {what}{f': {why}' if why else ''}"
+        yield Finding("driver-next", "info", text, "", {"driver": change.driver, "state": change.state})
+
+
+def _rocm_in_use(installed: Installed) -> str:
+    """Return the ROCm of torch, else the only one that the files have; empty if not known."""
+    if installed.torch:
+        return installed.torch.rocm
+    versions = {copy.version for copy in installed.rocm}
+    return versions.pop() if len(versions) == 1 else ""
+
+
+CHECKS: tuple[Check, ...] = (
+    check_distributions,
+    check_content,
+    check_copies,
+    check_tritons,
+    check_pythons,
+    check_missing,
+    check_twice,
+    check_library_path,
+    check_network,
+    check_driver,
+    check_facts,
+)
+"""Every check of the files of an environment."""

@@ -1,0 +1,534 @@
+"""Read what is installed in an image, a virtual or a conda environment, from its files.
+
+Each distribution becomes the `Contents` that the audit of a wheel has, so that the same checks apply. The
+shared objects of the Python that has torch are read, and RCCL's and the compiler's libraries; of all other
+files only the names count.
+"""
+
+from __future__ import annotations
+
+import csv
+import mmap
+import posixpath
+import re
+import zipfile
+from collections import Counter
+from email.parser import BytesHeaderParser
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from builders.audit.budget import Budget
+from builders.audit.contents import BARE_OBJECT, OP_TABLE, SHARED_OBJECT, Contents, Objects
+from builders.audit.elf import add_version
+from builders.audit.runtime_libraries import (
+    LIBRARIES_WITH_SYMBOLS,
+    Provider,
+    Torch,
+    defined_versions,
+    literals,
+)
+from builders.containers.files import File, files_of
+from builders.containers.inspection import gcc_of
+from builders.wheels.wheel import LARGEST_METADATA
+from resolver.errors import UsageError
+from resolver.requirements import normalize_name
+from resolver.texts import printable
+from resolver.versions import is_version, sort_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from builders.audit.elf import SharedObject
+    from builders.audit.gpu_code import CodeObject
+    from builders.findings import Finding
+
+_SITE = re.compile(r"(?P<prefix>.*)/lib(?:64)?/python(?P<python>3\.\d+|3)/(?:site|dist)-packages(?=/)")
+_INFO = re.compile(r"/[^/]+\.dist-info/(METADATA|RECORD|direct_url\.json)$|/[^/]+\.egg-info/PKG-INFO$")
+_PYTHON = re.compile(r"-packages/(([^/]+/__init__|torch/version)\.py|[^/]+\.pth)$")
+_DIRECTORY = re.compile(r"/[^'\"\n]*-packages\b")
+"""A directory of packages that a ``.pth`` file names; its code is not run."""
+_SETTINGS = re.compile(
+    r"/\.singularity\.d/env/[^/]+\.sh$|^/etc/ld\.so\.conf(\.d/[^/]+\.conf)?$|/pyvenv\.cfg$"
+    r"|^(/usr/lib|/etc)/os-release$|/\.info/version$|/etc/conda/activate\.d/[^/]+\.sh$"
+)
+_RUNTIME = re.compile(r"/(libc\.so\.6|libstdc\+\+\.so\.6|libgcc_s\.so\.1)(\.\d+)*$")
+_READ_ANYWHERE = re.compile(r"/lib(rccl|nccl)[\w-]*\.so[.\d]*$")
+"""RCCL and its network plugins, which need not belong to a distribution."""
+_HIP = re.compile(r"/libamdhip64\.so(\.\d+)*$")
+_HIP_VERSION = re.compile(r"libamdhip64\.so\.(\d+)\.(\d+)\.(\d+)$")
+_EXPORT = re.compile(r"^\s*(?:export\s+)?([A-Z_][A-Z0-9_]*)=[\"']?([^\"'\n]*)[\"']?\s*$", re.MULTILINE)
+_SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/local/lib64")
+_MULTIARCH = re.compile(r"(/usr)?/lib(64)?/x86_64-linux-gnu")
+_LARGEST_TEXT = 1 << 24
+_MOST_TEXT = 1 << 28  # bytes of all texts
+_MOST_LINKS = 40
+_TYKKY = "img.sqfs"
+"""The file system of an environment that tykky has made, in its directory."""
+
+
+class RocmCopy(msgspec.Struct, frozen=True):
+    """A copy of ROCm's runtime."""
+
+    folder: str
+    """The directory of its ``libamdhip64.so``."""
+    version: str
+    """As far as the files state it; empty if they do not."""
+    names: frozenset[str]
+    """The names and sonames of its HIP library."""
+
+    @property
+    def title(self) -> str:
+        """Version and place, for a message."""
+        return f"ROCm {self.version} in {self.folder}" if self.version else f"ROCm in {self.folder}"
+
+
+class Package(NamedTuple):
+    """An installed distribution."""
+
+    site: str
+    """The directory that its files are relative to."""
+    contents: Contents
+
+
+class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """What is installed in an image or environment."""
+
+    path: Path
+    is_image: bool
+    files: Mapping[str, int]
+    """Sizes of the regular files that matter, by path."""
+    links: Mapping[str, str]
+    texts: Mapping[str, bytes]
+    objects: Mapping[str, SharedObject]
+    """Those that were read, by path."""
+    code: Mapping[str, tuple[CodeObject, ...]]
+    runtimes: Mapping[str, Mapping[str, str]]
+    """The symbol versions that each libc, libstdc++ and libgcc_s defines, by path."""
+    problems: Sequence[Finding]
+    """Files that cannot be read."""
+
+    @cached_property
+    def sites(self) -> list[str]:
+        """The directories of packages of the Python that has torch, else of the one that has most packages.
+
+        They are in the order of its path, as far as it depends on files only.
+        """
+        counts: Counter[str] = Counter()
+        with_torch = set()
+        for path in self.texts:
+            if (match := _SITE.match(path)) and path.endswith(("/METADATA", "/PKG-INFO")):
+                counts[match[0]] += 1
+                if PurePosixPath(path).parent.name.startswith("torch-"):
+                    with_torch.add(match[0])
+        seen = [self._seen_from(site, list(counts)) for site in sorted(counts)]
+        return max(
+            seen,
+            key=lambda sites: (not with_torch.isdisjoint(sites), sum(counts[site] for site in sites)),
+            default=[],
+        )
+
+    def _seen_from(self, site: str, others: Sequence[str]) -> list[str]:
+        """Return the directories of packages that a Python sees, of which this one is the first."""
+        prefix, python = _prefix_and_python(site)
+        named = [
+            other
+            for path, text in self.texts.items()
+            if path.startswith(f"{site}/") and path.endswith(".pth")
+            for other in _DIRECTORY.findall(text.decode(errors="replace"))
+            if other in others
+        ]
+        prefixes = {prefix}
+        settings = self.texts.get(f"{prefix}/pyvenv.cfg", b"").decode(errors="replace")
+        if re.search(r"(?m)^include-system-site-packages *= *true", settings):
+            home = re.search(r"(?m)^home *= *(\S+)/bin *$", settings)
+            prefixes |= {home[1]} if home else set()
+        if prefixes & {"/usr", "/usr/local"}:
+            prefixes |= {"/usr", "/usr/local"}
+        shared = [
+            other
+            for other in sorted(others)
+            if _prefix_and_python(other)[0] in prefixes and _prefix_and_python(other)[1] in {python, "3"}
+        ]
+        return list(dict.fromkeys([site, *named, *shared]))
+
+    @cached_property
+    def prefix(self) -> str:
+        """The prefix of the Python; empty if there is no Python with packages."""
+        return _prefix_and_python(self.sites[0])[0] if self.sites else ""
+
+    @cached_property
+    def python(self) -> str:
+        """Major and minor version of the Python; empty if not known."""
+        python = _prefix_and_python(self.sites[0])[1] if self.sites else ""
+        return python if "." in python else ""
+
+    @cached_property
+    def is_conda(self) -> bool:
+        """Whether conda made the environment of the Python."""
+        return any(path.startswith(f"{self.prefix}/conda-meta/") for path in self.files)
+
+    @cached_property
+    def distributions(self) -> list[Package]:
+        """The distributions of the Python, in the order of its path."""
+        found: list[Package] = []
+        for site in self.sites:
+            for path in sorted(self.texts):
+                if path.startswith(f"{site}/") and path.endswith(("/METADATA", "/PKG-INFO")):
+                    found += self._distribution(site, path)
+        return found
+
+    def _distribution(self, site: str, path: str) -> Iterator[Package]:
+        metadata = self.texts[path]
+        headers = BytesHeaderParser().parsebytes(metadata[:LARGEST_METADATA])
+        name, version = str(headers["Name"] or ""), str(headers["Version"] or "")
+        if not re.fullmatch(r"[\w.-]+", name) or not is_version(version):
+            return
+        folder = path.rpartition("/")[0]
+        own = self._listed(site, folder)
+        texts = {"METADATA": metadata}
+        for member, full in own.items():
+            if member.endswith(OP_TABLE) and full in self.texts:
+                texts[member] = self.texts[full]
+        members = []
+        for member, full in own.items():
+            if full in self.files:
+                members.append(zipfile.ZipInfo(member))
+                members[-1].file_size = self.files[full]
+        objects = [(member, self.objects[full]) for member, full in own.items() if full in self.objects]
+        info = PurePosixPath(folder).name
+        contents = Contents(
+            f"{name} {version}",
+            normalize_name(name),
+            version,
+            (),
+            tuple(members),
+            (info,),
+            info,
+            {},
+            texts=texts,
+            objects=tuple(msgspec.structs.replace(item, path=member) for member, item in objects),
+            code={member: self.code[full] for member, full in own.items() if full in self.code},
+        )
+        yield Package(site, contents)
+
+    def _listed(self, site: str, info: str) -> dict[str, str]:
+        """Return the files of a distribution as in its RECORD, with their paths."""
+        record = self.texts.get(f"{info}/RECORD", b"").decode(errors="replace")
+        paths: dict[str, str] = {}
+        try:
+            for row in csv.reader(record.splitlines()):
+                if row and row[0]:
+                    paths[row[0]] = posixpath.normpath(posixpath.join(site, row[0]))
+        except csv.Error:
+            return paths
+        return paths
+
+    @cached_property
+    def missing(self) -> dict[str, list[str]]:
+        """The shared objects that RECORD lists and that do not exist, by distribution."""
+        found: dict[str, list[str]] = {}
+        for site in self.sites:
+            for path in sorted(self.texts):
+                if path.startswith(f"{site}/") and path.endswith(".dist-info/RECORD"):
+                    folder = path.rpartition("/")[0]
+                    for member, full in self._listed(site, folder).items():
+                        if SHARED_OBJECT.search(member) and not self.resolved(full):
+                            title = PurePosixPath(folder).name.removesuffix(".dist-info").replace("-", " ", 1)
+                            found.setdefault(title, []).append(member)
+        return found
+
+    @cached_property
+    def editable(self) -> set[str]:
+        """The normalized names of the distributions that are installed from a directory."""
+        return {
+            normalize_name(PurePosixPath(path).parent.name.partition("-")[0])
+            for path, text in self.texts.items()
+            if path.endswith("/direct_url.json") and b'"dir_info"' in text
+        }
+
+    @cached_property
+    def damaged(self) -> list[str]:
+        """The directories of metadata that cannot be used."""
+        good = {(site, contents.dist_info) for site, contents in self.distributions}
+        return [
+            PurePosixPath(path).parent.name.partition("-")[0]
+            for site in self.sites
+            for path in sorted(self.texts)
+            if path.startswith(f"{site}/")
+            and path.endswith((".dist-info/METADATA", "/PKG-INFO"))
+            and (site, PurePosixPath(path).parent.name) not in good
+        ]
+
+    @cached_property
+    def platform(self) -> dict[str, str]:
+        """What else an image has: ROCm, glibc, libstdc++ (as the GCC that has it), and the system."""
+        image = next((one.versions for one in self.providers if one.is_image), {})
+        release = next((text for path, text in self.texts.items() if path.endswith("/os-release")), b"")
+        title = re.search(r'(?m)^PRETTY_NAME="?([^"\n]*)', release.decode(errors="replace"))
+        rocm = [copy.version for copy in self.rocm if copy.version and "-packages/" not in copy.folder]
+        known = {
+            "rocm": max(rocm, key=sort_key, default=""),
+            "glibc": image.get("GLIBC", ""),
+            "libstdc++": gcc_of(image.get("GLIBCXX", "")),
+            "os": printable(title[1]) if title else "",
+        }
+        return {name: version for name, version in known.items() if version}
+
+    @cached_property
+    def versions(self) -> dict[str, str]:
+        """The version of each distribution that Python imports, by normalized name."""
+        return {contents.name: contents.version for _, contents in reversed(self.distributions)}
+
+    @cached_property
+    def torch(self) -> Torch | None:
+        """The torch of the Python; None if there is none."""
+        site = self._torch_site
+        if not site:
+            return None
+        folder = f"{site}/torch/lib/"
+        own = {path: item for path, item in self.objects.items() if path.startswith(folder)}
+        names = {PurePosixPath(path).name for path in (*own, *self.links) if path.startswith(folder)}
+        names |= {item.soname for item in own.values() if item.soname}
+        exports = frozenset[str]().union(
+            *(
+                item.symbols.exports
+                for path, item in own.items()
+                if PurePosixPath(path).name.startswith(LIBRARIES_WITH_SYMBOLS)
+            )
+        )
+        values = self.torch_values
+        rocm = re.match(r"\d+\.\d+", values["hip"])
+        return Torch(
+            self.versions.get("torch", values["version"]),
+            rocm[0] if rocm else "",
+            frozenset(names) if own else None,
+            exports if any(item.symbols.exports for item in own.values()) else None,
+        )
+
+    @property
+    def _torch_site(self) -> str:
+        return next((site for site, contents in self.distributions if contents.name == "torch"), "")
+
+    @cached_property
+    def torch_values(self) -> dict[str, str]:
+        """The version, HIP and CUDA of torch, as its ``version.py`` states them; empty if it does not."""
+        values = literals(self.texts.get(f"{self._torch_site}/torch/version.py", b""))
+        known = {name: str(values.get(name) or "") for name in ("hip", "cuda")}
+        return {"version": str(values.get("__version__") or ""), **known}
+
+    @cached_property
+    def variables(self) -> dict[str, str]:
+        """The variables that the image or the conda environment sets."""
+        found: dict[str, str] = {}
+        for path in sorted(self.texts):
+            if path.endswith(".sh") and path.startswith(("/.singularity.d/", f"{self.prefix}/")):
+                found |= dict(_EXPORT.findall(self.texts[path].decode(errors="replace")))
+        return found
+
+    @cached_property
+    def library_path(self) -> list[str]:
+        """The directories in the LD_LIBRARY_PATH of the image or conda environment."""
+        names = self.variables.get("LD_LIBRARY_PATH", "").split(":")
+        return [posixpath.normpath(name) for name in names if name.startswith("/")]
+
+    @cached_property
+    def loader_path(self) -> list[str]:
+        """The directories that the loader of an image searches, without LD_LIBRARY_PATH."""
+        lines = (
+            line.strip()
+            for path in sorted(self.texts)
+            if path.startswith("/etc/ld.so.conf")
+            for line in self.texts[path].decode(errors="replace").splitlines()
+        )
+        return [*(line for line in lines if line.startswith("/")), *_SYSTEM]
+
+    def resolved(self, path: str) -> str:
+        """Return the path of a file, with its links followed; empty if it does not exist."""
+        for _ in range(_MOST_LINKS):
+            path = posixpath.normpath(path)
+            if path in self.files:
+                return path
+            parts = PurePosixPath(path)
+            link = next((str(part) for part in (parts, *parts.parents) if str(part) in self.links), "")
+            if not link:
+                return ""
+            rest = path.removeprefix(link).lstrip("/")
+            path = posixpath.join(posixpath.dirname(link), self.links[link], rest)
+        return ""
+
+    def found(self, item: SharedObject, at: str, name: str) -> str:
+        """Return where the loader finds a library that an object needs; empty if nowhere that is known.
+
+        `at` is the object's path. The order is that of ld.so(8); what torch has loaded comes first, if the
+        object needs torch.
+        """
+        origin = posixpath.dirname(at)
+        own = [path.replace("${ORIGIN}", origin).replace("$ORIGIN", origin) for path in item.search_paths]
+        of_torch = f"{self._torch_site}/torch/lib" if self._torch_site else ""
+        folders = [*own, *self.library_path, *self.loader_path]
+        if of_torch and self.torch and name in (self.torch.libraries or ()):
+            folders.insert(0, of_torch)
+        for folder in folders:
+            if path := self.resolved(f"{folder}/{name}"):
+                return path
+            for other in self._by_soname.get(name, ()):
+                if posixpath.dirname(other) == posixpath.normpath(folder or origin):
+                    return other
+        return ""
+
+    @cached_property
+    def _by_soname(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for path, item in self.objects.items():
+            found.setdefault(item.soname, []).append(path)
+        return found
+
+    @cached_property
+    def rocm(self) -> list[RocmCopy]:
+        """The copies of ROCm's runtime."""
+        folders: dict[str, set[str]] = {}
+        for path in (*self.files, *self.links):
+            if _HIP.search(path) and (real := self.resolved(path)):
+                names = folders.setdefault(posixpath.dirname(real), set())
+                names |= {PurePosixPath(path).name, PurePosixPath(real).name}
+                names |= {self.objects[real].soname} if real in self.objects else set()
+        return [self._copy(folder, names) for folder, names in sorted(folders.items())]
+
+    def _copy(self, folder: str, names: set[str]) -> RocmCopy:
+        text = self.texts.get(f"{posixpath.dirname(folder)}/.info/version", b"").decode(errors="replace")
+        version = text.strip().partition("-")[0]
+        if folder == f"{self._torch_site}/torch/lib" and self.torch:
+            version = self.torch.rocm
+        for name in sorted(names):
+            if not is_version(version) and (match := _HIP_VERSION.search(name)):
+                # AMD's file ends with the release (60204); in Debian's it is another number.
+                line, number = f"{match[1]}.{match[2]}", int(match[3])
+                is_release = number // 100 == int(match[1]) * 100 + int(match[2])
+                version = f"{line}.{number % 100}" if is_release else line
+        return RocmCopy(folder, version if is_version(version) else "", frozenset(names))
+
+    @cached_property
+    def providers(self) -> tuple[Provider, ...]:
+        """What provides libraries: the image, and the conda environment."""
+        paths = (path for path in (*self.files, *self.links) if SHARED_OBJECT.search(path))
+        names = {PurePosixPath(path).name for path in paths}
+        names |= {item.soname for item in self.objects.values() if item.soname}
+        image: dict[str, str] = {}
+        conda: dict[str, str] = {}
+        for path, versions in self.runtimes.items():
+            is_system = _is_of_system(path)
+            if is_system or (self.is_conda and posixpath.dirname(path) == f"{self.prefix}/lib"):
+                for family, version in versions.items():
+                    known = image if is_system else conda
+                    known[family] = max(version, known.get(family, "0"), key=sort_key)
+        shown = {family: version for family, version in image.items() if family not in conda}
+        found = [Provider("the image", shown, frozenset(names))] if self.is_image else []
+        if conda:
+            found.append(Provider("the conda environment", conda, frozenset(names), is_image=False))
+        elif not self.is_image:
+            found.append(Provider("the environment", {}, frozenset(names), is_image=False))
+        return tuple(found)
+
+
+def read_installed(path: Path, log: Path) -> Installed:
+    """Read what is installed in an image or below a directory; nothing of it is started.
+
+    Raises
+    ------
+    EnvironmentLacksError, UsageError
+        See `files_of`; there is also an error if it has no Python packages.
+    """
+    path = path.resolve()
+    files: dict[str, int] = {}
+    links: dict[str, str] = {}
+    texts: dict[str, bytes] = {}
+    runtimes: dict[str, Mapping[str, str]] = {}
+    objects = Objects(0)
+    if (path / _TYKKY).is_file():
+        path /= _TYKKY
+    left = _MOST_TEXT
+    for file in files_of(path, _is_wanted, log):
+        if file.link:
+            links[file.path] = file.link
+            continue
+        if file.at is not None or SHARED_OBJECT.search(file.path) or "/conda-meta/" in file.path:
+            files[file.path] = file.size
+        if file.at is not None:
+            _read(file, file.at, texts, runtimes, objects)
+            left -= len(texts.get(file.path, ""))
+        if left < 0:
+            msg = f"{path} has more metadata than any real environment."
+            raise UsageError(msg)
+    is_image = any(map(_is_of_system, runtimes))
+    if not is_image and not any(_INFO.search(name) for name in texts):
+        msg = f"{printable(str(path))} has no Python packages."
+        raise UsageError(msg, hint="Name an environment, or an image with a Python environment.")
+    return Installed(
+        path=path,
+        is_image=is_image,
+        files=files,
+        links=links,
+        texts=texts,
+        objects={item.path: item for item in objects.objects},
+        code=objects.code,
+        runtimes=runtimes,
+        problems=objects.findings,
+    )
+
+
+def _prefix_and_python(site: str) -> tuple[str, str]:
+    match = _SITE.match(f"{site}/")
+    return (match["prefix"], match["python"]) if match else ("", "")
+
+
+def _is_of_system(path: str) -> bool:
+    folder = posixpath.dirname(path)
+    return folder in _SYSTEM or _MULTIARCH.fullmatch(folder) is not None
+
+
+def _is_wanted(path: str) -> bool:
+    """Return whether the content of a file matters."""
+    name = path.rpartition("/")[2]
+    if _INFO.search(path) or _SETTINGS.search(path) or _RUNTIME.search(path) or _READ_ANYWHERE.search(path):
+        return True
+    if not _SITE.match(path):
+        return False
+    return (
+        SHARED_OBJECT.search(name) is not None
+        or name == OP_TABLE
+        or _PYTHON.search(path) is not None
+        or (name.endswith(BARE_OBJECT) and "/library/" not in path)
+    )
+
+
+def _read(
+    file: File,
+    at: Path,
+    texts: dict[str, bytes],
+    runtimes: dict[str, Mapping[str, str]],
+    objects: Objects,
+) -> None:
+    """Read the content of one file."""
+    is_object = SHARED_OBJECT.search(file.path)
+    if not is_object and not file.path.endswith(BARE_OBJECT):
+        if file.size <= _LARGEST_TEXT:
+            texts[file.path] = at.read_bytes()
+        return
+    if _RUNTIME.search(file.path):
+        versions: dict[str, str] = {}
+        try:
+            for version in defined_versions(at):
+                add_version(versions, version)
+        except UsageError:
+            objects.damaged("not-elf", file.path, "cannot be read")
+        runtimes[file.path] = versions
+        return
+    if not file.size:
+        objects.damaged("not-elf", file.path, "is empty")
+        return
+    objects.budget = Budget(file.size)
+    with at.open("rb") as source, mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        objects.read_object(file.path, data) if is_object else objects.read_bare_object(file.path, data)

@@ -1,0 +1,470 @@
+"""What is installed in an image or environment: 60 broken ones are named, 20 sound ones cause no alarm."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from builders.findings import Finding
+from builders.installed import checks
+from builders.installed.checks import findings_of
+from builders.installed.reading import read_installed
+from resolver.consequences import Side
+from resolver.facts.loading import load
+from resolver.model import Request, Target
+from tests.support.elf import shared_object
+from tests.support.installed import Tree, gpu_code
+
+Make = Callable[[Path], Tree]
+CUDART = ("libcudart.so.12", "libc10.so")
+C_3_10 = "_C.cpython-310-x86_64-linux-gnu.so"
+OP_TABLE = """
+installed_ops={{'cpu_adam': True}}
+accelerator_name='cuda'
+torch_info={{'version': {torch!r}, 'hip_version': {hip!r}}}
+"""
+
+
+def image(path: Path, torch: str = "2.9.1+rocm6.4", **options: object) -> Tree:
+    return Tree(path, "image", **options).torch(torch)  # type: ignore[arg-type]
+
+
+def venv(path: Path, torch: str = "2.9.1+rocm6.4") -> Tree:
+    return Tree(path).torch(torch)
+
+
+def conda(path: Path, torch: str = "2.9.1+rocm6.4", **options: object) -> Tree:
+    return Tree(path, "conda", **options).torch(torch)  # type: ignore[arg-type]
+
+
+def deepspeed(tree: Tree, torch: str, hip: str, *, compiled: bool = True) -> Tree:
+    table = OP_TABLE.format(torch=torch, hip=hip).encode()
+    files = {"deepspeed/git_version_info_installed.py": table}
+    if compiled:
+        files["deepspeed/ops/adam/cpu_adam_op.so"] = shared_object(needed=["libc10.so"])
+    return tree.dist("deepspeed", "0.19.8", files, requires=["torch"])
+
+
+def second_site(tree: Tree) -> Tree:
+    """Let a virtual environment see the packages of the system, which has another torch."""
+    tree.file("opt/venv/pyvenv.cfg", b"home = /usr/bin\ninclude-system-site-packages = true\n")
+    return tree.dist("numpy", "1.26.4", site="usr/lib/python3/dist-packages").dist("numpy", "2.2.0")
+
+
+def mpi4py(tree: Tree) -> Tree:
+    tree.file("usr/lib/libmpi.so.12", shared_object())
+    return tree.dist("mpi4py", "4.0.1", {"mpi4py/MPI.abi3.so": shared_object(needed=["libmpi.so.12"])})
+
+
+def linked_rocm(tree: Tree, version: str) -> Tree:
+    tree.rocm(version)
+    (tree.root / "opt/rocm").symlink_to(f"rocm-{version}")
+    return tree
+
+
+BROKEN: dict[str, tuple[Make, str, str]] = {
+    # torch for CUDA
+    "cuda-label": (lambda p: Tree(p).torch("2.5.1+cu124", cuda="12.4"), "verify-torch-cuda", "CUDA 12.4"),
+    "cuda-118": (lambda p: Tree(p).torch("2.1.0+cu118", cuda="11.8"), "verify-torch-cuda", "CUDA 11.8"),
+    "cuda-no-label": (lambda p: Tree(p).torch("2.6.0", cuda="12.4"), "verify-torch-cuda", "torch 2.6.0"),
+    "cuda-image": (lambda p: Tree(p, "image").torch("2.5.1", cuda="12.4"), "verify-torch-cuda", "12.4"),
+    "cuda-conda": (lambda p: Tree(p, "conda").torch("2.5.1", cuda="12.1"), "verify-torch-cuda", "12.1"),
+    # torch for CPUs
+    "cpu-label": (lambda p: Tree(p).torch("2.9.1+cpu"), "verify-torch-cpu", "not built for ROCm"),
+    "cpu-no-label": (lambda p: Tree(p).torch("2.9.1"), "verify-torch-cpu", "not built for ROCm"),
+    # distributions for CUDA
+    "nvidia": (lambda p: venv(p).dist("nvidia-nccl-cu12", "2.21.5"), "verify-nvidia", "nvidia-nccl-cu12"),
+    "cupy-cuda": (lambda p: image(p).dist("cupy-cuda12x", "13.3.0"), "verify-nvidia", "cupy-cuda12x"),
+    "jax-cuda": (lambda p: conda(p).dist("jax-cuda12-plugin", "0.4.30"), "verify-nvidia", "jax-cuda12"),
+    # content for CUDA only
+    "cuda-extension": (
+        lambda p: venv(p).extension("xformers", needed=CUDART, gfx=()),
+        "verify-does-not-fit",
+        "CUDA",
+    ),
+    "cuda-in-image": (
+        lambda p: image(p).extension("vllm", needed=["libcuda.so.1"], gfx=()),
+        "verify-does-not-fit",
+        "libcuda",
+    ),
+    "torch-cuda": (
+        lambda p: venv(p).extension("torchvision", needed=["libtorch_cuda.so"], gfx=()),
+        "verify-does-not-fit",
+        "libtorch_cuda",
+    ),
+    "library-only": (
+        lambda p: venv(p).dist(
+            "bitsandbytes",
+            "0.45.0",
+            {"bitsandbytes/libbitsandbytes_cuda124.so": shared_object(needed=["libcublas.so.12"])},
+        ),
+        "verify-does-not-fit",
+        "libcublas",
+    ),
+    # ROCm and the driver of the site
+    "rocm-5.6": (lambda p: image(p, "2.2.0+rocm5.6"), "driver-risk", "ROCm 5.6 is older than driver 6.3"),
+    "rocm-6.0": (lambda p: venv(p, "2.3.1+rocm6.0"), "driver-risk", "ROCm 6.0 is older than driver 6.3"),
+    "rocm-7.2": (
+        lambda p: image(p, "2.11.0+rocm7.2"),
+        "driver-risk",
+        "which AMD does not list for driver 6.3",
+    ),
+    "rocm-7.1": (
+        lambda p: image(p, "2.10.0+rocm7.1"),
+        "driver-refuses",
+        "ROCm 7.1 does not run on kernel driver 6.3",
+    ),
+    "rocm-10": (lambda p: venv(p, "2.13.0+rocm10.0"), "driver-refuses", "ROCm 10.0 does not run"),
+    "rocm-of-image": (lambda p: Tree(p, "image").rocm("7.1.1"), "driver-refuses", "ROCm 7.1.1"),
+    "rocm-unknown": (lambda p: venv(p, "2.0.0+rocm4.1"), "driver-not-judged", "ROCm 4.1"),
+    # ROCm of another major version
+    "hip-5": (
+        lambda p: venv(p).extension("apex", needed=["libc10.so", "libamdhip64.so.5"]),
+        "verify-does-not-fit",
+        "rocm>=5,<6",
+    ),
+    "hip-7": (
+        lambda p: image(p).extension("apex", needed=["libc10.so", "libamdhip64.so.7"]),
+        "verify-does-not-fit",
+        "rocm>=7",
+    ),
+    "hip-nowhere": (
+        lambda p: image(p).extension("apex", needed=["libc10.so", "libamdhip64.so.5"]),
+        "need-not-provided",
+        "libamdhip64.so.5",
+    ),
+    # two ROCms
+    "two-rocms": (
+        lambda p: (
+            image(p)
+            .rocm("5.7.3")
+            .extension("apex", needed=["libamdhip64.so.5"], runpath="/opt/rocm-5.7.3/lib")
+        ),
+        "rocm-twice",
+        "ROCm 5.7.3 in /opt/rocm-5.7.3/lib",
+    ),
+    "two-rocms-same-name": (
+        lambda p: (
+            image(p)
+            .rocm("6.0.3")
+            .extension("apex", needed=["libhipblas.so.2"], runpath="/opt/rocm-6.0.3/lib")
+        ),
+        "rpath-rocm",
+        "of ROCm 6.0.3, but torch is for ROCm 6.4",
+    ),
+    "rpath-linked": (
+        lambda p: linked_rocm(image(p), "6.0.3").extension("apex", runpath="/opt/rocm/lib"),
+        "rpath-rocm",
+        "6.0.3",
+    ),
+    "rpath-nowhere": (
+        lambda p: venv(p).extension("apex", runpath="/opt/rocm-5.7.1/lib"),
+        "rpath-rocm",
+        "does not exist here",
+    ),
+    # two tritons
+    "tritons": (
+        lambda p: venv(p).dist("triton", "3.5.1").dist("pytorch-triton-rocm", "3.5.1"),
+        "tritons",
+        "triton 3.5.1 and",
+    ),
+    "tritons-new": (
+        lambda p: image(p).dist("triton", "3.1.0").dist("triton-rocm", "3.6.0"),
+        "tritons",
+        "triton-rocm 3.6.0",
+    ),
+    "three-tritons": (
+        lambda p: conda(p).dist("triton", "3.1.0").dist("triton-rocm", "3.6.0").dist("pytorch-triton", "3"),
+        "tritons",
+        "overwrite",
+    ),
+    # GPU architectures
+    "gfx942-only": (
+        lambda p: venv(p).extension("apex", gfx=["gfx942"]),
+        "verify-does-not-fit",
+        "gfx942, but not for gfx90a",
+    ),
+    "gfx1030-image": (
+        lambda p: image(p).extension("flash-attn", gfx=["gfx1030"]),
+        "verify-does-not-fit",
+        "gfx1030",
+    ),
+    "xnack": (
+        lambda p: venv(p).extension("apex", gfx=["gfx90a:xnack+"]),
+        "verify-does-not-fit",
+        "gfx90a:xnack+",
+    ),
+    "torch-gfx": (
+        lambda p: Tree(p).torch(gfx=["gfx1030"]),
+        "verify-does-not-fit",
+        "torch 2.9.1+rocm6.4 contains code for gfx1030",
+    ),
+    # the compiler's libraries
+    "libstdcxx": (
+        lambda p: image(p, glibcxx="3.4.26").extension(
+            "apex", versions={"libstdc++.so.6": ["GLIBCXX_3.4.32"]}
+        ),
+        "libstdcxx-too-new",
+        "GLIBCXX_3.4.32, but the image has at most GLIBCXX_3.4.26",
+    ),
+    "libstdcxx-conda": (
+        lambda p: conda(p, glibcxx="3.4.28").extension(
+            "apex", versions={"libstdc++.so.6": ["GLIBCXX_3.4.30"]}
+        ),
+        "libstdcxx-too-new",
+        "the conda environment has at most GLIBCXX_3.4.28",
+    ),
+    "cxxabi": (
+        lambda p: image(p).extension("apex", versions={"libstdc++.so.6": ["CXXABI_1.3.15"]}),
+        "libstdcxx-too-new",
+        "CXXABI_1.3.15",
+    ),
+    "glibc": (
+        lambda p: image(p, glibc="2.31").extension("apex", versions={"libc.so.6": ["GLIBC_2.34"]}),
+        "glibc-too-new",
+        "GLIBC_2.34",
+    ),
+    "glibc-torch": (lambda p: image(p, glibc="2.12"), "glibc-too-new", "torch 2.9.1+rocm6.4"),
+    # another torch
+    "abi": (
+        lambda p: venv(p).extension("apex", symbols=["_ZN2at4_ops3add4callERKNS_6TensorES4_"]),
+        "torch-symbol-missing",
+        "torch 2.9.1",
+    ),
+    "abi-image": (
+        lambda p: image(p).extension("torch-scatter", symbols=["_ZN3c1011SymInt3fooEv"]),
+        "torch-symbol-missing",
+        "c10",
+    ),
+    "ops-of-other-torch": (
+        lambda p: deepspeed(venv(p), "2.8", "6.4"),
+        "built-for-other-torch",
+        "built against torch 2.8",
+    ),
+    "ops-of-other-rocm": (lambda p: deepspeed(image(p), "2.9", "6.2"), "built-for-other-torch", "ROCm 6.2"),
+    "op-without-object": (
+        lambda p: deepspeed(venv(p), "2.9", "6.4", compiled=False),
+        "op-without-object",
+        "cpu_adam",
+    ),
+    "bundled": (
+        lambda p: venv(p).extension("apex", more={"apex.libs/libamdhip64-1a2b3c4d.so.6": shared_object()}),
+        "bundled-twice",
+        "second copy",
+    ),
+    # another Python or machine
+    "python-3.10": (
+        lambda p: venv(p).extension("apex", module=C_3_10),
+        "other-python",
+        "compiled for Python 3.10, and this Python is 3.12",
+    ),
+    "python-3.10-image": (
+        lambda p: image(p).dist("lxml", "5.3", {f"lxml/{C_3_10}": shared_object()}),
+        "other-python",
+        "Python 3.10",
+    ),
+    "aarch64": (
+        lambda p: venv(p).dist(
+            "lxml", "5.3", {"lxml/a.so": shared_object()[:18] + b"\xb7\0" + shared_object()[20:]}
+        ),
+        "other-machine",
+        "lxml",
+    ),
+    # files
+    "gone": (
+        lambda p: venv(p).dist("scipy", "1.14.1", gone=["scipy/_lib/a.so"]),
+        "object-gone",
+        "scipy/_lib/a.so",
+    ),
+    "cut-short": (
+        lambda p: venv(p).dist("scipy", "1.14.1", {"scipy/a.so": shared_object()[:200]}),
+        "not-elf",
+        "scipy/a.so",
+    ),
+    "empty": (lambda p: image(p).dist("scipy", "1.14.1", {"scipy/a.so": b""}), "not-elf", "is empty"),
+    "no-library": (
+        lambda p: image(p).dist(
+            "mpi4py", "4.0.1", {"mpi4py/MPI.abi3.so": shared_object(needed=["libmpi.so.12"])}
+        ),
+        "need-not-provided",
+        "libmpi.so.12",
+    ),
+    "no-fabric": (
+        lambda p: image(p).dist("nixl", "1.0", {"nixl/a.so": shared_object(needed=["libucp.so.0"])}),
+        "need-not-provided",
+        "libucp",
+    ),
+    "two-versions": (
+        lambda p: venv(p).dist("numpy", "1.26.4").dist("numpy", "2.2.0"),
+        "installed-twice",
+        "numpy 1.26.4 and 2.2.0",
+    ),
+    "two-places": (lambda p: second_site(image(p)), "verify-twice", "numpy is installed more than once"),
+    # requirements
+    "not-installed": (
+        lambda p: venv(p).dist("timm", "1.0", requires=["huggingface-hub"]),
+        "verify-pip-check-others",
+        "huggingface-hub, which is not",
+    ),
+    "other-version": (
+        lambda p: image(p).dist("numpy", "2.2.0").dist("numba", "0.60.0", requires=["numpy<2.1"]),
+        "verify-pip-check-others",
+        "you have numpy 2.2.0",
+    ),
+    "torch-too-old": (
+        lambda p: venv(p, "2.5.1+rocm6.2").dist("torchao", "0.9", requires=["torch>=2.6"]),
+        "verify-pip-check-others",
+        "torch>=2.6",
+    ),
+    "marker": (
+        lambda p: conda(p).dist("rich", "13", requires=["typing-extensions; python_version < '3.13'"]),
+        "verify-pip-check-others",
+        "typing-extensions",
+    ),
+    # variables
+    "library-path": (
+        lambda p: image(p).rocm("6.0.3").sets(LD_LIBRARY_PATH="/opt/rocm-6.0.3/lib:$LD_LIBRARY_PATH"),
+        "library-path",
+        "of ROCm 6.0.3 can come before",
+    ),
+    "library-path-linked": (
+        lambda p: linked_rocm(image(p), "6.0.3").sets(LD_LIBRARY_PATH="/opt/rocm/lib"),
+        "library-path",
+        "ROCm 6.0.3",
+    ),
+    # network
+    "no-plugin": (lambda p: image(p, plugin=False), "rccl-plugin-missing", "no network plugin"),
+    # facts
+    "image-7.14": (lambda p: venv(p, "2.12.0+rocm7.14.0"), "known-bad", "hipErrorInvalidImage"),
+    "nan": (lambda p: venv(p, "2.6.0+rocm6.2.4"), "known-bad", "NaN"),
+    "bitsandbytes": (
+        lambda p: image(p).dist(
+            "bitsandbytes",
+            "0.49.2",
+            {
+                "bitsandbytes/libbitsandbytes_rocm63.so": shared_object(
+                    needed=["libamdhip64.so.6"], fatbin=gpu_code("gfx90a")
+                )
+            },
+        ),
+        "computed-name-missing",
+        "libbitsandbytes_rocm64.so",
+    ),
+}
+
+SOUND: dict[str, Make] = {
+    "venv": venv,
+    "image": lambda p: image(p).rocm("6.4.4"),
+    "conda": conda,
+    "python-3.11": lambda p: Tree(p, python="3.11").torch().dist("numpy", "2.2.0"),
+    "extension": lambda p: venv(p).extension("apex", "1.9.0"),
+    "many-gfx": lambda p: image(p).extension("flash-attn", gfx=["gfx90a", "gfx942", "gfx1100"]),
+    "xnack-off": lambda p: image(p).extension("apex", gfx=["gfx90a:xnack-", "gfx90a:xnack+"]),
+    "rpath-of-same-rocm": lambda p: linked_rocm(image(p), "6.4.4").extension("apex", runpath="/opt/rocm/lib"),
+    "library-path-of-same-rocm": lambda p: image(p).rocm("6.4.4").sets(LD_LIBRARY_PATH="/opt/rocm-6.4.4/lib"),
+    "deepspeed": lambda p: deepspeed(image(p), "2.9", "6.4"),
+    "alias-of-triton": lambda p: (
+        venv(p)
+        .dist("pytorch-triton-rocm", "3.5.1")
+        .dist("triton", "3.5.1", {"triton/__init__.py": b""}, requires=["pytorch-triton-rocm"])
+    ),
+    "variants": lambda p: venv(p).dist(
+        "fast",
+        "1.0",
+        {
+            "fast/ops_cpu.cpython-312-x86_64-linux-gnu.so": shared_object(),
+            "fast/ops_cuda.cpython-312-x86_64-linux-gnu.so": shared_object(needed=["libcudart.so.12"]),
+        },
+    ),
+    "cuda-plugin": lambda p: venv(p).dist(
+        "xgboost", "2.1", {"xgboost/lib/libxgboost.so": shared_object(cuda=b"x" * 64)}
+    ),
+    "abi3": lambda p: venv(p).dist("tokenizers", "0.20", {"tokenizers/tokenizers.abi3.so": shared_object()}),
+    "many-pythons": lambda p: venv(p).dist(
+        "grpcio",
+        "1.0",
+        {f"grpc/{C_3_10}": shared_object(), "grpc/_C.cpython-312-x86_64-linux-gnu.so": shared_object()},
+    ),
+    "bundled-libraries": lambda p: venv(p).dist(
+        "numpy",
+        "2.2.0",
+        {
+            "numpy/a.cpython-312-x86_64-linux-gnu.so": shared_object(
+                needed=["libopenblas-1a2b3c4d.so"], runpath="$ORIGIN/../numpy.libs"
+            ),
+            "numpy.libs/libopenblas-1a2b3c4d.so": shared_object(soname="libopenblas-1a2b3c4d.so"),
+        },
+    ),
+    "extras-and-markers": lambda p: venv(p).dist(
+        "rich", "13", requires=["jupyter; extra == 'jupyter'", "colorama; sys_platform == 'win32'"]
+    ),
+    "mpi": lambda p: mpi4py(image(p)),
+    "no-torch": lambda p: Tree(p).dist("numpy", "2.2.0"),
+    "metadata-only": lambda p: Tree(p).dist("torch", "2.9.1+rocm6.4").dist("numpy", "2.2.0"),
+    "libstdcxx-of-image": lambda p: image(p, glibcxx="3.4.33").extension(
+        "apex", versions={"libstdc++.so.6": ["GLIBCXX_3.4.32"]}
+    ),
+    "rccl-replaced": lambda p: (
+        image(p).rocm("6.4.4").sets(PYTHONNOUSERSITE="1", LD_LIBRARY_PATH="/opt/rocm-6.4.4/lib")
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def side() -> Side:
+    return Side(
+        load(), Request(Target(site="lumi-g", date=date(2026, 11, 20), backend="rocm", gfx=("gfx90a",)))
+    )
+
+
+def test_documentation_lists_every_finding() -> None:
+    source = Path(checks.__file__)
+    texts = [source.read_text(), (source.parents[2] / "matrix/checking/inspected.py").read_text()]
+    given = set(re.findall(r'Finding\(\s*"([a-z-]+)"', "".join(texts)))
+    pages = source.parents[2] / "docs/reference"
+    known = set(re.findall(r"(?m)^\| `([a-z-]+)` \|", (pages / "inspecting.md").read_text()))
+    of_verify = set(re.findall(r"(?m)^\| `(verify-[a-z-]+)` \|", (pages / "verifying.md").read_text()))
+    assert given - of_verify == known
+
+
+def test_environment_over_another_has_the_packages_of_both(tmp_path: Path) -> None:
+    """A virtual environment with a .pth file, as `matrix env --for apptainer` makes it."""
+    tree = image(tmp_path / "env").dist("numpy", "2.2.0")
+    site = "opt/matrix/lib/python3.12/site-packages"
+    tree.file(f"{site}/base_image.pth", f"import site; site.addsitedir('/{tree.site}')".encode())
+    tree.dist("apex", "1.9.0", site=site).dist("numpy", "2.1.0", site=site)
+    found = read_installed(tree.root, tmp_path / "log")
+    assert found.sites == [f"/{site}", f"/{tree.site}"]
+    assert found.versions == {"torch": "2.9.1+rocm6.4", "apex": "1.9.0", "numpy": "2.1.0"}
+    tree.dist("setuptools", "70.0", site="usr/lib/python3/dist-packages")
+    (tree.root / site / "base_image.pth").unlink()
+    found = read_installed(tree.root, tmp_path / "log")
+    assert found.sites == [f"/{tree.site}"]
+
+
+def judged(tree: Tree, side: Side, user: dict[str, str] | None = None) -> list[Finding]:
+    return findings_of(read_installed(tree.root, tree.root.parent / "log"), side, None, user or {})
+
+
+def test_there_are_enough() -> None:
+    assert len(BROKEN) >= 60
+    assert len({name for _, name, _ in BROKEN.values()}) >= 15
+    assert len(SOUND) >= 20
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_broken_environment_is_named(name: str, tmp_path: Path, side: Side) -> None:
+    make, kind, words = BROKEN[name]
+    findings = judged(make(tmp_path / "env"), side)
+    named = [finding for finding in findings if finding.id == kind and finding.severity != "info"]
+    assert any(words in finding.message for finding in named), findings
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_sound_environment_causes_no_alarm(name: str, tmp_path: Path, side: Side) -> None:
+    findings = judged(SOUND[name](tmp_path / "env"), side)
+    assert [finding for finding in findings if finding.severity != "info"] == []

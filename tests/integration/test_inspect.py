@@ -1,0 +1,154 @@
+"""``matrix inspect`` on real things: the rig's image, installed wheels, and a repaired environment."""
+
+from __future__ import annotations
+
+import json
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders.environments.pip import pip_environment
+from tests.rig.rig import Rig
+from tests.support.built import matrix
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+WHEELS = ("numpy==2.2.6", "markupsafe", "pyyaml", "psutil", "msgspec", "zstandard", "rich")
+CUDA = "torch==2.13.0+cu126\nnumpy==2.2.6\nnvidia-nccl-cu12==2.27.5\ntriton==3.5.0\n"
+MOST_MEMORY = 500_000  # kilobytes
+"""Limit of the issue for an image of 10 GB; this one has 0.5 GB."""
+
+
+def inspected(work: Path, *arguments: str, code: int) -> dict[str, Any]:
+    done = matrix(work, "inspect", *arguments, "--format", "json")
+    assert done.returncode == code, done.stdout + done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+def ids(document: dict[str, Any], *severities: str) -> set[str]:
+    return {row["id"] for row in document["findings"] if row["severity"] in severities}
+
+
+def test_image_of_the_rig_is_read_without_being_started(rig: Rig) -> None:
+    """An ordinary user needs no container runtime for it."""
+    work = rig.work()
+    bin_ = work / "bin"
+    bin_.mkdir()
+    (bin_ / "unsquashfs").symlink_to(shutil.which("unsquashfs") or "")
+    done = rig.matrix("inspect", str(rig.image), "--site", "lumi-g", "--format", "json", cwd=work)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["how"].endswith("its file system (unsquashfs) was read without starting it")
+    assert document["verdict"].startswith(
+        "Works at your own risk since 2026-01 at lumi-g: lumi-g ran ROCm 7.2"
+    )
+    assert "rocm-copy" in ids(document, "info")
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < MOST_MEMORY * 4  # of all children so far
+
+
+def test_image_is_listed_by_a_script_if_it_cannot_be_read_otherwise(rig: Rig) -> None:
+    """PATH has apptainer, and no unsquashfs."""
+    work = rig.work()
+    (work / "bin").mkdir(mode=0o755)
+    for path in Path("/usr/bin").iterdir():
+        if path.name != "unsquashfs":
+            (work / "bin" / path.name).symlink_to(path)
+    env = {"PATH": f"/usr/local/bin:{work}/bin"}
+    done = rig.matrix("inspect", str(rig.image), "--format", "json", cwd=work, env=env)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert "in an isolated container, because unsquashfs is not installed" in document["how"]
+    assert document["findings"] == []
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Install real wheels with compiled objects."""
+    folder = tmp_path_factory.mktemp("real") / "env"
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    line: list[str | Path] = [
+        folder / "bin/python",
+        "-m",
+        "pip",
+        "install",
+        "-qq",
+        "--no-compile",
+        "--only-binary=:all:",
+        *WHEELS,
+    ]
+    subprocess.run(line, check=True, env=pip_environment())
+    return folder
+
+
+def test_real_wheels_cause_no_alarm(environment: Path) -> None:
+    document = inspected(environment.parent, "env", "--site", "lumi-g", code=0)
+    assert ids(document, "error", "warning") == set()
+    assert document["verdict"] == "Nothing found against it at lumi-g."
+    assert document["distributions"] >= len(WHEELS)
+
+
+def test_real_wheels_that_are_broken_are_named(environment: Path, tmp_path: Path) -> None:
+    """A wheel for another Python, one for CUDA, a damaged object, a lost object, a lost requirement."""
+    broken = tmp_path / "env"
+    shutil.copytree(environment, broken, symlinks=True)
+    (site,) = broken.glob("lib/python3.*/site-packages")
+    pip: list[str | Path] = [
+        broken / "bin/python",
+        "-m",
+        "pip",
+        "install",
+        "-qq",
+        "--no-compile",
+        "--no-deps",
+        "--target",
+        site,
+    ]
+    other = [
+        "--upgrade",
+        "--only-binary=:all:",
+        "--python-version",
+        "3.10" if sys.version_info[1] != 10 else "3.12",
+    ]
+    subprocess.run([*pip, *other, "markupsafe"], check=True, env=pip_environment(), capture_output=True)
+    subprocess.run([*pip, "nvidia-nvtx-cu12"], check=True, env=pip_environment())
+    shutil.rmtree(next(site.glob("markdown_it_py-*.dist-info")))
+    next(site.glob("psutil/_psutil_linux*.so")).unlink()
+    damaged = next(site.glob("msgspec/_core*.so"))
+    damaged.write_bytes(damaged.read_bytes()[:5000])
+    document = inspected(tmp_path, "env", "--site", "lumi-g", code=1)
+    assert ids(document, "error") == {"verify-nvidia", "other-python", "object-gone", "not-elf"}
+    assert "verify-pip-check-others" in ids(document, "warning")
+    assert {row["before"].split()[0] for row in document["changes"]} == {"nvidia-nvtx-cu12"}
+
+
+def test_repaired_environment_is_installed_and_verified(tmp_path: Path) -> None:
+    """An environment for CUDA becomes one for CPUs, which the real pip installs from the written files."""
+    (tmp_path / "freeze.txt").write_text(CUDA)
+    options = ["--backend", "cpu", "--repair", "-o", "repaired", "--for", "pip"]
+    document = inspected(tmp_path, "freeze.txt", *options, code=0)
+    assert {row["before"].split()[0] for row in document["changes"]} >= {"torch", "nvidia-nccl-cu12"}
+    repaired = tmp_path / "repaired"
+    python = repaired / "env" / "bin" / "python"
+    subprocess.run([sys.executable, "-m", "venv", repaired / "env"], check=True)
+    line: list[str | Path] = [
+        python,
+        "-m",
+        "pip",
+        "install",
+        "-qq",
+        "--no-compile",
+        "-r",
+        repaired / "requirements.txt",
+    ]
+    done = subprocess.run(line, capture_output=True, text=True, check=False, env=pip_environment())
+    assert done.returncode == 0, done.stderr
+    verified = matrix(repaired, "verify", "--python", str(python), "--format", "json")
+    assert verified.returncode == 0, verified.stdout
+    document = inspected(repaired, "env", code=0)
+    assert "verify-pins" in ids(document, "info")  # the lock is beside it
+    assert ids(document, "error") == set()
