@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import platform
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from builders.audit import Expected, Torch, image_provider
+from builders.audit.network_plugin import interfaces
 from builders.audit.wheel_audit import audit_wheel
+from resolver.facts.loading import load
 
 MakeWheel = Callable[..., Path]
 Compile = Callable[..., Path]
@@ -99,3 +104,68 @@ def test_label_of_a_plugin_names_the_gpu_of_its_torch_and_the_plugin_has_no_gpu_
     files = dict.fromkeys(BOTH, compile_object("op.so", "int answer;").read_bytes())
     report = audit_wheel(make_wheel(version=version, files=files, tags=TAGS))
     assert "label-differs" in [finding.id for finding in report.errors]
+
+
+@pytest.mark.slow
+def test_build_of_the_catalog_compiles_both_names_from_a_source_of_this_shape(tmp_path: Path) -> None:
+    """The patch of rccl-net builds a small source with the files that it reads, and audits as sound.
+
+    The source, libfabric, hwloc and HIP are stand-ins: the real ones cannot be fetched by every machine.
+    """
+    tree, root = tmp_path / "source", tmp_path / "rocm"
+    files = {
+        "configure.ac": "AX_CXX_COMPILE_STDCXX([17], [noext], [mandatory])\n",
+        "RELEASENOTES.md": "# Notes\n\n# v9.8.7 (2026-11)\n\n# v9.8.6 (2026-10)\n",
+        "include/nccl_ofi_config_bottom.h": '#define EXPORT __attribute__((visibility("default")))\n',
+        "include/nccl_ofi_rocm.h": "",
+        "src/nccl_ofi_rocm.cpp": '#include "config.h"\n#include <rdma/fabric.h>\n'
+        'extern "C" { EXPORT int ncclNetPlugin_v8 = FI_MR_DMABUF; }\nint use() { return fi_getinfo(); }\n',
+        "src/nccl_ofi_cuda.cpp": "#error only for CUDA\n",
+        "src/tuner/model.cpp": "#error only for AWS\n",
+    }
+    headers = {
+        "rdma/fabric.h": '#pragma once\nextern "C" int fi_getinfo();\nenum { FI_MR_DMABUF = 7 };\n',
+        "rdma/fi_endpoint.h": "#include <rdma/fabric.h>\n",
+        "rdma/fi_domain.h": "",
+        "hwloc.h": "",
+        "hip/hip_runtime_api.h": "",
+    }
+    for folder, content in ((tree, files), (root / "include", headers)):
+        for name, text in content.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text)
+    (root / "lib").mkdir()
+    for name, text in {"fabric": "int fi_getinfo(void) { return 0; }", "hwloc": "", "amdhip64": ""}.items():
+        library = root / "lib" / f"lib{name}.so"
+        subprocess.run(
+            ["gcc", "-shared", "-fPIC", "-xc", "-", f"-Wl,-soname,lib{name}.so.1", "-o", str(library)],
+            input=text, text=True, check=True,
+        )  # fmt: skip
+    (release,) = (row for row in load().releases_of("rccl-net") if row.version == "1.21.1")
+    patch = Path(release.from_file).parent / release.patches[0].file
+    subprocess.run(["git", "apply", str(patch)], cwd=tree, check=True)
+    backend = "import setuptools.build_meta as backend, sys; backend.build_wheel(sys.argv[1])"
+    done = subprocess.run(
+        [sys.executable, "-c", backend, str(tmp_path)],
+        cwd=tree, capture_output=True, text=True, check=False, env={**os.environ, "ROCM_PATH": str(root)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (wheel,) = tmp_path.glob("rccl_net-9.8.7-*.whl")
+    report = audit_wheel(wheel, Expected(torch=Torch(rocm="7.2")))
+    assert report.errors == []
+    assert sorted(item.path for item in report.objects) == sorted(BOTH)
+    for item in report.objects:
+        assert interfaces(item) == {8}
+        assert "libfabric.so.1" in item.needed
+        assert item.search_paths == ()
+    config = (tree / "include" / "config.h").read_text()
+    assert "#define HAVE_DECL_FI_MR_DMABUF 1\n" in config
+    assert "#define HAVE_DECL_FI_OPT_MAX_MSG_SIZE 0\n" in config
+    assert "HAVE_HSA_RUNTIME" not in config
+    (root / "include" / "hip" / "hip_runtime_api.h").unlink()
+    done = subprocess.run(
+        [sys.executable, "-c", backend, str(tmp_path)],
+        cwd=tree, capture_output=True, text=True, check=False, env={**os.environ, "ROCM_PATH": str(root)},
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "the base image has no hip/hip_runtime_api.h, a header of HIP" in done.stderr
