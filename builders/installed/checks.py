@@ -211,7 +211,10 @@ def check_content(installed: Installed, side: Side) -> Iterator[Finding]:
             open_.append(title)
         elif content and content.gfx:
             text = f"{title} has GPU code for {join_words(content.gfx, most=8, joiner='and')}"
-            yield Finding("gpu-code", "info", text, "", {"distribution": title, "gfx": list(content.gfx)})
+            objects = {
+                path: sorted({item.name for item in code}) for path, code in sorted(contents.code.items())
+            }
+            yield Finding("gpu-code", "info", text, "", {"distribution": title, "objects": objects})
     if open_:
         count = sum(1 for _, contents in installed.distributions if contents.objects)
         listed = join_words(open_, most=_MOST_NAMED, joiner="and")
