@@ -198,7 +198,9 @@ def check_content(installed: Installed, side: Side) -> Iterator[Finding]:
             for finding, path in zip(installed.problems, unread, strict=True)
             if any(path == f"{site}/{info.filename}" for info in contents.members)
         ]
-        content = content_of_installed(contents, _inits(installed, site, contents), problems)
+        inits = _inits(installed, site, contents)
+        knows_torch = installed.torch is not None and installed.torch.exports is not None
+        content = content_of_installed(contents, inits, problems, knows_torch=knows_torch)
         judgement = judged(content, target.gfx, rocm) if content else None
         if judgement is None:
             continue
