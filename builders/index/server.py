@@ -258,10 +258,7 @@ class IndexApplication:
 def _parts(path: str) -> list[str]:
     """Return the parts of a request's path, which WSGI decodes as Latin-1.
 
-    Raises
-    ------
-    BadRequest
-        The path is not UTF-8, or has characters or parts that no path of an index has.
+    Raise `BadRequest` if the path is not UTF-8, or has characters or parts that no path of an index has.
     """
     try:
         text = path.encode("latin-1").decode()
@@ -392,7 +389,7 @@ def _close(server: TcpWSGIServer, channels: dict[int, object]) -> None:
     wasyncore.close_all(channels)
 
 
-class _Parser(HTTPRequestParser):  # type: ignore[misc]
+class _RequestParser(HTTPRequestParser):  # type: ignore[misc]
     """A parser that reads one request at a time.
 
     A client that sends more requests before it has read the response gets only that response, as HTTP allows.
@@ -419,7 +416,7 @@ class _Parser(HTTPRequestParser):  # type: ignore[misc]
 class _Connection(HTTPChannel):  # type: ignore[misc]
     """A connection that measures how long it has waited for its client."""
 
-    parser_class = _Parser
+    parser_class = _RequestParser
     _request_began = 0.0
 
     def received(self, data: bytes) -> bool:

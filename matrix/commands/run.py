@@ -20,7 +20,7 @@ from builders.machine.process import run_in_foreground
 from matrix.command_line.options import add_index, add_lock
 from matrix.consumers.shared.container_variables import (
     VISIBLE,
-    Change,
+    VariableChange,
     applied,
     bind_changes,
     container_changes,
@@ -103,7 +103,7 @@ def execute(context: Context) -> int:
             changes += container_changes(os.environ, folder, args.keep)
             if "TMPDIR" not in args.keep and PurePath(command[0]).name not in _OTHER_NODE:
                 reason = "this directory is removed at the end, with everything that a killed command left"
-                changes.append(Change("TMPDIR", str(folder), reason))
+                changes.append(VariableChange("TMPDIR", str(folder), reason))
         console.info(f"Index {index.root}, route {route}: {reason}.")
         for change in changes:
             console.info(f"  {change}")
@@ -177,12 +177,9 @@ def choose_route(route: str, command: Sequence[str], image: str) -> tuple[str, s
     image
         The base image that the user names; if empty, the base image in the command.
 
-    Raises
-    ------
-    EnvironmentLacksError, UsageError
-        The choice depends on the image, and the image cannot be inspected.
-    UsageError
-        The base image has no /mnt, or the command would run on a different machine from the server.
+    Raise `EnvironmentLacksError` or `UsageError` if the choice depends on the image, and the image cannot be
+    inspected; `UsageError` if the base image has no /mnt, or the command would run on a different machine
+    from the server.
     """
     if route == "loopback":
         chosen: tuple[str, str] = ("loopback", "as requested")
@@ -222,12 +219,8 @@ def _choose_by_image(route: str, image: str, *, requested: bool) -> tuple[str, s
 def _has_mount_point(text: str) -> bool:
     """Return whether a base image has the directory /mnt; for image files, a container runtime is started.
 
-    Raises
-    ------
-    EnvironmentLacksError
-        The file does not exist, or there is no runtime for it.
-    UsageError
-        The file is not an image.
+    Raise `EnvironmentLacksError` if the file does not exist, or there is no runtime for it; `UsageError` if
+    the file is not an image.
     """
     path = real_path(Path(text))
     if form_of(path) == "directory":

@@ -29,7 +29,7 @@ _COMMIT_SOURCE = re.compile(r"(?:git:)?([\w.-]+/[\w.-]+)@([0-9a-f]{7,40})(?::([^
 _URL = re.compile(r"https?://[^\s,;()<>\"']+")
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class ReportPage(msgspec.Struct, frozen=True, kw_only=True):
     """The data of a page. A section without data is left out."""
 
     title: str
@@ -55,13 +55,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The sections without data, each with the command that provides the data."""
 
 
-def render_page(report: Report) -> str:
+def render_page(report: ReportPage) -> str:
     """Return a page as HTML in ASCII. It loads nothing, so it works from a file and without a network.
 
-    Raises
-    ------
-    EnvironmentLacksError
-        This installation has no JavaScript libraries.
+    Raise `EnvironmentLacksError` if this installation has no JavaScript libraries.
     """
     from jinja2 import Environment, FileSystemLoader
     from markupsafe import Markup
@@ -87,7 +84,7 @@ def render_page(report: Report) -> str:
     return page.encode("ascii", "xmlcharrefreplace").decode()
 
 
-def _styles(report: Report) -> list[str]:
+def _styles(report: ReportPage) -> list[str]:
     own = (_TEMPLATES / "report.css").read_text(encoding="utf-8")
     return [library("tabulator.css"), own] if report.table else [own]
 
@@ -95,10 +92,7 @@ def _styles(report: Report) -> list[str]:
 def library(name: str) -> str:
     """Return a file of a JavaScript library, with its licence.
 
-    Raises
-    ------
-    EnvironmentLacksError
-        The package was built without the library.
+    Raise `EnvironmentLacksError` if the package was built without the library.
     """
     path = VENDORED / name
     try:
