@@ -232,11 +232,6 @@ def test_definition_extends_image(user: User, source: str) -> None:
     document = json.loads(inspected.stdout)
     assert document["how"].endswith("its files were read"), inspected.stderr
     assert document["distributions"] > len(seen["files"])
-    assert document["platform"]["torch"] == TORCH
-    found = {(row["id"], row["message"]) for row in document["findings"]}  # the lock is beside the image
-    assert found >= {(row["id"], row["message"]) for row in answer["findings"]}
-    assert "verify-started" in {name for name, _ in found}
-    assert not [row for row in document["findings"] if row["severity"] == "error"], document["findings"]
     assert not [change for change in document["changes"] if change["for_cuda"]]
     compared = user.matrix("diff", unpacked, "matrix.lock", "--format", "json")
     differing = {row["name"] for row in json.loads(compared.stdout)["consequences"]}
