@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from builders.building.expected_time import Estimate
     from builders.building.plan import Task
     from builders.index import Index
-    from builders.scheduling.scheduler import Outcome
-    from resolver.reporter import Change
+    from builders.scheduling.scheduler import BuildsOutcome
+    from resolver.reporter import Progress
 
 _EPSILON = 1e-9
 _DOUBT = 3.0
@@ -89,7 +89,7 @@ class Builds(msgspec.Struct):
     wheels: dict[str, Path] = {}
     errors: dict[str, MatrixError] = {}
 
-    def run(self, *, keep_going: bool = False) -> Outcome:
+    def run(self, *, keep_going: bool = False) -> BuildsOutcome:
         """Build everything, and return the outcome; failures are in `errors`.
 
         Parameters
@@ -453,7 +453,7 @@ class _Executor:
         self._expect(name)
         return Event(name, "ready", demand)
 
-    def _report(self, name: str, **change: Unpack[Change]) -> None:
+    def _report(self, name: str, **change: Unpack[Progress]) -> None:
         self._builds.reporter.progress(self._titles[name], **change)
 
     def _expect(self, name: str) -> None:
@@ -489,7 +489,7 @@ class _Messages(Reporter):
     def warning(self, message: str) -> None:
         self.send("warning", message)
 
-    def progress(self, task: str = "", **change: Unpack[Change]) -> None:  # noqa: ARG002
+    def progress(self, task: str = "", **change: Unpack[Progress]) -> None:  # noqa: ARG002
         self.send("progress", change)
 
     def wait(self) -> None:

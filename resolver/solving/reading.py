@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from resolver.compiling.choices import Link
 from resolver.compiling.clauses import REQUEST
-from resolver.compiling.names import INSPECT_HINT, hint_for_unknown, reject_wrong_name, stub
+from resolver.compiling.names import INSPECT_HINT, build_for_rocm, hint_for_unknown, reject_wrong_name, stub
 from resolver.compiling.problem import ABSENT, bits
 from resolver.compiling.request import closest_versions
 from resolver.content import evidence_against
@@ -23,13 +23,13 @@ from resolver.requirements import (
 )
 from resolver.solving.look_ahead import LookAhead
 from resolver.solving.world import Terms
-from resolver.versions import shorten
+from resolver.versions import join_words, shorten
 
 if TYPE_CHECKING:
     from resolver.compiling.choices import Choices
     from resolver.indexes import File, Metadata
     from resolver.model import Candidate, Requirement
-    from resolver.providers.index import Offered
+    from resolver.providers.index import OfferedFiles
     from resolver.solving.projects import Projects
     from resolver.solving.search import Assumption
     from resolver.solving.world import World
@@ -318,6 +318,9 @@ class Requirements:
             return "which is for CUDA"
         if requirement.url and not self.index.url(name):
             return "whose URL is used only if the request contains it"
+        is_on_rocm = self.request.target.backend == "rocm" and name not in self.world.installed
+        if is_on_rocm and (row := build_for_rocm(self.world.catalog, name)):
+            return f"whose build for AMD GPUs has another name, {join_words(row.by)}"
         return "" if name in self.world.installed or self.index.url(name) else stub(self.world.catalog, name)
 
     def _but_url(self, choices: Choices, allowed: int) -> str:
@@ -380,7 +383,7 @@ class Requirements:
             return None
         return metadata
 
-    def _files(self, candidate: Candidate, offers: Offered, number: int, mask: int) -> Sequence[File]:
+    def _files(self, candidate: Candidate, offers: OfferedFiles, number: int, mask: int) -> Sequence[File]:
         """Return the files of a candidate for the most preferred Python; exclude the Pythons without any."""
         release = candidate.release
         offered, indexes, problem = offers

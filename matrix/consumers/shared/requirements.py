@@ -29,7 +29,7 @@ from resolver.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from matrix.consumers.shared.files import Source
+    from matrix.consumers.shared.files import WheelSource
     from matrix.consumers.shared.installation import Installation
     from resolver.model import Distribution
 
@@ -43,7 +43,7 @@ _CONDA_PIP = "25.*"
 
 
 def requirement_lines(
-    installation: Installation, source: Source, chosen: Sequence[Distribution] | None = None
+    installation: Installation, source: WheelSource, chosen: Sequence[Distribution] | None = None
 ) -> list[str]:
     """Return the lines that install the distributions of a lock.
 
@@ -64,7 +64,7 @@ def requirement_lines(
     ]
 
 
-def _line(pick: Distribution, installation: Installation, source: Source) -> str:
+def _line(pick: Distribution, installation: Installation, source: WheelSource) -> str:
     url = "" if source.is_wheelhouse else pick.direct_url
     hashes = [f"--hash=sha256:{digest}" for digest in installation.hashes.get(pick.name, ())]
     return " ".join([f"{pick.name} @ {url}" if url else pin(pick), *hashes])
@@ -86,7 +86,7 @@ def requirements_file(
     name: str, installation: Installation, lines: Iterable[str], notes: Iterable[str], consumer: str
 ) -> File:
     """Return a requirements file that starts with notes for the reader."""
-    head = [f"{installation.heading}; {MARK} --for {consumer}`.", *notes]
+    head = [f"{installation.heading}; {MARK} --for {consumer}`.", *notes, *installation.rocm_note]
     return File(name, "\n".join([*comments(head), *lines]) + "\n")
 
 
@@ -99,7 +99,7 @@ def environment_file(
     """
     image = installation.lock.image
     libstdcxx = image.libstdcxx if image else ""
-    head = [f"{installation.heading}; {MARK} --for {consumer}`.", *notes]
+    head = [f"{installation.heading}; {MARK} --for {consumer}`.", *notes, *installation.rocm_note]
     if libstdcxx:
         head.append(f"libstdcxx-ng is not older than the base image's libstdc++ (GCC {libstdcxx}).")
     elif image:
