@@ -72,7 +72,8 @@ def site_environment(installation: Installation) -> str:
     """
     lines = []
     for row in installation.variables:
-        lines += comments([f"{row.reason}."])
+        since = f", from {row.since}" if row.since else ""
+        lines += comments([f"{row.reason}.", f"  ({row.status}{since}: {row.source})"])
         if row.value is None:
             lines.append(f"unset {quote(row.name)}")
         else:
@@ -149,6 +150,7 @@ def environment_steps(installation: Installation, prefix: str, folder: str) -> s
         prefix=prefix,
         files=folder,
         no_deps=no_deps,
+        variables="".join(f"{name}={value} " for name, value in installation.rocm_variables.items()),
         system="--system-site-packages" if torch else "",
         limits=limits,
         image_limits=f"-c {prefix}/image.txt" if torch else "",
