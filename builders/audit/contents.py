@@ -15,6 +15,7 @@ from packaging.utils import canonicalize_name
 from builders.audit.budget import Budget
 from builders.audit.elf import read_object
 from builders.audit.gpu_code import ARCHITECTURES, CodeObject, code_object_name, read_code_objects
+from builders.audit.kpack import ARCHIVE, read_archive
 from builders.findings import Finding
 from builders.wheels.wheel import DamagedError
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from packaging.tags import Tag
 
     from builders.audit.elf import SharedObject
+    from builders.audit.gpu_code import CodeProblem
     from builders.audit.runtime_libraries import LibraryProvider, TorchLibraries
     from builders.findings import Severity
     from builders.wheels.wheel import Content, WheelReader
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 
 BARE_OBJECT = (".hsaco", ".co")
 """Suffixes of GPU code objects in separate files, as in aiter and triton."""
+SEPARATE_CODE = (*BARE_OBJECT, ARCHIVE)
+"""Suffixes of all files that have GPU code outside of shared objects."""
 OP_TABLE = "git_version_info_installed.py"
 """File in which the builds of DeepSpeed and Apex record the ops that they compiled."""
 SHARED_OBJECT = re.compile(r"\.so(\.\d+)*$")
@@ -184,14 +188,26 @@ class Objects:
             return
         code, problems = read_code_objects(data, *shared_object.gpu_section, self.budget)
         self.code[path] = tuple(code)
+        self._problems(path, problems, {"section": ".hip_fatbin"})
+
+    def _problems(self, path: str, problems: Iterable[CodeProblem], place: Mapping[str, str]) -> None:
         for problem in problems:
-            evidence = {"member": path, "section": ".hip_fatbin", "offset": str(problem.offset)}
+            evidence = {"member": path, **place, "offset": str(problem.offset)}
             severity, fix = _HARMLESS.get(problem.id, ("error", "Build the wheel again."))
             text = f"In the GPU code of {path}, {problem.text}."
             self.findings.append(Finding(problem.id, severity, text, fix, evidence))
 
     def read_bare_object(self, path: str, data: Content) -> None:
-        """Read a GPU code object in a file of its own; leave out a file of another kind."""
+        """Read GPU code in a file of its own; leave out a file of another kind."""
+        if path.endswith(ARCHIVE):
+            try:
+                code, problems = read_archive(data, self.budget)
+            except DamagedError as error:
+                self.damaged("kpack-damaged", path, f"cannot be read: {error}")
+                return
+            self.code[path] = tuple(code)
+            self._problems(path, problems, {})
+            return
         name = code_object_name(data)
         if name is not None and name.partition(":")[0] in ARCHITECTURES.values():
             architecture, *features = name.split(":")
@@ -224,11 +240,11 @@ class _WheelReading(Objects):
         is_object = SHARED_OBJECT.search(path)
         text = self._metadata.get(path, "")
         try:
-            if self._partly and (is_object or name.endswith(BARE_OBJECT)):
+            if self._partly and (is_object or name.endswith(SEPARATE_CODE)):
                 with self._wheel.partly(info) as part:
                     self.read_object(path, part) if is_object else self.read_bare_object(path, part)
                 return
-            if is_object or name.endswith(BARE_OBJECT):
+            if is_object or name.endswith(SEPARATE_CODE):
                 with self._wheel.unpacked(info) as (data, digest):
                     self.digests[path] = digest
                     self.read_object(path, data) if is_object else self.read_bare_object(path, data)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from builders.wheels.wheel import Content
 
 _GPU_SECTION = ".hip_fatbin"
+_ARCHIVE_SECTION = ".rocm_kpack_ref"
 _MOST_BYTES = 1 << 28
 _MOST_SYMBOLS = 4_000_000  # libtorch_cpu has 75,000
 _MOST_NAME_BYTES = 1 << 26  # of all names that are kept
@@ -90,6 +91,8 @@ class SharedObject(msgspec.Struct, frozen=True):
     has_cuda_code: bool = False
     gpu_section: Section | None = None
     """The section with HIP code objects."""
+    code_in_archives: bool = False
+    """Whether its HIP code is in ``.kpack`` archives, which its section ``.rocm_kpack_ref`` names."""
 
 
 def libraries_in_start(start: bytes) -> tuple[str, ...] | None:
@@ -135,10 +138,7 @@ def read_object(path: str, data: Content, budget: Budget | None = None) -> Share
 
     `budget` is the budget of its wheel; None for a standalone file.
 
-    Raises
-    ------
-    DamagedError
-        The file is not ELF, is cut short, or contradicts itself.
+    Raise `DamagedError` if the file is not ELF, is cut short, or contradicts itself.
     """
     try:
         budget = budget or Budget(len(data))
@@ -227,7 +227,8 @@ def _read(path: str, data: Content, stream: _CountedReader, budget: Budget) -> S
         versions=dict(sorted(versions.items())),
         symbols=_symbols(elf, data, sections, budget),
         has_cuda_code=".nv_fatbin" in sections,
-        gpu_section=sections.get(_GPU_SECTION),
+        gpu_section=None if _ARCHIVE_SECTION in sections else sections.get(_GPU_SECTION),
+        code_in_archives=_ARCHIVE_SECTION in sections,
     )
 
 
@@ -277,10 +278,7 @@ def read_symbols(table: bytes, names: bytes, bits: int, budget: Budget) -> Symbo
     `table` and `names` are the sections ``.dynsym`` and ``.dynstr``; `bits` is 64 or 32, the class of the ELF
     file.
 
-    Raises
-    ------
-    DamagedError
-        The table is larger than that of any real file.
+    Raise `DamagedError` if the table is larger than that of any real file.
     """
     layout, (info, section) = _SYMBOL[bits], _INFO_AND_SECTION[bits]
     if len(table) > _MOST_SYMBOLS * layout.size:

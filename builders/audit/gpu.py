@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import re
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from builders.audit.contents import BARE_OBJECT, first_of
+from builders.audit.contents import SEPARATE_CODE, first_of
+from builders.audit.kpack import ARCHIVE
 from builders.audit.promises import promises_gpu_code
 from builders.findings import Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from builders.audit.contents import Contents, Expected
 
 _ARCHITECTURE = re.compile(r"gfx[0-9a-f]+")
+_XNACK = re.compile(r":xnack[+-]")
 
 
 def check_architectures(contents: Contents, expected: Expected) -> Iterator[Finding]:
     """Compare the GPU code with the requested architectures."""
     recipe, requested = expected.recipe, expected.architectures
     promised = recipe is not None and promises_gpu_code(recipe)
+    yield from _stray_archives(contents)
+    elsewhere = [item.path for item in contents.objects if item.code_in_archives]
+    if elsewhere and not any(path.endswith(ARCHIVE) for path in contents.code):
+        yield from _code_elsewhere(contents, elsewhere, requested)
+        return
     if not contents.architectures and (requested or promised):
         if recipe is not None and not promised:
             text = "The wheel contains no GPU code, and its recipe promises none."
@@ -51,9 +59,37 @@ def check_architectures(contents: Contents, expected: Expected) -> Iterator[Find
         yield Finding("cuda-code", "info", text, "", {"member": cuda[0], "section": ".nv_fatbin"})
 
 
+def _code_elsewhere(
+    contents: Contents, paths: Sequence[str], requested: tuple[str, ...]
+) -> Iterator[Finding]:
+    """Report where the code is if no archive in the wheel has it: in the device packages of its extras."""
+    extras = contents.header("METADATA", "Provides-Extra")
+    missing = [f"device-{target}" for target in requested if f"device-{target}" not in extras]
+    text = f"The GPU code of {first_of(paths)} is in .kpack archives of other distributions"
+    evidence = {"member": paths[0], "section": ".rocm_kpack_ref"}
+    if missing and any(extra.startswith("device-") for extra in extras):
+        text = f"{text}, and the wheel has no extra {', '.join(missing)}."
+        yield Finding("device-package-missing", "error", text, "Choose a release for this GPU.", evidence)
+        return
+    wanted = ",".join(f"device-{target}" for target in requested) or "device-..."
+    fix = f"Install {contents.name}[{wanted}]. Without this code, no kernel runs."
+    yield Finding("device-package-needed", "info", f"{text}.", fix, evidence)
+
+
+def _stray_archives(contents: Contents) -> Iterator[Finding]:
+    """Report archives for one setting of XNACK beside the archive for both settings."""
+    names = {PurePosixPath(member.filename).name: member.filename for member in contents.members}
+    for name, path in sorted(names.items()):
+        plain = _XNACK.sub("", name)
+        if name.endswith(ARCHIVE) and plain != name and plain in names:
+            text = f"{path} is beside {plain}. The HIP runtime may read it instead, and no kernel runs."
+            fix = "Remove the file, or choose another release (TheRock issue 7081: hipErrorInvalidImage)."
+            yield Finding("stray-kpack", "error", text, fix, {"member": path})
+
+
 def _missing_everywhere(contents: Contents, requested: tuple[str, ...]) -> Iterator[Finding]:
     """Report architectures for which a wheel has no code, if its code is in a file for each architecture."""
-    if not contents.code or not all(path.endswith(BARE_OBJECT) for path in contents.code):
+    if not contents.code or not all(path.endswith(SEPARATE_CODE) for path in contents.code):
         return  # reported for each member
     present = {
         name for code in contents.code.values() for item in code for name in (item.name, item.architecture)
@@ -88,7 +124,7 @@ def _compare_member(
                 "target-features", "warning", text, f"Build for {architecture} without features.", evidence
             )
     missing = [name for name in requested if name not in code and name not in code.values()]
-    if missing and not path.endswith(BARE_OBJECT):
+    if missing and not path.endswith(SEPARATE_CODE):
         present = f"code for {', '.join(sorted(code))}, but not" if code else "no code"
         text = f"{path} contains {present} for {', '.join(missing)}."
         yield Finding("target-missing", "error", text, fix, {"member": path, "target": " ".join(missing)})

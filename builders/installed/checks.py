@@ -105,6 +105,7 @@ def _reply(installed: Installed) -> EnvironmentReply:
         system_libstdcxx=LibStdCxx(),
         libraries=Libraries(),
         torch=_torch(installed),
+        system_rocm=next((one.folder for one in installed.rocm if one.folder.startswith("/opt/rocm")), ""),
     )
 
 

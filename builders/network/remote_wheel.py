@@ -31,14 +31,8 @@ class RemoteWheel(io.RawIOBase):
     fetched
         Bytes that were fetched.
 
-    Raises
-    ------
-    EnvironmentLacksError
-        The server cannot be reached.
-    SourceError
-        The server does not have the file.
-    UnsupportedOperation
-        The server sends no ranges of a file that is too large to be fetched.
+    Raise `EnvironmentLacksError` if the server cannot be reached; `SourceError` if the server does not have
+    the file; `UnsupportedOperation` if the server sends no ranges of a file that is too large to be fetched.
     """
 
     def __init__(self, transport: Transport, url: str) -> None:

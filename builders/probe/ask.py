@@ -177,6 +177,8 @@ class EnvironmentReply(msgspec.Struct, frozen=True, kw_only=True):
     system_libstdcxx: LibStdCxx
     libraries: Libraries
     torch: TorchReply
+    system_rocm: str = ""
+    """The directory of the system's ROCm; empty if it has none."""
     variables: dict[str, str] = {}
     """The variables that programs need, as the environment sets them."""
 

@@ -58,6 +58,7 @@ def judge_environment(
         *_duplicates(reply),
         *_pip_check(reply, lock, rebuild),
         *_user_site(reply, user_packages),
+        *_two_rocms(reply, installed),
         *_libraries(reply),
         *_libstdcxx(reply),
         *_gpus(reply, lock, need_gpu=need_gpu),
@@ -83,6 +84,7 @@ def judge_listed(
         *(_unlocked(lock, installed) if lock else ()),
         *(_cuda(reply, lock, installed, rebuild, backend) if backend == "rocm" else ()),
         *_duplicates(reply),
+        *_two_rocms(reply, installed),
         *_pip_check(reply, lock, rebuild),
         *_user_site(reply, user_packages),
     ]
@@ -223,6 +225,15 @@ def _duplicates(reply: EnvironmentReply) -> Iterator[Finding]:
             listed = ", ".join(f"{version} in {path}" for path, version in by_path.items())
             message = f"{name} is installed more than once: {listed}. Python uses the first on its path."
             yield Finding("verify-twice", "warning", message, "Remove the copies that are not in the lock.")
+
+
+def _two_rocms(reply: EnvironmentReply, installed: Mapping[str, str]) -> Iterator[Finding]:
+    """Report the system's ROCm beside that of pip: libraries of both may load into one process."""
+    of_pip = installed.get("rocm-sdk-core")
+    if of_pip and reply.system_rocm:
+        message = f"There are two ROCms: {of_pip} of pip (rocm-sdk-core), and that in {reply.system_rocm}."
+        fix = "Use a base image without ROCm, and keep /opt/rocm out of LD_LIBRARY_PATH."
+        yield Finding("verify-two-rocms", "warning", message, fix)
 
 
 def _pip_check(reply: EnvironmentReply, lock: Resolution | None, rebuild: str) -> Iterator[Finding]:

@@ -538,6 +538,7 @@ def environment_reply(question: dict[str, Any]) -> dict[str, Any]:
         "pip_check": pip_check(),
         "user_site": user_site(is_image=question["is_image"]),
         "system_libstdcxx": newest_symbols(system_library("libstdc++.so.6")),
+        "system_rocm": system_rocm(),
         "libraries": libraries(question["modules"]),
         "torch": in_child("torch", {"lent": "", "gpus": True})[0],
     }
@@ -713,6 +714,12 @@ def system_library(name: str) -> str:
         if os.path.exists(path):
             return os.path.realpath(path)
     return ""
+
+
+def system_rocm() -> str:
+    """Return the directory of the system's ROCm; empty if it has none."""
+    found = glob.glob("/opt/rocm*/lib*/libamdhip64.so*")
+    return os.path.realpath(os.path.dirname(os.path.dirname(min(found)))) if found else ""
 
 
 def newest_symbols(path: str) -> dict[str, str]:

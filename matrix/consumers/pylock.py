@@ -38,7 +38,7 @@ from builders.index.published import published_wheels
 from builders.network.urls import git_commit, local_path
 from builders.storage.files import sha256_of
 from matrix.consumers import Consumer
-from matrix.consumers.shared.files import File, files_in_wheelhouse
+from matrix.consumers.shared.files import File, comments, files_in_wheelhouse
 from matrix.consumers.shared.installation import pin
 from resolver.errors import MatrixError, UsageError
 
@@ -94,7 +94,8 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
     )
     lock.validate()
     text = tomli_w.dumps({key: _plain(value) for key, value in lock.to_dict().items()})
-    return [File(layout.main, _HEAD + ("" if installation.is_complete else _INCOMPLETE) + text)]
+    note = "".join(f"{line}\n" for line in comments(installation.rocm_note))
+    return [File(layout.main, _HEAD + note + ("" if installation.is_complete else _INCOMPLETE) + text)]
 
 
 def _check(installation: Installation, _: Layout) -> list[Finding]:

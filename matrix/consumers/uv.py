@@ -46,6 +46,7 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
     binary = [pick.name for pick in picks if wheel_only(pick)]
     lines = [
         *comments([f"{installation.heading}; {MARK} --for uv`."]),
+        *comments(installation.rocm_note),
         "# Install with `uv sync`. For your own project, copy the dependencies and all of [tool.uv].",
         "[project]",
         'name = "matrix-environment"',

@@ -17,6 +17,7 @@ from resolver.errors import EnvironmentLacksError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from matrix.commands.inspect import InspectDocument
     from resolver.model import Conflict
 
 _FOLDER = Path(__file__).parent
@@ -46,6 +47,8 @@ class ReportPage(msgspec.Struct, frozen=True, kw_only=True):
     wheels: Sequence[dict[str, Any]] = ()
     """From `matrix.report.index_data.wheels`."""
     conflicts: Sequence[Conflict] = ()
+    inspections: Sequence[InspectDocument] = ()
+    """Output of `matrix inspect`."""
     changes: Sequence[dict[str, Any]] = ()
     """Output of `matrix diff`, with its consequences by effect."""
     absent: Sequence[tuple[str, str]] = ()
@@ -55,10 +58,7 @@ class ReportPage(msgspec.Struct, frozen=True, kw_only=True):
 def render_page(report: ReportPage) -> str:
     """Return a page as HTML in ASCII. It loads nothing, so it works from a file and without a network.
 
-    Raises
-    ------
-    EnvironmentLacksError
-        This installation has no JavaScript libraries.
+    Raise `EnvironmentLacksError` if this installation has no JavaScript libraries.
     """
     from jinja2 import Environment, FileSystemLoader
     from markupsafe import Markup
@@ -92,10 +92,7 @@ def _styles(report: ReportPage) -> list[str]:
 def library(name: str) -> str:
     """Return a file of a JavaScript library, with its licence.
 
-    Raises
-    ------
-    EnvironmentLacksError
-        The package was built without the library.
+    Raise `EnvironmentLacksError` if the package was built without the library.
     """
     path = VENDORED / name
     try:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from resolver.answers.resolution import preferred_solution, resolution_of
 from resolver.compiling import compile_problem, start_problem
 from resolver.compiling.clauses import PAIRED_WITH_TORCH
+from resolver.compiling.names import for_rocm
 from resolver.compiling.problem_builder import reachable
 from resolver.errors import MatrixError
 from resolver.facts.catalog import is_elsewhere
@@ -71,15 +72,16 @@ def resolve(
     TooLargeError
         The search exceeded its limit.
     """
+    request, notes = for_rocm(catalog, request)
     answer = solve(catalog, request, indexes, keep)
     if isinstance(answer, Resolution):
-        published = tuple(_published_instead(catalog, request, answer, indexes))
-        return replace(answer, notes=(*answer.notes, *published)) if published else answer
+        notes += _published_instead(catalog, request, answer, indexes)
+        return replace(answer, notes=(*answer.notes, *notes)) if notes else answer
     from resolver.answers.explain import explain_conflict
     from resolver.answers.suggest import SECONDS, suggest
 
     conflict, core = explain_conflict(request, answer)
-    conflict = replace(conflict, warnings=answer.warnings)
+    conflict = replace(conflict, warnings=(*answer.warnings, *notes))
     reporter.conflict(conflict)
 
     until = monotonic() + SECONDS

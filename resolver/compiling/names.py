@@ -9,8 +9,10 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from resolver.errors import UsageError, closest_names, did_you_mean
-from resolver.requirements import is_for_cuda, is_rocm_package, normalize_name
+from resolver.requirements import is_for_cuda, is_rocm_package, normalize_name, parse_requirement
 from resolver.versions import join_words, shorten
 
 if TYPE_CHECKING:
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Replaces
+    from resolver.model import Request, Requirement
+    from resolver.specifiers import SpecifierClause
 
 INSPECT_HINT = "`matrix inspect FILE --repair -o DIR` adapts a whole environment for CUDA."
 
@@ -34,6 +38,42 @@ def replacement(catalog: Catalog, name: str, *, conda: bool = False) -> Replaces
         and (row.name == name or (fnmatchcase(name, row.name) and (conda or is_for_cuda(name))))
     )
     return max(rows, key=lambda row: (row.name == name, len(row.name)), default=None)
+
+
+def for_rocm(catalog: Catalog, request: Request) -> tuple[Request, list[str]]:
+    """Return a request for the ROCm builds of distributions that have them under another name, with notes.
+
+    An exact version also means the builds of this version: they append the number of their
+    ROCm, or ``.post1``.
+    """
+    if request.target.backend != "rocm":
+        return request, []
+    requirements: list[Requirement] = []
+    notes = []
+    installed = request.preinstalled.installed if request.preinstalled else {}
+    for stated in request.requirements:
+        row = None if stated.url or stated.name in installed else build_for_rocm(catalog, stated.name)
+        if row is None:
+            requirements.append(stated)
+            continue
+        versions = ",".join(map(_with_builds, stated.specifier or ()))
+        marker = f" ; {stated.marker}" if stated.marker else ""
+        requirements += [parse_requirement(f"{name}{versions}{marker}") for name in row.by]
+        notes.append(
+            f"{stated.name} means {join_words(row.by, joiner='and')} on AMD GPUs. {row.note}".strip()
+        )
+    return replace(request, requirements=tuple(requirements)), notes
+
+
+def build_for_rocm(catalog: Catalog, name: str) -> Replaces | None:
+    """Return the row about the build for ROCm that a distribution has under another name."""
+    row = None if is_for_cuda(name) else replacement(catalog, name)
+    return row if row and row.effect == "rocm" else None
+
+
+def _with_builds(clause: SpecifierClause) -> str:
+    is_exact = clause.operator == "==" and not clause.version.endswith(".*")
+    return f"{clause.operator}{clause.version}{'.*' if is_exact else ''}"
 
 
 def reject_wrong_name(catalog: Catalog, name: str) -> None:

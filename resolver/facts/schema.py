@@ -568,6 +568,9 @@ class Package(Row, frozen=True, kw_only=True):
     """The name of the variant that releases without a variant and commits have, such as ``ck``."""
     pypi: str = ""
     """The project of this name on PyPI: ``same``, ``other project`` or ``none``."""
+    system_rocm: bool = False
+    """Whether its wheels use the ROCm that is installed in the system, so that a container with it needs a
+    base image with ROCm."""
 
     identity = ("name",)
 
@@ -588,7 +591,7 @@ class WrongName(Row, frozen=True, kw_only=True):
 
 
 class Replaces(Row, frozen=True, kw_only=True):
-    """What an environment for CUDA has, and what takes its place on ROCm."""
+    """What an environment for CUDA or for CPUs has, and what takes its place on ROCm."""
 
     name: str
     """Normalized name of the distribution; ``*`` stands for any text."""

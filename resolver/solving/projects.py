@@ -141,11 +141,25 @@ class Projects:
 
     def _add_facts(self, choices: Choices) -> None:
         """Add the catalog's facts about the releases of a project."""
+        self._require_image(choices)
         for row in self.world.rows_of(choices.name):
             releases = choices.allowed_by(parse_specifier(row.releases) if row.releases else None)
             if row.is_of_wheel:
                 releases = self._with_wheel(choices, releases)
             self.add_row(row, choices.name, {choices.number: releases}, row.releases.removeprefix("=="))
+
+    def _require_image(self, choices: Choices) -> None:
+        """Require a base image with ROCm for a project that uses the system's."""
+        allowed = self.world.images_for(choices.name)
+        if allowed:
+            source = self.catalog.package[choices.name].source
+            link = Link(choices.name, "base-image", "", "uses the ROCm of a base image", source)
+            images = self.problem.variables["base-image"].everything
+            terms = {
+                choices.number: choices.everything & ~ABSENT,
+                self.session.number["base-image"]: images & ~allowed,
+            }
+            self.search.add(terms, link)
 
     def _with_wheel(self, choices: Choices, releases: int) -> int:
         """Return the releases with a file that has the hash of a wheel that was read, or has no hash."""
@@ -247,7 +261,7 @@ class Projects:
 
     def _known_problem(self, name: str, version: str) -> str:
         """Return why a known-bad row excludes a release, alone; empty if none does."""
-        rows = self._bad_releases.get(name, ())
+        rows = () if self.world.is_for_cpu(name) else self._bad_releases.get(name, ())
         return next((row.problem for row in rows if satisfies(version, row.combination[name])), "")
 
     @cached_property

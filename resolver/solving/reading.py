@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from resolver.compiling.choices import Link
 from resolver.compiling.clauses import REQUEST
-from resolver.compiling.names import INSPECT_HINT, hint_for_unknown, reject_wrong_name, stub
+from resolver.compiling.names import INSPECT_HINT, build_for_rocm, hint_for_unknown, reject_wrong_name, stub
 from resolver.compiling.problem import ABSENT, bits
 from resolver.compiling.request import closest_versions
 from resolver.content import evidence_against
@@ -23,7 +23,7 @@ from resolver.requirements import (
 )
 from resolver.solving.look_ahead import LookAhead
 from resolver.solving.world import Terms
-from resolver.versions import shorten
+from resolver.versions import join_words, shorten
 
 if TYPE_CHECKING:
     from resolver.compiling.choices import Choices
@@ -318,6 +318,9 @@ class Requirements:
             return "which is for CUDA"
         if requirement.url and not self.index.url(name):
             return "whose URL is used only if the request contains it"
+        is_on_rocm = self.request.target.backend == "rocm" and name not in self.world.installed
+        if is_on_rocm and (row := build_for_rocm(self.world.catalog, name)):
+            return f"whose build for AMD GPUs has another name, {join_words(row.by)}"
         return "" if name in self.world.installed or self.index.url(name) else stub(self.world.catalog, name)
 
     def _but_url(self, choices: Choices, allowed: int) -> str:

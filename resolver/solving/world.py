@@ -72,7 +72,7 @@ class World:
         self._demands = 0
         self.state_demands()
         python, glibc = (self.problem.variables[name] for name in ("python", "glibc"))
-        allowed = self._demanded("python")
+        allowed = self.demanded("python")
         self.targets = Targets(python, glibc, allowed, _patch_release(self.request))
         self.index = IndexProvider(indexes, self.catalog, self.request, self.targets.applying)
         self.triton = Triton(self.catalog, self.request, self.problem, self.session.number, self.targets)
@@ -83,7 +83,7 @@ class World:
         for terms, link in self.triton.limits_to_torch():
             self.search.add(terms, link)
 
-    def _demanded(self, name: str) -> int:
+    def demanded(self, name: str) -> int:
         """Return the candidates of a component that the demands allow."""
         allowed = self.problem.variables[name].present
         for demand in self.problem.demands:
@@ -143,7 +143,7 @@ class World:
         """Return the candidates of torch that are left: first those of now, then those of any Python."""
         torch = self.problem.variables["torch"]
         here = torch.chosen(self.search.domains[self.session.number["torch"]])
-        return [*here, *torch.chosen(self._demanded("torch"))]
+        return [*here, *torch.chosen(self.demanded("torch"))]
 
     def stated(self, name: str) -> Iterator[Requirement]:
         """Yield everything that the request says about a name."""
@@ -170,7 +170,23 @@ class World:
 
     def rows_of(self, name: str) -> Sequence[Requires]:
         """Return the catalog's run requirements of a distribution for this backend."""
-        return self._rows.get(name, ())
+        return () if self.is_for_cpu(name) else self._rows.get(name, ())
+
+    def images_for(self, name: str) -> int:
+        """Return the base images that a project which uses the system's ROCm requires; 0 if it requires none.
+
+        If the target offers no image with ROCm, the ROCm is that of the machine.
+        """
+        package = self.catalog.package.get(name)
+        if package is None or not package.system_rocm or self.request.target.backend != "rocm":
+            return 0
+        with_rocm = (row.name for row in self.catalog.image.values() if row.rocm)
+        images = self.problem.variables["base-image"].of_versions(with_rocm)
+        return images if images & self.demanded("base-image") else 0
+
+    def is_for_cpu(self, name: str) -> bool:
+        """Return whether the request asks for a distribution on the CPU, by its extra (``jax[cpu]``)."""
+        return any("cpu" in requirement.extras for requirement in self.asked.get(name, ()))
 
     def add_closed(self, names: Collection[str]) -> None:
         """Add the distributions of the catalog among some names to the problem."""

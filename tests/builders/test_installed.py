@@ -147,6 +147,11 @@ BROKEN: dict[str, tuple[Make, str, str]] = {
         "rocm-twice",
         "ROCm 5.7.3 in /opt/rocm-5.7.3/lib",
     ),
+    "rocm-of-pip": (
+        lambda p: image(p).rocm("7.2.4").dist("rocm-sdk-core", "7.14.1"),
+        "verify-two-rocms",
+        "7.14.1 of pip (rocm-sdk-core), and that in /opt/rocm-7.2.4",
+    ),
     "two-rocms-same-name": (
         lambda p: (
             image(p)

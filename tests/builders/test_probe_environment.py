@@ -635,3 +635,16 @@ def test_variables_of_site_are_judged() -> None:
     ]
     assert "BAD is set to '3': it hangs." in findings[1].message
     assert [finding.evidence["source"] for finding in findings] == ["a report"] * 2
+
+
+@pytest.mark.parametrize(
+    ("of_pip", "of_system", "is_reported"),
+    [("7.14.1", "/opt/rocm-7.2.4", True), ("7.14.1", "", False), ("", "/opt/rocm-7.2.4", False)],
+)
+def test_two_rocms_are_reported(of_pip: str, of_system: str, *, is_reported: bool) -> None:
+    sdk = [InstalledDist("rocm-sdk-core", of_pip, SITE)] if of_pip else []
+    environment = reply(
+        distributions=[InstalledDist("torch", TORCH, SITE), InstalledDist("my-ext", "1.0+x", SITE), *sdk],
+        system_rocm=of_system,
+    )
+    assert ("verify-two-rocms" in findings_of(environment)) == is_reported

@@ -18,10 +18,11 @@ from matrix.consumers import consumer_names, load_consumer
 from matrix.consumers.shared.installation import Installation
 from matrix.consumers.shared.shell import fill
 from resolver.errors import UsageError
+from resolver.indexes import File
 from resolver.lock import dumps, read_lock
 from resolver.model import BaseImage
 from resolver.requirements import parse_requirement
-from tests.support.locks import with_image, with_kept
+from tests.support.locks import locked_pick, with_image, with_kept
 from tests.support.tiny import tiny_wheel
 
 Capture = pytest.CaptureFixture[str]
@@ -464,3 +465,35 @@ def test_lock_without_python_is_rejected(work: Path) -> None:
 def test_missing_placeholder_raises_key_error() -> None:
     with pytest.raises(KeyError):
         fill("head.sh", script="x")
+
+
+@pytest.mark.parametrize(
+    ("consumer", "files"),
+    [
+        ("pip", ["out.txt", "constraints.txt"]),
+        ("uv", ["out.txt"]),
+        ("pylock", ["pylock.toml"]),
+        ("cotainr", ["out.txt", "build.sh"]),
+        ("tykky", ["req.txt", "build.sh"]),
+        ("venv", ["out.txt", "create_venv.sh"]),
+        ("easybuild", ["out.txt"]),
+        ("apptainer", ["out.txt"]),
+    ],
+)
+@pytest.mark.parametrize("has_rocm", [True, False])
+def test_files_name_the_gpu_to_the_packages_of_rocm(
+    work: Path, consumer: str, files: list[str], *, has_rocm: bool
+) -> None:
+    """A login node has no GPU, so the sdist ``rocm`` would choose the packages of another one."""
+    lock = read_lock(Path("kept.lock" if consumer in {"venv", "easybuild", "apptainer"} else "bare.lock"))
+    name = "rocm_sdk_core" if has_rocm else "six"
+    file = File(f"{name}-7.14.1-py3-none-any.whl", f"https://index.example/{name}", "0" * 64, 1000)
+    kept = [pick for pick in lock.picks if pick.kind == "platform" or pick.origin == "preinstalled"]
+    picks = (*kept, locked_pick(name.replace("_", "-"), "7.14.1", file))
+    (work / "sdk.lock").write_text(dumps(replace(lock, picks=picks)))
+    named = "pylock.toml" if consumer == "pylock" else "out.txt"
+    assert env(consumer, "-o", named, lock="sdk.lock") == 0
+    for path in files:
+        text = (work / path).read_text()
+        settings = ("ROCM_SDK_TARGET_FAMILY=gfx90a", "ROCM_BOOTSTRAP_FORCE_GFX_ARCH=gfx90a")
+        assert [setting in text for setting in settings] == [has_rocm, has_rocm], path

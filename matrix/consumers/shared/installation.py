@@ -13,6 +13,7 @@ from matrix.show.render import shortened
 from matrix.show.resolution_text import title_of
 from resolver.errors import UsageError
 from resolver.facts.schema import PLATFORM
+from resolver.requirements import is_rocm_package
 from resolver.versions import is_version
 
 if TYPE_CHECKING:
@@ -80,7 +81,30 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
         If the lock has an sdist, no variable is set, because pip passes variables on to the pip that installs
         build requirements. pip then checks the pins against the requirements of each distribution.
         """
-        return {"PIP_NO_DEPS": "1"} if self.is_complete and not self.sdists else {}
+        complete = {"PIP_NO_DEPS": "1"} if self.is_complete and not self.sdists else {}
+        return complete | self.rocm_variables
+
+    @property
+    def rocm_variables(self) -> dict[str, str]:
+        """Variables that name the GPU to ROCm's own pip packages; empty if the lock has none.
+
+        The sdist ``rocm`` chooses its requirements when it is built, for the GPU of the machine. A login node
+        has none, so it would choose another. Source:
+        ROCm/TheRock@89553ce37:docs/packaging/python_packaging.md and the README of rocm-bootstrap.
+        """
+        targets = self.lock.target.gfx
+        if not targets or not any(is_rocm_package(pick.name) for pick in self.installed):
+            return {}
+        return {
+            "ROCM_SDK_TARGET_FAMILY": targets[0],
+            "ROCM_BOOTSTRAP_FORCE_GFX_ARCH": ",".join(targets),
+        }
+
+    @property
+    def rocm_note(self) -> list[str]:
+        """A comment with these variables, for files that cannot set them."""
+        settings = " ".join(f"{name}={value}" for name, value in self.rocm_variables.items())
+        return [f"ROCm's pip packages are for one GPU. Install with {settings}"] if settings else []
 
     @property
     def image_path(self) -> str:

@@ -86,7 +86,7 @@ def requirements_file(
     name: str, installation: Installation, lines: Iterable[str], notes: Iterable[str], consumer: str
 ) -> File:
     """Return a requirements file that starts with notes for the reader."""
-    head = [f"{installation.heading}; {MARK} --for {consumer}`.", *notes]
+    head = [f"{installation.heading}; {MARK} --for {consumer}`.", *notes, *installation.rocm_note]
     return File(name, "\n".join([*comments(head), *lines]) + "\n")
 
 
@@ -99,7 +99,7 @@ def environment_file(
     """
     image = installation.lock.image
     libstdcxx = image.libstdcxx if image else ""
-    head = [f"{installation.heading}; {MARK} --for {consumer}`.", *notes]
+    head = [f"{installation.heading}; {MARK} --for {consumer}`.", *notes, *installation.rocm_note]
     if libstdcxx:
         head.append(f"libstdcxx-ng is not older than the base image's libstdc++ (GCC {libstdcxx}).")
     elif image:

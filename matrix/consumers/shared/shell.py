@@ -149,6 +149,7 @@ def environment_steps(installation: Installation, prefix: str, folder: str) -> s
         prefix=prefix,
         files=folder,
         no_deps=no_deps,
+        variables="".join(f"{name}={value} " for name, value in installation.rocm_variables.items()),
         system="--system-site-packages" if torch else "",
         limits=limits,
         image_limits=f"-c {prefix}/image.txt" if torch else "",

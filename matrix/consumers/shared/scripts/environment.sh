@@ -30,7 +30,7 @@ without_pip=
 [ -z '@SYSTEM@' ] || ! "$python" -c 'import pip' 2>/dev/null || without_pip=--without-pip
 "$python" -m venv $without_pip @SYSTEM@ @PREFIX@
 @LIMITS@
-@PREFIX@/bin/python -m pip install @NO_DEPS@-r @FILES@/requirements.txt -c @FILES@/constraints.txt @IMAGE_LIMITS@
+@VARIABLES@@PREFIX@/bin/python -m pip install @NO_DEPS@-r @FILES@/requirements.txt -c @FILES@/constraints.txt @IMAGE_LIMITS@
 @PREFIX@/bin/python - <<'CHECK'
 @CHECK@
 CHECK
