@@ -64,7 +64,7 @@ def archive(code: Mapping[str, bytes], scheme: str = "zstd-per-kernel", **change
 
 
 def read(data: bytes) -> tuple[list[CodeObject], list[Problem]]:
-    return read_archive(memoryview(data), Budget(len(data)))
+    return read_archive(data, Budget(len(data)))
 
 
 def ids(report: WheelAudit, severity: str = "error") -> list[str]:
