@@ -29,7 +29,7 @@ Declaration = tuple[str, "Requirement"]
 """The key that declares a requirement, and the requirement."""
 
 
-class Project(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
+class ProjectTable(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
     """The ``[project]`` table, as far as resolving needs it."""
 
     name: str
@@ -52,7 +52,7 @@ class BuildSystem(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
 class PyProject(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
     """The tables of a ``pyproject.toml`` that matter for resolving."""
 
-    project: Project | None = None
+    project: ProjectTable | None = None
     build_system: BuildSystem = BuildSystem()
     dependency_groups: dict[str, list[Any]] = {}
     tool: dict[str, Any] = {}
@@ -145,18 +145,18 @@ def requirements_of(
         yield key, str(requirement)
 
 
-def _check_static(project: Project, path: Path) -> None:
+def _check_static(project: ProjectTable, path: Path) -> None:
     dynamic = [key for key in ("dependencies", "optional-dependencies") if key in project.dynamic]
     if dynamic:
         msg = f"{path}: project.{dynamic[0]} is dynamic: the build backend reads it from elsewhere."
         raise UsageError(msg, hint="If it comes from a requirements file, name that file with -r.")
 
 
-def _dependencies(project: Project, path: Path) -> Iterator[Declaration]:
+def _dependencies(project: ProjectTable, path: Path) -> Iterator[Declaration]:
     return _parsed(project.dependencies, path, "project.dependencies")
 
 
-def _of_extra(project: Project, path: Path, extra: str) -> Iterator[Declaration]:
+def _of_extra(project: ProjectTable, path: Path, extra: str) -> Iterator[Declaration]:
     for name, texts in project.optional_dependencies.items():
         if normalize_name(name) == normalize_name(extra):
             return _parsed(texts, path, f"project.optional-dependencies.{name}")
@@ -189,7 +189,7 @@ def _of_groups(document: PyProject, path: Path, groups: Sequence[str]) -> Iterat
 
 
 def _without_self(
-    declarations: Iterable[Declaration], project: Project | None, path: Path
+    declarations: Iterable[Declaration], project: ProjectTable | None, path: Path
 ) -> Iterator[Declaration]:
     """Replace requirements on the project itself with those of the extras that they name."""
     queue = deque((key, requirement, frozenset[str]()) for key, requirement in declarations)

@@ -15,7 +15,7 @@ Phase = Literal["waiting", "running", "done", "failed", "skipped"]
 """`waiting`: for another task, for free cores, or in the queue of a batch system."""
 
 
-class Change(TypedDict, total=False):
+class Progress(TypedDict, total=False):
     """The changed values of a task."""
 
     state: Phase
@@ -61,11 +61,11 @@ class Reporter:
     def conflict(self, conflict: Conflict) -> None:
         """Receive a conflict as soon as it is known, before suggestions are searched."""
 
-    def progress(self, task: str = "", **change: Unpack[Change]) -> None:
+    def progress(self, task: str = "", **change: Unpack[Progress]) -> None:
         """Receive the changes of a task; may be called by several threads, and often."""
 
     @contextmanager
-    def task(self, name: str, **change: Unpack[Change]) -> Iterator[None]:
+    def task(self, name: str, **change: Unpack[Progress]) -> Iterator[None]:
         """Report that a task runs during a ``with`` block, and then whether it failed."""
         self.progress(name, **(change | {"state": "running"}))
         try:

@@ -44,7 +44,7 @@ _CLAUSE = re.compile(
 )
 
 
-class Clause(msgspec.Struct, frozen=True):
+class SpecifierClause(msgspec.Struct, frozen=True):
     """One comparison of a specifier, as written."""
 
     operator: str
@@ -70,7 +70,7 @@ class Specifier(msgspec.Struct, frozen=True):
 
     text: str
     """Its clauses, sorted, as `packaging` writes them."""
-    clauses: tuple[Clause, ...] = ()
+    clauses: tuple[SpecifierClause, ...] = ()
     intervals: tuple[_Interval, ...] = ()
     other: Any = None
     """The `SpecifierSet` of `packaging` if a clause is not an interval."""
@@ -79,7 +79,7 @@ class Specifier(msgspec.Struct, frozen=True):
         """Return its clauses."""
         return self.text
 
-    def __iter__(self) -> Iterator[Clause]:
+    def __iter__(self) -> Iterator[SpecifierClause]:
         """Yield its clauses."""
         return iter(self.clauses)
 
@@ -148,11 +148,11 @@ def _parse_with_packaging(text: str) -> Specifier | None:
     except InvalidSpecifier:
         return None
     text = str(other)  # first, because it also removes duplicate clauses
-    return Specifier(text, tuple(Clause(part.operator, part.version) for part in other), other=other)
+    return Specifier(text, tuple(SpecifierClause(part.operator, part.version) for part in other), other=other)
 
 
 @lru_cache(maxsize=65536)
-def _parse_clause(text: str) -> tuple[Clause, _Interval] | None:
+def _parse_clause(text: str) -> tuple[SpecifierClause, _Interval] | None:
     """Parse a clause that allows one interval; return None for any other clause."""
     match = _CLAUSE.fullmatch(text)
     parsed = version_or_none(match["public"]) if match else None
@@ -170,7 +170,7 @@ def _parse_clause(text: str) -> tuple[Clause, _Interval] | None:
     if bounds is None:
         return None
     local = Version(f"0{match['local']}").local if match["local"] else None
-    clause = Clause(operator, text[len(operator) :].strip())
+    clause = SpecifierClause(operator, text[len(operator) :].strip())
     return clause, _Interval(*bounds, operator == "!=", local)
 
 

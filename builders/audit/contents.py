@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from packaging.tags import Tag
 
     from builders.audit.elf import SharedObject
-    from builders.audit.gpu_code import Problem
-    from builders.audit.runtime_libraries import Provider, Torch
+    from builders.audit.gpu_code import CodeProblem
+    from builders.audit.runtime_libraries import LibraryProvider, TorchLibraries
     from builders.findings import Severity
     from builders.wheels.wheel import Content, WheelReader
     from resolver.facts.schema import Recipe
@@ -57,9 +57,9 @@ class Expected(msgspec.Struct, frozen=True):
     architectures: tuple[str, ...] = ()
     """GPU architectures that it must contain code for: all of these."""
     recipe: Recipe | None = None
-    torch: Torch | None = None
+    torch: TorchLibraries | None = None
     """The torch that it will run with."""
-    providers: tuple[Provider, ...] = ()
+    providers: tuple[LibraryProvider, ...] = ()
     """The base image, and the conda environment if there is one, that it will run in."""
     python: str = ""
     """Prefix of the Python that it was built with. Some builds of Python put their own library directory into
@@ -143,7 +143,7 @@ def read_contents(
     The members that `selected` selects are read only as far as necessary, and are not hashed. Without it, all
     members are read.
     """
-    reading = _Reading(wheel, partly=selected is not None)
+    reading = _WheelReading(wheel, partly=selected is not None)
     for info in wheel.members:
         if not info.is_dir() and (selected is None or selected(info)):
             reading.read(info)
@@ -190,7 +190,7 @@ class Objects:
         self.code[path] = tuple(code)
         self._problems(path, problems, {"section": ".hip_fatbin"})
 
-    def _problems(self, path: str, problems: Iterable[Problem], place: Mapping[str, str]) -> None:
+    def _problems(self, path: str, problems: Iterable[CodeProblem], place: Mapping[str, str]) -> None:
         for problem in problems:
             evidence = {"member": path, **place, "offset": str(problem.offset)}
             severity, fix = _HARMLESS.get(problem.id, ("error", "Build the wheel again."))
@@ -219,7 +219,7 @@ class Objects:
         self.findings.append(Finding(name, "error", f"{path} {text}.", fix, {"member": path}))
 
 
-class _Reading(Objects):
+class _WheelReading(Objects):
     """Read one wheel, member by member."""
 
     def __init__(self, wheel: WheelReader, *, partly: bool) -> None:

@@ -106,7 +106,7 @@ class CodeObject(msgspec.Struct, frozen=True):
         return ":".join([self.architecture, *self.features])
 
 
-class Problem(NamedTuple):
+class CodeProblem(NamedTuple):
     """A problem at one offset of a section."""
 
     id: str
@@ -115,7 +115,7 @@ class Problem(NamedTuple):
     offset: int
 
 
-class _Entry(NamedTuple):
+class _BundleEntry(NamedTuple):
     offset: int
     size: int
     name: str
@@ -127,7 +127,7 @@ class _UnreadError(Exception):
 
 def read_code_objects(
     data: Content, start: int, size: int, budget: Budget | None = None
-) -> tuple[list[CodeObject], list[Problem]]:
+) -> tuple[list[CodeObject], list[CodeProblem]]:
     """Read the GPU code of a section.
 
     `start` and `size` are in bytes. `budget` is the budget of its wheel; None for a standalone file. After
@@ -160,7 +160,7 @@ class _Section(msgspec.Struct):
     end: int
     budget: Budget
     objects: list[CodeObject] = []
-    problems: list[Problem] = []
+    problems: list[CodeProblem] = []
     unpacked: int = 0
     names_only: bool = False
     memory: io.BytesIO = msgspec.field(default_factory=io.BytesIO)
@@ -187,7 +187,7 @@ class _Section(msgspec.Struct):
             self._problem("names-only", text, self.start)
 
     def _problem(self, name: str, text: str, at: int) -> None:
-        self.problems.append(Problem(name, text, at - self.start))
+        self.problems.append(CodeProblem(name, text, at - self.start))
 
     def _skip_zeros(self, at: int) -> int:
         while at < self.end:
@@ -289,7 +289,7 @@ class _Section(msgspec.Struct):
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
                 yield content, at - len(decompressor.unused_data)
 
-    def _add(self, entries: list[_Entry], bundle: int, compression: str = "") -> None:
+    def _add(self, entries: list[_BundleEntry], bundle: int, compression: str = "") -> None:
         self.budget.spend(_ENTRY_TIME * (len(entries) + 1))
         for entry in entries:
             name = _ENTRY_ID.fullmatch(entry.name)
@@ -303,7 +303,7 @@ class _Section(msgspec.Struct):
                 at = bundle - self.start
                 self.objects.append(CodeObject(name["architecture"], features, at, entry.size, compression))
 
-    def _compare(self, entries: list[_Entry], data: Buffer, base: int, bundle: int) -> None:
+    def _compare(self, entries: list[_BundleEntry], data: Buffer, base: int, bundle: int) -> None:
         for entry in entries:
             name = _ENTRY_ID.fullmatch(entry.name)
             if not name or not entry.size or not name["architecture"].startswith("gfx"):
@@ -316,7 +316,7 @@ class _Section(msgspec.Struct):
                 self._problem("object-disagrees", f"the entry {entry.name!r} {wrong}", bundle)
 
 
-def _read_table(data: Buffer, base: int, size: int) -> tuple[list[_Entry], int]:
+def _read_table(data: Buffer, base: int, size: int) -> tuple[list[_BundleEntry], int]:
     """Read the table of a plain bundle: its entries for GPUs, sorted by offset, and its length in bytes."""
     end = base + size
     if data[base : min(base + len(_PLAIN), end)] != _PLAIN:
@@ -337,7 +337,7 @@ def _read_table(data: Buffer, base: int, size: int) -> tuple[list[_Entry], int]:
         if offset + length > size:
             msg = f"the entry {name!r} extends beyond its bundle"
             raise DamagedError(msg)
-        entries.append(_Entry(offset, length, name))
+        entries.append(_BundleEntry(offset, length, name))
         at += 24 + letters
     entries.sort()
     length = max(at, *(entry.offset + entry.size for entry in entries))

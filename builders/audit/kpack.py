@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from builders.audit.gpu_code import CodeObject, Problem, code_object_name
+from builders.audit.gpu_code import CodeObject, CodeProblem, code_object_name
 from builders.wheels.wheel import DamagedError
 
 if sys.version_info >= (3, 14):
@@ -59,7 +59,7 @@ class _Table(msgspec.Struct):
     zstd_size: int = 0
 
 
-def read_archive(data: Content, budget: Budget) -> tuple[list[CodeObject], list[Problem]]:
+def read_archive(data: Content, budget: Budget) -> tuple[list[CodeObject], list[CodeProblem]]:
     """Return the code objects of an archive, and the problems of single objects.
 
     Raises
@@ -72,7 +72,7 @@ def read_archive(data: Content, budget: Budget) -> tuple[list[CodeObject], list[
     budget.spend(_ENTRY_TIME * (len(entries) + 1))
     parts = _parts(table, data, len(entries), start)
     objects: list[CodeObject] = []
-    problems: list[Problem] = []
+    problems: list[CodeProblem] = []
     for path, name, entry in entries:
         architecture, *features = name.split(":")
         compression = "zstd" if parts is not None and table.compression_scheme != "none" else ""
@@ -83,13 +83,13 @@ def read_archive(data: Content, budget: Budget) -> tuple[list[CodeObject], list[
             wrong = "is not in the archive"
         if wrong and len(problems) < _MOST_PROBLEMS:
             text = f"the code of {path} for {name} {wrong}"
-            problems.append(Problem("object-disagrees", text, start))
+            problems.append(CodeProblem("object-disagrees", text, start))
         objects.append(
             CodeObject(architecture, tuple(sorted(features)), start, entry.original_size, compression)
         )
     if parts is None:
         text = f"the compression {table.compression_scheme!r} is not known, so only the names were read"
-        problems.append(Problem("names-only", text, start))
+        problems.append(CodeProblem("names-only", text, start))
     return objects, problems
 
 

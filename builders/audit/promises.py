@@ -80,7 +80,7 @@ def promises_gpu_code(recipe: Recipe) -> bool:
     return recipe.backend == "rocm" and recipe.compiles is not False and passed
 
 
-class OpTable(msgspec.Struct, frozen=True):
+class WheelOpTable(msgspec.Struct, frozen=True):
     """The op table that a build recorded."""
 
     member: str
@@ -98,7 +98,7 @@ class OpTable(msgspec.Struct, frozen=True):
         return sorted(name for name, compiled in self.ops.items() if compiled)
 
 
-def read_op_table(contents: Contents) -> OpTable | None:
+def read_op_table(contents: Contents) -> WheelOpTable | None:
     """Return the op table of a wheel; None if the wheel has no op table, or if it cannot be read."""
     for member, source in sorted(contents.texts.items()):
         if member.rpartition("/")[2] != OP_TABLE:
@@ -109,7 +109,7 @@ def read_op_table(contents: Contents) -> OpTable | None:
             continue
         torch_info = torch_info if isinstance(torch_info, dict) else {}
         rocm = str(torch_info.get("hip_version") or "")
-        return OpTable(
+        return WheelOpTable(
             member,
             {str(name): bool(compiled) for name, compiled in ops.items()},
             str(values.get("accelerator_name") or ""),
@@ -136,7 +136,7 @@ def check_op_table(contents: Contents, expected: Expected) -> Iterator[Finding]:
     yield from _compare_with_torch(table, expected, evidence)
 
 
-def _compare_with_recipe(table: OpTable, recipe: Recipe, evidence: dict[str, str]) -> Iterator[Finding]:
+def _compare_with_recipe(table: WheelOpTable, recipe: Recipe, evidence: dict[str, str]) -> Iterator[Finding]:
     environment, known = recipe.environment, {op.variable: op.name for op in recipe.ops}
     for variable, value in sorted(environment.items()):
         match = _VARIABLE.fullmatch(variable)
@@ -160,12 +160,14 @@ def _compare_with_recipe(table: OpTable, recipe: Recipe, evidence: dict[str, str
         yield Finding("accelerator-differs", "error", text, fix, evidence)
 
 
-def _ops_called(table: OpTable, name: str) -> list[str]:
+def _ops_called(table: WheelOpTable, name: str) -> list[str]:
     names = {each.lower() for each in (name, f"{name}_cuda", _OTHER_NAMES.get(name, name))}
     return sorted(op for op in table.ops if op.lower() in names)
 
 
-def _compare_with_torch(table: OpTable, expected: Expected, evidence: dict[str, str]) -> Iterator[Finding]:
+def _compare_with_torch(
+    table: WheelOpTable, expected: Expected, evidence: dict[str, str]
+) -> Iterator[Finding]:
     torch = expected.torch
     if torch is None:
         return

@@ -35,7 +35,7 @@ _TORCH_HINT = "Name the directory torch/lib of the environment that the wheels a
 _IMAGE_HINT = "Write the facts to a file with `matrix doctor --base-image IMAGE --format json`."
 
 
-class Torch(msgspec.Struct, frozen=True):
+class TorchLibraries(msgspec.Struct, frozen=True):
     """The torch that a wheel is for; unknown values are not compared."""
 
     version: str = ""
@@ -47,7 +47,7 @@ class Torch(msgspec.Struct, frozen=True):
     """Symbols of torch that its libraries define; None if unknown."""
 
 
-class Provider(msgspec.Struct, frozen=True):
+class LibraryProvider(msgspec.Struct, frozen=True):
     """An image or environment that provides libraries."""
 
     name: str
@@ -60,7 +60,7 @@ class Provider(msgspec.Struct, frozen=True):
     """Whether it is an image. An environment runs in an image, which may have more libraries."""
 
 
-def read_torch(directory: Path) -> Torch:
+def read_torch(directory: Path) -> TorchLibraries:
     """Read the libraries and symbols of torch from its library directory, ``torch/lib``."""
     if not directory.is_dir():
         msg = f"There is no directory {directory}."
@@ -83,7 +83,7 @@ def read_torch(directory: Path) -> Torch:
         msg = f"{directory} contains no torch library."
         raise UsageError(msg, hint=_TORCH_HINT)
     version, rocm = _torch_version(directory.parent / "version.py")
-    return Torch(version, rocm, frozenset(libraries), frozenset(exports))
+    return TorchLibraries(version, rocm, frozenset(libraries), frozenset(exports))
 
 
 def _read_file(path: Path) -> SharedObject:
@@ -130,7 +130,7 @@ def literals(source: bytes) -> dict[str, Any]:
     return values
 
 
-def read_conda(prefix: Path) -> Provider:
+def read_conda(prefix: Path) -> LibraryProvider:
     """Read the symbol versions of the C++ and GCC libraries of a conda environment."""
     if not prefix.is_dir():
         msg = f"There is no directory {prefix}."
@@ -142,7 +142,7 @@ def read_conda(prefix: Path) -> Provider:
             for version in defined_versions(path):
                 add_version(versions, version)
     libraries = frozenset(path.name for path in (prefix / "lib").glob("*.so*"))
-    return Provider(f"the conda environment {prefix.name}", versions, libraries, is_image=False)
+    return LibraryProvider(f"the conda environment {prefix.name}", versions, libraries, is_image=False)
 
 
 def defined_versions(path: Path) -> list[str]:
@@ -158,7 +158,7 @@ def defined_versions(path: Path) -> list[str]:
         raise UsageError(msg) from None
 
 
-def read_image_facts(path: Path, overrides: Mapping[str, str]) -> Provider:
+def read_image_facts(path: Path, overrides: Mapping[str, str]) -> LibraryProvider:
     """Read the facts of a base image that ``matrix doctor`` wrote as JSON.
 
     Its keys ``glibc``, ``glibcxx``, ``cxxabi``, ``gcc`` (versions) and ``libraries`` (sonames) are read at
@@ -177,7 +177,7 @@ def read_image_facts(path: Path, overrides: Mapping[str, str]) -> Provider:
     return image_provider({**cast("Mapping[str, object]", facts), **overrides})
 
 
-def image_provider(facts: Mapping[str, object]) -> Provider:
+def image_provider(facts: Mapping[str, object]) -> LibraryProvider:
     """Return the libraries and symbol versions of a base image as a provider.
 
     The facts are ``glibc``, ``glibcxx``, ``cxxabi``, ``gcc`` as versions (``2.31``, or ``GLIBC_2.31``) and
@@ -197,4 +197,4 @@ def image_provider(facts: Mapping[str, object]) -> Provider:
     if not versions and libraries is None:
         msg = "The facts of the image contain neither its glibc nor its libraries."
         raise UsageError(msg, hint=_IMAGE_HINT)
-    return Provider("the base image", versions, libraries)
+    return LibraryProvider("the base image", versions, libraries)

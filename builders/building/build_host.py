@@ -22,7 +22,7 @@ from resolver.errors import EnvironmentLacksError
 from resolver.versions import minor
 
 if TYPE_CHECKING:
-    from builders.audit import Provider
+    from builders.audit import LibraryProvider
     from builders.recipes.compilers import Compiler
     from resolver.model import Resolution
 
@@ -39,7 +39,7 @@ class BuildHost(msgspec.Struct, frozen=True):
     rocm: str = ""
     """ROCm release of the image."""
     rocm_path: str = "/opt/rocm"
-    provider: Provider | None = None
+    provider: LibraryProvider | None = None
     """Libraries and symbol versions that a wheel finds in the image; None if unknown."""
     cpu: str = ""
     """CPU that host code is compiled for, as ``-march`` names it; empty for the CPU of the build machine."""

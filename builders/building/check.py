@@ -13,7 +13,7 @@ from builders.building.failure import diagnosed, diagnosis_context, failed
 from builders.building.inputs import required_wheels
 from builders.building.memory import kernel_killed_since, kernel_kills
 from builders.containers.runtime import Bind
-from builders.diagnosis import Context, diagnose
+from builders.diagnosis import DiagnosisContext, diagnose
 from builders.environments.layers import make_environment
 from builders.probe.ask import WheelReply, ask, wheel_question
 from builders.probe.wheel import judge_wheel
@@ -122,7 +122,7 @@ def _expected(task: Task, packages: Path) -> Expected:
     )
 
 
-def silent_failures(log: Path, context: Context) -> list[Finding]:
+def silent_failures(log: Path, context: DiagnosisContext) -> list[Finding]:
     """Return the known failures that the log of a successful build shows.
 
     Some failures appear only there: only the options of the compiler show a wrong wavefront size.

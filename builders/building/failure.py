@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from builders.diagnosis import KILLED, OUT_OF_MEMORY, Context, explain_failure
+from builders.diagnosis import KILLED, OUT_OF_MEMORY, DiagnosisContext, explain_failure
 from resolver.errors import BuildError, CommandError, EnvironmentLacksError, MatrixError
 
 if TYPE_CHECKING:
@@ -22,10 +22,10 @@ _SIGNALLED = range(129, 160)
 """Exit codes that a shell returns for programs that were ended by a signal."""
 
 
-def diagnosis_context(task: Task) -> Context:
+def diagnosis_context(task: Task) -> DiagnosisContext:
     """Return the facts about a build that are not in its log."""
     build_host = task.build_host
-    return Context(
+    return DiagnosisContext(
         package=task.pick.name,
         torch=task.torch.version if task.torch else "",
         rocm=build_host.rocm,
@@ -39,7 +39,7 @@ def failed(
     message: str,
     hint: str,
     log: Path,
-    context: Context,
+    context: DiagnosisContext,
     *,
     id: str = BuildError.id,  # noqa: A002  as of MatrixError
     findings: Sequence[Finding] = (),

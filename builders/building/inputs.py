@@ -9,7 +9,7 @@ import msgspec
 from builders.building.compilation import FRONTEND
 from builders.building.wheel_requirements import environment_of, requirements_in
 from builders.environments.layers import fetch_build_wheels
-from builders.environments.wheelhouse import FetchOptions, Wheel
+from builders.environments.wheelhouse import FetchedWheel, FetchOptions
 from builders.network.urls import mirrored
 from builders.sources import Downloads, fetch_file
 from builders.storage.cache import cache_root, cached_file
@@ -102,7 +102,7 @@ def _behind(task: Task, wheels: Sequence[Path]) -> list[str]:
 
 def wheels_of(
     task: Task, limits: Limits, log: Path, reporter: Reporter
-) -> tuple[set[str], tuple[Wheel, ...]]:
+) -> tuple[set[str], tuple[FetchedWheel, ...]]:
     """Fetch torch and the build requirements; return the hashes that were cached before, and all wheels."""
     built = [required.wheel for required in task.requires if required.wheel]
     torch, requirements = requirements_of(task, built)
@@ -134,7 +134,7 @@ def fetching_of(task: Task, limits: Limits, *, log: Path, reporter: Reporter) ->
     )
 
 
-def _torch_of_lock(resolution: Resolution, limits: Limits, reporter: Reporter) -> tuple[Wheel, ...]:
+def _torch_of_lock(resolution: Resolution, limits: Limits, reporter: Reporter) -> tuple[FetchedWheel, ...]:
     """Fetch torch and everything that it requires; return no wheels unless the lock has all of them.
 
     Requirements are read from the wheels, because a lock leaves out edges that close a cycle.
@@ -143,7 +143,7 @@ def _torch_of_lock(resolution: Resolution, limits: Limits, reporter: Reporter) -
         return ()
     downloads = Downloads(limits.mirrors, reporter)
     environment = environment_of(resolution)
-    wheels: dict[str, Wheel] = {}
+    wheels: dict[str, FetchedWheel] = {}
     waiting = ["torch"]
     while waiting:
         name = waiting.pop()
@@ -158,7 +158,7 @@ def _torch_of_lock(resolution: Resolution, limits: Limits, reporter: Reporter) -
             downloads.expected += file.size
         fetch_file(file, downloads, offline=limits.offline)
         path = cached_file(file)
-        wheels[name] = Wheel(name, pick.version, file.name, file.sha256, path.stat().st_size)
+        wheels[name] = FetchedWheel(name, pick.version, file.name, file.sha256, path.stat().st_size)
         waiting += [edge.object for edge in resolution.edges if (edge.subject, edge.kind) == (name, "run")]
         waiting += [requirement.name for requirement in requirements_in(path, environment)]
     return tuple(wheels[name] for name in sorted(wheels))

@@ -41,11 +41,11 @@ StatementType = Literal["https://in-toto.io/Statement/v1"]
 PredicateType = Literal["https://slsa.dev/provenance/v1"]
 
 
-class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class _StatementPart(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Unknown fields are ignored, as the parsing rules of in-toto require."""
 
 
-class Descriptor(_Part, frozen=True, kw_only=True):
+class Descriptor(_StatementPart, frozen=True, kw_only=True):
     """An artifact: in-toto's ResourceDescriptor."""
 
     name: str = ""
@@ -62,7 +62,7 @@ class Descriptor(_Part, frozen=True, kw_only=True):
         return str(self.annotations.get("role", ""))
 
 
-class BuildDefinition(_Part, frozen=True, kw_only=True):
+class BuildDefinition(_StatementPart, frozen=True, kw_only=True):
     """All inputs of a build."""
 
     build_type: str
@@ -73,14 +73,14 @@ class BuildDefinition(_Part, frozen=True, kw_only=True):
     resolved_dependencies: tuple[Descriptor, ...] = ()
 
 
-class Builder(_Part, frozen=True, kw_only=True):
+class Builder(_StatementPart, frozen=True, kw_only=True):
     """The program that built the wheel."""
 
     id: str
     version: dict[str, str] = {}
 
 
-class Metadata(_Part, frozen=True, kw_only=True):
+class RunMetadata(_StatementPart, frozen=True, kw_only=True):
     """The time, the machine and the resources of a build."""
 
     invocation_id: str = ""
@@ -92,22 +92,22 @@ class Metadata(_Part, frozen=True, kw_only=True):
     """``seconds``, ``jobs``, ``memory_gib`` (all processes) and ``process_gib`` (the largest process)."""
 
 
-class RunDetails(_Part, frozen=True, kw_only=True):
+class RunDetails(_StatementPart, frozen=True, kw_only=True):
     """One run of a build."""
 
     builder: Builder
-    metadata: Metadata = Metadata()
+    metadata: RunMetadata = RunMetadata()
     byproducts: tuple[Descriptor, ...] = ()
 
 
-class Predicate(_Part, frozen=True, kw_only=True):
+class Predicate(_StatementPart, frozen=True, kw_only=True):
     """SLSA's provenance."""
 
     build_definition: BuildDefinition
     run_details: RunDetails
 
 
-class Statement(_Part, frozen=True, kw_only=True):
+class Statement(_StatementPart, frozen=True, kw_only=True):
     """An in-toto statement."""
 
     type: StatementType = msgspec.field(name="_type")
@@ -122,7 +122,7 @@ class Statement(_Part, frozen=True, kw_only=True):
         return key if isinstance(key, str) else ""
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class BuildRun(msgspec.Struct, frozen=True, kw_only=True):
     """The facts about one run of a build that its inputs do not determine."""
 
     started: datetime
@@ -210,7 +210,7 @@ def pypi_purl(name: str, version: str) -> PackageURL:
 
 
 def statement(
-    task: Task, materials: Iterable[Descriptor], run: Run, *, wheel: str, sha256: str
+    task: Task, materials: Iterable[Descriptor], run: BuildRun, *, wheel: str, sha256: str
 ) -> dict[str, Any]:
     """Return the provenance of a wheel, ready for JSON."""
     document = Statement(
@@ -234,7 +234,7 @@ def statement(
             ),
             run_details=RunDetails(
                 builder=Builder(id=f"{_BUILDER}:{task.build_host.runtime.kind}", version=dict(run.versions)),
-                metadata=Metadata(
+                metadata=RunMetadata(
                     invocation_id=run.invocation,
                     started_on=run.started.astimezone(UTC).replace(microsecond=0),
                     finished_on=run.finished.astimezone(UTC).replace(microsecond=0),
@@ -249,7 +249,7 @@ def statement(
     return as_json
 
 
-def _byproducts(run: Run) -> Iterator[Descriptor]:
+def _byproducts(run: BuildRun) -> Iterator[Descriptor]:
     if run.log:
         yield Descriptor(
             name=run.log,

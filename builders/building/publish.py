@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import asdict, replace
 
-from builders.building.provenance import SBOM_NAME, Run, statement
+from builders.building.provenance import SBOM_NAME, BuildRun, statement
 from builders.storage.files import sha256_of
 from builders.wheels.labelling import Labels, label_wheel, runtime_pins
 from resolver.errors import NameTakenError
@@ -29,7 +29,7 @@ def publish_build(
     *,
     platform: str,
     materials: Sequence[Descriptor],
-    run: Run,
+    run: BuildRun,
 ) -> Path:
     """Label and publish a wheel; use the next build tag if another build takes the name first.
 

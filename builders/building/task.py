@@ -28,7 +28,7 @@ from builders.building.failure import diagnosed, diagnosis_context, failed, was_
 from builders.building.inputs import fetching_of, required_wheels, requirements_of
 from builders.building.jobserver import join
 from builders.building.memory import MemoryMeter, kernel_killed_since, kernel_kills
-from builders.building.provenance import Run, materials_of, statement
+from builders.building.provenance import BuildRun, materials_of, statement
 from builders.building.publish import publish_build
 from builders.building.records import forget_attempt, log_path, record_start, record_stop
 from builders.constants import NO_COMPILER_CACHE
@@ -219,7 +219,7 @@ class _Build(msgspec.Struct, frozen=True):
         self.reporter.step("publish")
         materials = materials_of(task, source, layers)
         finished = datetime.now(tz=UTC)
-        run = Run(
+        run = BuildRun(
             started=started,
             finished=finished,
             invocation=uuid.uuid4().urn,
@@ -299,7 +299,7 @@ class _Build(msgspec.Struct, frozen=True):
         audit = audit_wheel(wheel, Expected(recipe=task.recipe))
         reject(wheel, task, self.log, audit.errors)
         self.reporter.step("publish")
-        run = Run(
+        run = BuildRun(
             started=started,
             finished=datetime.now(tz=UTC),
             invocation=uuid.uuid4().urn,

@@ -50,7 +50,7 @@ _SETTINGS = ("sys", "sysrq-trigger", "irq", "bus")
 _SYSTEM_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-class Layout(msgspec.Struct, frozen=True):
+class SandboxLayout(msgspec.Struct, frozen=True):
     """The parts of the file system that a program sees or does not see, all as real paths."""
 
     scratch: Path
@@ -74,7 +74,7 @@ def layout(
     path: str,
     cwd: Path | None,
     mounts: Sequence[tuple[Path, Path]] = (),
-) -> Layout:
+) -> SandboxLayout:
     """Return the layout of a program.
 
     Parameters
@@ -112,7 +112,7 @@ def layout(
         make_mount_point(inside(scratch, target), place)
     ordered = sorted(shown.items(), key=lambda item: (len(item[0].parts), item[0]))
     masked = tuple(file for file in _secret_files(path) if _is_seen(file, covered, [*shown]))
-    return Layout(scratch, covered, tuple(ordered), masked, cwd or TEMPORARY[0], tuple(mounts))
+    return SandboxLayout(scratch, covered, tuple(ordered), masked, cwd or TEMPORARY[0], tuple(mounts))
 
 
 def private_home(scratch: Path) -> Path:
@@ -127,7 +127,7 @@ def _is_seen(path: Path, covered: Sequence[Path], shown: Sequence[Path]) -> bool
     return any(visible) or not any(hidden)
 
 
-def command_line(kind: Kind, command: Sequence[str], where: Layout) -> list[str]:
+def command_line(kind: Kind, command: Sequence[str], where: SandboxLayout) -> list[str]:
     """Return the command line that runs a program in its layout."""
     return (_bubblewrap if kind == "bubblewrap" else _namespaces)(command, where)
 
@@ -225,7 +225,7 @@ def make_mount_point(path: Path, like: Path) -> None:
         path.touch()
 
 
-def _bubblewrap(command: Sequence[str], where: Layout) -> list[str]:
+def _bubblewrap(command: Sequence[str], where: SandboxLayout) -> list[str]:
     line = [
         system_program("bwrap"), "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc",
         "--uid", str(os.getuid()), "--gid", str(os.getgid()), "--cap-drop", "ALL", "--die-with-parent",
@@ -257,7 +257,7 @@ def _settings() -> list[str]:
     return [f"/proc/{name}" for name in names if Path("/proc", name).exists()]
 
 
-def _namespaces(command: Sequence[str], where: Layout) -> list[str]:
+def _namespaces(command: Sequence[str], where: SandboxLayout) -> list[str]:
     unshare = system_program("unshare")
     outer = ["--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child", "--net", "--ipc"]
     inner = [unshare, "--user", *_mapping(), "--", *command]
@@ -274,7 +274,7 @@ def _mapping() -> tuple[str, ...]:
     return own if works else ("--map-root-user",)
 
 
-def _script(where: Layout) -> str:
+def _script(where: SandboxLayout) -> str:
     """Return the script that makes a new root, enters it and runs its arguments.
 
     The shell keeps running as process 1, with privileges over the mounts. The program has no such
@@ -297,7 +297,7 @@ def _script(where: Layout) -> str:
     )
 
 
-def _read_only(where: Layout) -> Iterator[str]:
+def _read_only(where: SandboxLayout) -> Iterator[str]:
     covered = [*where.hidden, *map(Path, _OWN)]
     for point, options in _mounts():
         if "ro" not in options and not any(point.is_relative_to(directory) for directory in covered):
@@ -317,7 +317,7 @@ def _processes_and_devices() -> Iterator[str]:
     yield "ln -s pts/ptmx ptmx; cp -P /dev/fd /dev/stdin /dev/stdout /dev/stderr ."
 
 
-def _hide_and_show(where: Layout) -> Iterator[str]:
+def _hide_and_show(where: SandboxLayout) -> Iterator[str]:
     mounts = _mounts()
     for path in where.hidden:
         if path not in TEMPORARY:

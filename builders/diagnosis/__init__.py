@@ -3,7 +3,7 @@
 from builders.diagnosis.diagnose import (
     KILLED,
     OUT_OF_MEMORY,
-    Context,
+    DiagnosisContext,
     diagnose,
     diagnose_stream,
     diagnosed,
@@ -14,7 +14,7 @@ from builders.diagnosis.diagnose import (
 __all__ = [
     "KILLED",
     "OUT_OF_MEMORY",
-    "Context",
+    "DiagnosisContext",
     "diagnose",
     "diagnose_stream",
     "diagnosed",

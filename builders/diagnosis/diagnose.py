@@ -25,7 +25,7 @@ _SHOWN_CAUSES = 3  # in the message of a failed build; the first is nearly alway
 _KEPT_LINES = 3  # lines kept per pattern: the first ones are the cause, the others follow from them
 
 
-class Context(msgspec.Struct, frozen=True, kw_only=True):
+class DiagnosisContext(msgspec.Struct, frozen=True, kw_only=True):
     """Facts about a build that are not in its log; empty or None means unknown."""
 
     package: str = ""
@@ -48,7 +48,7 @@ def diagnosed(details: Mapping[str, Any]) -> set[str]:
     return {finding["id"] for finding in details.get("diagnosis", ())}
 
 
-def diagnose(log: Path, context: Context | None = None) -> list[Finding]:
+def diagnose(log: Path, context: DiagnosisContext | None = None) -> list[Finding]:
     """Return the failures recognized in a log of a build, pip, conda or cotainr, most specific first.
 
     The evidence of each finding has ``cause``, ``text`` (its first lines), ``source`` and ``status``.
@@ -62,15 +62,15 @@ def diagnose(log: Path, context: Context | None = None) -> list[Finding]:
 
 
 def diagnose_stream(
-    source: Readable, context: Context | None = None, knowledge: KnownFailures | None = None
+    source: Readable, context: DiagnosisContext | None = None, knowledge: KnownFailures | None = None
 ) -> list[Finding]:
     """Diagnose an open log, like `diagnose`."""
     knowledge = knowledge or known_failures()
-    return judge(knowledge.failures, scan(source, knowledge), context or Context())
+    return judge(knowledge.failures, scan(source, knowledge), context or DiagnosisContext())
 
 
 def judge(
-    failures: Sequence[Failure], seen: Mapping[str, Sequence[Sighting]], context: Context
+    failures: Sequence[Failure], seen: Mapping[str, Sequence[Sighting]], context: DiagnosisContext
 ) -> list[Finding]:
     """Choose among the known failures, given the matching lines of each pattern.
 
@@ -102,7 +102,7 @@ def _lines(row: Failure, seen: Mapping[str, Sequence[Sighting]]) -> list[Sightin
 
 
 def _applies(
-    row: Failure, lines: list[Sighting], seen: Mapping[str, Sequence[Sighting]], context: Context
+    row: Failure, lines: list[Sighting], seen: Mapping[str, Sequence[Sighting]], context: DiagnosisContext
 ) -> bool:
     shown = bool(lines) or bool(set(row.findings) & context.findings) or context.exit_code in row.exit_code
     if not shown:
@@ -116,7 +116,7 @@ def _applies(
     return _fits(row, context, certain=row.silent or not lines)
 
 
-def _fits(row: Failure, context: Context, *, certain: bool) -> bool:
+def _fits(row: Failure, context: DiagnosisContext, *, certain: bool) -> bool:
     """Return whether no condition of a row is violated; if `certain`, whether all are known to be met."""
     answers: list[bool | None] = []  # None if unknown
     if row.package:
@@ -167,7 +167,7 @@ def _text(finding: Finding, *, sources: bool) -> str:
     return "\n".join(lines)
 
 
-def explain_failure(message: str, log: Path, context: Context) -> tuple[str, list[Finding]]:
+def explain_failure(message: str, log: Path, context: DiagnosisContext) -> tuple[str, list[Finding]]:
     """Return the message of a failed build with the causes that its log shows, and the diagnosis itself."""
     try:
         diagnosis = diagnose(log, context)

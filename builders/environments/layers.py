@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from builders.containers.runtime import Runtime
     from builders.environments.python import TargetPython
-    from builders.environments.wheelhouse import FetchOptions, Wheel
+    from builders.environments.wheelhouse import FetchedWheel, FetchOptions
     from resolver.reporter import Reporter
 
 _LINK = "matrix-layers.pth"
@@ -46,7 +46,7 @@ class Layer(msgspec.Struct, frozen=True):
     root: Path
     packages: Path
     """Its site-packages."""
-    wheels: tuple[Wheel, ...]
+    wheels: tuple[FetchedWheel, ...]
 
 
 class Layers(msgspec.Struct, frozen=True):
@@ -98,7 +98,7 @@ def fetch_build_wheels(
     torch: str | None,
     requirements: Sequence[str],
     options: FetchOptions,
-) -> tuple[Wheel, ...]:
+) -> tuple[FetchedWheel, ...]:
     """Download the wheels of torch and of the build requirements, or take them from the cache.
 
     No later step of a build uses the network. `torch` is pinned with its local version, such as
@@ -147,7 +147,7 @@ def _fetch(
 def make_layer(
     runtime: Runtime,
     python: TargetPython,
-    wheels: Sequence[Wheel],
+    wheels: Sequence[FetchedWheel],
     *,
     base: Sequence[Layer] = (),
     log: Path,
@@ -302,7 +302,7 @@ def _install_with_pip(
         raise EnvironmentLacksError(error.message, hint="Look for the reason in the log.") from None
 
 
-def _check_hashes(wheels: Sequence[Wheel]) -> None:
+def _check_hashes(wheels: Sequence[FetchedWheel]) -> None:
     damaged = remove_damaged(wheels)
     if damaged:
         files = ", ".join(wheel.file for wheel in damaged)

@@ -64,7 +64,7 @@ _HOST = re.compile(r"host='([^']+)'")
 _LOG_TAIL = 200_000  # bytes of a log that are searched for unreachable servers
 
 
-class Wheel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class FetchedWheel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A wheel in the cache."""
 
     name: str
@@ -85,7 +85,7 @@ class Wheelhouse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The wheels that a set of requirements resolves to."""
 
     requirements: tuple[str, ...]
-    wheels: tuple[Wheel, ...]
+    wheels: tuple[FetchedWheel, ...]
     """By name."""
     depends_on_base: bool = False
     """Whether the requirements depend on a constraint; `wheels` then excludes the constraints."""
@@ -103,7 +103,7 @@ class FetchOptions(msgspec.Struct, frozen=True):
     """Maps a URL to its mirror."""
     offline: bool = False
     """Whether only the cache is used."""
-    torch: tuple[Wheel, ...] = ()
+    torch: tuple[FetchedWheel, ...] = ()
     """torch with everything that it requires, if the lock has their files; pip resolves only the rest."""
     strategy: IndexStrategy = "first-index"
     """Which of the configured indexes count for a build requirement."""
@@ -115,7 +115,7 @@ def fetch_wheels(
     requirements: Sequence[str],
     options: FetchOptions,
     *,
-    constraints: Sequence[Wheel] = (),
+    constraints: Sequence[FetchedWheel] = (),
 ) -> Wheelhouse:
     """Download requirements and their dependencies, or take them from the cache.
 
@@ -170,7 +170,7 @@ def fetch_wheels(
         return house
 
 
-def remove_damaged(wheels: Sequence[Wheel]) -> list[Wheel]:
+def remove_damaged(wheels: Sequence[FetchedWheel]) -> list[FetchedWheel]:
     """Return the wheels whose file is missing or has another hash, and remove these files."""
     damaged = [wheel for wheel in wheels if not wheel.path.is_file() or sha256_of(wheel.path) != wheel.sha256]
     for wheel in damaged:
@@ -231,7 +231,7 @@ def _is_outdated(house: Wheelhouse) -> bool:
     return any(_differs(folder / wheel.file, wheel) for folder in folders for wheel in house.wheels)
 
 
-def _differs(file: Path, wheel: Wheel) -> bool:
+def _differs(file: Path, wheel: FetchedWheel) -> bool:
     try:
         status, cached = file.stat(), wheel.path.stat()
     except OSError:
@@ -241,10 +241,10 @@ def _differs(file: Path, wheel: Wheel) -> bool:
     return status.st_mtime > cached.st_mtime and sha256_of(file) != wheel.sha256
 
 
-def _store(file: Path) -> Wheel:
+def _store(file: Path) -> FetchedWheel:
     """Move a downloaded wheel to its final path."""
     name, version, _, _ = parse_wheel_filename(file.name)
-    wheel = Wheel(name, str(version), file.name, sha256_of(file), file.stat().st_size)
+    wheel = FetchedWheel(name, str(version), file.name, sha256_of(file), file.stat().st_size)
     make_directories(wheel.path.parent)
     make_readable(file)
     file.replace(wheel.path)

@@ -27,9 +27,9 @@ from builders.index.access import is_regular, sha256_of_regular
 from builders.index.pages import (
     JSON_PAGE,
     PAGE,
-    Entry,
     State,
     Status,
+    WheelEntry,
     entry_of,
     is_wheel,
     metadata_of,
@@ -96,7 +96,7 @@ def check(index: Index, *, repair: bool = False) -> list[Finding]:
     projects = index.project_directories()
     for number, project in enumerate(projects):
         index.reporter.progress(done=number, total=len(projects))
-        entries: dict[str, Entry] = {}
+        entries: dict[str, WheelEntry] = {}
         damaged = list(_check_wheels(index, project, entries, keep=not repair))
         findings += [
             _move_to_damaged(index, finding) if repair and finding.id not in _NOT_REPAIRED else finding
@@ -123,7 +123,7 @@ def replaced(index: Index) -> Iterator[Finding]:
             yield _damage(index, "wheel-changed", path, message)
 
 
-def _is_unchanged(path: Path, entry: Entry) -> bool:
+def _is_unchanged(path: Path, entry: WheelEntry) -> bool:
     if path.lstat().st_size != entry.size:
         return False
     return upload_time(path) == entry.upload_time or sha256_of_regular(path) == entry.hashes.sha256
@@ -141,7 +141,9 @@ def unlisted(index: Index) -> Iterator[Finding]:
                 yield finding
 
 
-def _check_wheels(index: Index, project: str, entries: dict[str, Entry], *, keep: bool) -> Iterator[Finding]:
+def _check_wheels(
+    index: Index, project: str, entries: dict[str, WheelEntry], *, keep: bool
+) -> Iterator[Finding]:
     """Read the wheels of a project and collect the entries that its page should have.
 
     With `keep`, a damaged wheel keeps the entry that the page has now.
@@ -162,8 +164,8 @@ def _check_wheels(index: Index, project: str, entries: dict[str, Entry], *, keep
 
 
 def _judge(
-    index: Index, path: Path, records: Collection[str], listed: Entry | None
-) -> tuple[Finding, None] | tuple[None, Entry]:
+    index: Index, path: Path, records: Collection[str], listed: WheelEntry | None
+) -> tuple[Finding, None] | tuple[None, WheelEntry]:
     """Return a finding about a wheel, or else the entry that its page should have."""
     if not any(record.startswith(f"{path.name}.") for record in records):
         message = f"{path.name} has no record of where it comes from, so no page lists it."
@@ -198,7 +200,9 @@ def _identity_problem(path: Path, project: str) -> str:
     return "" if is_same else f"The metadata of {path.name} has the version {shorten(stated_version)}."
 
 
-def _check_pages(index: Index, project: str, entries: dict[str, Entry], *, repair: bool) -> Iterator[Finding]:
+def _check_pages(
+    index: Index, project: str, entries: dict[str, WheelEntry], *, repair: bool
+) -> Iterator[Finding]:
     folder = index.simple / project
     expected = dict(zip((PAGE, JSON_PAGE), index.project_pages(project, entries), strict=True))
     wrong = {

@@ -68,7 +68,7 @@ class Hashes(msgspec.Struct, frozen=True, gc=False):
     sha256: str
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", omit_defaults=True, gc=False):
+class WheelEntry(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", omit_defaults=True, gc=False):
     """One wheel on a page, with the keys of PEP 691."""
 
     filename: str
@@ -96,29 +96,29 @@ class Status(msgspec.Struct, frozen=True, omit_defaults=True):
 ACTIVE = Status()
 
 
-class _Meta(msgspec.Struct, frozen=True, rename="kebab"):
+class _PageMeta(msgspec.Struct, frozen=True, rename="kebab"):
     api_version: str = API_VERSION
 
 
 class ProjectPage(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", omit_defaults=True):
     """The JSON page of a project."""
 
-    meta: _Meta
+    meta: _PageMeta
     name: str
     project_status: Status = ACTIVE
     versions: list[str]
-    files: list[Entry]
+    files: list[WheelEntry]
 
 
 _encoder = msgspec.json.Encoder()
 _project_decoder = msgspec.json.Decoder(ProjectPage)
 
 
-def project_json(name: str, entries: Iterable[Entry], status: Status = ACTIVE) -> bytes:
+def project_json(name: str, entries: Iterable[WheelEntry], status: Status = ACTIVE) -> bytes:
     """Return a project's JSON page (PEP 691, PEP 700, PEP 792); `name` is normalized."""
     files = list(entries)
     page = ProjectPage(
-        meta=_Meta(_api_version(status)),
+        meta=_PageMeta(_api_version(status)),
         name=name,
         project_status=status,
         versions=list(dict.fromkeys(entry.version for entry in files)),
@@ -128,7 +128,7 @@ def project_json(name: str, entries: Iterable[Entry], status: Status = ACTIVE) -
 
 
 def project_html(
-    name: str, entries: Iterable[Entry], status: Status = ACTIVE, *, metadata: bool = False
+    name: str, entries: Iterable[WheelEntry], status: Status = ACTIVE, *, metadata: bool = False
 ) -> bytes:
     """Return a project's HTML page (PEP 503).
 
@@ -150,7 +150,7 @@ def _html(version: str, title: str, links: Iterable[str], *, meta: str = "") -> 
     return "\n".join([head, *links, _FOOT]).encode()
 
 
-def _link(entry: Entry, *, metadata: bool) -> str:
+def _link(entry: WheelEntry, *, metadata: bool) -> str:
     attributes = ""
     if entry.requires_python:
         attributes += f' data-requires-python="{_escaped(entry.requires_python)}"'
@@ -181,7 +181,7 @@ def with_metadata(page: ProjectPage) -> bytes:
 
 def root_json(names: Iterable[str]) -> bytes:
     """Return the JSON page that lists the projects."""
-    page = {"meta": _Meta(), "projects": [{"name": name} for name in names]}
+    page = {"meta": _PageMeta(), "projects": [{"name": name} for name in names]}
     return msgspec.json.format(_encoder.encode(page), indent=1) + b"\n"
 
 
@@ -288,7 +288,7 @@ def read_project(text: bytes) -> ProjectPage | None:
         return None
 
 
-def entries_of_page(text: bytes) -> Mapping[str, Entry]:
+def entries_of_page(text: bytes) -> Mapping[str, WheelEntry]:
     """Return the wheels of a JSON page by file name; empty if the page is not valid."""
     page = read_project(text)
     return {} if page is None else {entry.filename: entry for entry in page.files}
@@ -298,7 +298,7 @@ def _api_version(status: Status) -> str:
     return API_VERSION if status == ACTIVE else API_VERSION_WITH_STATUS
 
 
-def entry_of(wheel: Path, filename: str = "") -> Entry:
+def entry_of(wheel: Path, filename: str = "") -> WheelEntry:
     """Return the entry of a wheel file, without its upload time.
 
     A link is not followed. `filename` is the name of the wheel in the index, if the file has another name.
@@ -312,7 +312,7 @@ def entry_of(wheel: Path, filename: str = "") -> Entry:
             msg = f"The Requires-Python of {filename} has {size} characters, more than {most}."
             raise MatrixError(msg)
         file.seek(0)
-        return Entry(
+        return WheelEntry(
             filename=filename,
             url=quote(filename),
             hashes=Hashes(hashlib.file_digest(file, "sha256").hexdigest()),

@@ -37,8 +37,8 @@ from builders.index.pages import (
     JSON_PAGE,
     LANDING_START,
     PAGE,
-    Entry,
     Status,
+    WheelEntry,
     entries_of_page,
     entry_of,
     is_wheel,
@@ -143,7 +143,7 @@ class Index:
         listed = self.names(self.simple / project)
         return sorted([name for name in listed if name.endswith(".whl") and not name.startswith(".")])
 
-    def entries(self, project: str) -> Mapping[str, Entry]:
+    def entries(self, project: str) -> Mapping[str, WheelEntry]:
         """Return the entries on a project's page by file name; empty if there is no page."""
         return entries_of_page(self.read(self.simple / project / JSON_PAGE, largest=_LARGEST_PAGE))
 
@@ -191,7 +191,7 @@ class Index:
     def refresh(
         self,
         project: str,
-        known: Mapping[str, Entry] | None = None,
+        known: Mapping[str, WheelEntry] | None = None,
         *,
         without: Collection[str] = (),
     ) -> bool:
@@ -230,7 +230,7 @@ class Index:
         self._refresh_root()
         return changed
 
-    def project_pages(self, project: str, known: Mapping[str, Entry]) -> tuple[bytes, bytes]:
+    def project_pages(self, project: str, known: Mapping[str, WheelEntry]) -> tuple[bytes, bytes]:
         """Return a project's pages for the wheels in `known`, HTML and JSON; both empty without wheels."""
         state = self._state(project)
         names = [name for name in state.names if name in known]
@@ -252,7 +252,9 @@ class Index:
             (before / source.name).rename(after / name)
         return str((folder / name).relative_to(self.root))
 
-    def _refresh_project(self, project: str, known: Mapping[str, Entry], without: Collection[str]) -> bool:
+    def _refresh_project(
+        self, project: str, known: Mapping[str, WheelEntry], without: Collection[str]
+    ) -> bool:
         folder = self.simple / project
         changed = False
         while True:
@@ -356,7 +358,7 @@ class Index:
         listed = self.names(self.provenance, regular=True) if wheels else ()
         return frozenset([record for record in listed if wheel_of(record) in wheels])
 
-    def _pages(self, project: str, state: _State, known: Mapping[str, Entry]) -> tuple[bytes, bytes]:
+    def _pages(self, project: str, state: _State, known: Mapping[str, WheelEntry]) -> tuple[bytes, bytes]:
         recorded = {wheel_of(record) for record in state.records}
         entries = []
         for name in state.names:
@@ -378,7 +380,7 @@ class Index:
     def _yank_reason(self, name: str) -> str | bool:
         return self.read(self.yanked / name).decode(errors="replace").strip() or True
 
-    def _entry(self, project: str, name: str) -> Entry | None:
+    def _entry(self, project: str, name: str) -> WheelEntry | None:
         """Read a wheel; return None, and warn once, if it cannot be read."""
         try:
             with self.directory(self.simple / project) as folder:
@@ -485,7 +487,7 @@ class Index:
                 raise
         return target
 
-    def _place(self, copied: Path, target: Path, entry: Entry) -> bool:
+    def _place(self, copied: Path, target: Path, entry: WheelEntry) -> bool:
         """Rename a wheel and replace pages; return whether the project's pages are current."""
         project = target.parent.name
         with self.directory(target.parent) as folder, self._prepared(project, entry) as (pages, state, data):
@@ -508,7 +510,7 @@ class Index:
 
     @contextmanager
     def _prepared(
-        self, project: str, entry: Entry
+        self, project: str, entry: WheelEntry
     ) -> Iterator[tuple[list[tuple[Path, Path]], _State, bytes]]:
         """Write the pages that a new wheel changes.
 
@@ -570,7 +572,7 @@ def wheel_of(record: str) -> str:
     return record[:-_RECORD_ENDING]
 
 
-def _record_text(provenance: Mapping[str, Any], entry: Entry) -> bytes:
+def _record_text(provenance: Mapping[str, Any], entry: WheelEntry) -> bytes:
     record = {
         **provenance,
         "sha256": entry.hashes.sha256,

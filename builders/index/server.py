@@ -392,7 +392,7 @@ def _close(server: TcpWSGIServer, channels: dict[int, object]) -> None:
     wasyncore.close_all(channels)
 
 
-class _Parser(HTTPRequestParser):  # type: ignore[misc]
+class _RequestParser(HTTPRequestParser):  # type: ignore[misc]
     """A parser that reads one request at a time.
 
     A client that sends more requests before it has read the response gets only that response, as HTTP allows.
@@ -419,7 +419,7 @@ class _Parser(HTTPRequestParser):  # type: ignore[misc]
 class _Connection(HTTPChannel):  # type: ignore[misc]
     """A connection that measures how long it has waited for its client."""
 
-    parser_class = _Parser
+    parser_class = _RequestParser
     _request_began = 0.0
 
     def received(self, data: bytes) -> bool:

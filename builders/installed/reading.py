@@ -25,8 +25,8 @@ from builders.audit.contents import BARE_OBJECT, OP_TABLE, SHARED_OBJECT, Conten
 from builders.audit.elf import add_version
 from builders.audit.runtime_libraries import (
     LIBRARIES_WITH_SYMBOLS,
-    Provider,
-    Torch,
+    LibraryProvider,
+    TorchLibraries,
     defined_versions,
     literals,
 )
@@ -283,7 +283,7 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return {contents.name: contents.version for _, contents in reversed(self.distributions)}
 
     @cached_property
-    def torch(self) -> Torch | None:
+    def torch(self) -> TorchLibraries | None:
         """The torch of the Python; None if there is none."""
         site = self._torch_site
         if not site:
@@ -301,7 +301,7 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         )
         values = self.torch_values
         rocm = re.match(r"\d+\.\d+", values["hip"])
-        return Torch(
+        return TorchLibraries(
             self.versions.get("torch", values["version"]),
             rocm[0] if rocm else "",
             frozenset(names) if own else None,
@@ -411,7 +411,7 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return RocmCopy(folder, version if is_version(version) else "", frozenset(names))
 
     @cached_property
-    def providers(self) -> tuple[Provider, ...]:
+    def providers(self) -> tuple[LibraryProvider, ...]:
         """What provides libraries: the image, and the conda environment."""
         paths = (path for path in (*self.files, *self.links) if SHARED_OBJECT.search(path))
         names = {PurePosixPath(path).name for path in paths}
@@ -425,11 +425,11 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
                     known = image if is_system else conda
                     known[family] = max(version, known.get(family, "0"), key=sort_key)
         shown = {family: version for family, version in image.items() if family not in conda}
-        found = [Provider("the image", shown, frozenset(names))] if self.is_image else []
+        found = [LibraryProvider("the image", shown, frozenset(names))] if self.is_image else []
         if conda:
-            found.append(Provider("the conda environment", conda, frozenset(names), is_image=False))
+            found.append(LibraryProvider("the conda environment", conda, frozenset(names), is_image=False))
         elif not self.is_image:
-            found.append(Provider("the environment", {}, frozenset(names), is_image=False))
+            found.append(LibraryProvider("the environment", {}, frozenset(names), is_image=False))
         return tuple(found)
 
 

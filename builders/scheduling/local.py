@@ -47,12 +47,14 @@ if TYPE_CHECKING:
     from builders.building.expected_time import Estimate
     from builders.building.plan import Task
     from builders.index import Index
-    from builders.scheduling.scheduler import Outcome
-    from resolver.reporter import Change
+    from builders.scheduling.scheduler import BuildsOutcome
+    from resolver.reporter import Progress
 
 _EPSILON = 1e-9
 _DOUBT = 3.0
 """How much more memory than estimated a job may need if no earlier build was measured."""
+_PATIENCE = 60.0
+"""Seconds after which a build whose tool does not count its commands gets one more job."""
 _COUNT_INTERVAL = 1.0
 """Seconds between two counts of the permissions that builds hold."""
 _LONGEST_END = 20.0
@@ -87,7 +89,7 @@ class Builds(msgspec.Struct):
     wheels: dict[str, Path] = {}
     errors: dict[str, MatrixError] = {}
 
-    def run(self, *, keep_going: bool = False) -> Outcome:
+    def run(self, *, keep_going: bool = False) -> BuildsOutcome:
         """Build everything, and return the outcome; failures are in `errors`.
 
         Parameters
@@ -148,6 +150,8 @@ class _Forked(msgspec.Struct):
     """GiB of the largest process of its current step."""
     seen: float | None = None
     """When the processes of its current step were first measured."""
+    finished: float = 0.0
+    """Number of compile commands that have ended; the memory of one is known after its end."""
 
     @property
     def measured(self) -> dict[str, float | int]:
@@ -251,7 +255,7 @@ class _Executor:
         while self._pending:
             name, demand = self._pending[0]
             if self._admitted and self._memory_in_use() + demand.memory > self._capacity.memory + _EPSILON:
-                return  # a running build needs more than was expected
+                return  # a running build needs more than was expected, or that is not known yet
             self._admitted[name] = demand
             if self._jobserver is not None and not self._jobserver.resize(self._free_jobs()):
                 del self._admitted[name]
@@ -277,18 +281,30 @@ class _Executor:
         jobs = min(cores, int(memory // per_job) - len(sharing))
         if self._jobserver is not None and sum(build.memory for build in builds) + per_job > memory:
             jobs = min(jobs, self._jobserver.held)  # no new jobs until running jobs end
-        return max(0, min([jobs, *map(self._jobs_to_try, sharing)]))
+        trusted = min(map(self._jobs_to_try, sharing))
+        if self._jobserver is not None and len(sharing) > 1:
+            trusted = max(trusted, self._jobserver.held)  # those of the builds that were measured
+        return max(0, min(jobs, trusted))
 
     def _jobs_to_try(self, name: str) -> int:
         """Return the shared jobs for which a build may use memory that it was not measured to need.
 
-        If a wrong estimate could exceed the limit, a job is added each second, while their memory is watched.
+        If a wrong estimate could exceed the limit, each command that has ended permits one more job: the
+        memory of a compiler is known only at its end.
         """
-        estimate, build = self._estimates[name], self._running.get(name)
-        is_safe = _DOUBT * estimate.memory_per_job * self._capacity.cores <= self._capacity.memory
-        if is_safe or estimate.source == "record":
+        if not self._is_doubtful(name):
             return self._capacity.cores
-        return int(self.now() - build.seen) if build is not None and build.seen is not None else 0
+        build = self._running.get(name)
+        if build is None:
+            return 0
+        waited = self.now() - build.seen if build.seen is not None else 0.0
+        return max(int(build.finished), int(waited // _PATIENCE))
+
+    def _is_doubtful(self, name: str) -> bool:
+        """Return whether a build that shares jobs could exceed the limit if its estimate is wrong."""
+        estimate = self._estimates[name]
+        is_safe = _DOUBT * estimate.memory_per_job * self._capacity.cores <= self._capacity.memory
+        return estimate.joins and not is_safe and estimate.source != "record"
 
     def _memory_in_use(self) -> float:
         return sum(map(self._memory_of, self._admitted))
@@ -299,6 +315,8 @@ class _Executor:
         The shared jobs of a build besides its first can be withdrawn, so they are not counted.
         """
         expected, build = self._admitted[name].memory, self._running.get(name)
+        if self._is_doubtful(name) and not (build and build.finished):
+            expected *= _DOUBT
         if build is None:
             return expected
         return max(expected, build.largest if self._estimates[name].joins else build.memory)
@@ -354,6 +372,8 @@ class _Executor:
                 if kind == "progress":
                     build.memory = value.get("memory", build.memory)
                     build.peak = max(build.peak, build.memory)
+                    if value.get("unit") == "":
+                        build.finished = value["done"]
                     self._report(name, **value)
                 elif kind == "largest":
                     build.largest = max(build.largest, value)
@@ -433,7 +453,7 @@ class _Executor:
         self._expect(name)
         return Event(name, "ready", demand)
 
-    def _report(self, name: str, **change: Unpack[Change]) -> None:
+    def _report(self, name: str, **change: Unpack[Progress]) -> None:
         self._builds.reporter.progress(self._titles[name], **change)
 
     def _expect(self, name: str) -> None:
@@ -469,7 +489,7 @@ class _Messages(Reporter):
     def warning(self, message: str) -> None:
         self.send("warning", message)
 
-    def progress(self, task: str = "", **change: Unpack[Change]) -> None:  # noqa: ARG002
+    def progress(self, task: str = "", **change: Unpack[Progress]) -> None:  # noqa: ARG002
         self.send("progress", change)
 
     def wait(self) -> None:

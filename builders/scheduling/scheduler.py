@@ -60,7 +60,7 @@ class Executor(Protocol):
         ...
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class BuildsOutcome(msgspec.Struct, frozen=True):
     """The results of the tasks, each list in the order of events."""
 
     done: list[str] = []
@@ -120,7 +120,7 @@ def schedule(
     keep_going: bool = False,
     rank: Mapping[str, int] | None = None,
     budget: float | None = None,
-) -> Outcome:
+) -> BuildsOutcome:
     """Run all tasks, each after those that it requires, and return the outcome.
 
     Parameters
@@ -168,7 +168,7 @@ class _Scheduler:
         executor: Executor,
         rank: Mapping[str, int],
     ) -> None:
-        self.outcome = Outcome()
+        self.outcome = BuildsOutcome()
         self._waiting: set[str] = set()
         self._graph = graph
         self._executor = executor

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from resolver.reporter import Change, Reporter
+    from resolver.reporter import Progress, Reporter
 
 _INTERVAL = 1.0
 """Seconds between two reports."""
@@ -66,7 +66,7 @@ class LogCount:
         self._run = 0, 0
         """Finished and all commands of the newest run."""
 
-    def read(self) -> Change:
+    def read(self) -> Progress:
         """Return the count after what was written since the last call; empty if that has no count."""
         counts = self._new_counts()
         for number, of, is_percent in counts:
@@ -79,7 +79,7 @@ class LogCount:
         done, total = self._run
         return {"done": float(self._before + done), "total": float(self._before + total), "unit": ""}
 
-    def begun(self, ninja: int) -> Change:
+    def begun(self, ninja: int) -> Progress:
         """Return the count of a process of ninja that compiles; empty if the log has its count."""
         done, total = self._run
         commands = _compile_commands(ninja) if done == total else 0
@@ -158,7 +158,7 @@ def watched(reporter: Reporter, log: Path, measured: Callable[[float], None]) ->
         processes = descendants()
         sizes = resident_sizes(processes)
         file, ninja = compiling(processes)
-        change: Change = {"memory": sum(sizes) / 2**30, "file": file}
+        change: Progress = {"memory": sum(sizes) / 2**30, "file": file}
         change |= count.read()
         if file and ninja:
             change |= count.begun(ninja)

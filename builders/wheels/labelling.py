@@ -63,7 +63,7 @@ class Pin(msgspec.Struct, frozen=True):
     """Whether to require it even if the source does not: Apex does not require torch."""
 
 
-class Change(msgspec.Struct, frozen=True):
+class RequirementChange(msgspec.Struct, frozen=True):
     """A difference between the requirements of the source and of the wheel."""
 
     before: str
@@ -95,7 +95,7 @@ class Labelled(msgspec.Struct, frozen=True):
     path: Path
     dropped_local: str
     """Local version label of the source, such as ``git.e37ed12``; empty if it had none."""
-    requirements: tuple[Change, ...]
+    requirements: tuple[RequirementChange, ...]
     notes: tuple[str, ...]
     """Other differences, in sentences."""
 
@@ -133,7 +133,7 @@ def runtime_pins(
 
 def pin_requirements(
     requirements: Sequence[str], pins: Iterable[Pin], pin_style: PinStyle = "exact"
-) -> tuple[tuple[str, ...], tuple[Change, ...]]:
+) -> tuple[tuple[str, ...], tuple[RequirementChange, ...]]:
     """Pin the requirements of a wheel, and drop those on CUDA distributions.
 
     Extras and markers stay, also in pins. A requirement that `packaging` cannot parse stays unchanged.
@@ -141,12 +141,12 @@ def pin_requirements(
     pins = () if pin_style == "none" else tuple(pins)
     by_name = {name: pin for pin in reversed(pins) for name in (pin.name, *pin.replaces)}
     written: list[str] = []
-    changes: list[Change] = []
+    changes: list[RequirementChange] = []
     unconditional: set[str] = set()
     for text in requirements:
         after, why = _pin(text, by_name, pin_style)
         if why:
-            changes.append(Change(text, after, why))
+            changes.append(RequirementChange(text, after, why))
         if after and not (why and after in written):
             written.append(after)
         requirement = _parse(after)
@@ -156,7 +156,7 @@ def pin_requirements(
     for pin in pins:
         if pin.always and pin.name not in unconditional:
             written.append(f"{pin.name}=={_pinned_version(pin, pin_style)}")
-            changes.append(Change("", written[-1], why))
+            changes.append(RequirementChange("", written[-1], why))
     return tuple(written), tuple(changes)
 
 
@@ -239,7 +239,7 @@ class _Relabelling:
             msg = f"{labels.platform!r} is not a platform tag (PEP 425)."
             raise MatrixError(msg) from None
         self._notes: list[str] = []
-        self._changes: tuple[Change, ...] = ()
+        self._changes: tuple[RequirementChange, ...] = ()
 
     def write(self, directory: Path) -> Labelled:
         target = directory / self._file

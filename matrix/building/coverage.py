@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from builders.building.plan import Task
     from builders.index import Index
     from matrix.show.screen import Screen
-    from resolver.answers.table import Cell, Column, Row
+    from resolver.answers.table import Cell, Column, TableRow
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import ProvenSet
     from resolver.indexes import PackageIndexes
@@ -92,7 +92,7 @@ class CoverageResult(JsonDocument, kw_only=True):
 class _Covered(msgspec.Struct):
     """A cell with its lock and its tasks."""
 
-    row: Row
+    row: TableRow
     column: Column
     cell: Cell
     context: Context
@@ -375,7 +375,7 @@ class _Planner:
         self._index, self._table = index, table
         self._hosts: dict[object, BuildHost | EnvironmentLacksError] = {}
 
-    def covered(self, row: Row, column: Column) -> _Covered:
+    def covered(self, row: TableRow, column: Column) -> _Covered:
         """Return a cell with its lock and its tasks, or with the reason why it has none."""
         cell = row.cells[column.name]
         covered = _Covered(row, column, cell, self._context)
@@ -399,7 +399,7 @@ class _Planner:
         return covered
 
     def _resolved(
-        self, row: Row, column: Column, cell: Cell, indexes: PackageIndexes | None
+        self, row: TableRow, column: Column, cell: Cell, indexes: PackageIndexes | None
     ) -> Resolution | str:
         """Return the lock of a cell, or why there is none."""
         request = request_of_cell(self._table.request, row, column)
@@ -451,7 +451,7 @@ def _refusal(refused: str) -> str:
     return f"the facts of {refused} exclude every version"
 
 
-def _proven(catalog: Catalog, lock: Resolution, row: Row, column: Column) -> ProvenSet | None:
+def _proven(catalog: Catalog, lock: Resolution, row: TableRow, column: Column) -> ProvenSet | None:
     """Return a proven set that has torch and all packages of a cell, and does not contradict the lock."""
     versions = {pick.name: pick.key for pick in lock.picks}
     target = lock.target

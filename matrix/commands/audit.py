@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from builders.audit import Provider
+    from builders.audit import LibraryProvider
     from matrix.command_line.context import Context
     from matrix.show.console import Console
     from resolver.facts.schema import Recipe
@@ -101,7 +101,7 @@ def execute(context: Context) -> int:
     return int(defective)
 
 
-def _providers(args: argparse.Namespace) -> tuple[Provider, ...]:
+def _providers(args: argparse.Namespace) -> tuple[LibraryProvider, ...]:
     """Return the libraries that the wheels will run with, from files and options; options take precedence."""
     versions = {name: version for name in _VERSIONS if (version := getattr(args, name))}
     providers = []

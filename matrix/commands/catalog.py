@@ -55,7 +55,7 @@ class CountsDocument(JsonDocument, kw_only=True):
     kinds: dict[str, dict[str, int]]
 
 
-class RowDocument(msgspec.Struct, kw_only=True):
+class FactDocument(msgspec.Struct, kw_only=True):
     """A fact."""
 
     name: str
@@ -73,7 +73,7 @@ class RowsDocument(JsonDocument, kw_only=True):
 
     status: Literal["ok"] = "ok"
     kind: str
-    rows: list[RowDocument]
+    rows: list[FactDocument]
 
 
 class CatalogCheckDocument(JsonDocument, kw_only=True):
@@ -205,11 +205,11 @@ def _count(kinds: dict[str, list[Row]], args: argparse.Namespace, console: Conso
     console.data(console.out.table(lines, ["kind", "rows", *STATUSES], indent=""))
 
 
-def _row_document(row: Row) -> RowDocument:
+def _row_document(row: Row) -> FactDocument:
     values = row_to_dict(row)
     encoded = dict(zip(row.__struct_fields__, row.__struct_encode_fields__, strict=True))
     keys = [encoded[name] for name in row.identity if name != "kind"]
-    return RowDocument(
+    return FactDocument(
         name=" ".join(_text(values[key]) for key in keys if key in values),
         status=row.status,
         source=row.source,
@@ -220,7 +220,7 @@ def _row_document(row: Row) -> RowDocument:
     )
 
 
-def _summary(row: RowDocument) -> str:
+def _summary(row: FactDocument) -> str:
     """Return the values of a row that are not in its name, on one line."""
     in_name = row.name.split()
     parts = [

@@ -181,7 +181,7 @@ def _document(
     target = answer.target if answer else context.request().target
     where = f"{target.site} on {target.date}"
     is_broken = any(finding.severity == "error" for finding in findings)
-    if answer is None or (is_broken and not changes):
+    if answer is None or (is_broken and not changes and not is_conflict):
         status: Literal["ok", "changed", "conflict", "errors"] = "errors" if is_broken else "ok"
         verdict = verdict_of(findings, target.site)
     else:

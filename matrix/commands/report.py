@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -14,10 +14,11 @@ from builders.building.task_state import TaskState
 from builders.index import Index
 from builders.storage.files import write_atomic
 from matrix.command_line.options import add_index, add_lock, add_names, add_target_options, output_path
+from matrix.commands.inspect import InspectDocument
 from matrix.input.locking import names_target
 from matrix.report.graph_data import graph_data
 from matrix.report.index_data import timeline, wheels
-from matrix.report.page import Report, render_page
+from matrix.report.page import ReportPage, render_page
 from matrix.report.table_data import TableData, subtitle_of, wheels_of
 from matrix.show.consequences_json import DiffDocument
 from matrix.show.consequences_text import HEADINGS, summary
@@ -64,7 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         action="append",
         default=[],
-        help="JSON output of `matrix diff`, or of a `matrix resolve` without a resolution (repeatable)",
+        help="JSON output of `matrix diff` or `matrix inspect`, or of a `matrix resolve` without a "
+        "resolution (repeatable)",
     )
     parser.add_argument(
         "--all-rows",
@@ -84,7 +86,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(context: Context) -> int:
     """Run the command."""
     args, console = context.args, context.console
-    conflicts, changes = _included(args.include)
+    included = _included(args.include)
+    conflicts, changes = included.conflicts, included.changes
     catalog, request = _request(context)
     index = Index(args.index)
     has_index = index.simple.is_dir()
@@ -101,7 +104,7 @@ def execute(context: Context) -> int:
     conflicts += [last] if last and last not in conflicts else []
     builds = build_records(index) if has_index or index.state.is_dir() else []
     drawing, drawing_error = _drawing(context) if context.has_lock else ("", "")
-    report = Report(
+    report = ReportPage(
         title=f"Compatible versions at {request.target.site} on {request.target.date}",
         subtitle=subtitle_of(table),
         table=data,
@@ -112,6 +115,7 @@ def execute(context: Context) -> int:
         wheels=list(wheels(index)) if has_index else [],
         conflicts=conflicts,
         changes=changes,
+        inspections=included.inspections,
         absent=_absent(has_lock=context.has_lock, has_index=has_index, has_changes=bool(changes)),
     )
     write_atomic(args.output, render_page(report))
@@ -173,31 +177,41 @@ def _absent(*, has_lock: bool, has_index: bool, has_changes: bool) -> list[tuple
     return absent
 
 
-def _included(paths: Sequence[Path]) -> tuple[list[Conflict], list[dict[str, Any]]]:
-    """Return the conflicts and the changes in files.
+class _Included(NamedTuple):
+    """The content of the files that `--include` names."""
+
+    conflicts: list[Conflict]
+    changes: list[dict[str, Any]]
+    inspections: list[InspectDocument]
+
+
+def _included(paths: Sequence[Path]) -> _Included:
+    """Return the conflicts, the changes and the inspections in files.
 
     Raises
     ------
     UsageError
         A file cannot be read, or has other content.
     """
-    conflicts: list[Conflict] = []
-    changes = []
+    found = _Included([], [], [])
     for path in paths:
         try:
             document = json.loads(path.read_bytes())
             if "consequences" in document:
-                changes.append(_change(msgspec.convert(document, DiffDocument)))
+                found.changes.append(_change(msgspec.convert(document, DiffDocument)))
+            elif "verdict" in document:
+                found.inspections.append(msgspec.convert(document, InspectDocument))
             else:
-                conflicts.append(msgspec.convert(document, ConflictDocument, dec_hook=decode))
+                found.conflicts.append(msgspec.convert(document, ConflictDocument, dec_hook=decode))
         except OSError as error:
             raise UsageError(f"Cannot read {path}: {error.strerror}.") from None
         except (ValueError, TypeError, RecursionError):
-            msg = f"{path} is not JSON output of `matrix diff`, or of `matrix resolve` with a conflict."
+            what = "`matrix diff`, `matrix inspect`, or `matrix resolve` with a conflict"
+            msg = f"{path} is not JSON output of {what}."
             raise UsageError(
                 msg, hint="Write the file with one of these commands and `--format json`."
             ) from None
-    return conflicts, changes
+    return found
 
 
 def _change(diff: DiffDocument) -> dict[str, Any]:

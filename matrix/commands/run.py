@@ -20,7 +20,7 @@ from builders.machine.process import run_in_foreground
 from matrix.command_line.options import add_index, add_lock
 from matrix.consumers.shared.container_variables import (
     VISIBLE,
-    Change,
+    VariableChange,
     applied,
     bind_changes,
     container_changes,
@@ -103,7 +103,7 @@ def execute(context: Context) -> int:
             changes += container_changes(os.environ, folder, args.keep)
             if "TMPDIR" not in args.keep and PurePath(command[0]).name not in _OTHER_NODE:
                 reason = "this directory is removed at the end, with everything that a killed command left"
-                changes.append(Change("TMPDIR", str(folder), reason))
+                changes.append(VariableChange("TMPDIR", str(folder), reason))
         console.info(f"Index {index.root}, route {route}: {reason}.")
         for change in changes:
             console.info(f"  {change}")

@@ -14,7 +14,7 @@ from matrix.report.table_data import table_report
 from matrix.show.resolution_text import show_conflict
 from matrix.show.screen import PLAIN
 from matrix.show.table_formats import answer_of, to_csv, to_json, to_summary, to_text
-from resolver.answers.table import Row, Table
+from resolver.answers.table import Table, TableRow
 from resolver.errors import UsageError
 from resolver.model import Conflict
 
@@ -98,7 +98,9 @@ def execute(context: Context) -> int:
     return 0
 
 
-def _pieces(table: Table, rows: Iterable[Row], args: argparse.Namespace, console: Console) -> Iterator[str]:
+def _pieces(
+    table: Table, rows: Iterable[TableRow], args: argparse.Namespace, console: Console
+) -> Iterator[str]:
     core = table.core if args.reasons else None
     if args.format == "csv":
         return to_csv(table, rows)

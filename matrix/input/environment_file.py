@@ -218,7 +218,7 @@ def _read_recipe(text: str) -> Environment:
 def _add_conda(found: Environment, entry: Entry) -> None:
     name = conda_name(entry.text)
     pin = _CONDA_PIN.match(entry.text)
-    version = pin[1] if pin else ""
+    version = pin[1].rstrip(".") if pin else ""  # 1.12.* and =1.12 mean the same
     if is_pip_line(entry.text) or not name:
         found.unread.append(f"line {entry.line}, {entry.text}: it is not a conda package")
     elif name == "python":

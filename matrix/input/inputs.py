@@ -118,7 +118,7 @@ def read_inputs(settings: Settings) -> Inputs:
     if (settings.extras or settings.groups) and not settings.project:
         msg = f"{'--extra' if settings.extras else '--group'} needs a project."
         raise UsageError(msg, hint="Name its pyproject.toml with --project.")
-    reader = _Reader()
+    reader = _InputReader()
     index_url = _index_url(settings.index_url, _Source()) if settings.index_url else None
     extra_index_urls = [_index_url(url, _Source()) for url in settings.extra_index_url]
     reader.add("requirements", settings.requirements, settings.requirement_files)
@@ -172,7 +172,7 @@ class _Source(msgspec.Struct, frozen=True):
         return f"{':'.join(place)}: {message}" if self.file else message
 
 
-class _Reader:
+class _InputReader:
     """Collect requirements and index options from all sources."""
 
     def __init__(self) -> None:

@@ -32,7 +32,7 @@ _COLUMNS = 2
 """Name and version, and for an editable project its directory."""
 
 
-class InstalledDist(NamedTuple):
+class ListedDistribution(NamedTuple):
     """An installed distribution, and the line of the file that lists it, from 1."""
 
     name: str
@@ -60,7 +60,7 @@ def read_preinstalled(source: str, catalog: Catalog, base_image: str = "") -> Pr
     return Preinstalled(source, dict(sorted(_versions(dists, source, known).items())))
 
 
-def _versions(dists: Iterable[InstalledDist], source: str, known: set[str]) -> dict[str, str]:
+def _versions(dists: Iterable[ListedDistribution], source: str, known: set[str]) -> dict[str, str]:
     """Return the version of each name. Names in the catalog must have a valid version."""
     versions: dict[str, str] = {}
     for name, version, line in dists:
@@ -76,7 +76,7 @@ def _versions(dists: Iterable[InstalledDist], source: str, known: set[str]) -> d
     return versions
 
 
-def parse_pip_list(text: str, source: str) -> Iterator[InstalledDist]:
+def parse_pip_list(text: str, source: str) -> Iterator[ListedDistribution]:
     """Yield the distributions in the output of pip; `source` is named in errors.
 
     Examples
@@ -96,17 +96,17 @@ def parse_pip_list(text: str, source: str) -> Iterator[InstalledDist]:
         yield from _parse_line(line, number, source)
 
 
-def _parse_line(line: str, number: int, source: str) -> Iterator[InstalledDist]:
+def _parse_line(line: str, number: int, source: str) -> Iterator[ListedDistribution]:
     if line.startswith(("-e ", "--editable")):
         egg = _EGG.search(line)
         if egg:
-            yield InstalledDist(canonicalize_name(egg[1]), "", number)
+            yield ListedDistribution(canonicalize_name(egg[1]), "", number)
         return
     name, version = _name_and_version(line)
     if name is None or not _NAME.fullmatch(name):
         msg = f"{source}:{number}: {shorten(line)!r} is not a line of `pip list` or `pip freeze`."
         raise UsageError(msg, hint=_HINT)
-    yield InstalledDist(canonicalize_name(name), version, number)
+    yield ListedDistribution(canonicalize_name(name), version, number)
 
 
 def _name_and_version(line: str) -> tuple[str | None, str]:
@@ -133,7 +133,7 @@ def _version_in_url(url: str) -> str:
         return ""
 
 
-def _parse_json(text: str, source: str) -> Iterator[InstalledDist]:
+def _parse_json(text: str, source: str) -> Iterator[ListedDistribution]:
     try:
         rows = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -148,4 +148,4 @@ def _parse_json(text: str, source: str) -> Iterator[InstalledDist]:
         if not (isinstance(name, str) and isinstance(version, str) and _NAME.fullmatch(name)):
             msg = f"{source}: entry {number} has no valid name and version."
             raise UsageError(msg, hint=_HINT)
-        yield InstalledDist(canonicalize_name(name), version, number)
+        yield ListedDistribution(canonicalize_name(name), version, number)

@@ -37,7 +37,7 @@ Releases = dict[str, list["File"]]
 """The files of a project by version, oldest first; without wheels for systems other than Linux."""
 
 
-class Page(msgspec.Struct):
+class FetchedPage(msgspec.Struct):
     """A page, as it is stored in the cache."""
 
     url: str
@@ -76,7 +76,7 @@ class Client:
         self.fetched = 0
         self.unchanged = 0
 
-    def get(self, url: str, accept: str = "*/*") -> Page | None:
+    def get(self, url: str, accept: str = "*/*") -> FetchedPage | None:
         """Fetch a page; return None if the source does not have it.
 
         Raises
@@ -109,7 +109,9 @@ class Client:
                 if response.ok:
                     get = response.headers.get
                     etag, modified = get("ETag", ""), get("Last-Modified", "")
-                    page = Page(response.url, get("Content-Type", ""), etag, modified, response.content)
+                    page = FetchedPage(
+                        response.url, get("Content-Type", ""), etag, modified, response.content
+                    )
                     if etag or modified:
                         replace(path, msgspec.msgpack.encode(page))
                     return page
@@ -170,7 +172,7 @@ def first_upload(files: Iterable[File]) -> datetime.date | None:
     return datetime.date.fromisoformat(min(times)) if times else None
 
 
-def _read(path: Path) -> Page | None:
+def _read(path: Path) -> FetchedPage | None:
     with suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
-        return msgspec.msgpack.decode(path.read_bytes(), type=Page)
+        return msgspec.msgpack.decode(path.read_bytes(), type=FetchedPage)
     return None

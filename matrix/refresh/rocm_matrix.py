@@ -50,7 +50,7 @@ def find_updates(catalog: Catalog, client: Client, url: str = MATRIX) -> Catalog
     return update
 
 
-class Column(msgspec.Struct):
+class ReleaseColumn(msgspec.Struct):
     """The column of one release."""
 
     gfx: list[str] = []
@@ -58,13 +58,13 @@ class Column(msgspec.Struct):
     """Driver lines that the release was tested with."""
 
 
-def read_matrix(text: str) -> dict[str, Column]:
+def read_matrix(text: str) -> dict[str, ReleaseColumn]:
     """Return the columns of the matrix by release; empty if the text is not a matrix."""
     rows = list(csv.reader(text.splitlines()))
     if not rows or _plain(rows[0][0] if rows[0] else "") != "rocm version":
         return {}
     names = [_plain(cell) for cell in rows[0][1:]]
-    columns = {name: Column() for name in names if is_version(name)}
+    columns = {name: ReleaseColumn() for name in names if is_version(name)}
     title = ""
     for cells in rows[1:]:
         title = _plain(cells[0]) or title if cells else ""
@@ -74,7 +74,7 @@ def read_matrix(text: str) -> dict[str, Column]:
     return columns
 
 
-def _add_cell(column: Column, title: str, cell: str) -> None:
+def _add_cell(column: ReleaseColumn, title: str, cell: str) -> None:
     if title.startswith(_TARGETS):
         column.gfx += re.findall(r"\bgfx[0-9a-f]+\b", cell)
     elif title.startswith(_DRIVERS):
@@ -87,7 +87,9 @@ def _plain(cell: str) -> str:
     return " ".join(text.split()).lower()
 
 
-def _add_drivers(catalog: Catalog, columns: dict[str, Column], url: str, update: CatalogUpdate) -> None:
+def _add_drivers(
+    catalog: Catalog, columns: dict[str, ReleaseColumn], url: str, update: CatalogUpdate
+) -> None:
     tested: dict[str, set[str]] = {}
     for version, column in columns.items():
         for driver in column.drivers:

@@ -17,6 +17,7 @@ from resolver.errors import EnvironmentLacksError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from matrix.commands.inspect import InspectDocument
     from resolver.model import Conflict
 
 _FOLDER = Path(__file__).parent
@@ -28,7 +29,7 @@ _COMMIT_SOURCE = re.compile(r"(?:git:)?([\w.-]+/[\w.-]+)@([0-9a-f]{7,40})(?::([^
 _URL = re.compile(r"https?://[^\s,;()<>\"']+")
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class ReportPage(msgspec.Struct, frozen=True, kw_only=True):
     """The data of a page. A section without data is left out."""
 
     title: str
@@ -46,13 +47,15 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     wheels: Sequence[dict[str, Any]] = ()
     """From `matrix.report.index_data.wheels`."""
     conflicts: Sequence[Conflict] = ()
+    inspections: Sequence[InspectDocument] = ()
+    """Output of `matrix inspect`."""
     changes: Sequence[dict[str, Any]] = ()
     """Output of `matrix diff`, with its consequences by effect."""
     absent: Sequence[tuple[str, str]] = ()
     """The sections without data, each with the command that provides the data."""
 
 
-def render_page(report: Report) -> str:
+def render_page(report: ReportPage) -> str:
     """Return a page as HTML in ASCII. It loads nothing, so it works from a file and without a network.
 
     Raises
@@ -84,7 +87,7 @@ def render_page(report: Report) -> str:
     return page.encode("ascii", "xmlcharrefreplace").decode()
 
 
-def _styles(report: Report) -> list[str]:
+def _styles(report: ReportPage) -> list[str]:
     own = (_TEMPLATES / "report.css").read_text(encoding="utf-8")
     return [library("tabulator.css"), own] if report.table else [own]
 

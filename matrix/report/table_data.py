@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-from matrix.report.page import Report
+from matrix.report.page import ReportPage
 from matrix.show.table_formats import NO_IMAGE, REFUSED_ROWS
 from resolver.answers.suggest import request_arguments
 from resolver.label import labelled, wheel_label
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from builders.index import Index
     from matrix.show.table_formats import Core
-    from resolver.answers.table import Cell, Column, Row, Table
+    from resolver.answers.table import Cell, Column, Table, TableRow
     from resolver.model import CoreItem, Distribution, Fact, Request
 
 _ANY_PYTHON = "py3"
@@ -81,7 +81,7 @@ class TableData:
         self._locked = locked or {}
         self._facts, self._cells, self._groups = Pool(), Pool(), Pool()
 
-    def collect(self, rows: Iterable[Row]) -> dict[str, Any]:
+    def collect(self, rows: Iterable[TableRow]) -> dict[str, Any]:
         """Return the data of the page for these rows."""
         table = self._table
         listed, locked = [], None
@@ -103,7 +103,7 @@ class TableData:
             "locked": locked,
         }
 
-    def _is_locked(self, row: Row) -> bool:
+    def _is_locked(self, row: TableRow) -> bool:
         if row.verdict is None or (row.torch, row.python) != tuple(
             map(self._locked.get, ("torch", "python"))
         ):
@@ -111,7 +111,7 @@ class TableData:
         image = self._locked.get("base-image")
         return image in row.images if image else not row.images
 
-    def _row(self, row: Row) -> list[Any]:
+    def _row(self, row: TableRow) -> list[Any]:
         group = self._groups.number(
             (row.images, row.rocm, row.verdict),
             {
@@ -127,14 +127,14 @@ class TableData:
             cells = [self._cell(row, row.cells[column.name], column) for column in self._table.columns]
         return [group, row.torch, row.python, *cells]
 
-    def _heading(self, row: Row) -> str:
+    def _heading(self, row: TableRow) -> str:
         if row.verdict is None:
             return REFUSED_ROWS
         if self._table.request.target.backend == "cpu":
             return "CPU"
         return f"ROCm {row.rocm}" + ("" if row.images else NO_IMAGE)
 
-    def _cell(self, row: Row, cell: Cell, column: Column) -> int:
+    def _cell(self, row: TableRow, cell: Cell, column: Column) -> int:
         if not cell.picks:
             return self._refusal(cell.refused, self._core(row, column) if self._core else [])
         states = [self._state(row, pick) for pick in cell.picks]
@@ -170,7 +170,7 @@ class TableData:
         document = {"text": reason, "state": "impossible", "core": numbers}
         return self._cells.number((reason, *numbers), document)
 
-    def _state(self, row: Row, pick: Distribution) -> str:
+    def _state(self, row: TableRow, pick: Distribution) -> str:
         if pick.origin in {"base-image", "preinstalled"}:
             return "present"
         if pick.origin != "build":
@@ -184,10 +184,10 @@ class TableData:
         return "built" if interpreters & names else "buildable"
 
 
-def table_report(table: Table, rows: Iterable[Row], core: Core | None = None) -> Report:
+def table_report(table: Table, rows: Iterable[TableRow], core: Core | None = None) -> ReportPage:
     """Return a page with only the table."""
     target = table.request.target
-    return Report(
+    return ReportPage(
         title=f"Compatible versions: {target.site} on {target.date}",
         subtitle=subtitle_of(table),
         table=TableData(table, core).collect(rows),

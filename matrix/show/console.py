@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matrix.show.progress import Display, Mode
     from matrix.show.screen import Color, Screen
     from resolver.model import Conflict
-    from resolver.reporter import Change
+    from resolver.reporter import Progress
 
 
 class OutputError(EnvironmentLacksError):
@@ -157,14 +157,14 @@ class Console(Reporter):
         self._log("INFO", f"{task}: {message}" if task else message)
         self.display.step(message, task)
 
-    def progress(self, task: str = "", **change: Unpack[Change]) -> None:
+    def progress(self, task: str = "", **change: Unpack[Progress]) -> None:
         """Show changes of a task."""
         if "state" in change and task:
             self._log("INFO", f"{task}: {change['state']}")
         self.display.progress(task, **change)
 
     @contextmanager
-    def task(self, name: str, **change: Unpack[Change]) -> Iterator[None]:
+    def task(self, name: str, **change: Unpack[Progress]) -> Iterator[None]:
         """Show that a task runs during a ``with`` block."""
         with self.display.task(name, **change):
             yield

@@ -27,9 +27,9 @@ class DiagnosisDocument(JsonDocument, kw_only=True):
 
 def explain_log(args: argparse.Namespace, console: Console) -> int:
     """Print the failures recognized in a log; return 1 if there are none."""
-    from builders.diagnosis import Context, diagnose, diagnose_stream, diagnosis_text
+    from builders.diagnosis import DiagnosisContext, diagnose, diagnose_stream, diagnosis_text
 
-    context = Context(package=canonicalize_name(args.name or ""), backend=args.backend or "")
+    context = DiagnosisContext(package=canonicalize_name(args.name or ""), backend=args.backend or "")
     if args.logfile == "-":
         findings = diagnose_stream(sys.stdin.buffer, context)
     else:

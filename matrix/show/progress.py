@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from resolver.reporter import Change, Phase
+    from resolver.reporter import Phase, Progress
 
 Mode = Literal["auto", "board", "plain", "json", "none"]
 _SHOWN_AFTER = 1.0
@@ -48,7 +48,7 @@ _ENDED = {"done", "failed", "skipped"}
 _CURSOR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
-class Row(msgspec.Struct):
+class TaskRow(msgspec.Struct):
     """The state of a task."""
 
     name: str
@@ -122,17 +122,17 @@ class Tasks:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
-        self.rows: dict[str, Row] = {}
+        self.rows: dict[str, TaskRow] = {}
         self._remaining: tuple[float, tuple[float, bool] | None] = (-math.inf, None)
 
-    def row(self, name: str) -> Row | None:
+    def row(self, name: str) -> TaskRow | None:
         """Return a task; for an empty name, the running task that was started last."""
         if name:
             return self.rows.get(name)
         running = (row for row in reversed(self.rows.values()) if row.state == "running")
         return max(running, key=lambda row: row.started or 0.0, default=None)
 
-    def change(self, name: str, change: Change) -> tuple[Row, bool] | None:
+    def change(self, name: str, change: Progress) -> tuple[TaskRow, bool] | None:
         """Apply a change; a change with a state adds a task of a new name.
 
         Return the task and whether its state has changed, or None if there is no such task.
@@ -143,7 +143,7 @@ class Tasks:
         now = self.clock()
         if row is None or (row.state in _ENDED and change.get("state") in {"waiting", "running"}):
             self.rows.pop(name, None)
-            row = self.rows[name] = Row(name)
+            row = self.rows[name] = TaskRow(name)
             before = None
         else:
             before = row.state
@@ -157,7 +157,7 @@ class Tasks:
             row.ended = now
         return row, row.state != before
 
-    def start_step(self, name: str, message: str) -> Row | None:
+    def start_step(self, name: str, message: str) -> TaskRow | None:
         """Record that a task has started a step; return the task, if there is one."""
         row = self.row(name)
         if row is not None:
@@ -167,17 +167,17 @@ class Tasks:
             row.unit = row.file = ""
         return row
 
-    def running(self) -> list[Row]:
+    def running(self) -> list[TaskRow]:
         """Return the tasks that run, in the order in which they were started."""
         rows = [row for row in self.rows.values() if row.state == "running"]
         return sorted(rows, key=lambda row: row.started or 0.0)
 
-    def visible(self) -> list[Row]:
+    def visible(self) -> list[TaskRow]:
         """Return the tasks that have run for a second."""
         now = self.clock()
         return [row for row in self.running() if row.elapsed(now) >= _SHOWN_AFTER]
 
-    def listed(self) -> list[Row]:
+    def listed(self) -> list[TaskRow]:
         """Return the tasks whose end a line reports."""
         return [row for row in self.rows.values() if row.is_listed]
 
@@ -231,7 +231,7 @@ class Display:
         with self._lock:
             self.show_step(self.tasks.start_step(task, message), message)
 
-    def progress(self, task: str = "", **change: Unpack[Change]) -> None:
+    def progress(self, task: str = "", **change: Unpack[Progress]) -> None:
         """Handle a change of a task."""
         with self._lock:
             changed = self.tasks.change(task, change)
@@ -239,7 +239,7 @@ class Display:
                 self.show_change(*changed)
 
     @contextmanager
-    def task(self, name: str, **change: Unpack[Change]) -> Iterator[None]:
+    def task(self, name: str, **change: Unpack[Progress]) -> Iterator[None]:
         """Show a task during a ``with`` block; a thread keeps the elapsed time up to date."""
         self.progress(name, **(change | {"state": "running"}))
         self.tasks.rows[name].is_listed = False
@@ -276,10 +276,10 @@ class Display:
 
     # Reactions, which differ by display
 
-    def show_step(self, row: Row | None, message: str) -> None:
+    def show_step(self, row: TaskRow | None, message: str) -> None:
         """Show the start of a step."""
 
-    def show_change(self, row: Row, has_new_state: bool) -> None:
+    def show_change(self, row: TaskRow, has_new_state: bool) -> None:
         """Show changes of a task."""
 
     def show_time(self) -> None:
@@ -320,11 +320,11 @@ class Plain(Display):
         super().__init__(tasks, stream)
         self._last = tasks.clock()
 
-    def show_step(self, row: Row | None, message: str) -> None:
+    def show_step(self, row: TaskRow | None, message: str) -> None:
         """Write the step and its task."""
         self._line(message if row is None else f"{self._named(row)}: {message}")
 
-    def show_change(self, row: Row, has_new_state: bool) -> None:
+    def show_change(self, row: TaskRow, has_new_state: bool) -> None:
         """Write the end of a task."""
         if has_new_state and row.state in {"done", "failed"} and row.is_announced and row.is_listed:
             details = f"\n{row.details}" if row.details and row.state == "failed" else ""
@@ -339,7 +339,7 @@ class Plain(Display):
         if self.tasks.clock() - self._last >= _HEARTBEAT and self.tasks.running():
             self._line(summary(self.tasks))
 
-    def _named(self, row: Row) -> str:
+    def _named(self, row: TaskRow) -> str:
         if row.is_announced or not row.expected:
             row.is_announced = True
             return row.name
@@ -356,11 +356,11 @@ class Plain(Display):
 class JsonLines(Display):
     """One JSON document per event, for programs."""
 
-    def show_step(self, row: Row | None, message: str) -> None:
+    def show_step(self, row: TaskRow | None, message: str) -> None:
         """Write the step."""
         self._event("step", task=row.name if row else None, message=message)
 
-    def show_change(self, row: Row, has_new_state: bool) -> None:
+    def show_change(self, row: TaskRow, has_new_state: bool) -> None:
         """Write a change of state at once, other changes at most once a second."""
         now = self.tasks.clock()
         if not has_new_state and now - row.written < 1.0:
@@ -407,14 +407,14 @@ class Board(Display):
         """The lines on the terminal, the last of which has the cursor at its start."""
         self._last = -math.inf
 
-    def show_step(self, row: Row | None, message: str) -> None:
+    def show_step(self, row: TaskRow | None, message: str) -> None:
         """Write a step that belongs to no task; others are in the table."""
         if row is None:
             with self.cleared():
                 self._write(f"{message}\n")
         self.show_time()
 
-    def show_change(self, row: Row, has_new_state: bool) -> None:
+    def show_change(self, row: TaskRow, has_new_state: bool) -> None:
         """Write the end of a task above the table."""
         if has_new_state and row.state in {"done", "failed"} and row.is_listed:
             with self.cleared():
@@ -487,7 +487,7 @@ class Board(Display):
             lines += details.get(number, [])
         return lines
 
-    def _rows(self, columns: int, height: int) -> tuple[list[Row], dict[int, list[str]]]:
+    def _rows(self, columns: int, height: int) -> tuple[list[TaskRow], dict[int, list[str]]]:
         """Return the tasks for which there is room, and the lines below each: running tasks come first."""
         running = self.tasks.running()[: min(_MOST_ROWS, height)]
         height -= len(running)
@@ -501,7 +501,7 @@ class Board(Display):
         waiting = [row for row in self.tasks.rows.values() if row.state == "waiting"]
         return [*running, *waiting[: min(_MOST_ROWS - len(running), height)]], details
 
-    def _table(self, columns: int, rows: Sequence[Row]) -> Table:
+    def _table(self, columns: int, rows: Sequence[TaskRow]) -> Table:
         from rich.table import Table
         from rich.text import Text
 
@@ -520,7 +520,7 @@ class Board(Display):
             table.add_row(*map(Text, cells), Text(what), style=_STYLES[row.state])
         return table
 
-    def _reason(self, row: Row) -> str:
+    def _reason(self, row: TaskRow) -> str:
         """Return the reason why a task waits."""
         rows = (self.tasks.rows.get(name) for name in row.after)
         names = [other.name for other in rows if other is not None and other.state not in _ENDED]
@@ -598,7 +598,7 @@ def overview(tasks: Tasks) -> str:
     return f"{text}; {'at least' if is_least else 'about'} {duration(max(1.0, seconds))} left"
 
 
-def _ended(row: Row) -> str:
+def _ended(row: TaskRow) -> str:
     assert row.ended is not None  # noqa: S101  for mypy
     took = duration(row.elapsed(row.ended))
     if row.state == "failed":
@@ -606,7 +606,7 @@ def _ended(row: Row) -> str:
     return f"done in {took}"
 
 
-def _times(row: Row, now: float) -> str:
+def _times(row: TaskRow, now: float) -> str:
     """Return the time that the current step has run, and the time until the task will probably end."""
     if row.state != "running":
         return f"about {duration(row.expected)}" if row.expected else ""

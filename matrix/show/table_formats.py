@@ -27,10 +27,10 @@ from resolver.versions import minor, newest_first, sort_key
 
 if TYPE_CHECKING:
     from matrix.show.screen import Screen
-    from resolver.answers.table import Column, Row, Table
+    from resolver.answers.table import Column, Table, TableRow
     from resolver.model import Distribution
 
-    Core = Callable[[Row, Column | None], list[CoreItem]]
+    Core = Callable[[TableRow, Column | None], list[CoreItem]]
     """Returns the whole reason why a cell, or a row, is refused."""
 
 ROW_KEYS = ("base_image", "rocm", "torch", "python", "verdict")
@@ -78,7 +78,7 @@ class TableDocument(JsonDocument, kw_only=True):
     rows: list[RowDocument]
 
 
-def answer_of(table: Table, rows: Iterable[Row]) -> str:
+def answer_of(table: Table, rows: Iterable[TableRow]) -> str:
     """Return a sentence with the numbers of torch versions that work, and that work with every package."""
     columns = [column for column in table.columns if not table.refused_everywhere(column)]
     working = [row for row in rows if row.verdict]
@@ -94,14 +94,14 @@ def answer_of(table: Table, rows: Iterable[Row]) -> str:
     return f"{answer}, {len(full)} with {what}." if columns else f"{answer}."
 
 
-def to_summary(table: Table, rows: Iterable[Row], screen: Screen) -> Iterator[str]:
+def to_summary(table: Table, rows: Iterable[TableRow], screen: Screen) -> Iterator[str]:
     """Yield a table with one column for each ROCm line: its newest torch, and a line for each package.
 
     Each column is one row of the whole table, with the Pythons that have the same versions.
     """
     working = [row for row in rows if row.verdict]
     yield f"{title_of(table.request.target)}\n"
-    chosen: dict[str, Row] = {}
+    chosen: dict[str, TableRow] = {}
     for row in sorted(working, key=_rank, reverse=True):
         chosen.setdefault(minor(row.rocm) if row.rocm else "", row)
     usable = {
@@ -133,7 +133,7 @@ def to_summary(table: Table, rows: Iterable[Row], screen: Screen) -> Iterator[st
         yield "\n" + _aligned(block, screen)
 
 
-def _rank(row: Row) -> tuple[object, ...]:
+def _rank(row: TableRow) -> tuple[object, ...]:
     """Return the sort key by which a row represents its ROCm line."""
     available = sum(bool(cell.picks) for cell in row.cells.values())
     return (
@@ -145,7 +145,7 @@ def _rank(row: Row) -> tuple[object, ...]:
     )
 
 
-def _pythons(row: Row, rows: Iterable[Row]) -> str:
+def _pythons(row: TableRow, rows: Iterable[TableRow]) -> str:
     """Return the Pythons that have the same versions as a row in its base images, as a range if possible."""
     same = {
         int(minor(other.python).partition(".")[2])
@@ -165,7 +165,7 @@ def _short(version: str) -> str:
     return _ROCM_LABEL.sub("", version)
 
 
-def to_text(table: Table, rows: Sequence[Row], screen: Screen) -> Iterator[str]:
+def to_text(table: Table, rows: Sequence[TableRow], screen: Screen) -> Iterator[str]:
     """Yield the parts of the table as text.
 
     Rows with the same base images have one heading that names the images. If the columns do not fit side by
@@ -194,12 +194,12 @@ def to_text(table: Table, rows: Sequence[Row], screen: Screen) -> Iterator[str]:
                 yield "\n" + _aligned(block, screen)
 
 
-def _refused(rows: Sequence[Row]) -> list[list[str]]:
+def _refused(rows: Sequence[TableRow]) -> list[list[str]]:
     """Return the texts of a table of rows that do not work."""
     return [["torch", "python", ""], *([row.torch, row.python, f"- {row.refused}"] for row in rows)]
 
 
-def _wide(columns: Sequence[Column], rows: Sequence[Row]) -> list[list[str]]:
+def _wide(columns: Sequence[Column], rows: Sequence[TableRow]) -> list[list[str]]:
     """Return the texts of a table with a line for each row."""
     texts = [
         ["torch", *(row.torch for row in rows)],
@@ -209,7 +209,7 @@ def _wide(columns: Sequence[Column], rows: Sequence[Row]) -> list[list[str]]:
     return list(map(list, zip(*texts, strict=True)))
 
 
-def _turned(columns: Sequence[Column], rows: Sequence[Row]) -> list[list[str]]:
+def _turned(columns: Sequence[Column], rows: Sequence[TableRow]) -> list[list[str]]:
     """Return the texts of the rows of a torch, with a line for each package."""
     packages = [(column, name) for column in columns for name in column.packages]
     names = [f"{'' if len(column.packages) == 1 else 'together: '}{name}" for column, name in packages]
@@ -260,7 +260,7 @@ def _aligned(lines: Sequence[Sequence[str]], screen: Screen) -> str:
     return screen.table(cells, indent="") + "\n"
 
 
-def _heading(row: Row, screen: Screen, *, is_cpu: bool) -> Iterator[str]:
+def _heading(row: TableRow, screen: Screen, *, is_cpu: bool) -> Iterator[str]:
     """Yield the heading of rows with the same images, ROCm and verdict."""
     yield "\n"
     text = f"ROCm {row.rocm}" if row.rocm else ""
@@ -275,7 +275,7 @@ def _heading(row: Row, screen: Screen, *, is_cpu: bool) -> Iterator[str]:
         yield f"  {image}\n"
 
 
-def to_csv(table: Table, rows: Iterable[Row]) -> Iterator[str]:
+def to_csv(table: Table, rows: Iterable[TableRow]) -> Iterator[str]:
     """Yield the table as CSV: one line for each image, an empty cell if no version fits."""
     yield _csv_line([*ROW_KEYS, *(column.name for column in table.columns)])
     for row in rows:
@@ -292,7 +292,7 @@ def _csv_line(values: list[str]) -> str:
 
 
 def to_json(
-    table: Table, rows: Iterable[Row], core: Core | None = None, *, warnings: Sequence[str] = ()
+    table: Table, rows: Iterable[TableRow], core: Core | None = None, *, warnings: Sequence[str] = ()
 ) -> Iterator[str]:
     """Yield the table as one JSON document, one row per line.
 
@@ -319,7 +319,7 @@ def _json(document: msgspec.Struct) -> str:
     return json.dumps(msgspec.to_builtins(document))
 
 
-def _row_document(table: Table, row: Row, core: Core | None) -> RowDocument:
+def _row_document(table: Table, row: TableRow, core: Core | None) -> RowDocument:
     document = RowDocument(
         base_image="", rocm=row.rocm, torch=row.torch, python=row.python, verdict=row.verdict or "refused"
     )

@@ -30,7 +30,7 @@ _MOST_DRIVERS = 3
 """Try at most this many driver lines newer than the requested line."""
 
 
-class Change(msgspec.Struct, frozen=True):
+class RequestChange(msgspec.Struct, frozen=True):
     """A change to a request."""
 
     text: str
@@ -44,7 +44,7 @@ class Change(msgspec.Struct, frozen=True):
     """Whether the change is suggested only if no other change makes the request resolve."""
 
 
-def changes_of(catalog: Catalog, request: Request, *, sited: bool) -> list[Change]:
+def changes_of(catalog: Catalog, request: Request, *, sited: bool) -> list[RequestChange]:
     """Return all single changes to a request, smallest first.
 
     With `sited`, facts about the site are part of the conflict, so that other days may help.
@@ -52,28 +52,28 @@ def changes_of(catalog: Catalog, request: Request, *, sited: bool) -> list[Chang
     requirements, target = request.requirements, request.target
     changes = [_free(requirement) for requirement in requirements if requirement.specifier is not None]
     if target.base_image:
-        changes.append(Change("any base image of the site", partial(_retarget, base_image=None)))
+        changes.append(RequestChange("any base image of the site", partial(_retarget, base_image=None)))
     elif target.backend == "rocm":
         changes += _public_images(catalog, request)
     if target.driver and catalog.windows_of(target.site):
-        changes.append(Change(f"the driver of {target.site}", partial(_retarget, driver=None)))
+        changes.append(RequestChange(f"the driver of {target.site}", partial(_retarget, driver=None)))
     if target.driver:
         changes += _newer_drivers(catalog, target.driver)
     if sited:
         changes += _other_days(catalog, request)
     if request.preinstalled:
         text = "without keeping the installed distributions"
-        changes.append(Change(text, partial(replace, preinstalled=None)))
+        changes.append(RequestChange(text, partial(replace, preinstalled=None)))
     changes += _more_trust(request)
     changes += _target_of_site(catalog, request)
     if len(target.gfx) > 1:
-        changes += [Change(f"without {gfx}", partial(_without_gfx, gfx=gfx)) for gfx in target.gfx]
+        changes += [RequestChange(f"without {gfx}", partial(_without_gfx, gfx=gfx)) for gfx in target.gfx]
     if target.backend != "cpu":
         changes += _other_sites(catalog, request)
     return changes
 
 
-def _public_images(catalog: Catalog, request: Request) -> Iterator[Change]:
+def _public_images(catalog: Catalog, request: Request) -> Iterator[RequestChange]:
     """Yield changes to public base images if the site offers none: those with the ROCm of the site first."""
     target = request.target
     site = catalog.site.get(target.site)
@@ -87,23 +87,23 @@ def _public_images(catalog: Catalog, request: Request) -> Iterator[Change]:
         public.sort(key=lambda row: not is_advised(advice, row.rocm))
     for row in public[:_MOST_IMAGES]:
         text = f"with the public base image {row.name}, if you may use it at {target.site}"
-        yield Change(text, partial(_retarget, base_image=row.name), kind="image")
+        yield RequestChange(text, partial(_retarget, base_image=row.name), kind="image")
 
 
-def _newer_drivers(catalog: Catalog, driver: str) -> Iterator[Change]:
+def _newer_drivers(catalog: Catalog, driver: str) -> Iterator[RequestChange]:
     lines = sorted(catalog.driver, key=sort_key)
     for line in lines[lines.index(driver) + 1 :][:_MOST_DRIVERS]:
-        yield Change(f"kernel driver {line}", partial(_retarget, driver=line), kind="driver")
+        yield RequestChange(f"kernel driver {line}", partial(_retarget, driver=line), kind="driver")
 
 
-def _more_trust(request: Request) -> Iterator[Change]:
+def _more_trust(request: Request) -> Iterator[RequestChange]:
     if request.support == "documented":
-        yield Change("also accept observed facts", partial(replace, support="observed"), kind="trust")
+        yield RequestChange("also accept observed facts", partial(replace, support="observed"), kind="trust")
     if request.support != "any":
-        yield Change("also accept inferred facts", partial(replace, support="any"), kind="trust")
+        yield RequestChange("also accept inferred facts", partial(replace, support="any"), kind="trust")
 
 
-def _target_of_site(catalog: Catalog, request: Request) -> Iterator[Change]:
+def _target_of_site(catalog: Catalog, request: Request) -> Iterator[RequestChange]:
     """Yield a change to the site's own backend and GPU architectures, if the request names others."""
     target = request.target
     site = catalog.site.get(target.site)
@@ -112,32 +112,34 @@ def _target_of_site(catalog: Catalog, request: Request) -> Iterator[Change]:
     own = site.gfx if site.backend == "rocm" else ()
     if (site.backend, own) != (target.backend, target.gfx):
         text = f"for {', '.join(own)}, which {site.name} has" if own else f"for the CPUs of {site.name}"
-        yield Change(text, partial(_retarget, backend=site.backend, gfx=own))
+        yield RequestChange(text, partial(_retarget, backend=site.backend, gfx=own))
 
 
-def _other_sites(catalog: Catalog, request: Request) -> Iterator[Change]:
+def _other_sites(catalog: Catalog, request: Request) -> Iterator[RequestChange]:
     """Yield a change to each other site: sites with the same hardware first, the local machine last."""
     target = request.target
     others = [site for site in catalog.site.values() if site.name != target.site]
     same = (target.backend, target.gfx)
     others.sort(key=lambda site: ((site.backend, site.gfx) != same, site.name == "local"))
     for site in others:
-        yield Change(f"for {site.name}, {site.title}", partial(_at_site, site=site), last=True)
+        yield RequestChange(f"for {site.name}, {site.title}", partial(_at_site, site=site), last=True)
 
 
-def _other_days(catalog: Catalog, request: Request) -> Iterator[Change]:
+def _other_days(catalog: Catalog, request: Request) -> Iterator[RequestChange]:
     """Yield changes to days on which the site had another driver or other base images."""
     target = request.target
     for window in catalog.windows_of(target.site) if not target.driver else []:
         if not window.since <= target.date < (window.until or target.date + timedelta(days=1)):
             day = _last_day(catalog, window)
             text = f"{target.site} on {day} (driver {window.driver})"
-            yield Change(text, partial(_retarget, date=day), kind="day")
+            yield RequestChange(text, partial(_retarget, date=day), kind="day")
     rows = [row for row in catalog.site_image.values() if row.site == target.site]
     later = sorted({row.since for row in rows if row.since and row.since > target.date})
     ended = {row.until - timedelta(days=1) for row in rows if row.until and row.until <= target.date}
     for day in [*later[:_MOST_DAYS], *sorted(ended, reverse=True)[:_MOST_DAYS]]:
-        yield Change(f"{target.site} with its base images of {day}", partial(_retarget, date=day), kind="day")
+        yield RequestChange(
+            f"{target.site} with its base images of {day}", partial(_retarget, date=day), kind="day"
+        )
 
 
 def _last_day(catalog: Catalog, window: Window) -> date:
@@ -148,7 +150,7 @@ def _last_day(catalog: Catalog, window: Window) -> date:
     return max([window.since, *images])
 
 
-def _free(requirement: Requirement) -> Change:
+def _free(requirement: Requirement) -> RequestChange:
     extras = f"[{','.join(requirement.extras)}]" if requirement.extras else ""
     freed = Requirement(requirement.name, None, f"{requirement.name}{extras}", requirement.extras)
 
@@ -157,7 +159,7 @@ def _free(requirement: Requirement) -> Change:
         return replace(request, requirements=tuple(others))
 
     text = f"any version of {requirement.name} instead of {requirement.text}"
-    return Change(text, apply, requirement.name, frees_a_pin=True)
+    return RequestChange(text, apply, requirement.name, frees_a_pin=True)
 
 
 def _retarget(request: Request, **changes: object) -> Request:

@@ -46,7 +46,7 @@ class _Need(NamedTuple):
     allows: Callable[[str], bool]
 
 
-class _Chosen(NamedTuple):
+class _ChosenVersion(NamedTuple):
     """resolvelib's candidate."""
 
     key: str
@@ -111,7 +111,7 @@ def _never(_: str) -> bool:
     return False
 
 
-class _Provider(resolvelib.AbstractProvider["_Need", "_Chosen", str]):
+class _Provider(resolvelib.AbstractProvider["_Need", "_ChosenVersion", str]):
     """The chosen candidates, and their requirements as the providers state them."""
 
     def __init__(self, answer: Answer) -> None:
@@ -123,12 +123,12 @@ class _Provider(resolvelib.AbstractProvider["_Need", "_Chosen", str]):
         self._environment = answer.environment
         self._picks = {pick.name: pick for pick in answer.picks}
         self.chosen = {
-            name: _Chosen(name, self._problem.variables[name].candidate(bit).version)
+            name: _ChosenVersion(name, self._problem.variables[name].candidate(bit).version)
             for name, bit in self._solution.items()
         }
         for name, pick in self._picks.items():
             for key in (name, *(f"{name}[{extra}]" for extra in pick.extras)):
-                self.chosen[key] = _Chosen(key, pick.version)
+                self.chosen[key] = _ChosenVersion(key, pick.version)
         self._overrides: dict[str, list[Requirement]] = {}
         for override in answer.request.overrides:
             self._overrides.setdefault(override.name, []).append(override)
@@ -150,16 +150,16 @@ class _Provider(resolvelib.AbstractProvider["_Need", "_Chosen", str]):
                 needs.append(_Need(limit.name, limit.text, limit.specifier.allows))
         return needs
 
-    def identify(self, requirement_or_candidate: _Need | _Chosen) -> str:
+    def identify(self, requirement_or_candidate: _Need | _ChosenVersion) -> str:
         return requirement_or_candidate.key
 
     def get_preference(
         self,
         identifier: str,
-        resolutions: Mapping[str, _Chosen],  # noqa: ARG002  part of resolvelib's contract
-        candidates: Mapping[str, Iterator[_Chosen]],  # noqa: ARG002
-        information: Mapping[str, Iterator[RequirementInformation[_Need, _Chosen]]],  # noqa: ARG002
-        backtrack_causes: Sequence[RequirementInformation[_Need, _Chosen]],  # noqa: ARG002
+        resolutions: Mapping[str, _ChosenVersion],  # noqa: ARG002  part of resolvelib's contract
+        candidates: Mapping[str, Iterator[_ChosenVersion]],  # noqa: ARG002
+        information: Mapping[str, Iterator[RequirementInformation[_Need, _ChosenVersion]]],  # noqa: ARG002
+        backtrack_causes: Sequence[RequirementInformation[_Need, _ChosenVersion]],  # noqa: ARG002
     ) -> Preference:
         return identifier
 
@@ -167,17 +167,17 @@ class _Provider(resolvelib.AbstractProvider["_Need", "_Chosen", str]):
         self,
         identifier: str,
         requirements: Mapping[str, Iterator[_Need]],
-        incompatibilities: Mapping[str, Iterator[_Chosen]],
-    ) -> Iterable[_Chosen]:
+        incompatibilities: Mapping[str, Iterator[_ChosenVersion]],
+    ) -> Iterable[_ChosenVersion]:
         chosen = self.chosen.get(identifier)
         if chosen is None or chosen in incompatibilities[identifier]:
             return []
         return [chosen] if all(need.allows(chosen.version) for need in requirements[identifier]) else []
 
-    def is_satisfied_by(self, requirement: _Need, candidate: _Chosen) -> bool:
+    def is_satisfied_by(self, requirement: _Need, candidate: _ChosenVersion) -> bool:
         return requirement.allows(candidate.version)
 
-    def get_dependencies(self, candidate: _Chosen) -> Iterable[_Need]:
+    def get_dependencies(self, candidate: _ChosenVersion) -> Iterable[_Need]:
         if candidate.key != self.expanded:
             return []
         name, _, extra = candidate.key.rstrip("]").partition("[")

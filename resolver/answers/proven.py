@@ -93,7 +93,7 @@ def is_at_risk(problem: Problem, solution: Mapping[str, int]) -> bool:
     return any(True for _ in risks(problem, solution))
 
 
-class Judgement(msgspec.Struct, frozen=True):
+class ProvenVerdict(msgspec.Struct, frozen=True):
     """Whether a proven set resolves for its own site and day.
 
     Attributes
@@ -130,7 +130,7 @@ def request_of_set(catalog: Catalog, row: ProvenSet) -> Request:
     return Request(target, requirements, support="observed")
 
 
-def judge(catalog: Catalog, row: ProvenSet) -> Judgement:
+def judge(catalog: Catalog, row: ProvenSet) -> ProvenVerdict:
     """Return whether a set resolves with exactly its versions and variants, requested by `request_of_set`.
 
     The verdict is ``unknown`` for a day before the site's first driver window.
@@ -138,13 +138,13 @@ def judge(catalog: Catalog, row: ProvenSet) -> Judgement:
     request = request_of_set(catalog, row)
     day, windows = request.target.date, catalog.windows_of(request.target.site)
     if windows and row.backend == "rocm" and day < windows[0].since:
-        return Judgement("unknown", (f"the driver of {request.target.site} on {day}",))
+        return ProvenVerdict("unknown", (f"the driver of {request.target.site} on {day}",))
     session = Session(compile_problem(catalog, request))
     demands, unknown = _demands(session.problem, row)
     if unknown:
-        return Judgement("unknown", tuple(unknown))
+        return ProvenVerdict("unknown", tuple(unknown))
     demands = [*session.problem.demands, *demands]
     solution = session.solve(demands)
     if solution is None:
-        return Judgement("does not resolve", core=tuple(core_items(session, demands)))
-    return Judgement("at your own risk" if is_at_risk(session.problem, solution) else "resolves")
+        return ProvenVerdict("does not resolve", core=tuple(core_items(session, demands)))
+    return ProvenVerdict("at your own risk" if is_at_risk(session.problem, solution) else "resolves")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -24,15 +25,17 @@ from resolver.model import (
     Resolution,
 )
 from resolver.solving.session import Session, Solution
-from resolver.versions import join_words
+from resolver.versions import join_words, sort_key
 
 if TYPE_CHECKING:
     from resolver.compiling.problem import Problem, Relation, Row
     from resolver.facts.catalog import Catalog
-    from resolver.facts.schema import Image, Release, SiteAdvice
+    from resolver.facts.schema import Image, Release, Rocm, SiteAdvice, Torch
     from resolver.indexes import File
-    from resolver.model import Request, Target
+    from resolver.model import Candidate, Request, Target
 
+_OLD = timedelta(days=730)
+"""A release is old if the newest one came so much later."""
 _SHOWN = [name for name in PLATFORM if name not in {"backend", "gfx"}]
 
 
@@ -79,6 +82,7 @@ def resolution_of(
         for name in shown
         if (candidate := candidates[name]).inferred_from
     ]
+    warnings += _age_warning(catalog, request, [candidates[name] for name in shown])
     image = catalog.image.get(versions.get("base-image", ""))
     if image and not image.mpi:
         builds = [candidate for candidate in candidates.values() if candidate.recipe and candidate.recipe.mpi]
@@ -116,6 +120,34 @@ def resolution_of(
         notes=tuple(notes),
         warnings=tuple(warnings),
     )
+
+
+def _age_warning(catalog: Catalog, request: Request, candidates: Sequence[Candidate]) -> Iterator[str]:
+    """Warn about releases that are much older than the newest of the day, unless the request asks for one."""
+    asked = {item.name for item in (*request.requirements, *request.constraints) if item.specifier}
+    asked |= {"rocm"} if request.target.base_image else set()
+    old = {}
+    for candidate in candidates:
+        rows = _dated_rows(catalog, request, candidate.name)
+        own = candidate.release or next((row for row in rows if row.version == candidate.version), None)
+        day = own.released if own else None
+        known = [row for row in rows if row.released and row.released <= request.target.date]
+        newest = max(known, key=lambda row: (row.released, sort_key(row.version)), default=None)
+        if day and newest and newest.released and newest.released - day > _OLD:
+            text = f"{candidate} is from {day} (newest: {newest.version}, {newest.released})"
+            old[candidate.name] = text if candidate.origin != "preinstalled" else ""
+    if old and all(old.values()) and not asked & {*old} and request.prefer != "oldest":
+        yield f"This is an old combination: {'; '.join(old.values())}. `matrix explain` has the reasons."
+
+
+def _dated_rows(catalog: Catalog, request: Request, name: str) -> list[Torch | Rocm | Release]:
+    """Return the rows of a component that have a day, for the backend of the target."""
+    backend = request.target.backend
+    if name == "torch":
+        return [row for row in catalog.torch.values() if row.backend == backend]
+    if name == "rocm":
+        return [*catalog.rocm.values()]
+    return [row for row in catalog.releases_of(name) if backend in row.backend]
 
 
 def _torch_from_source(picks: Sequence[Distribution]) -> Iterator[str]:

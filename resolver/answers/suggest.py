@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from resolver.answers.changes import Change, changes_of
+from resolver.answers.changes import RequestChange, changes_of
 from resolver.answers.explain import LinkGroup
 from resolver.compiling import compile_problem
 from resolver.compiling.problem import Demand, Problem
@@ -65,7 +65,7 @@ def suggest(
             kinds |= {change.kind} - {""} if resolving else set()
             suggestions += resolving
     far = [change for change in changes if change.last]
-    stages: list[tuple[Iterable[Sequence[Change]], int]] = [
+    stages: list[tuple[Iterable[Sequence[RequestChange]], int]] = [
         (_combinations(changes, near), 1),
         (trials.relax_core_by_core(changes, blamed), 1),
         (([change] for change in far), MAX_SUGGESTIONS),
@@ -76,7 +76,9 @@ def suggest(
     return tuple(dict.fromkeys(suggestions))
 
 
-def _combinations(changes: Sequence[Change], near: Sequence[Change]) -> Iterator[list[Change]]:
+def _combinations(
+    changes: Sequence[RequestChange], near: Sequence[RequestChange]
+) -> Iterator[list[RequestChange]]:
     """Yield pairs of changes, then the removal of all pins, alone and with a change of the target."""
     others = [change for change in changes if not change.last]
     pairs = ([change, other] for change in near for other in others if change is not other)
@@ -86,7 +88,9 @@ def _combinations(changes: Sequence[Change], near: Sequence[Change]) -> Iterator
     yield from ([*pins, change] for change in others if not change.name)
 
 
-def _without_pins(changes: Sequence[Change], far: Iterable[Change]) -> Iterator[list[Change]]:
+def _without_pins(
+    changes: Sequence[RequestChange], far: Iterable[RequestChange]
+) -> Iterator[list[RequestChange]]:
     pins = [change for change in changes if change.frees_a_pin]
     yield from ([*pins, change] for change in far)
 
@@ -110,7 +114,7 @@ class _Trials:
         self._end = monotonic() + SECONDS
         self._sessions: dict[Request, Session | None] = {request: session}
 
-    def resolving(self, combinations: Iterable[Sequence[Change]]) -> Iterator[Suggestion]:
+    def resolving(self, combinations: Iterable[Sequence[RequestChange]]) -> Iterator[Suggestion]:
         """Yield a suggestion for each combination of changes with which the request resolves."""
         for changes in combinations:
             if monotonic() > self._end:
@@ -125,14 +129,14 @@ class _Trials:
                 yield Suggestion(text + gives, request_arguments(relaxed))
 
     def relax_core_by_core(
-        self, changes: Sequence[Change], blamed: Collection[str]
-    ) -> Iterator[list[Change]]:
+        self, changes: Sequence[RequestChange], blamed: Collection[str]
+    ) -> Iterator[list[RequestChange]]:
         """Relax one conflict after another until the rest resolves, then yield the changes made.
 
         Changes that turn out to be unnecessary are undone. `blamed` are components whose requirements are
         part of the first conflict.
         """
-        made: list[Change] = []
+        made: list[RequestChange] = []
         session = self._sessions[self._request]
         while session and self._outcome(self._changed(made)) is None:
             if made:
@@ -157,7 +161,7 @@ class _Trials:
         requested = {requirement.name for requirement in self._request.requirements}
         return bool(names - {*PLATFORM} or names == requested)
 
-    def _changed(self, changes: Iterable[Change]) -> Request:
+    def _changed(self, changes: Iterable[RequestChange]) -> Request:
         request = self._request
         for change in changes:
             request = change.apply(request)

@@ -88,7 +88,7 @@ class Cell(msgspec.Struct, frozen=True):
         return pick, pick.weakest
 
 
-class Row(msgspec.Struct, frozen=True):
+class TableRow(msgspec.Struct, frozen=True):
     """A torch and a Python in base images that no fact distinguishes."""
 
     images: tuple[str, ...]
@@ -151,7 +151,7 @@ class Table:
         everything = replace(request, requirements=(*_TORCH_AND_PYTHON, *self.limits, *requirements))
         self._problem = compile_problem(catalog, everything)
 
-    def rows(self, *, refused_too: bool = False, reasons: bool = True) -> Iterator[Row]:
+    def rows(self, *, refused_too: bool = False, reasons: bool = True) -> Iterator[TableRow]:
         """Yield the rows as they are computed: the newest ROCm first, rows at your own risk last.
 
         With `refused_too`, add rows at the end, with the reason, for every torch and Python that has no other
@@ -166,7 +166,7 @@ class Table:
         if refused_too:
             yield from self._refused_rows(placed)
 
-    def rows_or_conflict(self, *, refused_too: bool = False) -> Iterator[Row] | Conflict:
+    def rows_or_conflict(self, *, refused_too: bool = False) -> Iterator[TableRow] | Conflict:
         """Return the rows, or the conflict if there are none."""
         rows = self.rows(refused_too=refused_too)
         first = next(rows, None)
@@ -193,7 +193,7 @@ class Table:
         versions = self._row_part.versions(self._row_part.start, "kernel-driver")
         return versions[0] if len(versions) == 1 else ""
 
-    def core(self, row: Row, column: Column | None) -> list[CoreItem]:
+    def core(self, row: TableRow, column: Column | None) -> list[CoreItem]:
         """Return the conflict behind an empty cell or row, as `matrix resolve` reports it.
 
         This takes about a hundred times as long as the cell.
@@ -208,7 +208,7 @@ class Table:
         part = self._row_part if column is None else self._column_parts[self.columns.index(column)]
         return part.session, part.demands
 
-    def request_of_rows(self, row: Row | None = None) -> Request:
+    def request_of_rows(self, row: TableRow | None = None) -> Request:
         """Return the request that a row, or the whole table, answers if it has no columns."""
         pins = [_pin("torch", row.torch), _pin("python", row.python)] if row else []
         limited = {requirement.name for requirement in (*pins, *self.limits)}
@@ -218,23 +218,23 @@ class Table:
         return replace(self.request, requirements=(*pins, *self.limits))
 
     @cached_property
-    def _row_part(self) -> _Part:
+    def _row_part(self) -> _TablePart:
         return self._part(())
 
     @cached_property
-    def _column_parts(self) -> list[_Part]:
+    def _column_parts(self) -> list[_TablePart]:
         return [self._part(column.packages) for column in self.columns]
 
-    def _part(self, packages: tuple[str, ...]) -> _Part:
+    def _part(self, packages: tuple[str, ...]) -> _TablePart:
         target = self.request.target
         problem = subproblem(self._problem, self.catalog, target.backend, packages)
         if self.request.prefer != "proven":
-            return _Part(problem, packages)
+            return _TablePart(problem, packages)
         sets = [row for row in self.catalog.proven.values() if row.site in {"", target.site}]
         requested = frozenset(
             {"torch", "python", *packages, *(requirement.name for requirement in self.limits)}
         )
-        return _Part(problem, packages, sets, requested)
+        return _TablePart(problem, packages, sets, requested)
 
     def _images(self) -> list[tuple[str, ...]]:
         """Return the groups of images that no fact distinguishes, followed by "no image"."""
@@ -265,7 +265,7 @@ class Table:
 
     def _rows_of(
         self, images: tuple[str, ...], placed: set[tuple[str, str]], *, reasons: bool
-    ) -> Iterator[Row]:
+    ) -> Iterator[TableRow]:
         """Yield the rows of a group of images; without images, only rows that are not placed yet."""
         parts = [self._row_part, *self._column_parts]
         variables = self._problem.variables
@@ -292,7 +292,9 @@ class Table:
                 rocm = self._row_part.problem.version(solution, "rocm")
                 at_risk = is_at_risk(self._row_part.problem, solution)
                 verdict: Verdict = "at-own-risk" if at_risk else "supported"
-                yield Row(images, rocm if images or not rocm else minor(rocm), torch, python, verdict, cells)
+                yield TableRow(
+                    images, rocm if images or not rocm else minor(rocm), torch, python, verdict, cells
+                )
 
     def _torches(self, narrowed: Narrowed | None) -> list[str]:
         """Return the torch versions that are left, versions for the preferred ROCm first."""
@@ -306,7 +308,7 @@ class Table:
 
         return sorted(part.versions(narrowed, "torch"), key=rank)
 
-    def _refused_rows(self, placed: set[tuple[str, str]]) -> Iterator[Row]:
+    def _refused_rows(self, placed: set[tuple[str, str]]) -> Iterator[TableRow]:
         """Yield every requested combination of torch and Python that does not work, with the reason."""
         variables, image = self._problem.variables, self.request.target.base_image
         image_pin = {"base-image": variables["base-image"].of_versions([image])} if image else {}
@@ -315,7 +317,7 @@ class Table:
                 if (torch, python) not in placed:
                     pins = image_pin | {"python": variables["python"].of_versions([python])}
                     reason = self._row_part.reason("torch", pins, variables["torch"].of_versions([torch]))
-                    yield Row((), "", torch, python, None, refused=reason)
+                    yield TableRow((), "", torch, python, None, refused=reason)
 
 
 def available_packages(catalog: Catalog, backend: Backend) -> list[str]:
@@ -330,7 +332,7 @@ def available_packages(catalog: Catalog, backend: Backend) -> list[str]:
     return [name for name in sorted(catalog.package) if name not in ROW_COMPONENTS and is_available(name)]
 
 
-def request_of_cell(request: Request, row: Row, column: Column) -> Request:
+def request_of_cell(request: Request, row: TableRow, column: Column) -> Request:
     """Return the request that a cell answers; `request` has the target and the limits of the rows."""
     pins = [_pin("torch", row.torch), _pin("python", row.python)]
     target = request.target
@@ -347,12 +349,12 @@ def _pin(name: str, version: str) -> Requirement:
 
 
 def _narrow_each(
-    parts: Sequence[_Part], each: Sequence[Narrowed | None], name: str, mask: int
+    parts: Sequence[_TablePart], each: Sequence[Narrowed | None], name: str, mask: int
 ) -> list[Narrowed | None]:
     return [part.session.narrow_to(domains, name, mask) for part, domains in zip(parts, each, strict=True)]
 
 
-class _Part:
+class _TablePart:
     """The subproblem of one column; without packages, the subproblem of the rows themselves."""
 
     def __init__(

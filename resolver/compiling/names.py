@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Replaces
     from resolver.model import Request, Requirement
-    from resolver.specifiers import Clause
+    from resolver.specifiers import SpecifierClause
 
 INSPECT_HINT = "`matrix inspect FILE --repair -o DIR` adapts a whole environment for CUDA."
 
@@ -71,7 +71,7 @@ def build_for_rocm(catalog: Catalog, name: str) -> Replaces | None:
     return row if row and row.effect == "rocm" else None
 
 
-def _with_builds(clause: Clause) -> str:
+def _with_builds(clause: SpecifierClause) -> str:
     is_exact = clause.operator == "==" and not clause.version.endswith(".*")
     return f"{clause.operator}{clause.version}{'.*' if is_exact else ''}"
 

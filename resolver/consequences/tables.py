@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from resolver.answers.table import ROW_COMPONENTS, UNDECIDED, Cell, Row, Table, available_packages
+from resolver.answers.table import ROW_COMPONENTS, UNDECIDED, Cell, Table, TableRow, available_packages
 from resolver.compiling.clauses import PAIRED_WITH_TORCH
 from resolver.compiling.problem_builder import advice_for, window_of
 from resolver.consequences.model import Consequence, Kind, RowKey, Side
@@ -113,7 +113,7 @@ class Rows:
         self.side = side
         self.table = Table(side.catalog, side.request)
         self.columns = {column.name: column for column in self.table.columns}
-        self.of_pair: dict[tuple[str, str], dict[str, Row]] = {}
+        self.of_pair: dict[tuple[str, str], dict[str, TableRow]] = {}
         """For each torch and Python, its rows by base image, the preferred image first."""
         for row in self.table.rows(reasons=False):
             images = self.of_pair.setdefault((row.torch, row.python), {})
@@ -167,7 +167,7 @@ class TableDiff:
         self._compare_default()
         if self._has_same_images:
             self._compare_images()
-        common: list[tuple[RowKey, Row, Row]] = []
+        common: list[tuple[RowKey, TableRow, TableRow]] = []
         pairs = {*self._before.of_pair, *self._after.of_pair}
         for pair in sorted(pairs, key=lambda pair: tuple(map(_newest, pair)), reverse=True):
             rows, other_rows = self._before.of_pair.get(pair, {}), self._after.of_pair.get(pair, {})
@@ -288,8 +288,8 @@ class TableDiff:
                 self._one_sided("base-image", image, row_key, row_keys=())
 
     def _compare_rows(
-        self, pair: tuple[str, str], rows: Mapping[str, Row], other_rows: Mapping[str, Row]
-    ) -> Iterator[tuple[RowKey, Row, Row]]:
+        self, pair: tuple[str, str], rows: Mapping[str, TableRow], other_rows: Mapping[str, TableRow]
+    ) -> Iterator[tuple[RowKey, TableRow, TableRow]]:
         """Compare the rows of a torch and Python that both sides have; yield those to compare further."""
         shared = [image for image in rows if image in other_rows] if self._has_same_images else []
         if not shared:
@@ -311,7 +311,7 @@ class TableDiff:
                 if image and image not in shared and image in {*self._before.images} & {*self._after.images}:
                     self._one_sided("torch", f"torch {pair[0]}", RowKey(image, *pair))
 
-    def _compare_verdicts(self, common: Sequence[tuple[RowKey, Row, Row]]) -> None:
+    def _compare_verdicts(self, common: Sequence[tuple[RowKey, TableRow, TableRow]]) -> None:
         changed = [(row_key, row, other) for row_key, row, other in common if row.verdict != other.verdict]
         same_images = {row_key.base_image for row_key, row, other in common if row.verdict == other.verdict}
         for row_key, row, _ in changed:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from resolver.model import Candidate, Request, Requirement
 
 
-class Offered(NamedTuple):
+class OfferedFiles(NamedTuple):
     """The files of a candidate of the catalog."""
 
     files: Sequence[File]
@@ -85,7 +85,7 @@ class IndexProvider:
                 self._metadata |= dict.fromkeys((file.url for file in files), known)
         return known
 
-    def offered(self, candidate: Candidate, torch: Candidate | None) -> Offered:
+    def offered(self, candidate: Candidate, torch: Candidate | None) -> OfferedFiles:
         """Return all files of a candidate of the catalog.
 
         Raises
@@ -96,9 +96,9 @@ class IndexProvider:
         release, index = candidate.release, index_of(candidate, torch)
         indexes = self.indexes.at(index) if index else self.indexes
         if release is not None and release.git is not None:
-            return Offered((), indexes)
+            return OfferedFiles((), indexes)
         if release is not None and release.wheels:
-            return Offered(files_of(release), indexes)
+            return OfferedFiles(files_of(release), indexes)
         files: Sequence[File] = ()
         problem = ""
         try:
@@ -111,7 +111,7 @@ class IndexProvider:
             files, indexes = self._listed(candidate, self.indexes), self.indexes
         pinned = release and (release.sdist or release.wheel)
         files = [file for file in files if file.name == pinned.file] if pinned else files
-        return Offered(files, indexes, "" if files else problem)
+        return OfferedFiles(files, indexes, "" if files else problem)
 
     def is_configured(self, url: str) -> bool:
         """Return whether an index is the user's; only the catalog names the others. Empty means all."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from resolver.compiling.choices import Choices
     from resolver.indexes import File, Metadata
     from resolver.model import Candidate, Requirement
-    from resolver.providers.index import Offered
+    from resolver.providers.index import OfferedFiles
     from resolver.solving.projects import Projects
     from resolver.solving.search import Assumption
     from resolver.solving.world import World
@@ -383,7 +383,7 @@ class Requirements:
             return None
         return metadata
 
-    def _files(self, candidate: Candidate, offers: Offered, number: int, mask: int) -> Sequence[File]:
+    def _files(self, candidate: Candidate, offers: OfferedFiles, number: int, mask: int) -> Sequence[File]:
         """Return the files of a candidate for the most preferred Python; exclude the Pythons without any."""
         release = candidate.release
         offered, indexes, problem = offers

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from builders.diagnosis import (
-    Context,
+    DiagnosisContext,
     diagnose,
     diagnose_stream,
     diagnosis_text,
@@ -35,20 +35,20 @@ LOGS = sorted((DATA / "logs").glob("*.log"))
 GOOD = sorted((DATA / "logs" / "good").glob("*.log"))
 LINES: dict[str, Any] = tomllib.loads((DATA / "lines.toml").read_text(encoding="utf-8"))
 CONTEXTS: dict[str, dict[str, Any]] = LINES.pop("context")
-ROCM = Context(backend="rocm")
+ROCM = DiagnosisContext(backend="rocm")
 WHAT = "Building apex"
 SILENT = ("cuda-torch-resolved", "deepspeed-cpu-accelerator-silent")  # only the backend shows them
 
 
-def diagnose_text(lines: Iterable[str], context: Context | None = None) -> list[Finding]:
+def diagnose_text(lines: Iterable[str], context: DiagnosisContext | None = None) -> list[Finding]:
     return diagnose_stream(io.BytesIO("\n".join(lines).encode()), context)
 
 
-def ids(log: Path, context: Context | None = None) -> list[str]:
+def ids(log: Path, context: DiagnosisContext | None = None) -> list[str]:
     return [finding.id for finding in diagnose(log, context)]
 
 
-def ids_of(*lines: str, context: Context | None = None) -> list[str]:
+def ids_of(*lines: str, context: DiagnosisContext | None = None) -> list[str]:
     return [finding.id for finding in diagnose_text(lines, context)]
 
 
@@ -76,7 +76,7 @@ def test_line_is_recognized_without_context(expected: str, lines: list[str]) -> 
 
 @pytest.mark.parametrize(("expected", "given"), CONTEXTS.items())
 def test_line_is_recognized_with_its_context(expected: str, given: dict[str, Any]) -> None:
-    context = Context(**{name: value for name, value in given.items() if name != "lines"})
+    context = DiagnosisContext(**{name: value for name, value in given.items() if name != "lines"})
     assert {line: ids_of(line, context=context) for line in given["lines"]} == {
         line: [expected] for line in given["lines"]
     }
@@ -118,8 +118,8 @@ def test_finding_named_by_pattern_exists_in_audit() -> None:
 def test_good_log_has_no_failures(log: Path, code: int | None) -> None:
     backend = "cpu" if "cpu" in log.stem else "rocm"
     assert log.stat().st_size > 0
-    assert ids(log, Context(exit_code=code)) == []
-    assert ids(log, Context(exit_code=code, backend=backend)) == []
+    assert ids(log, DiagnosisContext(exit_code=code)) == []
+    assert ids(log, DiagnosisContext(exit_code=code, backend=backend)) == []
 
 
 @pytest.mark.parametrize("package", ["", "apex"])
@@ -130,14 +130,14 @@ def test_pure_apex_wheel_is_recognized_after_success(package: str, backend: str)
         "  Created wheel for apex: filename=apex-1.10.0-py3-none-any.whl size=1 sha256=00",
     )
     for code in (None, 0):
-        context = Context(package=package, backend=backend, exit_code=code)
+        context = DiagnosisContext(package=package, backend=backend, exit_code=code)
         assert ids_of(*log, context=context) == ["apex-pure-wheel"]
     findings = frozenset({"object-missing"})
-    assert ids_of(*log, context=Context(package="apex", findings=findings)) == ["apex-pure-wheel"]
+    assert ids_of(*log, context=DiagnosisContext(package="apex", findings=findings)) == ["apex-pure-wheel"]
     compiled = log[1].replace("py3-none-any", "cp312-cp312-linux_x86_64")
-    assert ids_of(compiled, context=Context(package=package, backend=backend)) == []
+    assert ids_of(compiled, context=DiagnosisContext(package=package, backend=backend)) == []
     pyramid = log[1].replace("1.10.0", "0.9.10.dev0")
-    assert ids_of(pyramid, context=Context(package=package, backend=backend)) == []
+    assert ids_of(pyramid, context=DiagnosisContext(package=package, backend=backend)) == []
 
 
 def test_xformers_not_loaded_is_reported_once() -> None:
@@ -146,11 +146,13 @@ def test_xformers_not_loaded_is_reported_once() -> None:
         "NotImplementedError: No operator found for `memory_efficient_attention_forward` with inputs:",
     )
     assert ids_of(*lines) == ["xformers-not-loaded"]
-    assert ids_of(lines[1], context=Context(package="xformers", backend="rocm")) == ["xformers-no-operator"]
+    assert ids_of(lines[1], context=DiagnosisContext(package="xformers", backend="rocm")) == [
+        "xformers-no-operator"
+    ]
 
 
 def test_successful_build_has_only_silent_failures() -> None:
-    well = Context(exit_code=0)
+    well = DiagnosisContext(exit_code=0)
     assert ids(DATA / "logs" / "cxx-17.log", well) == []
     assert ids(DATA / "logs" / "deepspeed-torch-missing.log", well) == ["deepspeed-torch-missing"]
 
@@ -158,7 +160,7 @@ def test_successful_build_has_only_silent_failures() -> None:
 def test_cpu_accelerator_fails_only_for_rocm() -> None:
     log = DATA / "logs" / "deepspeed-cpu-accelerator-silent.log"
     assert ids(log, ROCM) == ["deepspeed-cpu-accelerator-silent"]
-    assert ids(log, Context(backend="cpu")) == []
+    assert ids(log, DiagnosisContext(backend="cpu")) == []
     assert ids(log) == []  # the log does not show the requested backend
 
 
@@ -170,30 +172,30 @@ def test_cuda_torch_from_uv_fails_only_for_rocm() -> None:
             True,
         )
         assert ids_of(line) == []
-        assert ids_of(line, context=Context(backend="cpu")) == []
+        assert ids_of(line, context=DiagnosisContext(backend="cpu")) == []
     assert ids_of(" - nvidia-cublas-cu12==12.8.4.1", context=ROCM) == []  # uninstalled
 
 
 def test_missing_oneccl_is_the_failure_for_cpu() -> None:
     log = DATA / "logs" / "deepspeed-cpu-accelerator.log"
-    assert ids(log, Context(backend="cpu")) == ["deepspeed-oneccl"]
+    assert ids(log, DiagnosisContext(backend="cpu")) == ["deepspeed-oneccl"]
     assert ids(log) == ["deepspeed-cpu-accelerator"]
 
 
 def test_violated_condition_excludes_failure() -> None:
     line = "error: no member named 'getCurrentHIPStreamMasqueradingAsCUDA' in namespace 'c10::hip'"
-    assert ids_of(line, context=Context(torch="2.11.0+rocm7.2")) == ["hipify-2"]
-    assert ids_of(line, context=Context(torch="2.5.1+rocm6.2")) == ["other-torch-header"]
+    assert ids_of(line, context=DiagnosisContext(torch="2.11.0+rocm7.2")) == ["hipify-2"]
+    assert ids_of(line, context=DiagnosisContext(torch="2.5.1+rocm6.2")) == ["other-torch-header"]
     assert ids_of(line) == ["hipify-2"]  # an unknown value violates no condition
     apex = "AttributeError: 'NoneType' object has no attribute 'split'"
-    assert ids_of(apex, context=Context(package="apex")) == ["apex-torch-without-hip"]
-    assert ids_of(apex, context=Context(package="vllm")) == []
+    assert ids_of(apex, context=DiagnosisContext(package="apex")) == ["apex-torch-without-hip"]
+    assert ids_of(apex, context=DiagnosisContext(package="vllm")) == []
 
 
 def test_network_condition_must_be_known() -> None:
     line = "urllib.error.URLError: <urlopen error [Errno -3] Temporary failure in name resolution>"
-    assert ids_of(line, context=Context(network=False)) == ["network-in-build"]
-    assert ids_of(line, context=Context(network=True)) == ["no-network"]
+    assert ids_of(line, context=DiagnosisContext(network=False)) == ["network-in-build"]
+    assert ids_of(line, context=DiagnosisContext(network=True)) == ["no-network"]
     assert ids_of(line) == ["no-network"]
 
 
@@ -219,7 +221,7 @@ def test_more_specific_failure_comes_first() -> None:
     assert ids_of(killed, pinned) == ["out-of-memory", "pip-nothing-found"]
     assert ids_of(pinned, killed) == ["pip-nothing-found", "out-of-memory"]
     specific = "error: use of undeclared identifier '__float2bfloat16_rn'"
-    assert ids_of(killed, specific, context=Context(package="deepspeed")) == [
+    assert ids_of(killed, specific, context=DiagnosisContext(package="deepspeed")) == [
         "deepspeed-bf16",
         "out-of-memory",
     ]
@@ -237,21 +239,25 @@ def test_signal_is_lack_of_memory_unless_the_kernel_is_known_to_have_killed_noth
     line = "g++: fatal error: Killed signal terminated program cc1plus"
     for kills, expected in ((None, "out-of-memory"), (True, "out-of-memory"), (False, "killed")):
         for lines, code in (((line,), 1), ((), -9), ((), 137)):
-            assert ids_of(*lines, context=Context(exit_code=code, kernel_kills=kills)) == [expected]
+            assert ids_of(*lines, context=DiagnosisContext(exit_code=code, kernel_kills=kills)) == [expected]
     full = "cc1plus: out of memory allocating 1 bytes after a total of 2 bytes"
-    assert ids_of(line, full, context=Context(exit_code=1, kernel_kills=False)) == ["out-of-memory"]
+    assert ids_of(line, full, context=DiagnosisContext(exit_code=1, kernel_kills=False)) == ["out-of-memory"]
 
 
 def test_signal_and_finding_need_no_line() -> None:
-    assert ids_of("", context=Context(exit_code=-9)) == ["out-of-memory"]
-    assert ids_of("", context=Context(exit_code=1)) == []
+    assert ids_of("", context=DiagnosisContext(exit_code=-9)) == ["out-of-memory"]
+    assert ids_of("", context=DiagnosisContext(exit_code=1)) == []
     findings = frozenset({"object-missing"})
-    assert ids_of("", context=Context(package="apex", findings=findings, backend="rocm")) == ["apex-jit-only"]
-    assert ids_of("", context=Context(package="vllm", findings=findings, backend="rocm")) == [
+    assert ids_of("", context=DiagnosisContext(package="apex", findings=findings, backend="rocm")) == [
+        "apex-jit-only"
+    ]
+    assert ids_of("", context=DiagnosisContext(package="vllm", findings=findings, backend="rocm")) == [
         "no-gpu-code-built"
     ]
-    assert ids_of("", context=Context(package="vllm", findings=findings)) == []
-    assert ids_of("", context=Context(findings=frozenset({"target-missing"}))) == ["wrong-target-built"]
+    assert ids_of("", context=DiagnosisContext(package="vllm", findings=findings)) == []
+    assert ids_of("", context=DiagnosisContext(findings=frozenset({"target-missing"}))) == [
+        "wrong-target-built"
+    ]
 
 
 def test_message_contains_the_matched_text() -> None:
@@ -419,7 +425,7 @@ def test_failure_with_known_cause_names_it(tmp_path: Path) -> None:
     log = tmp_path / "x.log"
     log.write_text("ModuleNotFoundError: No module named 'torch'\n")
     error = CommandError(WHAT, code=1, log=log, lines=[], hint="Try again.")
-    message, diagnosis = explain_failure(error.message, log, Context(package="apex"))
+    message, diagnosis = explain_failure(error.message, log, DiagnosisContext(package="apex"))
     assert message.startswith("Building apex failed with exit code 1.")
     assert "What happened: The build needs torch and cannot import it." in message
     assert diagnosis == diagnose(log)
@@ -432,13 +438,13 @@ def test_failure_with_known_cause_names_it(tmp_path: Path) -> None:
 def test_failure_uses_exit_code_and_findings(tmp_path: Path) -> None:
     log = tmp_path / "x.log"
     log.write_text("nothing\n")
-    assert "ran out of memory" in explain_failure("It failed.", log, Context(exit_code=-9))[0]
-    context = Context(package="apex", findings=frozenset({"object-missing"}))
+    assert "ran out of memory" in explain_failure("It failed.", log, DiagnosisContext(exit_code=-9))[0]
+    context = DiagnosisContext(package="apex", findings=frozenset({"object-missing"}))
     assert "The Apex wheel contains no compiled extension" in explain_failure("It failed.", log, context)[0]
 
 
 def test_failure_without_known_cause_keeps_message(tmp_path: Path) -> None:
-    assert explain_failure("It failed.", tmp_path / "none.log", Context()) == ("It failed.", [])
+    assert explain_failure("It failed.", tmp_path / "none.log", DiagnosisContext()) == ("It failed.", [])
 
 
 def test_diagnosis_text_has_cause_fix_lines_source() -> None:
@@ -456,7 +462,7 @@ def test_failed_import_is_not_reported_as_failed_shared_object() -> None:
     failures = known_failures().failures
 
     def diagnosed(*findings: str) -> list[str]:
-        return [finding.id for finding in judge(failures, {}, Context(findings=frozenset(findings)))]
+        return [finding.id for finding in judge(failures, {}, DiagnosisContext(findings=frozenset(findings)))]
 
     assert diagnosed("probe-import-failed") == ["import-fails"]
     assert diagnosed("probe-import-failed", "probe-object-failed") == ["object-does-not-load"]

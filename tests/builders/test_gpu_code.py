@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.audit import gpu_code
-from builders.audit.gpu_code import CodeObject, Problem, read_code_objects
+from builders.audit.gpu_code import CodeObject, CodeProblem, read_code_objects
 from tests.builders.bundles import HOST, PREFIX, code_object, packed, padded, plain
 
 DATA = Path(__file__).parent / "data"
@@ -22,7 +22,7 @@ GFX942 = (f"{PREFIX}gfx942", code_object("gfx942", size=900))
 XNACK = (f"{PREFIX}gfx90a:xnack-", code_object(xnack="xnack-"))
 
 
-def read(section: bytes, before: int = 0) -> tuple[list[CodeObject], list[Problem]]:
+def read(section: bytes, before: int = 0) -> tuple[list[CodeObject], list[CodeProblem]]:
     data = b"\xff" * before + section + b"__CLANG_OFFLOAD_BUNDLE__"
     return read_code_objects(data, before, len(section))
 
@@ -140,7 +140,7 @@ def test_reading_continues_after_damage(damaged: bytes, message: str) -> None:
 
 def test_truncated_table_is_damage() -> None:
     (problem,) = read(plain([HOST, GFX90A])[:60])[1]
-    assert problem == Problem("fatbin-damaged", "a bundle is cut short", 0)
+    assert problem == CodeProblem("fatbin-damaged", "a bundle is cut short", 0)
 
 
 def test_names_only_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from builders.audit import Expected
 from builders.audit.budget import Budget
-from builders.audit.gpu_code import CodeObject, Problem
+from builders.audit.gpu_code import CodeObject, CodeProblem
 from builders.audit.kpack import read_archive
 from builders.audit.wheel_audit import WheelAudit, audit_wheel
 from builders.wheels.wheel import DamagedError
@@ -63,7 +63,7 @@ def archive(code: Mapping[str, bytes], scheme: str = "zstd-per-kernel", **change
     return header + body + msgspec.msgpack.encode(table)
 
 
-def read(data: bytes) -> tuple[list[CodeObject], list[Problem]]:
+def read(data: bytes) -> tuple[list[CodeObject], list[CodeProblem]]:
     return read_archive(data, Budget(len(data)))
 
 

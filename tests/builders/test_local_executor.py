@@ -18,6 +18,7 @@ import pytest
 from builders.building.inputs import Limits
 from builders.building.jobserver import LINK, Jobserver
 from builders.building.plan import Task
+from builders.building.records import log_path
 from builders.index import Index
 from builders.scheduling import local
 from builders.scheduling.local import Builds
@@ -138,6 +139,61 @@ class TestPermissionsOfKilledPrograms:
         assert [builds.tasks[key].pick.name for key in builds.wheels] == ["two"]
         (error,) = builds.errors.values()
         assert "was killed by signal 9" in error.message
+
+
+@pytest.mark.slow
+def test_job_is_added_when_the_memory_of_another_is_known(builds_of: Callable[..., Builds]) -> None:
+    """Of 8 jobs, a build without a record gets as many as commands have ended, beside its first."""
+
+    def build(limits: Limits) -> None:
+        assert limits.jobserver is not None
+        pipe = os.open(limits.jobserver, os.O_RDWR | os.O_NONBLOCK)
+        taken = []
+
+        def takes() -> int:
+            if select.select([pipe], [], [], 0)[0]:
+                taken.append(os.read(pipe, 1))
+            return len(taken)
+
+        time.sleep(2.5)
+        before = takes()
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text("[1/9] c++ -c a.cpp\n[2/9] c++ -c b.cpp\n")
+        until(lambda: takes() == 2)
+        time.sleep(2.5)
+        if (before, takes()) != (0, 2):
+            msg = f"It got {before} jobs, then {takes()}."
+            raise BuildError(msg)
+
+    recipe = {"undeclared": ("ninja",), "memory_per_job": 0.2}
+    builds = builds_of({"one": build}, Limits(jobs=8, memory=2.0), **recipe)
+    (key,) = builds.tasks
+    log = log_path(builds.index, "one", key)
+    builds.run()
+    assert builds.errors == {}
+
+
+@pytest.mark.slow
+def test_second_build_waits_until_the_memory_of_the_first_is_known(
+    tmp_path: Path, builds_of: Callable[..., Builds]
+) -> None:
+    """The estimates of both builds fit, but they may be wrong."""
+    started = tmp_path / "started"
+
+    def first(_: Limits) -> None:
+        time.sleep(1.5)
+        if started.exists():
+            msg = "The second build did not wait."
+            raise BuildError(msg)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text("[1/9] c++ -c a.cpp\n")
+        until(started.exists)
+
+    recipe = {"undeclared": ("ninja",), "memory_per_job": 0.5}
+    builds = builds_of({"one": first, "two": lambda _: started.touch()}, Limits(jobs=4, memory=1.2), **recipe)
+    log = log_path(builds.index, "one", next(iter(builds.tasks)))
+    builds.run()
+    assert builds.errors == {}
 
 
 class TestFullDisk:

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from builders.audit import Expected, Torch, audit_wheel
+from builders.audit import Expected, TorchLibraries, audit_wheel
 from builders.audit.promises import bitsandbytes_library, read_op_table
 from resolver.facts.loading import load
 from resolver.facts.schema import Op, Recipe
@@ -20,7 +20,7 @@ Compile = Callable[..., Path]
 TAGS = f"cp311-cp311-linux_{platform.machine()}"
 TABLE = "deepspeed/git_version_info_installed.py"
 INFO = "{'version': '2.13', 'bf16_support': False, 'cuda_version': '0.0', 'hip_version': '7.2'}"
-ROCM = Torch("2.13.0+rocm7.2", "7.2")
+ROCM = TorchLibraries("2.13.0+rocm7.2", "7.2")
 
 
 def table(ops: dict[str, object], accelerator: str = "cuda", info: str = INFO) -> bytes:
@@ -145,14 +145,14 @@ def test_other_accelerator_is_an_error(wheel_with: Callable[..., Path]) -> None:
     ("torch", "count"),
     [
         (ROCM, 0),
-        (Torch("2.12.1+rocm7.2", "7.2"), 1),
-        (Torch("2.13.0+rocm7.1", "7.1"), 1),
-        (Torch("2.12.1+rocm7.1", "7.1"), 2),
-        (Torch(), 0),
+        (TorchLibraries("2.12.1+rocm7.2", "7.2"), 1),
+        (TorchLibraries("2.13.0+rocm7.1", "7.1"), 1),
+        (TorchLibraries("2.12.1+rocm7.1", "7.1"), 2),
+        (TorchLibraries(), 0),
     ],
 )
 def test_other_torch_than_in_op_table_is_an_error(
-    torch: Torch, count: int, wheel_with: Callable[..., Path]
+    torch: TorchLibraries, count: int, wheel_with: Callable[..., Path]
 ) -> None:
     wheel = wheel_with(table({}))
     assert errors(wheel, Expected(torch=torch)) == ["built-for-other-torch"] * count
@@ -160,7 +160,7 @@ def test_other_torch_than_in_op_table_is_an_error(
 
 def test_op_table_of_cpu_torch_has_no_rocm(wheel_with: Callable[..., Path]) -> None:
     wheel = wheel_with(table({}, info=INFO.replace("7.2", "0.0")))
-    assert errors(wheel, Expected(torch=Torch("2.13.0+cpu"))) == []
+    assert errors(wheel, Expected(torch=TorchLibraries("2.13.0+cpu"))) == []
 
 
 @pytest.mark.parametrize(
@@ -214,12 +214,16 @@ def test_bitsandbytes_library_name(version: str, rocm: str, library: str) -> Non
         ("0.49.2", ROCM, ["cpu"], "error"),
         ("0.50.2", ROCM, ["rocm71"], "warning"),
         ("0.50.2", ROCM, ["rocm64"], "error"),
-        ("0.49.2", Torch("2.13.0+cpu"), ["cpu"], None),
+        ("0.49.2", TorchLibraries("2.13.0+cpu"), ["cpu"], None),
         ("0.44.1", ROCM, ["hip"], None),
     ],
 )
 def test_missing_bitsandbytes_library_is_reported(
-    version: str, torch: Torch, present: list[str], severity: str | None, bitsandbytes: Callable[..., Path]
+    version: str,
+    torch: TorchLibraries,
+    present: list[str],
+    severity: str | None,
+    bitsandbytes: Callable[..., Path],
 ) -> None:
     report = audit_wheel(bitsandbytes(version, present), Expected(torch=torch))
     findings = [finding for finding in report.findings if finding.id == "computed-name-missing"]

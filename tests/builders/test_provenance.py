@@ -20,8 +20,8 @@ from msgspec.structs import replace
 
 from builders.building.plan import Task
 from builders.building.provenance import (
+    BuildRun,
     Descriptor,
-    Run,
     materials_of,
     read_statement,
     statement,
@@ -30,7 +30,7 @@ from builders.building.sbom import sbom
 from builders.containers.image import Image
 from builders.containers.runtime import HostRuntime
 from builders.environments.layers import Layer, Layers
-from builders.environments.wheelhouse import Wheel
+from builders.environments.wheelhouse import FetchedWheel
 from builders.index.repository import build_key_of
 from builders.recipes.compilers import Compiler
 from builders.sources import Source
@@ -50,7 +50,7 @@ def make_source(kind: str, version: str, inputs: dict[str, Any], patches: Sequen
 
 def make_layer(*wheels: tuple[str, str, str]) -> Layer:
     files = (
-        Wheel(name, version, f"{name}-{version}-py3-none-any.whl", sha256, 1)
+        FetchedWheel(name, version, f"{name}-{version}-py3-none-any.whl", sha256, 1)
         for name, version, sha256 in wheels
     )
     return Layer(Path("layer"), Path("layer/packages"), tuple(files))
@@ -232,7 +232,7 @@ def test_sbom_depends_on_materials_only() -> None:
 # Provenance
 
 WHEEL = "deepspeed-0.19.8+rocm6.4.torch2.9.1.gfx90a-cp312-cp312-manylinux_2_39_x86_64.whl"
-RUN = Run(
+RUN = BuildRun(
     invocation="deepspeed-aaaaaaaaaaaa-20261121T140245Z-4711",
     started=datetime(2026, 11, 21, 16, 2, 45, 999, tzinfo=timezone(timedelta(hours=2))),
     finished=datetime(2026, 11, 21, 14, 9, 1, tzinfo=UTC),
@@ -246,7 +246,7 @@ RUN = Run(
 KEY = FROM_SDIST.task.build_key
 
 
-def written(case: Case = FROM_SDIST, run: Run = RUN) -> dict[str, Any]:
+def written(case: Case = FROM_SDIST, run: BuildRun = RUN) -> dict[str, Any]:
     return statement(case.task, case.materials, run, wheel=WHEEL, sha256=D)
 
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders.audit import Expected, Torch, audit_wheel, image_provider, libraries, read_torch
+from builders.audit import Expected, TorchLibraries, audit_wheel, image_provider, libraries, read_torch
 from builders.audit.budget import Budget
 from builders.audit.elf import read_symbols
 from builders.audit.runtime_libraries import literals, read_conda, read_image_facts
@@ -245,4 +245,4 @@ def test_literals_reads_without_running() -> None:
 
 def test_unknown_symbols_of_torch_are_not_compared(make_wheel: MakeWheel, compile_object: Compile) -> None:
     wheel = wheel_of(make_wheel, compile_object, uses("_ZN2at4zeroEv"))
-    assert audit_wheel(wheel, Expected(torch=Torch("2.13.0"))).errors == []
+    assert audit_wheel(wheel, Expected(torch=TorchLibraries("2.13.0"))).errors == []

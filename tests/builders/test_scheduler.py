@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.building.expected_time import Resources
-from builders.scheduling.scheduler import Event, Outcome, remaining_paths, schedule
+from builders.scheduling.scheduler import BuildsOutcome, Event, remaining_paths, schedule
 
 if TYPE_CHECKING:
     Graph = networkx.DiGraph[str]
@@ -81,7 +81,7 @@ def run(
     rank: Mapping[str, int] | None = None,
     budget: float | None = None,
     **options: Any,
-) -> tuple[Outcome, Simulation]:
+) -> tuple[BuildsOutcome, Simulation]:
     simulation = Simulation(graph, demands, capacity, **options)
     outcome = schedule(graph, demands, capacity, simulation, keep_going=keep_going, rank=rank, budget=budget)
     return outcome, simulation
@@ -194,7 +194,7 @@ def test_small_task_fills_the_gap_before_a_reservation() -> None:
     assert simulation.clock == 150
 
 
-def run_with_reports(*reports: list[Event], keep_going: bool = False) -> tuple[Outcome, list[str]]:
+def run_with_reports(*reports: list[Event], keep_going: bool = False) -> tuple[BuildsOutcome, list[str]]:
     """Run two tasks, of which ``shared`` first reports these events instead of ending."""
     graph: Graph = networkx.DiGraph()
     demands = {"shared": Resources(1, 0, 10), "other": Resources(1, 0, 5)}

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from builders.building.inputs import Limits, fetching_of, requirements_of
 from builders.containers.runtime import HostRuntime
 from builders.environments.layers import fetch_build_wheels
-from builders.environments.wheelhouse import FetchOptions, Wheel
+from builders.environments.wheelhouse import FetchedWheel, FetchOptions
 from resolver.errors import EnvironmentLacksError
 from resolver.model import Edge, Resolution
 from tests.support.locks import built_pick, local_file, lock_of, locked_pick
@@ -43,7 +43,7 @@ def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Resolution:
     )
 
 
-def fetched(lock: Resolution, *, offline: bool = False) -> tuple[Wheel, ...]:
+def fetched(lock: Resolution, *, offline: bool = False) -> tuple[FetchedWheel, ...]:
     task = make_task(make_recipe("cpu", undeclared=("torch",)))
     task = task.__class__(task.pick, task.recipe, task.build_host, lock)
     limits = Limits(offline=offline)

@@ -10,7 +10,7 @@ import pytest
 
 from builders.machine.reaper import descendants
 from builders.scheduling.watch import LogCount, compiling
-from resolver.reporter import Change
+from resolver.reporter import Progress
 from tests.support.waiting import wait_until
 
 COMPILER = """#!/bin/sh
@@ -36,7 +36,7 @@ class Project:
         with self.log.open("a") as log:
             log.write(text)
 
-    def run(self, sources: Sequence[str]) -> tuple[str, Change, Change]:
+    def run(self, sources: Sequence[str]) -> tuple[str, Progress, Progress]:
         """Compile files; return the first, and the counts before it and after the last."""
         rules = "rule cuda_compile\n  command = ./cc -c $in -o $out\nrule link\n  command = touch $out\n"
         objects = [f"{source}.o" for source in sources]
@@ -61,7 +61,7 @@ class Project:
         return file, before, self.count.read()
 
 
-def counted(done: int, total: int) -> Change:
+def counted(done: int, total: int) -> Progress:
     return {"done": done, "total": total, "unit": ""}
 
 
@@ -103,7 +103,7 @@ def test_programs_of_cmakes_checks_are_not_counted(tmp_path: Path) -> None:
         ("no count [1/2]\n[1/2] not ended", {}),
     ],
 )
-def test_counts_of_finished_runs_are_added(tmp_path: Path, lines: str, expected: Change) -> None:
+def test_counts_of_finished_runs_are_added(tmp_path: Path, lines: str, expected: Progress) -> None:
     log = tmp_path / "log"
     log.write_text(lines)
     assert LogCount(log).read() == expected

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from builders.audit import Expected, Torch, image_provider
+from builders.audit import Expected, TorchLibraries, image_provider
 from builders.audit.elf import version_key
 from builders.audit.wheel_audit import WheelAudit, audit_wheel
 from resolver.errors import UsageError
@@ -239,7 +239,7 @@ def test_needed_library_must_be_provided(make_wheel: MakeWheel, compile_object: 
         ).read_bytes()
 
     def given(*libraries: str) -> Expected:
-        return Expected(torch=Torch(libraries=frozenset(libraries)))
+        return Expected(torch=TorchLibraries(libraries=frozenset(libraries)))
 
     strange = make_wheel(files={OP: user_of("libstrange.so")}, tags=TAGS)
     assert ids(audit_wheel(strange), "warning") == ["need-elsewhere"]
@@ -267,7 +267,7 @@ def test_missing_library_names_its_provider(make_wheel: MakeWheel, compile_objec
         user = compile_object("op.so", source, str(library), "-Wl,--no-as-needed")
         return make_wheel(files={OP: user.read_bytes()}, tags=TAGS, folder=name)
 
-    torch = Torch(libraries=frozenset({"libc10.so"}))
+    torch = TorchLibraries(libraries=frozenset({"libc10.so"}))
     (image,) = running_on(libraries=["libc.so.6"]).providers
     rocm, c10 = wheel_for("libamdhip64.so.7"), wheel_for("libc10_hip.so")
     for expected, severity, finding_ids in (
@@ -301,7 +301,7 @@ def test_wheel_for_torch_is_recognized_without_requirement(
     files = {OP: library, "tiny.libs/libamdhip64-0123abcd.so.6": library}
     silent = make_wheel(files=files, tags=TAGS)
     assert ids(audit_wheel(silent)) == []
-    assert ids(audit_wheel(silent, Expected(torch=Torch()))) == ["bundled-twice"]
+    assert ids(audit_wheel(silent, Expected(torch=TorchLibraries()))) == ["bundled-twice"]
     recipe = Recipe(package="tiny", backend="cpu", status="observed", source="test")
     assert ids(audit_wheel(silent, Expected(recipe=recipe))) == ["bundled-twice"]
     labelled = make_wheel(version="1.0+rocm6.4.torch2.9.1", files=files, tags=TAGS)
@@ -312,7 +312,7 @@ def test_wheel_for_torch_is_recognized_without_requirement(
     needing = make_wheel(files={**files, OP: user}, tags=TAGS, folder="needing")
     assert ids(audit_wheel(needing)) == ["bundled-twice"]
     itself = make_wheel(name="torch", files={OP: user, "torch/lib/libc10.so": c10.read_bytes()}, tags=TAGS)
-    assert ids(audit_wheel(itself, Expected(torch=Torch()))) == []
+    assert ids(audit_wheel(itself, Expected(torch=TorchLibraries()))) == []
 
 
 @pytest.mark.parametrize(

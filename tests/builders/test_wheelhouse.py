@@ -13,7 +13,13 @@ import pytest
 from builders.containers.runtime import HostRuntime, Runtime, View
 from builders.environments import wheelhouse
 from builders.environments.python import TargetPython
-from builders.environments.wheelhouse import FetchOptions, Wheel, Wheelhouse, fetch_wheels, remove_damaged
+from builders.environments.wheelhouse import (
+    FetchedWheel,
+    FetchOptions,
+    Wheelhouse,
+    fetch_wheels,
+    remove_damaged,
+)
 from builders.storage.cache import cache_root
 from builders.storage.files import sha256_of
 from resolver.errors import CommandError, EnvironmentLacksError, UsageError
@@ -74,7 +80,7 @@ def fetch(tmp_path: Path, recorder: Recorder) -> Fetch:
     def call(
         *requirements: str,
         indexes: Sequence[str] = (),
-        constraints: Sequence[Wheel] = (),
+        constraints: Sequence[FetchedWheel] = (),
         offline: bool = False,
         mirrored: Callable[[str], str] = str,
     ) -> Wheelhouse:
@@ -192,7 +198,7 @@ def test_failure_keeps_only_pips_cache(
 ) -> None:
     pip.gives = [make_wheel("zeta"), make_wheel("alpha")]
 
-    def interrupted(file: Path) -> Wheel:
+    def interrupted(file: Path) -> FetchedWheel:
         (file.parent.parent / "pip").mkdir()
         raise KeyboardInterrupt
 

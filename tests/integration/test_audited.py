@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from wheel.wheelfile import WheelFile
 
-from builders.audit import Expected, Torch, audit_wheel, read_torch
+from builders.audit import Expected, TorchLibraries, audit_wheel, read_torch
 from builders.storage.cache import cache_root
 from tests.support.built import Built
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="session")
-def torch(built: Built) -> Torch:
+def torch(built: Built) -> TorchLibraries:
     """Read the torch that the op was built against, where its build left it."""
     assert built.wheel.exists()
     for directory in cache_root().glob("layers/*/**/torch/lib"):
@@ -26,7 +26,7 @@ def torch(built: Built) -> Torch:
     pytest.fail(f"no torch 2.13.0+cpu under {cache_root()}")
 
 
-def test_real_torch_exports_symbols(torch: Torch) -> None:
+def test_real_torch_exports_symbols(torch: TorchLibraries) -> None:
     assert torch.rocm == ""
     assert torch.exports is not None
     assert len(torch.exports) > 20_000
@@ -35,14 +35,14 @@ def test_real_torch_exports_symbols(torch: Torch) -> None:
     assert {"libc10.so", "libtorch_cpu.so", "libtorch_python.so"} <= torch.libraries
 
 
-def test_real_op_finds_all_symbols(built: Built, torch: Torch) -> None:
+def test_real_op_finds_all_symbols(built: Built, torch: TorchLibraries) -> None:
     report = audit_wheel(built.wheel, Expected(torch=torch))
     imports = {name for item in report.objects for name in item.symbols.imports}
     assert any(name.startswith("_ZN3c10") for name in imports)
     assert [error.id for error in report.errors] == []
 
 
-def test_real_op_with_missing_symbol_is_an_error(built: Built, torch: Torch, tmp_path: Path) -> None:
+def test_real_op_with_missing_symbol_is_an_error(built: Built, torch: TorchLibraries, tmp_path: Path) -> None:
     """One name in the string table of the op is changed, as if another torch exported it."""
     changed = tmp_path / built.wheel.name
     with zipfile.ZipFile(built.wheel) as source:

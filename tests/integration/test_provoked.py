@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from builders.building.memory import kernel_killed_since, kernel_kills
-from builders.diagnosis import Context, diagnose
+from builders.diagnosis import DiagnosisContext, diagnose
 from builders.environments.pip import pip_environment
 from tests.support.built import Built
 
@@ -54,7 +54,7 @@ def run(tmp_path: Path, log: Path) -> Run:
     return start
 
 
-def ids(log: Path, context: Context | None = None) -> list[str]:
+def ids(log: Path, context: DiagnosisContext | None = None) -> list[str]:
     return [one.id for one in diagnose(log, context)]
 
 
@@ -74,12 +74,12 @@ def test_deepspeed_in_isolation_builds_no_ops(run: Run, log: Path, tmp_path: Pat
     assert code == 0
     (wheel,) = (tmp_path / "out").iterdir()
     assert wheel.name.endswith("-none-any.whl")
-    assert ids(log, Context(exit_code=code)) == ["deepspeed-torch-missing"]
+    assert ids(log, DiagnosisContext(exit_code=code)) == ["deepspeed-torch-missing"]
 
 
 def test_log_of_good_build_has_no_diagnosis(built: Built) -> None:
     assert built.log.stat().st_size > 10_000
-    assert ids(built.log, Context(package="deepspeed", backend="cpu")) == []
+    assert ids(built.log, DiagnosisContext(package="deepspeed", backend="cpu")) == []
     assert ids(built.log) == []
 
 
@@ -115,7 +115,7 @@ def test_killed_compiler_is_not_diagnosed_as_lack_of_memory(run: Run, log: Path,
     (tmp_path / "stop.py").write_text(KILLS_COMPILER)
     before = kernel_kills()
     assert run(sys.executable, "stop.py", "g++", "-O2", "-c", "x.cpp") != 0
-    assert ids(log, Context(kernel_kills=kernel_killed_since(before))) == ["killed"]
+    assert ids(log, DiagnosisContext(kernel_kills=kernel_killed_since(before))) == ["killed"]
     assert ids(log) == ["out-of-memory"]  # a log alone does not show who killed it
 
 
@@ -145,5 +145,5 @@ def test_network_use_in_build_is_diagnosed(run: Run, log: Path) -> None:
     code = run("unshare", "--map-root-user", "--net", sys.executable, "-c", asks, env=direct)
     assert code == 1, log.read_text()
     assert "URLError" in log.read_text()
-    assert ids(log, Context(network=False)) == ["network-in-build"]
+    assert ids(log, DiagnosisContext(network=False)) == ["network-in-build"]
     assert ids(log) == ["no-network"]

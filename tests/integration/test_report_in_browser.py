@@ -18,7 +18,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
 
 import hatch_build
-from builders.building.provenance import Descriptor, Run, statement
+from builders.building.provenance import BuildRun, Descriptor, statement
 from builders.index import Index
 from matrix.cli import main
 from matrix.report import page
@@ -89,7 +89,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
                         digest={"gitCommit": "f" * 40}, annotations={"role": "source"})  # fmt: skip
     for number, version in enumerate((BUILT, "1.8.0+rocm6.4.torch2.8.0.gfx90a")):
         begin = START + timedelta(seconds=100 * number)
-        run = Run(
+        run = BuildRun(
             started=begin,
             finished=begin + timedelta(seconds=300),
             invocation="a",

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from builders.index_client import IndexClient
 from matrix.building.hosts import unnamed_hosts
 from matrix.cli import main
-from matrix.consumers.shared.container_variables import Change, site_changes
+from matrix.consumers.shared.container_variables import VariableChange, site_changes
 from matrix.input.settings import Settings
 from resolver.facts.catalog import Catalog
 from resolver.facts.schema import Git, Sdist, SiteVariable
@@ -86,11 +86,11 @@ def test_hosts_are_named_in_one_line(command: list[str], capsys: Capture) -> Non
 
 
 def test_messages_about_variables_contain_no_secrets() -> None:
-    change = Change(
+    change = VariableChange(
         "PIP_EXTRA_INDEX_URL", "https://me:secret@host/simple https://token@host/a file:///mnt", "r"
     )
     assert str(change) == "PIP_EXTRA_INDEX_URL=https://host/simple https://host/a file:///mnt: r"
-    change = Change("UV_INDEX", "name=https://me:secr@et@host/simple", "r")
+    change = VariableChange("UV_INDEX", "name=https://me:secr@et@host/simple", "r")
     assert str(change) == "UV_INDEX=name=https://host/simple: r"
     row = SiteVariable(site="a", name="A", value="x-${TOKEN}", reason="r", status="observed", source="s")
     (change,) = site_changes({"TOKEN": "secret"}, [row])

@@ -64,6 +64,13 @@ def test_export_of_conda_is_read() -> None:
     assert found.unread == ["line 12: -e git+https://github.com/me/mine"]
 
 
+def test_pin_of_conda_with_a_star_is_read() -> None:
+    Path("environment.yml").write_text("dependencies:\n  - pytorch::pytorch=1.12.*\n")
+    (item,) = read_environment(Path("environment.yml")).wanted
+    assert (item.name, item.version) == ("pytorch", "1.12")
+    assert item.requirement(1).text == "pytorch==1.12.*"
+
+
 def test_ranges_extras_markers_and_indexes_are_kept() -> None:
     Path("list.txt").write_text(
         "--extra-index-url https://download.pytorch.org/whl/cu124\n--extra-index-url https://mine.example/simple\n"

@@ -13,6 +13,7 @@ import pytest
 from builders.index import Index
 from matrix.cli import main
 from matrix.show import drawing
+from tests.support.installed import Tree
 from tests.support.tiny import tiny_wheel
 
 if TYPE_CHECKING:
@@ -116,6 +117,19 @@ def test_other_files_are_rejected(text: str, capsys: Capture) -> None:
     assert main(["report", "--include", "other.json"]) == 2
     assert "is not JSON output of `matrix diff`" in capsys.readouterr().err
     assert not Path("report.html").exists()
+
+
+def test_inspections_are_included(tmp_path: Path, capsys: Capture) -> None:
+    tree = Tree(tmp_path / "<env>").torch("2.5.1+cu124", cuda="12.4").dist("nvidia-nccl-cu12", "2.21.5")
+    assert main(["inspect", str(tree.root), *ON_LUMI, "--format", "json"]) == 1
+    Path("inspect.json").write_text(capsys.readouterr().out)
+    assert main(["report", "apex", "torch==2.9.1", *ON_LUMI, "--include", "inspect.json"]) == 0
+    assert "inspections" in sections()
+    html = Path("report.html").read_text()
+    assert "Cannot use the GPUs of lumi-g: torch 2.5.1+cu124 is for CUDA 12.4." in html
+    assert "nvidia-nccl-cu12 2.21.5 &#8594; left out" in html
+    assert "&lt;env&gt;" in html
+    assert "<env>" not in html
 
 
 def test_table_without_rows_becomes_conflict() -> None:

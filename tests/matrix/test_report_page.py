@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from matrix.report import page
-from matrix.report.page import Report, linked, render_page, script_json
+from matrix.report.page import ReportPage, linked, render_page, script_json
 from resolver.errors import EnvironmentLacksError
 
 pytestmark = pytest.mark.usefixtures("libraries")
@@ -29,8 +29,8 @@ HOSTILE = [
 ]
 
 
-def report(*texts: str) -> Report:
-    return Report(title="Title", table={"columns": [], "rows": [], "texts": texts})
+def report(*texts: str) -> ReportPage:
+    return ReportPage(title="Title", table={"columns": [], "rows": [], "texts": texts})
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -44,7 +44,7 @@ def test_data_survives_and_cannot_end_script(text: str) -> None:
 
 @pytest.mark.parametrize("text", HOSTILE[:-3])
 def test_title_is_escaped(text: str) -> None:
-    html = render_page(Report(title=text.replace("\udc80", "")))
+    html = render_page(ReportPage(title=text.replace("\udc80", "")))
     assert "<script>alert" not in html
     assert "<img" not in html
 

@@ -15,7 +15,7 @@ import pytest
 
 from matrix.cli import main
 from matrix.show.table_formats import to_csv, to_json
-from resolver.answers.table import Row, Table
+from resolver.answers.table import Table, TableRow
 from resolver.facts.catalog import Catalog
 from resolver.facts.loading import load
 from resolver.model import SCHEMA
@@ -350,7 +350,7 @@ def test_output_is_deterministic(capsys: Capture, form: str) -> None:
 def test_interrupted_table_keeps_old_file(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     real = Table.rows
 
-    def failing(self: Table, **options: bool) -> Iterator[Row]:
+    def failing(self: Table, **options: bool) -> Iterator[TableRow]:
         yield next(real(self, **options))
         raise KeyboardInterrupt
 
@@ -380,7 +380,7 @@ def test_request_file_gives_columns_and_limits(capsys: Capture) -> None:
     assert {(row["torch"][:5], row["python"]) for row in document["rows"]} == {("2.9.1", "3.12")}
 
 
-def _renderers(table: Table) -> dict[str, Callable[[Iterator[Row]], Iterator[str]]]:
+def _renderers(table: Table) -> dict[str, Callable[[Iterator[TableRow]], Iterator[str]]]:
     return {
         "csv": lambda rows: to_csv(table, rows),
         "json": lambda rows: to_json(table, rows),
@@ -399,7 +399,7 @@ def test_rows_are_written_one_by_one(small: tuple[Catalog, Table], form: str) ->
     rows = list(small[1].rows())
     steps = 0
 
-    def counted() -> Iterator[Row]:
+    def counted() -> Iterator[TableRow]:
         nonlocal steps
         for row in rows:
             steps += 1

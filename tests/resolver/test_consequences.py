@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from resolver.answers.resolve import resolve
-from resolver.answers.table import Row, Table
+from resolver.answers.table import Table, TableRow
 from resolver.consequences import (
     Consequence,
     Holding,
@@ -144,7 +144,7 @@ def only(changes: Iterable[Consequence], **attributes: str) -> Consequence:
     return matching[0]
 
 
-def rows_of(catalog: Catalog, **changes: Any) -> dict[tuple[str, str], Row]:
+def rows_of(catalog: Catalog, **changes: Any) -> dict[tuple[str, str], TableRow]:
     table = Table(catalog, side(catalog, **changes).request)
     return {(row.torch, row.python): row for row in table.rows()}
 

@@ -138,6 +138,40 @@ def test_newer_platform_is_refused_with_its_day(requirement: str, reason: str, c
     assert any(item.text.startswith(reason) for item in answer.core), answer.core
 
 
+@pytest.mark.parametrize("site", ["lumi-g", "frontier"])
+def test_documented_site_gets_no_old_combination_without_a_warning(site: str, catalog: Catalog) -> None:
+    """Whatever one package is asked for, a torch or ROCm of years ago is named."""
+    day, warned = datetime.date(2026, 11, 20), 0
+    for name in catalog.package:
+        answer = resolve(catalog, ask(catalog, name, site=site, day=str(day)))
+        if not isinstance(answer, Resolution):
+            continue
+        text = " ".join(item for item in answer.warnings if item.startswith("This is an old combination"))
+        days = {f"rocm {version}": row.released for version, row in catalog.rocm.items()}
+        days |= {f"torch {version}": row.released for version, row in catalog.torch.items()}
+        old = [str(pick) for pick in answer.picks if (day - days.get(str(pick), day)).days > 1000]  # type: ignore[operator]
+        assert [pick for pick in old if pick not in text] == [], name
+        warned += bool(text)
+    assert warned
+
+
+def test_old_release_is_named_if_a_newer_one_exists(overlay: Callable[[str], Path]) -> None:
+    """A bound that is too wide must not let a release of years ago pass silently."""
+    newer = OWN.partition("[[release]]")[2].replace("1.0", "2.0")
+    known = 'status = "observed"\nsource = "here"\n'
+    limit = f'[[requires]]\nreleases = "==2.0"\non = "torch"\nversions = ["==99"]\n{known}'
+    dated = OWN.replace('version = "1.0"', 'version = "1.0"\nreleased = 2021-01-01')
+    newer = newer.replace('version = "2.0"', 'version = "2.0"\nreleased = 2026-01-01')
+    catalog = load([overlay(f"{dated}\n[[release]]{newer}\n{limit}")])
+    answer = resolve(catalog, ask(catalog, "newext", day="2026-11-20"))
+    assert isinstance(answer, Resolution)
+    (text,) = [item for item in answer.warnings if item.startswith("This is an old combination")]
+    assert "newext 1.0 is from 2021-01-01 (newest: 2.0, 2026-01-01)" in text
+    pinned = resolve(catalog, ask(catalog, "newext==1.0", day="2026-11-20"))
+    assert isinstance(pinned, Resolution)
+    assert not any(item.startswith("This is an old combination") for item in pinned.warnings)
+
+
 def test_old_release_without_upper_bound_is_incomplete(catalog: Catalog) -> None:
     key = next(key for key in catalog.release if key[:2] == ("flash-attn", "2.0.4"))
     unbounded = [

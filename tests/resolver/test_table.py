@@ -15,7 +15,15 @@ from msgspec.structs import replace
 from resolver.answers import resolution as resolving
 from resolver.answers import table as table_module
 from resolver.answers.resolve import resolve
-from resolver.answers.table import COMBINATION, Cell, Column, Row, Table, available_packages, request_of_cell
+from resolver.answers.table import (
+    COMBINATION,
+    Cell,
+    Column,
+    Table,
+    TableRow,
+    available_packages,
+    request_of_cell,
+)
 from resolver.compiling import compile_problem
 from resolver.errors import UsageError
 from resolver.facts.catalog import Catalog
@@ -139,11 +147,11 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
     return load_uncached([[str(path)]])[0]
 
 
-def _all(table: Table) -> list[tuple[Row, Column]]:
+def _all(table: Table) -> list[tuple[TableRow, Column]]:
     return [(row, column) for row in table.rows() for column in table.columns]
 
 
-def _check(table: Table, row: Row, column: Column, image: str) -> None:
+def _check(table: Table, row: TableRow, column: Column, image: str) -> None:
     """Check a cell against the answer to its request."""
     of_image = replace(row, images=(image,) if image else ())
     request = request_of_cell(table.request, of_image, column)
@@ -343,7 +351,7 @@ class Whole:
     """A table with all its rows, without a repr, because hypothesis would print megabytes."""
 
     table: Table
-    rows: list[Row]
+    rows: list[TableRow]
 
 
 @pytest.fixture(scope="module", params=list(SITES.values()), ids=list(SITES))

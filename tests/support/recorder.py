@@ -9,7 +9,7 @@ from resolver.reporter import Reporter
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from resolver.reporter import Change
+    from resolver.reporter import Progress
 
 
 class Recorder(Reporter):
@@ -17,7 +17,7 @@ class Recorder(Reporter):
 
     def __init__(self) -> None:
         self.messages: list[str] = []
-        self.changes: list[tuple[str, Change]] = []
+        self.changes: list[tuple[str, Progress]] = []
 
     def info(self, message: str) -> None:
         self.messages.append(message)
@@ -27,5 +27,5 @@ class Recorder(Reporter):
 
     warning = info
 
-    def progress(self, task: str = "", **change: Unpack[Change]) -> None:
+    def progress(self, task: str = "", **change: Unpack[Progress]) -> None:
         self.changes.append((task, change))

@@ -51,7 +51,7 @@ _CREDENTIALS = re.compile(r"(?<=://)[^/\s]*@")
 _LOOPBACK = "127.0.0.1"
 
 
-class Change(msgspec.Struct, frozen=True):
+class VariableChange(msgspec.Struct, frozen=True):
     """A variable that has a different value for the command than for the caller."""
 
     name: str
@@ -83,7 +83,7 @@ def uses_container(command: Sequence[str]) -> bool:
 
 def site_changes(
     env: Mapping[str, str], variables: Iterable[SiteVariable], keep: Iterable[str] = ()
-) -> list[Change]:
+) -> list[VariableChange]:
     """Return the changes for variables that must be set at the site, or must not be set.
 
     A needed variable that is already set is not changed: its value may be deliberate.
@@ -93,7 +93,7 @@ def site_changes(
         if row.name not in kept and (row.value is None) == (row.name in changed):
             value = None if row.value is None else expanded(row.value, changed)
             # What `${NAME}` stands for may be secret, and messages end up in logs.
-            changes.append(Change(row.name, value, f"{row.reason} ({row.source})", shown=row.value))
+            changes.append(VariableChange(row.name, value, f"{row.reason} ({row.source})", shown=row.value))
             changed = applied(changed, changes[-1:])
     return changes
 
@@ -109,11 +109,13 @@ def expanded(value: str, env: Mapping[str, str]) -> str:
     return REFERENCE.sub(lambda reference: env.get(reference[1], ""), value)
 
 
-def unset_changes(env: Mapping[str, str], keep: Iterable[str] = ()) -> list[Change]:
+def unset_changes(env: Mapping[str, str], keep: Iterable[str] = ()) -> list[VariableChange]:
     """Return the variables to unset for any command, except those in `keep`."""
     kept = set(keep)
     return [
-        Change(name, None, reason) for name, reason in DISTURBING.items() if name in env and name not in kept
+        VariableChange(name, None, reason)
+        for name, reason in DISTURBING.items()
+        if name in env and name not in kept
     ]
 
 
@@ -122,33 +124,33 @@ def kept_warnings(env: Mapping[str, str]) -> list[str]:
     return [f"{name} {effect}" for name, effect in _KEPT.items() if env.get(name)]
 
 
-def index_changes(env: Mapping[str, str], url: str) -> list[Change]:
+def index_changes(env: Mapping[str, str], url: str) -> list[VariableChange]:
     """Return the changes that make pip and uv read the index, in addition to the caller's indexes.
 
     pip adds the lines of a requirements file to ``PIP_EXTRA_INDEX_URL``, and both expand
     ``${MATRIX_INDEX_URL}`` in such a line. If there is a proxy, the loopback address needs an exception.
     """
     changes = [
-        Change("MATRIX_INDEX_URL", url, "for ${MATRIX_INDEX_URL} in requirements"),
-        Change("PIP_EXTRA_INDEX_URL", _added(env, "PIP_EXTRA_INDEX_URL", url), "pip reads the index"),
-        Change("UV_INDEX", _added(env, "UV_INDEX", url), "uv reads the index"),
+        VariableChange("MATRIX_INDEX_URL", url, "for ${MATRIX_INDEX_URL} in requirements"),
+        VariableChange("PIP_EXTRA_INDEX_URL", _added(env, "PIP_EXTRA_INDEX_URL", url), "pip reads the index"),
+        VariableChange("UV_INDEX", _added(env, "UV_INDEX", url), "uv reads the index"),
     ]
     if _LOOPBACK in url and any(env.get(name) for name in _PROXIES):
         for name in ("no_proxy", "NO_PROXY"):
             excepted = env.get(name, "")
             if excepted != "*" and _LOOPBACK not in excepted.split(","):
                 value = f"{excepted},{_LOOPBACK}" if excepted else _LOOPBACK
-                changes.append(Change(name, value, "the proxy cannot reach the loopback address"))
+                changes.append(VariableChange(name, value, "the proxy cannot reach the loopback address"))
     return changes
 
 
-def bind_changes(index: str) -> list[Change]:
+def bind_changes(index: str) -> list[VariableChange]:
     """Return the changes that bind the index to /mnt, read-only, for SingularityCE and Apptainer."""
     value = f"{index}:{MOUNT_POINT}:ro"
-    return [Change(name, value, f"the index is {MOUNT_POINT} in the container") for name in _BINDS]
+    return [VariableChange(name, value, f"the index is {MOUNT_POINT} in the container") for name in _BINDS]
 
 
-def container_changes(env: Mapping[str, str], folder: Path, keep: Iterable[str] = ()) -> list[Change]:
+def container_changes(env: Mapping[str, str], folder: Path, keep: Iterable[str] = ()) -> list[VariableChange]:
     """Return the changes for a command that builds a container.
 
     ``PYTHONNOUSERSITE`` is not set: cotainr itself may be installed in the user's site directory, which is
@@ -157,19 +159,23 @@ def container_changes(env: Mapping[str, str], folder: Path, keep: Iterable[str] 
     """
     kept = set(keep)
     changes = [
-        Change(name, None, f"{env[name]} is not visible in the container, where cotainr needs it")
+        VariableChange(name, None, f"{env[name]} is not visible in the container, where cotainr needs it")
         for name in ("TMPDIR", "TEMP", "TMP")
         if env.get(name) and not is_visible(env[name]) and name not in kept
     ]
     if "PIP_NO_CACHE_DIR" not in env:
-        changes.append(Change("PIP_NO_CACHE_DIR", "1", "pip's cache would end up in the image"))
+        changes.append(VariableChange("PIP_NO_CACHE_DIR", "1", "pip's cache would end up in the image"))
     changes += [
-        Change(name, str(folder / f"{name}.pem"), f"a copy of {env[name]}, which the container may lack")
+        VariableChange(
+            name, str(folder / f"{name}.pem"), f"a copy of {env[name]}, which the container may lack"
+        )
         for name in _hidden_certificates(env, kept)
     ]
     if shutil.which("apptainer") and not shutil.which("singularity"):
         path = f"{folder / 'bin'}:{env.get('PATH', '')}"
-        changes.append(Change("PATH", path, "cotainr calls singularity, and only apptainer is installed"))
+        changes.append(
+            VariableChange("PATH", path, "cotainr calls singularity, and only apptainer is installed")
+        )
     return changes
 
 
@@ -203,7 +209,7 @@ def is_visible(path: str) -> bool:
     return any(PurePath(path).is_relative_to(directory) for directory in VISIBLE)
 
 
-def applied(env: Mapping[str, str], changes: Iterable[Change]) -> dict[str, str]:
+def applied(env: Mapping[str, str], changes: Iterable[VariableChange]) -> dict[str, str]:
     """Return the environment after all changes, in their order."""
     result = dict(env)
     for change in changes:

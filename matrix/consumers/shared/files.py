@@ -39,7 +39,7 @@ class File(msgspec.Struct, frozen=True):
     executable: bool = False
 
 
-class Source(msgspec.Struct, frozen=True):
+class WheelSource(msgspec.Struct, frozen=True):
     """The location of the wheels for a consumer."""
 
     url: str
@@ -88,18 +88,18 @@ class Layout(msgspec.Struct, frozen=True):
         return f"MATRIX_{self.what.upper()}"
 
     @property
-    def local(self) -> Source:
+    def local(self) -> WheelSource:
         """The source for consumers that can read the file systems of this machine."""
         if self.wheelhouse is not None:
-            return Source(self.wheelhouse.as_uri(), is_wheelhouse=True)
-        return Source(self.url or (self.index / "simple").as_uri())
+            return WheelSource(self.wheelhouse.as_uri(), is_wheelhouse=True)
+        return WheelSource(self.url or (self.index / "simple").as_uri())
 
     @property
-    def mounted(self) -> Source:
+    def mounted(self) -> WheelSource:
         """The source for consumers that run in a container into which the directory is bound."""
         if self.wheelhouse is not None:
-            return Source(f"file://{MOUNT_POINT}", is_wheelhouse=True)
-        return Source(self.url or MOUNTED_INDEX)
+            return WheelSource(f"file://{MOUNT_POINT}", is_wheelhouse=True)
+        return WheelSource(self.url or MOUNTED_INDEX)
 
 
 def files_in_wheelhouse(folder: Path, picks: Iterable[Distribution]) -> dict[str, str]:

@@ -29,7 +29,7 @@ from resolver.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from matrix.consumers.shared.files import Source
+    from matrix.consumers.shared.files import WheelSource
     from matrix.consumers.shared.installation import Installation
     from resolver.model import Distribution
 
@@ -43,7 +43,7 @@ _CONDA_PIP = "25.*"
 
 
 def requirement_lines(
-    installation: Installation, source: Source, chosen: Sequence[Distribution] | None = None
+    installation: Installation, source: WheelSource, chosen: Sequence[Distribution] | None = None
 ) -> list[str]:
     """Return the lines that install the distributions of a lock.
 
@@ -64,7 +64,7 @@ def requirement_lines(
     ]
 
 
-def _line(pick: Distribution, installation: Installation, source: Source) -> str:
+def _line(pick: Distribution, installation: Installation, source: WheelSource) -> str:
     url = "" if source.is_wheelhouse else pick.direct_url
     hashes = [f"--hash=sha256:{digest}" for digest in installation.hashes.get(pick.name, ())]
     return " ".join([f"{pick.name} @ {url}" if url else pin(pick), *hashes])
