@@ -70,10 +70,7 @@ def read_pyproject(path: Path) -> PyProject:
 def static_metadata(directory: Path) -> Metadata:
     """Return the metadata of the project in a directory, if its ``pyproject.toml`` states it completely.
 
-    Raises
-    ------
-    UsageError
-        A part of the metadata is dynamic, missing or invalid.
+    Raise `UsageError` if a part of the metadata is dynamic, missing or invalid.
     """
     path = directory / FILE
     if not path.exists():

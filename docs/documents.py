@@ -19,6 +19,7 @@ from matrix.commands import (
     builds,
     catalog,
     check,
+    diff,
     doctor,
     explain,
     fetch,
@@ -29,8 +30,6 @@ from matrix.commands import (
     site,
     verify,
 )
-from matrix.show.consequences_json import DiffDocument
-from matrix.show.explain_log import DiagnosisDocument
 from matrix.show.json_document import ErrorDocument
 from matrix.show.resolution_json import ConflictDocument, ResolutionDocument
 from matrix.show.table_formats import TableDocument
@@ -41,9 +40,9 @@ DOCUMENTS: dict[str, Any] = {
     "resolve": ResolutionDocument,
     "conflict": ConflictDocument,
     "explain": explain.ExplainDocument,
-    "explain-log": DiagnosisDocument,
+    "explain-log": explain.DiagnosisDocument,
     "table": TableDocument,
-    "diff": DiffDocument,
+    "diff": diff.DiffDocument,
     "graph": graph.GraphDocument,
     "fetch": fetch.FetchDocument,
     "plan": Plan,

@@ -73,10 +73,7 @@ class Environment:
     def applies(self, marker: str, extra: str = "") -> bool:
         """Return whether a marker (PEP 508) is true, with one extra or without any.
 
-        Raises
-        ------
-        ValueError
-            The marker is not valid.
+        Raise `ValueError` if the marker is not valid.
         """
         if not marker:
             return True

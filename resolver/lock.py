@@ -40,10 +40,7 @@ def dumps(resolution: Resolution) -> str:
 
     Invisible characters in texts of others, such as the reason for a yanked file, become escapes.
 
-    Raises
-    ------
-    LockError
-        A value cannot be stored, because `read_lock` would reject it.
+    Raise `LockError` if a value cannot be stored, because `read_lock` would reject it.
     """
     import tomli_w
 
@@ -117,11 +114,8 @@ def _typed(value: object) -> object:
 def read_lock(path: Path) -> Resolution:
     """Read the resolution in a lock file.
 
-    Raises
-    ------
-    LockError
-        The file is missing or not a lock, was written by another version of matrix, or was changed
-        after matrix wrote it.
+    Raise `LockError` if the file is missing or not a lock, was written by another version of matrix, or was
+    changed after matrix wrote it.
     """
     data = _read_toml(path)
     schema = data.get("schema")
@@ -147,10 +141,7 @@ def read_lock(path: Path) -> Resolution:
 def _converted(data: dict[str, Any], problem: str, *, hint: str) -> Resolution:
     """Return the data of a lock as a resolution.
 
-    Raises
-    ------
-    LockError
-        A value has the wrong type, or is not of its kind: a name, a version, a URL.
+    Raise `LockError` if a value has the wrong type, or is not of its kind: a name, a version, a URL.
     """
     try:
         resolution = msgspec.convert(data, Resolution, dec_hook=decode)

@@ -380,10 +380,7 @@ class Resolution(
     def built(self, names: Collection[str] = ()) -> list[Distribution]:
         """Return the distributions to build, in install order; only `names` if given.
 
-        Raises
-        ------
-        UsageError
-            The lock does not build one of the names.
+        Raise `UsageError` if the lock does not build one of the names.
         """
         built = {pick.name: pick for pick in self.distributions if pick.origin == "build"}
         for name in names:

@@ -20,10 +20,7 @@ class Budget:
     def spend(self, work: int) -> None:
         """Subtract work that is about to be done.
 
-        Raises
-        ------
-        DamagedError
-            The budget is used up.
+        Raise `DamagedError` if the budget is used up.
         """
         self._left -= work
         if self._left < 0:

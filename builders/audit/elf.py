@@ -138,10 +138,7 @@ def read_object(path: str, data: Content, budget: Budget | None = None) -> Share
 
     `budget` is the budget of its wheel; None for a standalone file.
 
-    Raises
-    ------
-    DamagedError
-        The file is not ELF, is cut short, or contradicts itself.
+    Raise `DamagedError` if the file is not ELF, is cut short, or contradicts itself.
     """
     try:
         budget = budget or Budget(len(data))
@@ -281,10 +278,7 @@ def read_symbols(table: bytes, names: bytes, bits: int, budget: Budget) -> Symbo
     `table` and `names` are the sections ``.dynsym`` and ``.dynstr``; `bits` is 64 or 32, the class of the ELF
     file.
 
-    Raises
-    ------
-    DamagedError
-        The table is larger than that of any real file.
+    Raise `DamagedError` if the table is larger than that of any real file.
     """
     layout, (info, section) = _SYMBOL[bits], _INFO_AND_SECTION[bits]
     if len(table) > _MOST_SYMBOLS * layout.size:

@@ -119,10 +119,7 @@ def use_compiler_cache(task: Task, recipe: AppliedRecipe, work: Path, program: P
 
     `program` is the ccache of this machine; in an image that cannot run it, the image's own is used.
 
-    Raises
-    ------
-    OSError
-        The cache cannot be written.
+    Raise `OSError` if the cache cannot be written.
     """
     host = task.build_host
     seen = seen_at(host.runtime, work, work)

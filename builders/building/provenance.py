@@ -270,10 +270,8 @@ def _byproducts(run: BuildRun) -> Iterator[Descriptor]:
 def read_statement(document: Mapping[str, Any]) -> Statement:
     """Return a parsed provenance document.
 
-    Raises
-    ------
-    ProvenanceError
-        The document is not a provenance statement, or contradicts itself; the message names the fault.
+    Raise `ProvenanceError` if the document is not a provenance statement, or contradicts itself; the message
+    names the fault.
     """
     try:
         read = msgspec.convert(escaped(document), Statement)

@@ -444,12 +444,8 @@ class Index:
         Path
             The wheel in the index.
 
-        Raises
-        ------
-        NameTakenError
-            The index has a wheel of that name with other content.
-        MatrixError
-            The file is not a wheel, or changed after it was checked.
+        Raise `NameTakenError` if the index has a wheel of that name with other content; `MatrixError` if the
+        file is not a wheel, or changed after it was checked.
         """
         metadata_of(wheel.resolve(), wheel.name)
         project = canonicalize_name(parse_wheel_filename(wheel.name)[0])

@@ -258,10 +258,7 @@ class IndexApplication:
 def _parts(path: str) -> list[str]:
     """Return the parts of a request's path, which WSGI decodes as Latin-1.
 
-    Raises
-    ------
-    BadRequest
-        The path is not UTF-8, or has characters or parts that no path of an index has.
+    Raise `BadRequest` if the path is not UTF-8, or has characters or parts that no path of an index has.
     """
     try:
         text = path.encode("latin-1").decode()

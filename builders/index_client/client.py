@@ -512,12 +512,7 @@ def _cached_metadata(path: Path, file: File) -> Metadata | tuple[str, ...] | Non
 def _raise_cached(cached: tuple[str, ...] | None, file: File) -> None:
     """Repeat the failure of an earlier request. Only --offline does so: the server may be repaired.
 
-    Raises
-    ------
-    EnvironmentLacksError
-        There was no earlier request.
-    SourceError
-        The metadata was broken.
+    Raise `EnvironmentLacksError` if there was no earlier request; `SourceError` if the metadata was broken.
     """
     if cached is None:
         msg = f"The metadata of {file.name} on {file.index} is not in the cache, and --offline is set."

@@ -117,14 +117,8 @@ def _remote_sdist(file: File, transport: Transport) -> Metadata | None:
 def downloaded(file: File, transport: Transport, most: int) -> Iterator[BinaryIO]:
     """Download a file whose hash the index may list, for the time of the context.
 
-    Raises
-    ------
-    TooLargeReplyError
-        It has more than `most` bytes.
-    RequestError
-        The server cannot be reached, or does not have it.
-    DamagedError
-        It has another hash.
+    Raise `TooLargeReplyError` if it has more than `most` bytes; `RequestError` if the server cannot be
+    reached, or does not have it; `DamagedError` if it has another hash.
     """
     digest = hashlib.sha256()
     with tempfile.TemporaryFile(prefix="matrix-") as content:
@@ -145,10 +139,7 @@ def _check_hash(what: str, digest: hashlib._Hash, expected: str) -> None:
 def parse(text: bytes, filename: str, source: str) -> Metadata:
     """Parse core metadata, and compare it with the name of the file that it describes.
 
-    Raises
-    ------
-    DamagedError
-        The text is not core metadata, or contradicts the name of the file.
+    Raise `DamagedError` if the text is not core metadata, or contradicts the name of the file.
     """
     blank = _BLANK_LINE.search(text)
     raw, _ = parse_email(text[: blank.start() + 1] if blank else text)
@@ -181,10 +172,7 @@ def from_wheel(path: Path, file: BinaryIO | None = None) -> Metadata:
 
     `file` is the content of the wheel if it is not a local file.
 
-    Raises
-    ------
-    DamagedError
-        The file is not a wheel, or its metadata contradicts its name.
+    Raise `DamagedError` if the file is not a wheel, or its metadata contradicts its name.
     """
     with WheelReader(path, file) as wheel:
         member = wheel.metadata_member("METADATA")
@@ -199,10 +187,7 @@ def from_sdist(filename: str, content: BinaryIO) -> Metadata | None:
 
     If it is not static and lists no requirements, the requirements in setuptools's requires.txt are used.
 
-    Raises
-    ------
-    DamagedError
-        The file is not an archive, or its metadata is broken or contradicts its name.
+    Raise `DamagedError` if the file is not an archive, or its metadata is broken or contradicts its name.
     """
     names = projects_in(filename)
     metadata: Metadata | None = None
@@ -226,10 +211,7 @@ def top_files(
 ) -> dict[str, bytes]:
     """Return the files of some names in the top directory of an archive, or in a directory below it.
 
-    Raises
-    ------
-    DamagedError
-        The file is not an archive.
+    Raise `DamagedError` if the file is not an archive.
     """
     below = PurePosixPath(subdirectory).parts
 
@@ -244,10 +226,7 @@ def matching_files(
 ) -> Iterator[tuple[PurePosixPath, bytes]]:
     """Yield the files of an archive that are wanted and not too large, with their paths.
 
-    Raises
-    ------
-    DamagedError
-        The file is not an archive.
+    Raise `DamagedError` if the file is not an archive.
     """
     with _explain_damage():
         yield from _members(filename, content, is_wanted)

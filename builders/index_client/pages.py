@@ -126,10 +126,7 @@ def cut(content: bytes, content_type: str, url: str, project: str) -> Cut:
     `content_type` is as the server declares it. `project` is normalized; if it is empty, all files are in one
     release with an empty version.
 
-    Raises
-    ------
-    PageError
-        The content is not a page of a package index.
+    Raise `PageError` if the content is not a page of a package index.
     """
     kind = content_type.partition(";")[0].strip().lower()
     if _is_json(content_type):
@@ -154,10 +151,7 @@ def _is_json(content_type: str) -> bool:
 def projects(content: bytes, content_type: str) -> list[str]:
     """Return the names of the projects on the first page of an index.
 
-    Raises
-    ------
-    PageError
-        The content is not a page of a package index.
+    Raise `PageError` if the content is not a page of a package index.
     """
     if _is_json(content_type):
         try:

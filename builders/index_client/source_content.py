@@ -90,10 +90,7 @@ def _source(file: File, local: Path | None, transport: Transport) -> Content | N
 def read_source(filename: str, content: BinaryIO) -> Content | None:
     """Return what an sdist contains; None if it has nothing to compile, and nothing names a GPU.
 
-    Raises
-    ------
-    DamagedError
-        The file is not an archive.
+    Raise `DamagedError` if the file is not an archive.
     """
     compiled: list[str] = []
 

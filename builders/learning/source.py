@@ -207,10 +207,7 @@ def learn_source(top: Path) -> SourceFacts:
 def has_extensions(top: Path) -> bool:
     """Return whether the build of a source tree compiles something, as far as is known.
 
-    Raises
-    ------
-    UsageError
-        Its ``pyproject.toml`` is not valid.
+    Raise `UsageError` if its ``pyproject.toml`` is not valid.
     """
     document = read_pyproject(top / FILE) if (top / FILE).is_file() else PyProject()
     scripts = _read_scripts(top, document)

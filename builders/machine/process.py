@@ -169,10 +169,7 @@ def run_in_foreground(
     int
         The exit code, or 128 plus the number of the signal that killed the program, as in a shell.
 
-    Raises
-    ------
-    EnvironmentLacksError
-        The program cannot be started.
+    Raise `EnvironmentLacksError` if the program cannot be started.
     """
     _log.debug("run in the foreground: %s", shlex.join(command))
     try:
@@ -240,10 +237,7 @@ def end_with_parent() -> None:
 def start_in_background(command: Sequence[str], log: Path) -> None:
     """Start a program that may outlive this process and gets no interrupts from the terminal.
 
-    Raises
-    ------
-    OSError
-        ``setsid`` is not installed, or no more processes can be started.
+    Raise `OSError` if ``setsid`` is not installed, or no more processes can be started.
     """
     with log.open("ab") as sink:
         detached = ["setsid", "--fork", *command]
@@ -253,10 +247,7 @@ def start_in_background(command: Sequence[str], log: Path) -> None:
 def output_of(command: Sequence[str], *, env: Mapping[str, str] | None = None) -> str:
     """Return the output of a quick program, or an empty string if it fails.
 
-    Raises
-    ------
-    BlockingIOError
-        No more processes can be started.
+    Raise `BlockingIOError` if no more processes can be started.
     """
     return (bytes_of(command, env=env, timeout=_LONGEST_QUERY) or b"").decode(errors="replace")
 
@@ -266,10 +257,7 @@ def output_in_container(command: Sequence[str], *, env: Mapping[str, str] | None
 
     Engines start further processes, such as Apptainer's squashfuse_ll. None of them outlives `matrix`.
 
-    Raises
-    ------
-    BlockingIOError
-        No more processes can be started.
+    Raise `BlockingIOError` if no more processes can be started.
     """
     with os.fdopen(os.memfd_create("output"), "w+b") as output:
         try:
@@ -289,10 +277,7 @@ def bytes_of(
 
     `timeout` is in seconds.
 
-    Raises
-    ------
-    BlockingIOError
-        No more processes can be started.
+    Raise `BlockingIOError` if no more processes can be started.
     """
     try:
         return subprocess.run(command, check=True, capture_output=True, timeout=timeout, env=env).stdout

@@ -13,6 +13,9 @@ more for every build and leave such a ``.git``.
 git does not read the user's configuration and never asks for a password. Proxies and certificates come
 from the usual variables, logins for https from ``~/.netrc``, for ssh from the agent.
 
+Everything that runs git raises `CommandError` if git fails, and `EnvironmentLacksError` if git or the network
+is missing, or the cache or the directory to write is full or not writable.
+
 Source: gitprotocol-v2(5), git-fetch(1), gitmodules(5), gitattributes(5).
 """
 
@@ -138,14 +141,7 @@ class CachedCommit(msgspec.Struct, frozen=True):
     def checkout(self, directory: Path, log: Path) -> None:
         """Write all files into a new directory. git's output goes to the log.
 
-        Raises
-        ------
-        SourceError
-            A file cannot be written, such as one whose name is too long.
-        CommandError
-            git failed.
-        EnvironmentLacksError
-            The disk is full or not writable.
+        Raise `SourceError` if a file cannot be written, such as one whose name is too long.
         """
         directory.mkdir(parents=True)
         for tree in self.trees:
@@ -164,14 +160,7 @@ def fetch_git(pin: Git, *, offline: bool = False, mirrors: Mapping[str, str] | N
     mirrors
         Maps URL prefixes to their replacement, also for submodules.
 
-    Raises
-    ------
-    SourceError
-        There is no such commit or submodule, or the cached repository is damaged.
-    CommandError
-        git failed.
-    EnvironmentLacksError
-        git or the network is missing, or the cache is not writable.
+    Raise `SourceError` if there is no such commit or submodule, or the cached repository is damaged.
     """
     trees: list[SourceTree] = []
     fetched = False
@@ -217,14 +206,8 @@ class Repository(msgspec.Struct, frozen=True):
     def ensure(self, commit: str, mirrors: Mapping[str, str], *, offline: bool = False) -> bool:
         """Fetch a commit with all its files unless it is cached; return whether it was fetched.
 
-        Raises
-        ------
-        SourceError
-            There is no such repository or commit, it is not readable, or the cached repository is damaged.
-        CommandError
-            git failed.
-        EnvironmentLacksError
-            git or the network is missing, or the cache is not writable.
+        Raise `SourceError` if there is no such repository or commit, it is not readable, or the cached
+        repository is damaged.
         """
         if not is_commit(commit):
             msg = f"{without_password(self.url)}: {commit!r} is not a full commit hash."
@@ -300,14 +283,7 @@ class Repository(msgspec.Struct, frozen=True):
 
         An empty `ref` means the default branch.
 
-        Raises
-        ------
-        SourceError
-            There is no such repository, branch or tag.
-        CommandError
-            git failed.
-        EnvironmentLacksError
-            git or the network is missing, or the cache is not writable.
+        Raise `SourceError` if there is no such repository, branch or tag.
         """
         if is_commit(ref):
             return ref
@@ -324,14 +300,7 @@ class Repository(msgspec.Struct, frozen=True):
     def tags(self, mirrors: Mapping[str, str]) -> dict[str, str]:
         """Return the tags of the server with their commits.
 
-        Raises
-        ------
-        SourceError
-            There is no such repository.
-        CommandError
-            git failed.
-        EnvironmentLacksError
-            git or the network is missing, or the cache is not writable.
+        Raise `SourceError` if there is no such repository.
         """
         refs = self._remote_refs(["refs/tags/*"], mirrors)
         commits = {name: refs.get(f"{name}^{{}}", commit) for name, commit in refs.items()}
@@ -360,12 +329,7 @@ class Repository(msgspec.Struct, frozen=True):
     def archive(self, commit: str, directory: str, prefix: str, target: Path) -> None:
         """Write the files of a commit, or of one of its directories, into an archive.
 
-        Raises
-        ------
-        SourceError
-            The commit has submodules, which an archive does not contain.
-        CommandError
-            git failed.
+        Raise `SourceError` if the commit has submodules, which an archive does not contain.
         """
         if self.submodule_commits(commit):
             msg = f"{without_password(self.url)} at {commit} has submodules, which an archive would lack."
@@ -406,14 +370,7 @@ class Repository(msgspec.Struct, frozen=True):
     def checkout(self, commit: str, directory: Path, log: Path) -> None:
         """Write the files of a commit into a directory.
 
-        Raises
-        ------
-        SourceError
-            The file system does not accept the name of a file.
-        CommandError
-            git failed.
-        EnvironmentLacksError
-            The disk is full or not writable.
+        Raise `SourceError` if the file system does not accept the name of a file.
         """
         directory.mkdir(exist_ok=True)
         index = directory.with_name(f"{directory.name}.git-index")

@@ -31,14 +31,8 @@ class RemoteWheel(io.RawIOBase):
     fetched
         Bytes that were fetched.
 
-    Raises
-    ------
-    EnvironmentLacksError
-        The server cannot be reached.
-    SourceError
-        The server does not have the file.
-    UnsupportedOperation
-        The server sends no ranges of a file that is too large to be fetched.
+    Raise `EnvironmentLacksError` if the server cannot be reached; `SourceError` if the server does not have
+    the file; `UnsupportedOperation` if the server sends no ranges of a file that is too large to be fetched.
     """
 
     def __init__(self, transport: Transport, url: str) -> None:
@@ -55,6 +49,8 @@ class RemoteWheel(io.RawIOBase):
         self.size = self._file.seek(0, io.SEEK_END)
         self.fetched = self.size if self._whole else min(self.size, _TAIL)
         self._known = self.size - self.fetched
+        # Blocks are counted from the end, so that the first request has whole blocks.
+        self._first = self.size % _BLOCK - _BLOCK
         self._members: list[tuple[int, int]] = []
         self._blocks: dict[int, bytes] = {}
         self._at = 0
@@ -85,9 +81,10 @@ class RemoteWheel(io.RawIOBase):
         """Read into a buffer; fetch the block if it is missing."""
         if self._at >= self.size:
             return 0
-        number, offset = divmod(self._at, _BLOCK)
+        number = (self._at - self._first) // _BLOCK
         if number not in self._blocks:
             self._fetch(number, len(buffer))
+        offset = self._at - self._start(number)
         data = self._blocks[number][offset : offset + len(buffer)]
         buffer[: len(data)] = data
         self._at += len(data)
@@ -95,12 +92,12 @@ class RemoteWheel(io.RawIOBase):
 
     def _fetch(self, number: int, size: int) -> None:
         """Fetch a block, and the following blocks that were requested or belong to the same part."""
-        start, last = number * _BLOCK, number
+        start, last = self._start(number), number
         end = next((end for begin, end in self._members if begin <= self._at < end), 0)
         most = max(min(end, start + _STEP), min(self._at + size, self.size))
-        while (last + 1) * _BLOCK < most and last + 1 not in self._blocks:
+        while self._start(last + 1) < most and last + 1 not in self._blocks:
             last += 1
-        stop = min((last + 1) * _BLOCK, self.size)
+        stop = self._start(last + 1)
         try:
             self._file.seek(start)
             data = b""
@@ -113,8 +110,10 @@ class RemoteWheel(io.RawIOBase):
         if len(self._blocks) > _MOST_KEPT:
             self._blocks.clear()
         for each in range(number, last + 1):
-            at = (each - number) * _BLOCK
-            self._blocks[each] = data[at : at + _BLOCK]
+            self._blocks[each] = data[self._start(each) - start : self._start(each + 1) - start]
+
+    def _start(self, number: int) -> int:
+        return max(self._first + number * _BLOCK, 0)
 
 
 def request_failed(url: str, error: RequestError) -> SourceError | EnvironmentLacksError:

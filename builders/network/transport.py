@@ -88,10 +88,7 @@ class Transport:
     def page(self, url: str, headers: Mapping[str, str]) -> tuple[requests.Response, bytes]:
         """Return a reply, whatever its status code, and its decompressed content.
 
-        Raises
-        ------
-        RequestError
-            There was no reply, or it was incomplete or too large.
+        Raise `RequestError` if there was no reply, or it was incomplete or too large.
         """
         with self.get(url, headers, stream=True) as response:
             return response, self._body(response, url, _LARGEST_PAGE, decode=True)
@@ -99,10 +96,8 @@ class Transport:
     def small_file(self, url: str, limit: int) -> bytes:
         """Return a small file.
 
-        Raises
-        ------
-        RequestError
-            The server does not have the file, sends more than `limit` bytes, or is too slow.
+        Raise `RequestError` if the server does not have the file, sends more than `limit` bytes, or is too
+        slow.
         """
         with self.get(url, {"Accept-Encoding": "identity"}, stream=True) as response:
             check_status(response)
@@ -111,10 +106,7 @@ class Transport:
     def download(self, url: str, limit: int) -> Iterator[bytes]:
         """Yield a file in chunks.
 
-        Raises
-        ------
-        RequestError
-            The server does not have the file, or sends more than `limit` bytes.
+        Raise `RequestError` if the server does not have the file, or sends more than `limit` bytes.
         """
         with self.get(url, {"Accept-Encoding": "identity"}, stream=True) as response:
             check_status(response)
@@ -126,10 +118,7 @@ class Transport:
         If the server does not support ranges, the file is downloaded; None if it is too large to download.
         `tail` is the number of bytes at its end that the first request downloads.
 
-        Raises
-        ------
-        RequestError
-            The server does not have the file.
+        Raise `RequestError` if the server does not have the file.
         """
         headers = {"Accept-Encoding": "identity", "Range": f"bytes=-{tail}"}
         with self.get(url, headers, stream=True) as response:
@@ -297,11 +286,8 @@ def chunks(
 ) -> Iterator[bytes]:
     """Yield the body, by default as it was sent: some servers declare .tar.gz as an encoding.
 
-    Raises
-    ------
-    RequestError
-        The connection was interrupted, or the server sends more than `limit` bytes, or takes longer than
-        `seconds`.
+    Raise `RequestError` if the connection was interrupted, or the server sends more than `limit` bytes, or
+    takes longer than `seconds`.
     """
     size = 0
     end = time.monotonic() + seconds

@@ -254,10 +254,7 @@ def fetch_all(
         Fetches torch and the build requirements, and yields an item for each. Called after the sources are
         fetched, with the lock and the distributions to build.
 
-    Raises
-    ------
-    UsageError
-        The lock does not build one of the names.
+    Raise `UsageError` if the lock does not build one of the names.
     """
     picks = [pick for pick in lock.built(names) if not pick.alias_of]
     result = FetchResult()

@@ -110,10 +110,7 @@ def sdist_path(pin: Sdist) -> Path:
 def index_url() -> str:
     """Return the package index that pip is configured to use, or the public index.
 
-    Raises
-    ------
-    UsageError
-        A configuration file of pip cannot be read.
+    Raise `UsageError` if a configuration file of pip cannot be read.
     """
     return configured_index(pip_configuration())
 
@@ -136,12 +133,8 @@ def unpack_sdist(archive: Path, target: Path) -> Path:
 
     tarfile's ``data`` filter (PEP 706) rejects members outside of the directory.
 
-    Raises
-    ------
-    SourceError
-        The archive is damaged, or does not have exactly one top directory.
-    EnvironmentLacksError
-        The disk is full or not writable.
+    Raise `SourceError` if the archive is damaged, or does not have exactly one top directory;
+    `EnvironmentLacksError` if the disk is full or not writable.
     """
     target.mkdir(parents=True, exist_ok=True)
     with explain_io_errors(target, hint="Free some space, or choose another directory."):

@@ -59,14 +59,9 @@ class Source(msgspec.Struct, frozen=True):
         log
             Receives git's output; by default a file next to the directory.
 
-        Raises
-        ------
-        SourceError
-            The archive is damaged, a patch does not apply, or the file system rejects a file's name.
-        CommandError
-            git failed.
-        EnvironmentLacksError
-            The disk is full, or git is not installed.
+        Raise `SourceError` if the archive is damaged, a patch does not apply, or the file system rejects a
+        file's name; `CommandError` if git failed; `EnvironmentLacksError` if the disk is full, or git is not
+        installed.
         """
         log = log or directory.with_name(f"{directory.name}-source.log")
         if self.commit is None:
@@ -113,16 +108,9 @@ def obtain(
     patches
         Its patches (`patches_of`).
 
-    Raises
-    ------
-    SourceError, MatrixError
-        The source cannot be downloaded, or differs from its pin.
-    CommandError
-        git failed.
-    EnvironmentLacksError
-        git or the network is missing, or the cache is not writable.
-    UsageError
-        A configuration file of pip cannot be read.
+    Raise `SourceError` or `MatrixError` if the source cannot be downloaded, or differs from its pin;
+    `CommandError` if git failed; `EnvironmentLacksError` if git or the network is missing, or the cache is
+    not writable; `UsageError` if a configuration file of pip cannot be read.
     """
     if len(patches) != len(pick.patches):
         numbers = f"{len(pick.patches)}, not {len(patches)}"
@@ -185,12 +173,7 @@ def _lfs_warnings(pick: Distribution, files: Sequence[str]) -> tuple[str, ...]:
 def patches_of(pick: Distribution, catalog: Catalog) -> tuple[Path, ...]:
     """Return the patch files of a distribution, which are next to the catalog file that lists them.
 
-    Raises
-    ------
-    SourceError
-        A file is missing.
-    MatrixError
-        A file differs from the lock.
+    Raise `SourceError` if a file is missing; `MatrixError` if a file differs from the lock.
     """
     release = catalog.release.get((pick.name, pick.version, pick.variant))
     folder = Path(release.from_file).parent if release else Path()
@@ -215,12 +198,8 @@ def patches_of(pick: Distribution, catalog: Catalog) -> tuple[Path, ...]:
 def apply_patches(source: Path, patches: Sequence[Path], log: Path) -> None:
     """Apply patches to an unpacked source in order, each completely or not at all.
 
-    Raises
-    ------
-    SourceError
-        A patch does not apply exactly, or would write outside of the source.
-    EnvironmentLacksError
-        git is not installed.
+    Raise `SourceError` if a patch does not apply exactly, or would write outside of the source;
+    `EnvironmentLacksError` if git is not installed.
     """
     if not patches:
         return

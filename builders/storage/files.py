@@ -150,12 +150,8 @@ def open_regular(path: str | Path, *, directory: int | None = None) -> int:
 
     `directory` is the descriptor of the directory that a relative path is in.
 
-    Raises
-    ------
-    NotRegularError
-        The path is not a regular file.
-    OSError
-        The file does not exist, or cannot be read.
+    Raise `NotRegularError` if the path is not a regular file; `OSError` if the file does not exist, or cannot
+    be read.
     """
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
@@ -184,10 +180,7 @@ def remove_tree(root: Path) -> None:
 
     If it cannot be removed, it is renamed to begin with `TEMPORARY_PREFIX`, which frees its name.
 
-    Raises
-    ------
-    OSError
-        The directory can be neither removed nor renamed.
+    Raise `OSError` if the directory can be neither removed nor renamed.
     """
     if not os.path.lexists(root):
         return

@@ -55,10 +55,7 @@ class Sighting(msgspec.Struct, frozen=True):
 def line_expression(text: str) -> Any:  # noqa: ANN401  re2 has no types
     """Compile a regular expression that matches within a line; ``^`` and ``$`` are its ends.
 
-    Raises
-    ------
-    ValueError
-        The expression is invalid, or cannot be matched in linear time.
+    Raise `ValueError` if the expression is invalid, or cannot be matched in linear time.
     """
     try:
         return re2.compile(f"(?m){text}", _options())

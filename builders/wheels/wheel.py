@@ -59,12 +59,8 @@ class WheelReader:
 
     `file` is its content, if it is not a local file; then only the name in the path is used.
 
-    Raises
-    ------
-    DamagedError
-        The file is not a wheel, or would fill memory or disk.
-    OSError
-        The file cannot be read.
+    Raise `DamagedError` if the file is not a wheel, or would fill memory or disk; `OSError` if the file
+    cannot be read.
     """
 
     name: str
@@ -196,10 +192,7 @@ class WheelReader:
 
         `packed` is the number of bytes of the wheel that are read.
 
-        Raises
-        ------
-        DamagedError
-            The member cannot be read.
+        Raise `DamagedError` if the member cannot be read.
         """
         first = copy.copy(info)
         first.compress_type, first.file_size = zipfile.ZIP_STORED, info.compress_size
@@ -366,10 +359,7 @@ def is_dist_info_of(directory: str, name: str, version: str) -> bool:
 def record_rows(text: bytes) -> Iterator[list[str]]:
     """Yield the rows of a RECORD: path, hash, size.
 
-    Raises
-    ------
-    DamagedError
-        The RECORD is not valid CSV in UTF-8.
+    Raise `DamagedError` if the RECORD is not valid CSV in UTF-8.
     """
     try:
         yield from csv.reader(io.TextIOWrapper(io.BytesIO(text), encoding="utf-8", newline=""))
@@ -401,10 +391,7 @@ def write_wheel(path: Path, members: Mapping[str, NewMember], dist_info: str) ->
     Members are sorted, with those of the metadata directory at the end and RECORD last. All have the
     date of ``SOURCE_DATE_EPOCH``, or else 1980-01-01.
 
-    Raises
-    ------
-    DamagedError
-        A member does not have the recorded hash.
+    Raise `DamagedError` if a member does not have the recorded hash.
     """
     rows = []
     with zipfile.ZipFile(path, "w") as archive:

@@ -306,10 +306,7 @@ def help_texts(summary: str, example: str) -> dict[str, Any]:
 def output_path(text: str) -> Path:
     """Return the value of ``--output``; for argparse. Only its last part may be new.
 
-    Raises
-    ------
-    UsageError
-        It is ``-``, which other programs take for stdout, or its directory does not exist.
+    Raise `UsageError` if it is ``-``, which other programs take for stdout, or its directory does not exist.
     """
     path = Path(text)
     if text == "-":

@@ -448,7 +448,9 @@ class _Work:
         return self._store(answer, None)
 
     def _built_wheels(self) -> dict[str, list[Path]]:
-        return {pick.name: self.index.wheels_of(pick.name, pick.pinned) for pick in self.lock.built()}
+        """Return the wheels of our tasks; the index may have other builds of the same versions."""
+        found = {wheel.name: self.index.find(wheel.name, wheel.key) for wheel in self.wheels}
+        return {name: [published.path] if published else [] for name, published in found.items()}
 
     # 5. Files and container.
 
@@ -527,7 +529,7 @@ class _Work:
     def _check(self, path: Path, space: Sequence[Space]) -> int:
         """Verify a container, and record that it is sound; return the exit code."""
         context = self._verification(path)
-        reply, self.findings = verify.verify(context)
+        reply, self.findings = verify.verify(context, self._built_wheels())
         is_defective = verify.is_defective(self.findings)
         if self.context.args.format != "json" and (is_defective or self.console.verbosity > 0):
             verify.show(context.args.image, reply, self.findings, self.console)

@@ -162,10 +162,7 @@ def build_missing(
 ) -> int:
     """Build the wheels that the index lacks, record the results, and return the exit code.
 
-    Raises
-    ------
-    MatrixError
-        A build failed, without ``--keep-going``.
+    Raise `MatrixError` if a build failed, without ``--keep-going``.
     """
     missing = [task for task in tasks if task.wheel is None]
     if executor:
@@ -178,10 +175,8 @@ def build_missing(
 def batch_system(index: Index, context: Context) -> BatchSystem | None:
     """Return the batch system that will build the wheels; None for this machine and with ``--dry-run``.
 
-    Raises
-    ------
-    EnvironmentLacksError, UsageError
-        The batch system does not respond, or an earlier run is not finished.
+    Raise `EnvironmentLacksError` or `UsageError` if the batch system does not respond, or an earlier run is
+    not finished.
     """
     if context.args.executor == "local" or context.args.dry_run:
         return None
@@ -215,10 +210,7 @@ def _lock(context: Context, names: Sequence[str]) -> tuple[Resolution | None, Ca
 def fetch_prebuilt(lock: Resolution, catalog: Catalog, names: Sequence[str], context: Context) -> None:
     """Fetch wheels that others compiled, audit them, and judge whether they fit.
 
-    Raises
-    ------
-    MatrixError
-        A wheel cannot be fetched, its audit found errors, or it does not fit.
+    Raise `MatrixError` if a wheel cannot be fetched, its audit found errors, or it does not fit.
     """
     settings = context.settings
     check = check_of(lock, catalog, partial(exclude_pick, context.lock_path))

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import shlex
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from packaging.utils import canonicalize_name
+
 from builders.constants import LOCK_FILE
+from builders.findings import Finding
 from matrix.api import package_indexes
 from matrix.command_line.options import add_format, add_lock
 from matrix.input.locking import catalog_with_image_of
 from matrix.input.settings import Settings
-from matrix.show.explain_log import explain_log
 from matrix.show.json_document import JsonDocument
 from matrix.show.resolution_text import (
     facts_text,
@@ -44,6 +48,14 @@ if TYPE_CHECKING:
 
 SUMMARY = "show why a version was chosen, with the facts and their sources"
 EXAMPLE = "matrix explain torch"
+
+
+class DiagnosisDocument(JsonDocument, kw_only=True):
+    """The known failures in a log."""
+
+    status: Literal["ok", "unrecognized"]
+    log: str
+    diagnosis: list[Finding]
 
 
 class ExplainDocument(JsonDocument, kw_only=True):
@@ -82,7 +94,7 @@ def execute(context: Context) -> int:
     """Run the command."""
     args, console = context.args, context.console
     if args.logfile:
-        return explain_log(args, console)
+        return _explain_log(args, console)
     conflict = None if args.name or args.lock != LOCK_FILE else last_conflict()
     if conflict:
         if args.format == "json":
@@ -111,6 +123,30 @@ def execute(context: Context) -> int:
     return 0
 
 
+def _explain_log(args: argparse.Namespace, console: Console) -> int:
+    """Print the failures recognized in a log; return 1 if there are none."""
+    from builders.diagnosis import DiagnosisContext, diagnose, diagnose_stream, diagnosis_text
+
+    context = DiagnosisContext(package=canonicalize_name(args.name or ""), backend=args.backend or "")
+    if args.logfile == "-":
+        findings = diagnose_stream(sys.stdin.buffer, context)
+    else:
+        findings = diagnose(Path(args.logfile), context)
+    if args.format == "json":
+        console.document(
+            DiagnosisDocument(
+                status="ok" if findings else "unrecognized", log=args.logfile, diagnosis=findings
+            )
+        )
+    elif findings:
+        console.data(diagnosis_text(findings, sources=True))
+    else:
+        console.data("No known failure was recognized in this log.")
+        if not args.backend:
+            console.info("Some failures are recognized only if the backend is known: add --backend rocm.")
+    return 0 if findings else 1
+
+
 def _refused_text(rejected: Sequence[RejectedVersion], more: int, name: str, console: Console) -> list[str]:
     """Return the reasons why versions were not chosen, each once, with all versions to which it applies."""
     versions: dict[str, list[str]] = {}
@@ -131,10 +167,8 @@ def _rejected(context: Context, requirement: Requirement) -> tuple[list[Rejected
 
     If the request can no longer be compiled, only the facts in the lock are used.
 
-    Raises
-    ------
-    UsageError
-        The user named versions, and neither the chosen nor any preferred version is among them.
+    Raise `UsageError` if the user named versions, and neither the chosen nor any preferred version is among
+    them.
     """
     lock, path, console = context.lock, context.args.lock, context.console
     name, specifier, chosen = requirement.name, requirement.specifier, lock.version_of(requirement.name)

@@ -97,10 +97,7 @@ def exit_code_of(result: FetchResult) -> int:
 def fetch_lock(context: Context) -> FetchResult:
     """Fetch what the options name, and return all items; those that cannot be fetched are in the result.
 
-    Raises
-    ------
-    UsageError, LockError
-        The options do not agree with the lock, or the lock cannot be read.
+    Raise `UsageError` or `LockError` if the options do not agree with the lock, or the lock cannot be read.
     """
     args, console = context.args, context.console
     settings = context.settings

@@ -162,10 +162,7 @@ def execute(context: Context) -> int:
 def _write(file: Path, rows: list[Row], gaps: list[str], origin: Origin, context: Context) -> None:
     """Write the draft, if the whole catalog is valid with it.
 
-    Raises
-    ------
-    UsageError
-        The file exists and is not a draft.
+    Raise `UsageError` if the file exists and is not a draft.
     """
     if file.exists() and not file.read_text(encoding="utf-8", errors="replace").startswith(MARK):
         msg = f"{file} exists and is not a draft. Nothing was written."

@@ -14,13 +14,13 @@ from builders.building.task_state import TaskState
 from builders.index import Index
 from builders.storage.files import write_atomic
 from matrix.command_line.options import add_index, add_lock, add_names, add_target_options, output_path
+from matrix.commands.diff import DiffDocument
 from matrix.commands.inspect import InspectDocument
 from matrix.input.locking import names_target
 from matrix.report.graph_data import graph_data
 from matrix.report.index_data import timeline, wheels
 from matrix.report.page import ReportPage, render_page
 from matrix.report.table_data import TableData, subtitle_of, wheels_of
-from matrix.show.consequences_json import DiffDocument
 from matrix.show.consequences_text import HEADINGS, summary
 from matrix.show.drawing import svg_of_lock
 from matrix.show.resolution_json import ConflictDocument
@@ -188,10 +188,7 @@ class _Included(NamedTuple):
 def _included(paths: Sequence[Path]) -> _Included:
     """Return the conflicts, the changes and the inspections in files.
 
-    Raises
-    ------
-    UsageError
-        A file cannot be read, or has other content.
+    Raise `UsageError` if a file cannot be read, or has other content.
     """
     found = _Included([], [], [])
     for path in paths:

@@ -98,10 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _earlier(context: Context) -> Resolution | None:
     """Return the lock that the answer will replace; None if it is missing, unreadable or not used.
 
-    Raises
-    ------
-    LockError
-        The lock in which to upgrade distributions is missing or cannot be read.
+    Raise `LockError` if the lock in which to upgrade distributions is missing or cannot be read.
     """
     from resolver.lock import read_lock
 

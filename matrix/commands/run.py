@@ -177,12 +177,9 @@ def choose_route(route: str, command: Sequence[str], image: str) -> tuple[str, s
     image
         The base image that the user names; if empty, the base image in the command.
 
-    Raises
-    ------
-    EnvironmentLacksError, UsageError
-        The choice depends on the image, and the image cannot be inspected.
-    UsageError
-        The base image has no /mnt, or the command would run on a different machine from the server.
+    Raise `EnvironmentLacksError` or `UsageError` if the choice depends on the image, and the image cannot be
+    inspected; `UsageError` if the base image has no /mnt, or the command would run on a different machine
+    from the server.
     """
     if route == "loopback":
         chosen: tuple[str, str] = ("loopback", "as requested")
@@ -222,12 +219,8 @@ def _choose_by_image(route: str, image: str, *, requested: bool) -> tuple[str, s
 def _has_mount_point(text: str) -> bool:
     """Return whether a base image has the directory /mnt; for image files, a container runtime is started.
 
-    Raises
-    ------
-    EnvironmentLacksError
-        The file does not exist, or there is no runtime for it.
-    UsageError
-        The file is not an image.
+    Raise `EnvironmentLacksError` if the file does not exist, or there is no runtime for it; `UsageError` if
+    the file is not an image.
     """
     path = real_path(Path(text))
     if form_of(path) == "directory":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -155,12 +155,23 @@ def is_defective(findings: Sequence[Finding]) -> bool:
     return any(finding.severity == "error" for finding in findings)
 
 
-def verify(context: Context) -> tuple[EnvironmentReply, list[Finding]]:
-    """Probe the environment that the options name, and judge its replies."""
+def verify(
+    context: Context, wheels: Mapping[str, Sequence[Path]] | None = None
+) -> tuple[EnvironmentReply, list[Finding]]:
+    """Probe the environment that the options name, and judge its replies.
+
+    `wheels` are those that we built, by name; by default those of the index with the versions of the lock.
+    """
     lock, catalog = _lock(context)
     variables = context.run_variables() if lock else []
+    if wheels is None:
+        index = Index(context.args.index)
+        built = lock.built() if lock else []
+        wheels = {pick.name: index.wheels_of(pick.name, pick.pinned) for pick in built}
+    files = _recorded_files(lock, wheels) if lock else {}
+    exclude = partial(exclude_pick, context.lock_path)
     with context.console.task("verify"):
-        return _verify(context.args, lock, catalog, variables, partial(exclude_pick, context.lock_path))
+        return _verify(context.args, lock, catalog, variables, files, exclude=exclude)
 
 
 def _lock(context: Context) -> tuple[Resolution | None, Catalog]:
@@ -187,6 +198,8 @@ def _verify(
     lock: Resolution | None,
     catalog: Catalog,
     variables: Sequence[SiteVariable],
+    files: Mapping[str, Mapping[str, str]],
+    *,
     exclude: Callable[[Distribution, str], None],
 ) -> tuple[EnvironmentReply, list[Finding]]:
     """Probe the environment and judge its replies."""
@@ -214,7 +227,6 @@ def _verify(
     modules = ["torch", *published.values(), *(name for recipe in built for name in recipe.imports)]
     folder = TemporaryDirectory()
     probe = Probe(runtime, args.python, folder=folder.root, log=log, env=env, variables=needed)
-    files = _recorded_files(lock, Index(args.index))
     reply = probe.ask_environment(list(dict.fromkeys(modules)), files)
     base = Path(os.environ.get("PYTHONUSERBASE") or Path.home() / ".local")
     own = user_packages(base, reply.user_site.minor)
@@ -235,20 +247,18 @@ def _verify(
     return reply, findings
 
 
-def _recorded_files(lock: Resolution | None, index: Index) -> dict[str, dict[str, str]]:
+def _recorded_files(lock: Resolution, wheels: Mapping[str, Sequence[Path]]) -> dict[str, dict[str, str]]:
     """Return files and hashes of each distribution that was installed on top of the image.
 
-    Only the files of wheels in our index are known.
+    Only the files of wheels that we built are known.
     """
-    if lock is None:
-        return {}
     files: dict[str, dict[str, str]] = {}
     rank = environment_of(lock).rank
     for pick in lock.distributions:
         if pick.origin == "preinstalled":
             continue
-        wheels = index.wheels_of(pick.name, pick.pinned) if pick.origin == "build" else []
-        ranked = [(order, path) for path in wheels if (order := rank(path.name)) is not None]
+        paths = wheels.get(pick.name, ())
+        ranked = [(order, path) for path in paths if (order := rank(path.name)) is not None]
         name = normalize_name(pick.name)
         files[name] = {}
         if ranked:

@@ -87,12 +87,7 @@ def exclude_file(path: Path, name: str, sha256: str, evidence: str) -> None:
     keeps the exclusion. `evidence` is what shows that it does not fit, as the end of a sentence that starts
     with the distribution: ``requires CUDA: _C.so needs libcudart.so.12``.
 
-    Raises
-    ------
-    LockError
-        The lock is missing or cannot be read.
-    OSError
-        The lock cannot be written.
+    Raise `LockError` if the lock is missing or cannot be read; `OSError` if the lock cannot be written.
     """
     from resolver.lock import dumps, read_lock
 

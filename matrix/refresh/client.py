@@ -79,10 +79,7 @@ class Client:
     def get(self, url: str, accept: str = "*/*") -> FetchedPage | None:
         """Fetch a page; return None if the source does not have it.
 
-        Raises
-        ------
-        EnvironmentLacksError
-            The host cannot be reached, or replied with an error.
+        Raise `EnvironmentLacksError` if the host cannot be reached, or replied with an error.
         """
         url = mirrored(url, self._mirrors)
         host = urlsplit(url).netloc.rpartition("@")[2]

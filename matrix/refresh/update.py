@@ -122,10 +122,7 @@ class Draft:
     def replace(self, rows: Iterable[schema.Row], catalog: Catalog) -> None:
         """Append rows to the text, in place of the rows of the file with the same identity.
 
-        Raises
-        ------
-        CatalogError
-            The catalog cannot be loaded with the new text.
+        Raise `CatalogError` if the catalog cannot be loaded with the new text.
         """
         rows = list(rows)
         keys = {(type(row), row.key()) for row in rows}
@@ -141,10 +138,7 @@ class Draft:
     def append(self, rows: Iterable[schema.Row]) -> Catalog:
         """Append rows to the text, and return the catalog with them.
 
-        Raises
-        ------
-        CatalogError
-            The catalog cannot be loaded with the new text.
+        Raise `CatalogError` if the catalog cannot be loaded with the new text.
         """
         self.after = with_rows(self.after, rows, header=self._header)
         if self.after == self.before:

@@ -58,10 +58,7 @@ class ReportPage(msgspec.Struct, frozen=True, kw_only=True):
 def render_page(report: ReportPage) -> str:
     """Return a page as HTML in ASCII. It loads nothing, so it works from a file and without a network.
 
-    Raises
-    ------
-    EnvironmentLacksError
-        This installation has no JavaScript libraries.
+    Raise `EnvironmentLacksError` if this installation has no JavaScript libraries.
     """
     from jinja2 import Environment, FileSystemLoader
     from markupsafe import Markup
@@ -95,10 +92,7 @@ def _styles(report: ReportPage) -> list[str]:
 def library(name: str) -> str:
     """Return a file of a JavaScript library, with its licence.
 
-    Raises
-    ------
-    EnvironmentLacksError
-        The package was built without the library.
+    Raise `EnvironmentLacksError` if the package was built without the library.
     """
     path = VENDORED / name
     try:

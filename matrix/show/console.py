@@ -105,10 +105,7 @@ class Console(Reporter):
     def flush(self) -> None:
         """Write buffered output.
 
-        Raises
-        ------
-        OutputError
-            The output cannot be written, for example because the disk is full.
+        Raise `OutputError` if the output cannot be written, for example because the disk is full.
         """
         if sys.stdout is not None:
             with _explained():

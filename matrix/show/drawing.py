@@ -160,10 +160,7 @@ def draw_svg(graph: DiGraph[str], title: str) -> str:
 def svg_of_lock(lock: Resolution) -> str:
     """Return the SVG that ``matrix graph --format svg`` writes for a lock.
 
-    Raises
-    ------
-    MatrixError
-        Graphviz is not installed, or failed.
+    Raise `MatrixError` if Graphviz is not installed, or failed.
     """
     graph = build_graph(lock)
     hidden = names_of_others(lock) | build_tools(graph)

@@ -51,10 +51,7 @@ class BuildGraph(_StrGraph):
 def build_graph(resolution: Resolution) -> networkx.DiGraph[str]:
     """Return the build graph of a resolution.
 
-    Raises
-    ------
-    CycleError
-        The edges form a cycle.
+    Raise `CycleError` if the edges form a cycle.
     """
     edges = _merged(resolution.edges)
     names = {name for edge in edges for name in (edge.subject, edge.object)}
@@ -73,10 +70,7 @@ def build_graph(resolution: Resolution) -> networkx.DiGraph[str]:
 def generations(graph: networkx.DiGraph[str]) -> tuple[tuple[str, ...], ...]:
     """Return the install order: each generation needs only members of earlier generations.
 
-    Raises
-    ------
-    CycleError
-        The edges form a cycle.
+    Raise `CycleError` if the edges form a cycle.
     """
     return order.generations(graph, edges_of_graph(graph))
 

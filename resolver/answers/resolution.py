@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from resolver.compiling.known_bad import known_bad_warnings
 from resolver.compiling.preinstalled import content_notes, preinstalled_warnings
 from resolver.compiling.problem_builder import advice_for, is_advised, window_of
 from resolver.environment import Environment
+from resolver.facts.catalog import applies
 from resolver.facts.schema import PLATFORM
 from resolver.indexes import files_of
 from resolver.label import labelled, wheel_label
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 
 _OLD = timedelta(days=730)
 """A release is old if the newest one came so much later."""
+_EXPECTED = {"rocm": "ROCm", "torch": "torch", "gfx": "GPU architectures"}
+"""What limits a distribution for GPUs, and its name in warnings."""
 _SHOWN = [name for name in PLATFORM if name not in {"backend", "gfx"}]
 
 
@@ -77,6 +81,8 @@ def resolution_of(
             warnings.append(f"{pick.name} {pick.version} is at your own risk: {risk}.")
     warnings += preinstalled_warnings(request, problem, solution)
     warnings += known_bad_warnings(catalog, request.target, versions)
+    for name in shown:
+        warnings += _not_known(catalog, request.target, candidates[name])
     warnings += [
         f"{candidate} is not in the catalog, so it has the facts of {candidate.inferred_from} (inferred)."
         for name in shown
@@ -148,6 +154,35 @@ def _dated_rows(catalog: Catalog, request: Request, name: str) -> list[Torch | R
     if name == "rocm":
         return [*catalog.rocm.values()]
     return [row for row in catalog.releases_of(name) if backend in row.backend]
+
+
+def _not_known(catalog: Catalog, target: Target, candidate: Candidate) -> Iterator[str]:
+    """Yield a warning for each fact about a distribution that the catalog should have, and does not.
+
+    It should have what it has about other releases, and for code for GPUs something about ROCm or torch.
+    Without the fact nothing limits the release, which is no evidence that it works.
+    """
+    own, recipe = candidate.release, candidate.recipe
+    if own is None or target.backend != "rocm" or candidate.inferred_from or own.package == "torch":
+        return
+    rows = [
+        row
+        for row in catalog.requires
+        if row.package == own.package and row.backend in {None, "rocm"}
+        if row.kind == "run" or not own.is_published
+    ]
+    releases = [row for row in catalog.releases_of(own.package) if "rocm" in row.backend]
+    variants = Counter(row.variant for row in releases)
+    kinds = {variant for variant, count in variants.items() if count > 1}  # all others are commits
+    kind = own.variant if own.variant in kinds else ""
+    others = [row for row in releases if row.variant == kind and row.is_published == own.is_published]
+    is_for_gpus = own.backend == ("rocm",) or (recipe is not None and "torch" in recipe.match_runtime)
+    known = {row.on for row in rows if applies(row, own)}
+    expected = {row.on for row in rows if not row.when_present for other in others if applies(row, other)}
+    expected |= {"rocm"} if is_for_gpus and not known & {"rocm", "torch"} else set()
+    for on, what in _EXPECTED.items():
+        if on in expected - known:
+            yield f"Not known: which {what} {candidate} works with; the catalog has no fact about it."
 
 
 def _torch_from_source(picks: Sequence[Distribution]) -> Iterator[str]:

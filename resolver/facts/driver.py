@@ -66,10 +66,8 @@ def identify_driver(text: str, catalog: Catalog) -> str:
     str
         A major.minor line of the table.
 
-    Raises
-    ------
-    UsageError
-        The text does not contain a known driver, or it contains a kernel module that several lines share.
+    Raise `UsageError` if the text does not contain a known driver, or it contains a kernel module that
+    several lines share.
     """
     release = release_of_package(text)
     if release is not None:

@@ -88,10 +88,8 @@ class IndexProvider:
     def offered(self, candidate: Candidate, torch: Candidate | None) -> OfferedFiles:
         """Return all files of a candidate of the catalog.
 
-        Raises
-        ------
-        EnvironmentLacksError, SourceError
-            An index of the user cannot be reached, or its page is broken.
+        Raise `EnvironmentLacksError` or `SourceError` if an index of the user cannot be reached, or its page
+        is broken.
         """
         release, index = candidate.release, index_of(candidate, torch)
         indexes = self.indexes.at(index) if index else self.indexes

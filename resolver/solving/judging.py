@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from resolver.compiling.choices import Choices, Pick
     from resolver.content import Content
+    from resolver.environment import Environment
     from resolver.indexes import File
     from resolver.solving.projects import Projects
     from resolver.solving.world import Terms, World
@@ -101,12 +102,13 @@ class Contents:
         request = self._world.request
         if request.target.backend != "rocm" or request.no_content_check:
             return
-        new = [one for one in self._chosen() if one.file.url not in self._judged]
+        environment = self._world.environment()  # what is learned may take back the choice of Python
+        new = [one for one in self._chosen(environment) if one.file.url not in self._judged]
         self._read_ahead(new[1:])
         for one in new:
             self._judge(one)
             if self._is_unknown(one):
-                following = list(self._following(one))
+                following = list(self._following(one, environment))
                 self._read_ahead(following)
                 new += following
 
@@ -147,18 +149,16 @@ class Contents:
                 return f"{text}. To use it, require {one.name}=={one.version}"
         return ""
 
-    def _chosen(self) -> Iterator[_Chosen]:
-        environment = self._world.environment()
+    def _chosen(self, environment: Environment) -> Iterator[_Chosen]:
         for choices, bit in self._projects.chosen():
             files = self._projects.to_install(choices, bit, environment)
             if files:
                 yield _Chosen(choices, bit, files[0])
 
-    def _following(self, one: _Chosen) -> Iterator[_Chosen]:
+    def _following(self, one: _Chosen, environment: Environment) -> Iterator[_Chosen]:
         """Yield the next releases with a wheel, of which the search probably needs the first that fits."""
         if self._is_pinned(one) or self._world.request.prefer == "oldest":
             return
-        environment = self._world.environment()
         unknown = self._unknown.get(one.name, 0) | self._like_newer.get(one.name, 0)
         left = _MOST_UNKNOWN - unknown.bit_count()
         stated = [item.specifier for item in self._world.stated(one.name) if item.specifier]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,6 +30,7 @@ from resolver.facts.schema import Package, Requires
 from resolver.lock import dumps, read_lock
 from resolver.model import BaseImage, Resolution
 from tests.support.locks import built_pick, local_file, lock_of, locked_pick, with_image
+from tests.support.records import record_of
 from tests.support.tiny import tiny_wheel
 
 Capture = pytest.CaptureFixture[str]
@@ -71,8 +72,10 @@ class Verification:
         self.checked: list[str] = []
         self.findings = [SOUND]
         self.interrupt = False
+        self.wheels: dict[str, list[str]] = {}
 
-    def __call__(self, context: Any) -> tuple[Any, list[Finding]]:
+    def __call__(self, context: Any, wheels: Mapping[str, Sequence[Path]]) -> tuple[Any, list[Finding]]:
+        self.wheels = {name: [path.name for path in paths] for name, paths in wheels.items()}
         if self.interrupt:
             raise KeyboardInterrupt
         path = Path(context.args.image or context.args.python)
@@ -457,6 +460,30 @@ def test_failed_build_ends_before_container(work: Path, to_build: list[Any], mon
     assert made() == 1
     assert calls(work) == 0
     assert to_build == []
+
+
+def test_container_has_the_wheel_of_its_lock_among_several_builds(
+    work: Path, monkeypatch: Patch, verification: Verification
+) -> None:
+    """The index has two builds of one version, such as with other ops. pip would install the newer one."""
+    index, version = Index("index"), "1.0+cpu.torch2.13.0"
+    for key, build in (("older", ""), ("newer", "2-")):
+        wheel = tiny_wheel(work / key, "apex", version)
+        wheel = wheel.rename(wheel.with_name(f"apex-{version}-{build}py3-none-any.whl"))
+        index.publish(wheel, record_of(key))
+    lock = read_lock(Path("matrix.lock"))
+    pick = built_pick("apex", wheel_version=version)
+    store(replace(lock, picks=(*lock.picks, pick), order=(*lock.order, ("apex",))))
+    for key, name in (("newer", f"apex-{version}-2-"), ("older", f"apex-{version}-py3")):
+        state = TaskState(key=key, name="apex", version=version, state="up to date")
+        task = SimpleNamespace(wheel=Path("apex.whl"))
+        monkeypatch.setattr(
+            build_wheels, "planned_wheels", lambda *_, task=task, state=state: ([task], [state])
+        )
+        assert made() == 0
+        (installed,) = (work / "train.sif.files" / "wheels").glob("apex-*")
+        assert installed.name.startswith(name)
+        assert verification.wheels == {"apex": [installed.name]}
 
 
 def test_incomplete_lock_names_hidden_sources(work: Path, capsys: Capture, monkeypatch: Patch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -79,6 +80,24 @@ def test_fetched_wheel_that_requires_cuda_is_excluded(capsys: Capture) -> None:
     assert main(RESOLVE) == 0
     assert version() == "1.0"
     assert fetched(capsys, 0)["missing"] == []
+
+
+@pytest.mark.usefixtures("index")
+def test_container_is_not_built_with_what_does_not_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """The step before cotainr stops, so the program here only has to exist."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "cotainr").write_text("#!/bin/sh\ntouch started\n")
+    (programs / "cotainr").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    assert main(["build-container", "out.sif", *RESOLVE[1:], "--executor", "local"]) == 1
+    errors = " ".join(capsys.readouterr().err.split())
+    assert f"requires CUDA: thing/{EXTENSION} needs libcudart.so.12" in errors
+    assert "thing!=2.0" in errors
+    assert not Path("out.sif").exists()
+    assert not Path("started").exists()
 
 
 @pytest.mark.usefixtures("index")

@@ -52,6 +52,8 @@ def without_dates(catalog: Catalog) -> Catalog:
         catalog,
         torch={key: replace(row, released=None) for key, row in catalog.torch.items()},
         release={key: replace(row, released=None) for key, row in catalog.release.items()},
+        rocm={key: replace(row, released=None) for key, row in catalog.rocm.items()},
+        python={key: replace(row, released=None) for key, row in catalog.python.items()},
     )
 
 

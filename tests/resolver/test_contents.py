@@ -221,6 +221,15 @@ def test_newest_release_that_fits_comes_before_unknown_ones(
     assert len(indexes.judged) == len({*indexes.judged})
 
 
+def test_next_releases_are_read_for_the_chosen_python(catalog: Catalog) -> None:
+    """They are read at once, before the search has another answer."""
+    offered = {str(number): compiled(UNREAD, requires_python=">=3.10") for number in range(1, 6)}
+    old = {"0": compiled(PLAIN, wheels=["cp38-cp38-manylinux_2_28_x86_64"])}
+    indexes = FakeIndexes({"a": offered | old})
+    assert state(found(catalog, indexes, "a")) == "5 not-judged"
+    assert [name.partition("-cp")[0] for name in indexes.judged] == ["a-5", "a-4", "a-3"]
+
+
 def _facts(version: str, **needs: str) -> str:
     row = f'[[requires]]\npackage = "a"\nreleases = "=={version}"\n'
     return "".join(f'{row}on = "{on}"\nversions = ["{text}"]\n{KNOWN}' for on, text in needs.items())

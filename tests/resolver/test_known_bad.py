@@ -266,10 +266,10 @@ def test_shipped_refusals_conflict_as_a_whole(catalog: Catalog) -> None:
     assert refusing != []
     for row in refusing:
         parts = [f"{name}{text}" for name, text in row.combination.items()]
-        request = ask(catalog, " ".join(parts), day="2026-06-01")
+        request = ask(catalog, " ".join(parts), day="2026-11-01")
         assert row in concerning(catalog, request.target)
         assert isinstance(resolve(catalog, request), Conflict), row.combination
         for part in parts if len(parts) > 1 else ():
-            alone = resolve(catalog, ask(catalog, part, day="2026-06-01", driver="31.40"))
-            here = resolve(catalog, ask(catalog, part, day="2026-06-01"))
+            alone = resolve(catalog, ask(catalog, part, day="2026-11-01", driver="31.40"))
+            here = resolve(catalog, ask(catalog, part, day="2026-11-01"))
             assert isinstance(here, Resolution) or isinstance(alone, Resolution), part
