@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.audit import Expected, Torch, image_provider
+from builders.audit import Expected, TorchLibraries, image_provider
 from builders.audit.network_plugin import interfaces
 from builders.audit.wheel_audit import audit_wheel
 from resolver.facts.loading import load
@@ -31,7 +31,7 @@ def plugin(compile_object: Compile, *versions: int, flags: tuple[str, ...] = ())
 
 
 def errors(wheel: Path, rocm: str) -> list[str]:
-    torch = Torch(version=f"2.9.1+rocm{rocm}", rocm=rocm)
+    torch = TorchLibraries(version=f"2.9.1+rocm{rocm}", rocm=rocm)
     return [finding.id for finding in audit_wheel(wheel, Expected(torch=torch)).errors]
 
 
@@ -82,7 +82,7 @@ def test_image_without_libfabric_is_an_error(make_wheel: MakeWheel, compile_obje
     fabric = compile_object("libfabric.so.1", "int fi_getinfo;", "-Wl,-soname,libfabric.so.1")
     needing = plugin(compile_object, 8, flags=("-Wl,--no-as-needed", str(fabric)))
     wheel = make_wheel(files=dict.fromkeys(BOTH, needing), tags=TAGS)
-    torch = Torch(rocm="7.0", libraries=frozenset())
+    torch = TorchLibraries(rocm="7.0", libraries=frozenset())
     for libraries, count in ((["libc.so.6"], 2), (["libc.so.6", "libfabric.so.1"], 0)):
         expected = Expected(torch=torch, providers=(image_provider({"libraries": libraries}),))
         found = [finding.id for finding in audit_wheel(wheel, expected).errors]
@@ -91,7 +91,7 @@ def test_image_without_libfabric_is_an_error(make_wheel: MakeWheel, compile_obje
 
 def test_other_wheels_are_not_judged_as_plugins(make_wheel: MakeWheel, compile_object: Compile) -> None:
     files = {"tiny/op.so": compile_object("op.so", "int answer;").read_bytes()}
-    report = audit_wheel(make_wheel(files=files, tags=TAGS), Expected(torch=Torch(rocm="7.2")))
+    report = audit_wheel(make_wheel(files=files, tags=TAGS), Expected(torch=TorchLibraries(rocm="7.2")))
     assert not [finding for finding in report.findings if finding.id.startswith("plugin")]
 
 
@@ -151,7 +151,7 @@ def test_build_of_the_catalog_compiles_both_names_from_a_source_of_this_shape(tm
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     (wheel,) = tmp_path.glob("rccl_net-9.8.7-*.whl")
-    report = audit_wheel(wheel, Expected(torch=Torch(rocm="7.2")))
+    report = audit_wheel(wheel, Expected(torch=TorchLibraries(rocm="7.2")))
     assert report.errors == []
     assert sorted(item.path for item in report.objects) == sorted(BOTH)
     for item in report.objects:
