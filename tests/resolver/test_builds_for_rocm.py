@@ -55,6 +55,11 @@ def indexes() -> FakeIndexes:
             "onnxruntime-gpu": {"1.27.1": FakeRelease()},
             "onnxruntime-migraphx": {"1.27.1": FakeRelease()},
             "needs-tensorflow": {"1.0": ["tensorflow>=2.10"]},
+            "hip-python": {
+                version: FakeRelease()
+                for version in ("0.0.2", "6.4.3.555.40", "7.0.2.555.40", "10.0.0.0.1.2")
+            },
+            "amd-aiter": {"0.1.7.post2.dev18": FakeRelease()},
         }
     )
 
@@ -160,3 +165,17 @@ def test_onnxruntime_for_cuda_means_migraphx(catalog: Catalog, indexes: FakeInde
     lock = resolved(catalog, indexes, "onnxruntime-gpu==1.27.1", FRONTIER)
     assert lock.version_of("onnxruntime-migraphx") == "1.27.1"
     assert lock.target.base_image
+
+
+def test_hip_python_is_of_the_chosen_rocm(catalog: Catalog, indexes: FakeIndexes) -> None:
+    lock = resolved(catalog, indexes, "hip-python", LUMI)
+    assert (lock.version_of("hip-python"), lock.target.rocm) == ("6.4.3.555.40", "6.4.4")
+    assert (
+        resolved(catalog, indexes, "hip-python rocm==7.0.*", LUMI).version_of("hip-python") == "7.0.2.555.40"
+    )
+    assert "placeholder" in refused(catalog, indexes, "hip-python==0.0.2", LUMI)
+
+
+def test_aiter_has_no_code_for_mi250x(catalog: Catalog, indexes: FakeIndexes) -> None:
+    assert "contains code for gfx942 or gfx950" in refused(catalog, indexes, "amd-aiter", LUMI)
+    assert resolved(catalog, indexes, "amd-aiter", TUOLUMNE).version_of("amd-aiter") == "0.1.7.post2.dev18"
