@@ -54,12 +54,13 @@ _UNDEFINED = 0
 _WEAK = 2
 _OF_TORCH = re.compile(
     rb"(?:_Z(?:T[VTIS]|GV|GR)?(?:Z{0,9}N[rVK]{0,3}[RO]?(?:3c10|2at|5torch|6caffe2)|\d{1,4}THP)"
-    rb"|THP[A-Z]|aoti_torch_|torch_)[^\0]*"
+    rb"|THP[A-Z]|aoti_torch_|torch_|ncclNetPlugin_v)[^\0]*"
 )
+"""Symbols of torch, and the interfaces that a network plugin offers to RCCL."""
 
 
 class Symbols(NamedTuple):
-    """The dynamic symbols of torch in a shared object."""
+    """The dynamic symbols of torch and of RCCL's network plugins in a shared object."""
 
     imports: frozenset[str] = frozenset()
     """Undefined symbols, without weak ones."""

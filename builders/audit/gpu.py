@@ -10,6 +10,7 @@ from packaging.version import Version
 
 from builders.audit.contents import SEPARATE_CODE, first_of
 from builders.audit.kpack import ARCHIVE
+from builders.audit.network_plugin import interfaces
 from builders.audit.promises import promises_gpu_code
 from builders.findings import Finding
 
@@ -130,6 +131,13 @@ def _compare_member(
         yield Finding("target-missing", "error", text, fix, {"member": path, "target": " ".join(missing)})
 
 
+def _has_none(contents: Contents, expected: Expected) -> bool:
+    """Return whether a wheel has no GPU code by design, like mpi4py or a network plugin."""
+    if expected.recipe is not None:
+        return not promises_gpu_code(expected.recipe)
+    return any(map(interfaces, contents.objects))
+
+
 def check_label(contents: Contents, expected: Expected) -> Iterator[Finding]:
     """Compare the local version label with the GPU code."""
     label = Version(contents.version).local
@@ -147,7 +155,7 @@ def check_label(contents: Contents, expected: Expected) -> Iterator[Finding]:
         )
         promised = expected.recipe is not None and expected.recipe.compiles is False
         yield Finding("label-of-pure-wheel", "info" if promised else "warning", text, fix)
-    elif labelled and labelled != present:
+    elif labelled and labelled != present and (present or not _has_none(contents, expected)):
         contained = f"contains code for {', '.join(present)}" if present else "contains no GPU code"
         text = f"The label names {', '.join(labelled)}, but the wheel {contained}."
         yield Finding("label-differs", "error", text, "Build the wheel again for the labelled architectures.")

@@ -157,6 +157,7 @@ def emit(context: Context) -> Emitted:
     installation = Installation(
         lock,
         variables=context.run_variables(),
+        job=context.catalog_of_lock.job.get(lock.target.site),
         host_glibc=_host_glibc(context) if consumer.runs_on_host else ("", ""),
     )
     wheels = _built_wheels(installation, index, args.wheelhouse)

@@ -1,7 +1,7 @@
 """The tools for which `matrix env` writes files.
 
-Every module of this package is one consumer and defines it as ``CONSUMER``; its name is the module's name. A
-new consumer needs nothing else. Subpackages contain shared code.
+Every module of this package is one consumer and defines it as ``CONSUMER``; its name is the module's name,
+with ``-`` instead of ``_``. A new consumer needs nothing else. Subpackages contain shared code.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True):
 def consumer_names() -> list[str]:
     """Return the names of all consumers, without importing them."""
     files = Path(__file__).parent.glob("*.py")  # pkgutil imports inspect, which takes 4 ms
-    return sorted(file.stem for file in files if not file.stem.startswith("_"))
+    return sorted(file.stem.replace("_", "-") for file in files if not file.stem.startswith("_"))
 
 
 def container_consumers() -> list[str]:
@@ -73,5 +73,5 @@ def container_consumers() -> list[str]:
 
 def load_consumer(name: str) -> Consumer:
     """Import one consumer."""
-    consumer: Consumer = import_module(f"{__name__}.{name}").CONSUMER
+    consumer: Consumer = import_module(f"{__name__}.{name.replace('-', '_')}").CONSUMER
     return consumer

@@ -29,6 +29,7 @@ class Catalog(msgspec.Struct, frozen=True, dict=True):
     image: dict[str, schema.Image]
     site: dict[str, schema.Site]
     partition: dict[tuple[str, str], schema.Partition]
+    job: dict[str, schema.Job]
     window: dict[tuple[str, str], schema.Window]
     site_image: dict[tuple[str, str, str], schema.SiteImage]
     site_advice: dict[tuple[object, ...], schema.SiteAdvice]
@@ -58,6 +59,7 @@ class Catalog(msgspec.Struct, frozen=True, dict=True):
             image={row.name: row for row in rows.image},
             site={row.name: row for row in rows.site},
             partition={(row.site, row.name): row for row in rows.partition},
+            job={row.site: row for row in rows.job},
             window={(row.site, row.since.isoformat()): row for row in rows.window},
             site_image={(row.site, row.image, str(row.since)): row for row in rows.site_image},
             site_advice={row.key(): row for row in rows.site_advice},

@@ -234,6 +234,39 @@ class Partition(Row, frozen=True, kw_only=True):
     identity = ("site", "name")
 
 
+class Job(Row, frozen=True, kw_only=True):
+    """How programs that use torch are started in Slurm jobs at a site."""
+
+    site: SiteName
+    ranks: int
+    """Processes per node: one for each GPU, counted as torch counts them (GCDs of an MI250X)."""
+    cpus: int
+    """Cores per process."""
+    memory: int = 0
+    """Memory per process in GB on nodes that are not used alone; 0 for the default of the partition."""
+    node_partition: str = ""
+    """The partition of jobs that use whole nodes; empty for Slurm's default."""
+    gpu_partition: str = ""
+    """The partition of jobs with one GPU; empty for Slurm's default."""
+    masks: tuple[str, ...] = ()
+    """The cores of each process on a whole node, as masks in the order of the local ranks."""
+    options: tuple[str, ...] = ()
+    """Options of srun that give each process its GPU; empty if programs choose the GPU by ``LOCAL_RANK``."""
+    own_gpu: bool = False
+    """Whether each process sees only its own GPU, as number 0."""
+    network: tuple[str, ...] = ()
+    """Options of sbatch for jobs on several nodes."""
+    torchrun: bool = True
+    """Whether the site supports torchrun."""
+    module_path: str = ""
+    modules: dict[str, tuple[str, ...]] = {}
+    """Modules to load before a container runs, by pattern of the name of the base image."""
+    bandwidth: float = 0.0
+    """The most that the network of one node can send, in GB/s; 0 if it is not known."""
+
+    identity = ("site",)
+
+
 class Dated(
     Row,
     frozen=True,
@@ -621,6 +654,7 @@ class CatalogFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     image: list[Image] = []
     site: list[Site] = []
     partition: list[Partition] = []
+    job: list[Job] = []
     window: list[Window] = []
     site_image: list[SiteImage] = []
     site_advice: list[SiteAdvice] = []

@@ -187,6 +187,31 @@ def _range_errors(row: schema.Dated) -> Iterator[tuple[str, str]]:
 
 
 @_row_errors.register
+def _(row: schema.Job) -> Iterator[tuple[str, str]]:
+    if row.ranks < 1:
+        yield "ranks", "must be at least 1"
+    if row.cpus < 1:
+        yield "cpus", "must be at least 1"
+    if row.masks and len(row.masks) != row.ranks:
+        yield "masks", f"must have {row.ranks} masks, one for each rank"
+    modules = [name for names in row.modules.values() for name in names]
+    texts = {
+        "masks": row.masks,
+        "options": row.options,
+        "network": row.network,
+        "modules": modules,
+        "module_path": filter(None, [row.module_path]),
+        "node_partition": filter(None, [row.node_partition]),
+        "gpu_partition": filter(None, [row.gpu_partition]),
+    }
+    for key, words in texts.items():
+        # They are words of a shell script and of #SBATCH lines.
+        yield from (
+            (key, f"{shorten(word)!r} is not a plain word") for word in words if not _WORD.fullmatch(word)
+        )
+
+
+@_row_errors.register
 def _(row: schema.SiteAdvice) -> Iterator[tuple[str, str]]:
     yield from _range_errors(row)
     if not row.versions:
@@ -200,6 +225,9 @@ def _(row: schema.SiteVariable) -> Iterator[tuple[str, str]]:
         yield "name", f"{shorten(row.name)!r} is not the name of an environment variable"
     if row.value is not None and not _is_value(row.value):
         yield "value", f"must not contain {_FORBIDDEN_IN_VALUES}"
+
+
+_WORD = re.compile(r"[A-Za-z0-9_./=:,+-]+")
 
 
 def _is_variable(name: str) -> bool:
@@ -229,6 +257,8 @@ def check_references(catalog: Catalog) -> None:
         _check_exists(site_image, "site", site_image.site, catalog.site)
     for partition in catalog.partition.values():
         _check_exists(partition, "site", partition.site, catalog.site)
+    for job in catalog.job.values():
+        _check_exists(job, "site", job.site, catalog.site)
     for window in catalog.window.values():
         _check_exists(window, "site", window.site, catalog.site)
         _check_exists(window, "driver", window.driver, catalog.driver)

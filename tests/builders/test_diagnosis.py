@@ -37,6 +37,13 @@ LINES: dict[str, Any] = tomllib.loads((DATA / "lines.toml").read_text(encoding="
 CONTEXTS: dict[str, dict[str, Any]] = LINES.pop("context")
 ROCM = DiagnosisContext(backend="rocm")
 WHAT = "Building apex"
+WITH_OTHERS = {
+    "gdr": "nid005001:81:301 [0] NCCL INFO NCCL_NET_GDR_LEVEL set by environment to PHB",
+    "rings": "nid005001:81:301 [0] NCCL INFO Connected all rings",
+    "trees": "nid005001:81:301 [0] NCCL INFO Connected all trees",
+    "loaded": "nid005001:81:301 [0] NCCL INFO NET/Plugin: Loaded net plugin Libfabric (v8)",
+}
+"""Lines of RCCL that count only together with others."""
 SILENT = ("cuda-torch-resolved", "deepspeed-cpu-accelerator-silent")  # only the backend shows them
 
 
@@ -86,6 +93,7 @@ def test_pattern_has_a_log_or_a_line() -> None:
     samples = [path.read_text(encoding="utf-8") for path in LOGS]
     samples += [line for lines in LINES.values() for line in lines]
     samples += [line for given in CONTEXTS.values() for line in given["lines"]]
+    samples += WITH_OTHERS.values()
     everything = io.BytesIO("\n".join(samples).encode())
     seen = scan(everything, known_failures())
     assert [text for text in known_failures().patterns if text not in seen] == []
@@ -466,3 +474,25 @@ def test_failed_import_is_not_reported_as_failed_shared_object() -> None:
 
     assert diagnosed("probe-import-failed") == ["import-fails"]
     assert diagnosed("probe-import-failed", "probe-object-failed") == ["object-does-not-load"]
+
+
+def test_log_of_rccl_tells_why_it_used_tcp() -> None:
+    """Each line is that of RCCL; the reason is reported, not its consequence."""
+    where = "nid005001:81:301 [0] NCCL INFO"
+    tcp = [f"{where} NET/Plugin: Using internal network plugin.", f"{where} Using network Socket"]
+    assert ids_of(f"{where} NET/Plugin: Could not find: librccl-net.so.", *tcp) == ["rccl-plugin-missing"]
+    tried = [
+        f"{where} NET/Plugin: Failed to find ncclNetPlugin_v{number} symbol." for number in (10, 9, 8, 7, 6)
+    ]
+    assert ids_of(*tried, *tcp) == ["rccl-plugin-interface"]
+    assert ids_of(*tcp) == ["rccl-over-tcp"]
+    # RCCL tries the newest interface first, so these lines are part of a good start.
+    assert ids_of(*tried[:2], WITH_OTHERS["loaded"], f"{where} Using network Libfabric") == []
+    assert ids_of(*tried, WITH_OTHERS["loaded"]) == []  # AMD's fork in RCCL of ROCm 6, which knows v5
+
+
+def test_hang_with_gdr_level_is_recognized_only_without_trees() -> None:
+    gdr, rings, trees, _ = WITH_OTHERS.values()
+    assert ids_of(gdr, rings) == ["rccl-gdr-level-hang"]
+    assert ids_of(gdr, rings, trees) == []
+    assert ids_of(rings) == []

@@ -17,7 +17,7 @@ from resolver.requirements import is_rocm_package
 from resolver.versions import is_version
 
 if TYPE_CHECKING:
-    from resolver.facts.schema import SiteVariable
+    from resolver.facts.schema import Job, SiteVariable
     from resolver.model import Distribution, Resolution
 
 
@@ -34,6 +34,8 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
         Descriptions of the dependencies that the lock leaves open.
     variables
         Environment variables that must be set at the site or for built distributions, or must not be set.
+    job
+        How the site starts programs in Slurm jobs; None if it is not known.
     host_glibc
         The glibc of the machine that a consumer without base image runs on, and a name of the machine.
     """
@@ -43,6 +45,7 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
     left_open: Sequence[str] = ()
     variables: Sequence[SiteVariable] = ()
     host_glibc: tuple[str, str] = ("", "")
+    job: Job | None = None
 
     def __post_init__(self) -> None:
         """Check that the lock fixes the Python version."""

@@ -72,7 +72,8 @@ def site_environment(installation: Installation) -> str:
     """
     lines = []
     for row in installation.variables:
-        lines += comments([f"{row.reason}."])
+        since = f", from {row.since}" if row.since else ""
+        lines += comments([f"{row.reason}.", f"  ({row.status}{since}: {row.source})"])
         if row.value is None:
             lines.append(f"unset {quote(row.name)}")
         else:

@@ -1,0 +1,131 @@
+"""Job scripts for Slurm: one GPU, one node, several nodes.
+
+A job runs a program, or an all-reduce as a smoke test, in the container or environment that another consumer
+made from the same lock. One process per GPU is started by srun, or by torchrun where the site supports it.
+The values come from the rows `[[job]]` and `[[site-variable]]` of the catalog.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from shlex import quote
+from typing import TYPE_CHECKING
+
+from matrix.consumers import Consumer
+from matrix.consumers.shared.files import MARK, File, comments
+from matrix.consumers.shared.shell import fill, site_environment
+from resolver.errors import UsageError
+
+if TYPE_CHECKING:
+    from matrix.consumers.shared.files import Layout
+    from matrix.consumers.shared.installation import Installation
+    from resolver.facts.schema import Job
+
+_NODES, _NODE, _GPU = "job-nodes.sh", "job-node.sh", "job-gpu.sh"
+_TITLES = {_NODES: "several nodes", _NODE: "one node", _GPU: "one GPU"}
+
+
+def _emit(installation: Installation, layout: Layout) -> list[File]:
+    job = installation.job
+    site = installation.lock.target.site
+    if job is None:
+        msg = f"The catalog does not say how jobs start at {site}."
+        raise UsageError(msg, hint="Add a [[job]] row in a file of facts, and name it with --catalog.")
+    names = {layout.main: _NODES, _NODE: _NODE, _GPU: _GPU}
+    return [
+        File(name, _script(installation, job, kind, name), executable=True) for name, kind in names.items()
+    ]
+
+
+def _script(installation: Installation, job: Job, kind: str, name: str) -> str:
+    backend = installation.lock.target.backend
+    is_gpu_job = kind == _GPU
+    ranks = 1 if is_gpu_job else job.ranks
+    notes = [
+        f"{installation.heading}, {_TITLES[kind]}; {MARK} --for slurm-job`.",
+        f"Usage: sbatch -A PROJECT {name} PROGRAM..., for example: python train.py",
+        f"First:  sbatch -A PROJECT {name} --smoke  (an all-reduce, and its bandwidth)",
+        f"How jobs start at {job.site} ({job.status}): {job.source}",
+    ]
+    masks = [] if is_gpu_job or not job.masks else [f"--cpu-bind=mask_cpu:{','.join(job.masks)}"]
+    no_torchrun = "one process needs no torchrun" if is_gpu_job else ""
+    if not job.torchrun:
+        no_torchrun = f"{job.site} advises against torchrun"
+    smoke = fill("smoke.py.txt", normal=_normal(job, kind))
+    text = fill(
+        "slurm_job.sh",
+        about="\n".join(comments(notes)),
+        sbatch="\n".join(f"#SBATCH {option}" for option in _options(job, kind, gpus=backend == "rocm")),
+        script=name,
+        choices="" if no_torchrun else "[--torchrun] ",
+        modules="\n".join(_modules(installation, job)),
+        smoke=f"smoke={quote(smoke)}",
+        no_torchrun=quote(no_torchrun),
+        site=site_environment(installation),
+        local_rank="0" if job.own_gpu else "$SLURM_LOCALID",
+        node_cpus=str(job.cpus * ranks),
+        ranks=str(ranks),
+        srun=" ".join([*([] if is_gpu_job else job.options), *masks]),
+    )
+    return f"{text}\n"
+
+
+def _options(job: Job, kind: str, *, gpus: bool) -> list[str]:
+    """Return the options of sbatch, except the account, which only the user knows."""
+    ranks = 1 if kind == _GPU else job.ranks
+    partition = job.gpu_partition if kind == _GPU else job.node_partition
+    options = [
+        f"--job-name={kind.removesuffix('.sh')}",
+        f"--nodes={2 if kind == _NODES else 1}",
+        f"--ntasks-per-node={ranks}",
+        f"--cpus-per-task={job.cpus}",
+        "--time=00:30:00",
+    ]
+    if partition:
+        options.insert(1, f"--partition={partition}")
+    if gpus:
+        options.append(f"--gpus-per-node={ranks}")
+    if kind == _GPU and job.memory:
+        options.append(f"--mem={job.memory}G")
+    elif kind != _GPU:
+        # The masks are valid on whole nodes only.
+        options += ["--exclusive", *(["--mem=0"] if job.memory else [])]
+    return [*options, *(job.network if kind == _NODES else ())]
+
+
+def _modules(installation: Installation, job: Job) -> list[str]:
+    image = installation.lock.version_of("base-image")
+    names = [
+        name
+        for pattern, modules in job.modules.items()
+        if fnmatch.fnmatchcase(image, pattern)
+        for name in modules
+    ]
+    if not names:
+        return []
+    lines = ["# These modules bind file systems into containers. They must not be loaded while one is built."]
+    use = [f"    module use {job.module_path}"] if job.module_path else []
+    return [
+        *lines,
+        'if [[ "$environment" == *.sif ]]; then',
+        *use,
+        f"    module load {' '.join(names)}",
+        "fi",
+    ]
+
+
+def _normal(job: Job, kind: str) -> str:
+    """Return what the sources say about the bandwidth, as a sentence."""
+    if kind != _NODES or not job.bandwidth:
+        return "No source states what is normal here."
+    return (
+        f"The network of a node of {job.site} can send {job.bandwidth:g} GB/s at most; TCP stays far below. "
+        "No source states a measured all-reduce."
+    )
+
+
+CONSUMER = Consumer(
+    file=_NODES,
+    emit=_emit,
+    hashes_hint="The scripts install nothing.",
+)

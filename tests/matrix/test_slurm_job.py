@@ -1,0 +1,116 @@
+"""``matrix env --for slurm-job``: the scripts of LUMI and Frontier, compared with their sources."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from matrix.cli import main
+from resolver.facts.loading import load
+
+Capture = pytest.CaptureFixture[str]
+SCRIPTS = ("job-nodes.sh", "job-node.sh", "job-gpu.sh")
+CCD_OF_GCD = {4: 0, 5: 1, 2: 2, 3: 3, 6: 4, 7: 5, 0: 6, 1: 7}
+"""The cores next to each GCD of LUMI-G.
+
+Source: Lumi-supercomputer/LUMI-training-materials@d64bc58c8378:docs/2day-20260422/202-Binding.md."""
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Write the scripts of three sites, each into its directory."""
+    made = {}
+    for site in ("lumi-g", "frontier"):
+        folder = tmp_path_factory.mktemp(site)
+        lock = str(folder / "matrix.lock")
+        assert main(["resolve", "torch", "--site", site, "--date", "2026-11-20", "-o", lock, "-q"]) == 0
+        assert main(["env", "--for", "slurm-job", "--lock", lock, "-o", str(folder), "-q"]) == 0
+        made[site] = folder
+    return made
+
+
+def directives(script: Path) -> dict[str, str]:
+    """Return the options of sbatch in a script, by name."""
+    options = re.findall(r"(?m)^#SBATCH --([\w-]+)=?(.*)$", script.read_text())
+    return dict(options)
+
+
+def test_shellcheck_finds_nothing(folders: dict[str, Path], tmp_path: Path) -> None:
+    files = [folder / name for folder in folders.values() for name in SCRIPTS]
+    for number, path in enumerate(files[:]):  # the part that each task runs is a text in the script
+        step = tmp_path / f"step{number}.sh"
+        step.write_text("#!/usr/bin/env bash\n" + re.split(r"<<'STEP'\n|\nSTEP\n", path.read_text())[1])
+        files.append(step)
+    program = str(Path(sys.executable).parent / "shellcheck")
+    done = subprocess.run([program, *map(str, files)], capture_output=True, text=True, check=False)
+    complaints = [
+        line for line in re.findall(r"SC\d+.*", done.stdout) if "SC2154" not in line
+    ]  # $launcher is exported
+    assert complaints == []
+
+
+def test_masks_of_lumi_are_the_cores_next_to_each_gcd() -> None:
+    """Each rank has seven of the eight cores of the CCD next to its GCD; the first core is the system's."""
+    for gcd, mask in enumerate(load().job["lumi-g"].masks):
+        ccd = CCD_OF_GCD[gcd]
+        assert int(mask, 16) == sum(1 << core for core in range(ccd * 8 + 1, ccd * 8 + 8))
+
+
+def test_masks_are_used_on_whole_nodes_only(folders: dict[str, Path]) -> None:
+    lumi = folders["lumi-g"]
+    for name in SCRIPTS:
+        is_whole = "exclusive" in directives(lumi / name)
+        assert ("mask_cpu" in (lumi / name).read_text()) is is_whole
+    assert "exclusive" not in directives(lumi / "job-gpu.sh")
+
+
+def test_requests_are_those_of_the_sites(folders: dict[str, Path]) -> None:
+    """Sources: LUMI-AI-Guide@a7e33871ec29, olcf-user-docs@274590317797 (the rows `[[job]]`)."""
+    nodes = directives(folders["lumi-g"] / "job-nodes.sh")
+    assert (nodes["partition"], nodes["ntasks-per-node"], nodes["gpus-per-node"]) == ("standard-g", "8", "8")
+    assert (nodes["nodes"], nodes["cpus-per-task"]) == ("2", "7")
+    gpu = directives(folders["lumi-g"] / "job-gpu.sh")
+    assert (gpu["partition"], gpu["gpus-per-node"], gpu["mem"]) == ("small-g", "1", "60G")
+    assert "--gpus-per-task" not in (folders["lumi-g"] / "job-nodes.sh").read_text()
+    frontier = folders["frontier"] / "job-nodes.sh"
+    assert directives(frontier)["network"] == "disable_rdzv_get"
+    assert "srun --gpus-per-task=1 --gpu-bind=closest " in frontier.read_text()
+    assert "LOCAL_RANK=0 " in frontier.read_text()
+    assert "frontier advises against torchrun" in frontier.read_text()
+
+
+def test_variables_have_reason_status_and_source(folders: dict[str, Path]) -> None:
+    for site, folder in folders.items():
+        text = (folder / "job-nodes.sh").read_text()
+        versions = {"rocm": "6.4.4" if site == "lumi-g" else "7.1.1", "torch": ""}
+        rows = load().variables_of(site, date(2026, 11, 20), versions)
+        assert rows
+        for row in rows:
+            if row.value is not None:
+                assert f'export {row.name}="' in text
+            else:
+                assert f"unset {row.name}" in text
+            assert f"# {row.reason}.\n#   ({row.status}" in text
+            assert row.source in text
+
+
+def test_advice_that_changed_stays_as_dated_rows() -> None:
+    rows = [
+        row
+        for row in load().site_variable.values()
+        if row.name == "NCCL_NET_GDR_LEVEL" and row.site == "lumi-g"
+    ]
+    assert {row.value for row in rows} == {"3", None}
+
+
+def test_site_without_facts_is_named(tmp_path: Path, capsys: Capture) -> None:
+    lock = str(tmp_path / "matrix.lock")
+    arguments = ["resolve", "torch", "--site", "setonix", "--driver", "6.3", "-o", lock, "-q"]
+    assert main(arguments) == 0
+    assert main(["env", "--for", "slurm-job", "--lock", lock]) == 2
+    assert "does not say how jobs start at setonix" in capsys.readouterr().err
