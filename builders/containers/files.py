@@ -122,7 +122,8 @@ def _of_directory(root: Path, prefix: str, wanted: Callable[[str], bool]) -> Ite
     while waiting:
         folder = waiting.pop()
         try:
-            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+            with os.scandir(folder) as listed:
+                entries = sorted(listed, key=lambda entry: entry.name)
         except OSError:
             continue
         for entry in entries:

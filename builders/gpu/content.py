@@ -144,6 +144,8 @@ class _Read(NamedTuple):
     """What was not read, as clauses."""
     can_do_without: bool = False
     """Whether Python code of the wheel handles objects that cannot be loaded."""
+    knows_torch: bool = False
+    """Whether its symbols are compared with those of the torch that it runs with."""
 
 
 def read_complete(
@@ -187,15 +189,16 @@ def content_of(contents: Contents, wheel: WheelReader, findings: Iterable[Findin
 
 
 def content_of_installed(
-    contents: Contents, inits: Iterable[bytes], findings: Iterable[Finding]
+    contents: Contents, inits: Iterable[bytes], findings: Iterable[Finding], *, knows_torch: bool
 ) -> Content | None:
     """Return what an installed distribution contains whose objects were read; None if nothing is compiled.
 
     `inits` are its ``__init__.py`` files, `findings` the problems of reading its objects. Its CUDA sources
-    are not read.
+    are not read. `knows_torch` is whether its symbols are compared with the installed torch.
     """
     unread = [item.message.rstrip(".") for item in findings if item.severity != "info"]
-    return _judge(_Read(contents, unread=unread, can_do_without=any(map(_tries_to_load, inits))))
+    without = any(map(_tries_to_load, inits))
+    return _judge(_Read(contents, unread=unread, can_do_without=without, knows_torch=knows_torch))
 
 
 def read_start(
@@ -541,7 +544,7 @@ class _Judge:
         """Return an object that is compiled for a release of torch that is not known; empty if none is."""
         pins = (item.specifier for item in self._contents.requirements() if item.name == "torch")
         is_known = any(clause.operator not in {">", ">=", "!="} for pin in pins for clause in pin)
-        if is_known or self._read.can_do_without:
+        if is_known or self._read.can_do_without or self._read.knows_torch:
             return ""
         return next((item.path for item in self._contents.objects if self._uses_torch(item)), "")
 

@@ -199,7 +199,9 @@ def check_content(installed: Installed, side: Side) -> Iterator[Finding]:
             for finding, path in zip(installed.problems, unread, strict=True)
             if any(path == f"{site}/{info.filename}" for info in contents.members)
         ]
-        content = content_of_installed(contents, _inits(installed, site, contents), problems)
+        inits = _inits(installed, site, contents)
+        knows_torch = installed.torch is not None and installed.torch.exports is not None
+        content = content_of_installed(contents, inits, problems, knows_torch=knows_torch)
         judgement = judged(content, target.gfx, rocm) if content else None
         if judgement is None:
             continue
@@ -212,7 +214,10 @@ def check_content(installed: Installed, side: Side) -> Iterator[Finding]:
             open_.append(title)
         elif content and content.gfx:
             text = f"{title} has GPU code for {join_words(content.gfx, most=8, joiner='and')}"
-            yield Finding("gpu-code", "info", text, "", {"distribution": title, "gfx": list(content.gfx)})
+            objects = {
+                path: sorted({item.name for item in code}) for path, code in sorted(contents.code.items())
+            }
+            yield Finding("gpu-code", "info", text, "", {"distribution": title, "objects": objects})
     if open_:
         count = sum(1 for _, contents in installed.distributions if contents.objects)
         listed = join_words(open_, most=_MOST_NAMED, joiner="and")

@@ -82,6 +82,9 @@ def _verified(path: Path, lock: Path, context: Context, known: Sequence[Finding]
         text = f"The container was not started to compare it with {lock}: {error.message}"
         yield Finding("verify-not-run", "warning", text, error.hint)
         return
+    yield Finding(
+        "verify-started", "info", f"The container was started in isolation, to compare it with {lock}"
+    )
     seen = {(finding.id, finding.message) for finding in known}
     yield from (finding for finding in findings if (finding.id, finding.message) not in seen)
 

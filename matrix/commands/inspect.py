@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -38,6 +38,7 @@ from matrix.show.resolution_text import conflict_text
 from resolver.answers.repair import Change, changed_versions, nearest, replaced
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
 from resolver.model import Conflict, CoreItem, Resolution
+from resolver.requirements import TRITON_NAMES
 from resolver.versions import join_words
 
 if TYPE_CHECKING:
@@ -70,6 +71,9 @@ class InspectDocument(JsonDocument, kw_only=True):
     unread: Sequence[str]
     how: str = ""
     """How an image was read; empty for anything else."""
+    platform: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """Python, torch and triton of what is installed; ROCm, glibc, libstdc++ (as the GCC that has it) and the
+    system of an image."""
     requirements: Sequence[str] = ()
     """The requirements of the environment that fits."""
     core: Sequence[CoreItem] = ()
@@ -198,6 +202,7 @@ def _document(
         changes=changes,
         unread=found.unread,
         how=found.how,
+        platform=_platform(found),
         requirements=[item.text for item in answer.request.requirements]
         if isinstance(answer, Resolution)
         else (),
@@ -253,6 +258,15 @@ def _unlabelled(
             reason = f"without a label pip takes {_UNLABELLED}"
             if not item.version or pick.version.partition("+")[0] == item.version:
                 yield Change(str(item), pick.pinned, reason, for_cuda=True)
+
+
+def _platform(found: Environment) -> dict[str, str]:
+    """Return what decides about everything else in an installed environment."""
+    if not found.installed:
+        return {}
+    names = ("python", "torch", *TRITON_NAMES)
+    versions = {item.name: item.version for item in found.wanted if item.name in names}
+    return {name: versions[name] for name in names if name in versions} | found.platform
 
 
 def _in_order(changes: Sequence[Change]) -> list[Change]:
@@ -318,8 +332,8 @@ def _print_rest(document: InspectDocument, found: Environment, console: Console)
     conda = [item.name for item in found.wanted if item.conda and str(item) not in changed]
     if conda:
         console.info(f"\nNot judged, because conda installs it: {join_words(conda, most=10, joiner='and')}.")
-    if found.platform:
-        console.info("\nIt has " + ", ".join(" ".join(item) for item in found.platform.items()) + ".")
+    if document.platform:
+        console.info("\nIt has " + ", ".join(" ".join(item) for item in document.platform.items()) + ".")
     if found.how:
         console.info(f"\n{found.how}.")
     if found.document and document.findings and console.verbosity == 0:

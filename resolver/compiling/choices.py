@@ -51,14 +51,11 @@ class Choices:
         Number of the variable in the search.
     everything
         The mask of all releases and of absence.
-    allows_prereleases
-        Whether a pre-release may be chosen; None if this is not known yet.
     """
 
     __slots__ = (
         "_by_specifier",
         "_size",
-        "allows_prereleases",
         "everything",
         "extra",
         "name",
@@ -74,7 +71,6 @@ class Choices:
         self.number = -1
         self._size = len(releases)
         self.everything = (1 << (self._size + 1)) - 1
-        self.allows_prereleases: bool | None = None
         self._by_specifier: dict[str, int] = {}
 
     def preferred(self, mask: int, *, oldest: bool) -> int:

@@ -75,6 +75,8 @@ class Projects:
         self.skipped: dict[str, str] = {}
         self.read: dict[int, int] = {}
         self._keep = keep
+        self._prereleases: dict[str, bool] = {}
+        """By project, whether a pre-release may be chosen."""
         self._judged: dict[tuple[str, int], Judged] = {}
         self._excluded: set[tuple[str, int]] = set()
         """The releases whose exclusions were added."""
@@ -274,13 +276,14 @@ class Projects:
         return found
 
     def _allows_prereleases(self, choices: Choices) -> bool:
-        if choices.allows_prereleases is None:
-            choices.allows_prereleases = (
+        allows = self._prereleases.get(choices.name)
+        if allows is None:
+            allows = self._prereleases[choices.name] = (
                 any(names_prerelease(stated.specifier) for stated in self.world.stated(choices.name))
                 or bool(self.index.url(choices.name))
                 or all(is_prerelease(release.version) for release in choices.releases)
             )
-        return choices.allows_prereleases
+        return allows
 
     def first_usable(self, choices: Choices, domain: int) -> int:
         """Return the preferred release that may be used; exclude the releases before it."""

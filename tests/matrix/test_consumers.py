@@ -200,7 +200,7 @@ def test_conda_consumers_reject_preinstalled_packages(work: Path, capsys: Captur
     (work / "out").mkdir()
     assert env(consumer, "-o", "out", lock="kept.lock") == 2
     output = capsys.readouterr().err
-    assert "The lock keeps torch==2.9.1+rocm6.4" in output
+    assert re.search(r"The lock keeps [^\n]*torch==2\.9\.1\+rocm6\.4", output)
     assert "--for venv" in output
     assert list((work / "out").iterdir()) == []
 
@@ -439,7 +439,8 @@ def test_hashes_reject_preinstalled_packages(work: Path, capsys: Capture) -> Non
 
 
 def test_needed_by_preinstalled_excludes_requested_packages(work: Path) -> None:
-    bare, in_image = read_lock(work / "bare.lock"), read_lock(work / "kept.lock")
+    bare = read_lock(work / "bare.lock")
+    in_image = with_kept(bare, "torch")
     assert Installation(bare).needed_by_preinstalled == frozenset()
     assert Installation(in_image).needed_by_preinstalled == {"pytorch-triton-rocm"}
     # A requested distribution is installed, even if packages of the image also need it.

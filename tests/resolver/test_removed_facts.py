@@ -48,11 +48,8 @@ def against(catalog: Catalog, row: schema.Requires, rng: random.Random) -> Reque
     releases = [
         one for one in catalog.releases_of(row.package) if applies(row, one) and "rocm" in one.backend
     ]
-    known: dict[str, Collection[str]] = {
-        "torch": catalog.torch,
-        "rocm": catalog.rocm,
-        "gfx": catalog.gfx,
-    }  # an index has Requires-Python
+    # Python is left out, because an index has Requires-Python.
+    known: dict[str, Collection[str]] = {"torch": catalog.torch, "rocm": catalog.rocm, "gfx": catalog.gfx}
     bad = [
         version
         for version in known.get(row.on, ())
