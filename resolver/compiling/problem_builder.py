@@ -94,9 +94,13 @@ class ProblemBuilder:
         """Return a copy for a request to which the same facts apply, without the demands of this request."""
         check_target(self.catalog, request.target)
         other = copy(self)
-        other.request, other.target = request, request.target
-        other._compiled = {*self._compiled}
-        other._demands, other._relations = [*self._demands], [*self._relations]
+        vars(other).update(
+            request=request,
+            target=request.target,
+            _compiled={*self._compiled},
+            _demands=[*self._demands],
+            _relations=[*self._relations],
+        )
         return other
 
     def reach(self, names: Iterable[str]) -> None:
