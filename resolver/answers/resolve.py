@@ -39,7 +39,7 @@ A first search for 500 distributions takes less than a minute on a fast network.
 class SharedFacts:
     """The compiled facts of requests to one catalog that differ in their requirements and their base image.
 
-    The versions of torch in the requirements must be of the target's backend.
+    They must keep no installed distributions, and their versions of torch must be of the target's backend.
     """
 
     def __init__(self) -> None:
@@ -165,7 +165,7 @@ def _resolve_with(
     """Return the resolution of a request; None if it has none, so that a conflict has its own session."""
     session = facts.session(catalog, request, keep)
     solution, notes = preferred_solution(catalog, request, session)
-    return solution and resolution_of(catalog, request, session.problem, solution, notes)
+    return None if solution is None else resolution_of(catalog, request, session.problem, solution, notes)
 
 
 def solve(

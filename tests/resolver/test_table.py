@@ -25,7 +25,8 @@ from resolver.answers.table import (
     available_packages,
     request_of_cell,
 )
-from resolver.compiling import compile_problem
+from resolver.compiling import compile_facts, compile_problem
+from resolver.compiling.problem_builder import ProblemBuilder
 from resolver.errors import UsageError
 from resolver.facts.catalog import Catalog
 from resolver.facts.loading import load_uncached
@@ -199,18 +200,23 @@ def test_shared_facts_change_no_answer(
 ) -> None:
     request = ask(tiny, "zone upper built>=1.5 ready", site="hill", support=support, prefer=prefer)
     table = Table(tiny, request, together=True)
-    compiled, real = [], resolve_module.compile_facts
-    monkeypatch.setattr(
-        resolve_module, "compile_facts", lambda builder: (compiled.append(builder), real(builder))
-    )
+    compiled: list[ProblemBuilder] = []
+
+    def counting(builder: ProblemBuilder) -> None:
+        compiled.append(builder)
+        compile_facts(builder)
+
+    monkeypatch.setattr(resolve_module, "compile_facts", counting)
     facts = SharedFacts()
     cells = [(row, column) for row, column in _all(table) if row.cells[column.name].picks]
     for row, column in cells:
         own = request_of_cell(table.request, row, column)
         keep = {pick.name: pick.key for pick in row.cells[column.name].picks}
         answer = resolve(tiny, own, keep=keep, facts=facts)
+        alone = resolve(tiny, own, keep=keep)
         assert isinstance(answer, Resolution)
-        assert dumps(answer) == dumps(resolve(tiny, own, keep=keep))
+        assert isinstance(alone, Resolution)
+        assert dumps(answer) == dumps(alone)
     assert 0 < len(compiled) < len(cells)
 
 
