@@ -20,6 +20,7 @@ from backports import zstd
 from builders.containers import files
 from builders.containers.files import files_of, how_read
 from builders.installed.reading import read_installed
+from matrix.cli import main
 from resolver.errors import EnvironmentLacksError, UsageError
 from tests.support.elf import shared_object
 from tests.support.installed import Tree, gpu_code
@@ -204,6 +205,26 @@ def test_tykky_environment_is_read(tmp_path: Path) -> None:
     assert found.versions == {"torch": "2.9.1+rocm6.4"}
     assert found.is_conda
     assert tree.python == found.python
+
+
+def test_every_form_has_the_same_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tree = Tree(tmp_path / "root", "image").torch("2.5.1", cuda="12.4")
+    whole = layer(tree.root, "opt", "usr", "etc")
+    conda = tmp_path / "conda/miniforge/envs/env1"
+    Tree(conda, "conda").torch("2.5.1", cuda="12.4")
+    tykky = tmp_path / "tykky"
+    tykky.mkdir()
+    squashfs(tmp_path / "conda", tykky / "img.sqfs")
+    packed_ = squashfs(tree.root, tmp_path / "a.sqsh")
+    forms = [
+        tree.root, conda, tykky, packed_, sif(tmp_path / "a.sif", packed_.read_bytes()),
+        docker_archive(tmp_path / "docker.tar", whole), oci_archive(tmp_path / "oci.tar", whole),
+        oci_directory(tmp_path / "oci", whole),
+    ]  # fmt: skip
+    for path in forms:
+        assert main(["inspect", str(path), "--site", "lumi-g", "--date", "2026-11-20"]) == 1, path
+        verdict = capsys.readouterr().out.replace("\n", " ")
+        assert verdict.startswith("Cannot use the GPUs of lumi-g: torch 2.5.1 is for CUDA 12.4."), path
 
 
 def bad(path: Path) -> dict[str, Path]:
