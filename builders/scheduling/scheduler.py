@@ -13,9 +13,6 @@ the cores that running tasks are about to return.
 from __future__ import annotations
 
 from bisect import insort
-from collections import Counter
-from graphlib import TopologicalSorter
-from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -27,8 +24,7 @@ from builders.building.expected_time import Resources
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-Graph = dict[str, list[str]]
-"""For each task, the tasks that require it. To import networkx takes longer than to schedule builds."""
+    from networkx import DiGraph
 
 _LOOK_AHEAD = 64
 """Number of ready tasks to consider at each event, which limits the cost of thousands of tasks."""
@@ -77,23 +73,24 @@ class BuildsOutcome(msgspec.Struct, frozen=True):
     """Tasks that were not started because they, or tasks that they require, would exceed the budget."""
 
 
-def graph_of(requires: Mapping[str, Iterable[str]]) -> Graph:
-    """Return the graph of tasks.
+def graph_of(requires: Mapping[str, Iterable[str]]) -> DiGraph[str]:
+    """Return the graph of tasks; an edge goes from a task to a task that requires it.
 
     Parameters
     ----------
     requires
         What each task requires; names that are not tasks themselves are left out.
     """
-    graph: Graph = {name: [] for name in requires}
+    from networkx import DiGraph
+
+    graph: DiGraph[str] = DiGraph()
+    graph.add_nodes_from(requires)
     for name, others in requires.items():
-        for other in dict.fromkeys(others):
-            if other in graph:
-                graph[other].append(name)
+        graph.add_edges_from((other, name) for other in others if other in requires)
     return graph
 
 
-def remaining_paths(graph: Graph, demands: Mapping[str, Resources]) -> dict[str, float]:
+def remaining_paths(graph: DiGraph[str], demands: Mapping[str, Resources]) -> dict[str, float]:
     """Return for each task the seconds from its start to the end of everything that requires it.
 
     The largest of them is the critical path.
@@ -101,30 +98,21 @@ def remaining_paths(graph: Graph, demands: Mapping[str, Resources]) -> dict[str,
     Parameters
     ----------
     graph
-        The tasks.
+        An edge goes from a task to a task that requires it.
     demands
         The demand of each task.
     """
+    from networkx import topological_sort
+
     paths: dict[str, float] = {}
-    for name in TopologicalSorter(graph).static_order():
-        after = max((paths[successor] for successor in graph[name]), default=0.0)
+    for name in reversed(list(topological_sort(graph))):
+        after = max((paths[successor] for successor in graph.successors(name)), default=0.0)
         paths[name] = demands[name].seconds + after
     return paths
 
 
-def _requiring(graph: Graph, name: str) -> set[str]:
-    """Return the tasks that directly or indirectly require a task."""
-    found: set[str] = set()
-    left = [name]
-    while left:
-        more = [successor for successor in graph[left.pop()] if successor not in found]
-        found.update(more)
-        left += more
-    return found
-
-
 def schedule(
-    graph: Graph,
+    graph: DiGraph[str],
     demands: Mapping[str, Resources],
     capacity: Resources,
     executor: Executor,
@@ -138,7 +126,7 @@ def schedule(
     Parameters
     ----------
     graph
-        The tasks.
+        An edge goes from a task to a task that requires it.
     demands
         The demand of each task. A task that needs more than the machine has gets everything.
     capacity
@@ -174,7 +162,7 @@ class _Scheduler:
 
     def __init__(
         self,
-        graph: Graph,
+        graph: DiGraph[str],
         demands: Mapping[str, Resources],
         capacity: Resources,
         executor: Executor,
@@ -190,7 +178,7 @@ class _Scheduler:
         self._priority = {
             name: (rank.get(name, 0), -path) for name, path in remaining_paths(graph, demands).items()
         }
-        self._missing = Counter(chain.from_iterable(graph.values()))
+        self._missing = dict(graph.in_degree())
         self._started: set[str] = set()
         self._running: dict[str, float] = {}
         """Tasks that hold tokens, with the time at which they started."""
@@ -207,6 +195,8 @@ class _Scheduler:
 
     def leave_out(self, deadline: float) -> None:
         """Leave out ready tasks that are expected to end after the deadline, and tasks that require them."""
+        from networkx import descendants
+
         now = self._executor.now()
         late = [
             entry
@@ -216,7 +206,7 @@ class _Scheduler:
         for entry in late:
             self._ready.remove(entry)
             known = {*self.outcome.skipped, *self.outcome.over_budget}
-            others = sorted(_requiring(self._graph, entry[1]) - known)
+            others = sorted(descendants(self._graph, entry[1]) - known)
             self.outcome.over_budget.extend([entry[1], *others])
 
     def start_tasks(self) -> None:
@@ -319,14 +309,16 @@ class _Scheduler:
 
     def _finish(self, name: str) -> None:
         self.outcome.done.append(name)
-        for successor in self._graph[name]:
+        for successor in self._graph.successors(name):
             self._missing[successor] -= 1
             if not self._missing[successor] and successor not in self.outcome.skipped:
                 insort(self._ready, (self._priority[successor], successor))
 
     def _fail(self, name: str) -> None:
+        from networkx import descendants
+
         self.outcome.failed.append(name)
-        for successor in sorted(_requiring(self._graph, name)):
+        for successor in sorted(descendants(self._graph, name)):
             self.outcome.skipped.setdefault(successor, name)
 
     def _reservation(self, demand: Resources) -> tuple[float, Resources]:
