@@ -35,6 +35,16 @@ def interfaces(item: SharedObject) -> set[int]:
     return {int(match[1]) for name in item.symbols.exports if (match := _INTERFACE.fullmatch(name))}
 
 
+def wanted_interfaces(rocm: str) -> range | None:
+    """Return the versions of the interface that RCCL of a ROCm looks for; None if the ROCm is not known."""
+    return _for_rocm(_INTERFACES, rocm)
+
+
+def wanted_name(rocm: str) -> str | None:
+    """Return the file that RCCL of a ROCm opens by default; None if the ROCm is not known."""
+    return _for_rocm(_NAMES, rocm)
+
+
 def check_network_plugin(contents: Contents, expected: Expected) -> Iterator[Finding]:
     """Check the plugins in a wheel against the RCCL of the torch that the wheel is for."""
     plugins = {item.path: found for item in contents.objects if (found := interfaces(item))}
@@ -46,7 +56,7 @@ def check_network_plugin(contents: Contents, expected: Expected) -> Iterator[Fin
             fix = "Leave it out: the plugin must use the libfabric of the base image."
             yield Finding("plugin-with-libfabric", "error", text, fix, {"member": info.filename})
     rocm = expected.torch.rocm if expected.torch else ""
-    wanted = _for_rocm(_INTERFACES, rocm)
+    wanted = wanted_interfaces(rocm)
     for path, found in plugins.items():
         exported = ", ".join(f"v{number}" for number in sorted(found))
         text = f"{path} exports RCCL's network interfaces {exported}"
@@ -56,7 +66,7 @@ def check_network_plugin(contents: Contents, expected: Expected) -> Iterator[Fin
             yield Finding("plugin-interface", "error", text, fix, {"member": path})
         else:
             yield Finding("plugin-found", "info", f"{text}.", evidence={"member": path})
-    name = _for_rocm(_NAMES, rocm)
+    name = wanted_name(rocm)
     if name is not None and not any(PurePosixPath(path).name == name for path in plugins):
         present = ", ".join(plugins)
         text = f"RCCL of ROCm {rocm} looks for {name}, which is not in the wheel; it has {present}."

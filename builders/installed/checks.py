@@ -16,6 +16,7 @@ from packaging.version import InvalidVersion
 
 from builders.audit import libraries, promises
 from builders.audit.contents import Expected, matches_any
+from builders.audit.network_plugin import interfaces
 from builders.audit.platform_tags import ROCM_LIBRARIES, TORCH_LIBRARIES
 from builders.findings import SEVERITIES, Finding, limited
 from builders.gpu.content import content_of_installed
@@ -24,6 +25,7 @@ from builders.probe.ask import (
     InstalledDist,
     Libraries,
     LibStdCxx,
+    NetworkPlugin,
     PipCheck,
     TorchReply,
     UserSite,
@@ -103,7 +105,9 @@ def _reply(installed: Installed) -> EnvironmentReply:
         pip_check=PipCheck(int(bool(lines)), lines),
         user_site=UserSite(installed.python, _ignores_user_site(installed)),
         system_libstdcxx=LibStdCxx(),
-        libraries=Libraries(),
+        libraries=Libraries(
+            plugins=_plugins(installed), plugin_variable=installed.variables.get("NCCL_NET_PLUGIN", "")
+        ),
         torch=_torch(installed),
         system_rocm=next((one.folder for one in installed.rocm if one.folder.startswith("/opt/rocm")), ""),
     )
@@ -121,6 +125,40 @@ def _torch(installed: Installed) -> TorchReply:
             version=version, hip=label.removeprefix("rocm") if label[0] == "r" else "", cuda=cuda
         )
     return TorchReply()
+
+
+def _rccl(installed: Installed) -> str:
+    """Return the RCCL that torch loads; empty if the files do not say it."""
+    for site, contents in installed.distributions:
+        if contents.name == "torch":
+            for item in contents.objects:
+                name = next((name for name in item.needed if name.startswith("librccl.so")), "")
+                if name and (path := installed.found(item, f"{site}/{item.path}", name)):
+                    return path
+    return ""
+
+
+def _plugins(installed: Installed) -> list[NetworkPlugin]:
+    """Return the network plugins, those that torch's RCCL finds first."""
+    everything = sorted({*installed.files, *installed.links})
+    paths = [path for path in everything if _PLUGIN.search(path) and installed.resolved(path)]
+    rccl = _rccl(installed)
+    searched = {
+        found
+        for path in paths
+        if rccl in installed.objects
+        and (found := installed.found(installed.objects[rccl], rccl, posixpath.basename(path)))
+    }
+    plugins = []
+    for path in paths:
+        item = installed.objects.get(installed.resolved(path))
+        if item is None:  # it is damaged, which is a finding already
+            continue
+        fabric = next((name for name in item.needed if name.startswith("libfabric.so")), "")
+        at = installed.found(item, path, fabric) if fabric else ""
+        is_searched = installed.resolved(path) in searched
+        plugins.append(NetworkPlugin(path, sorted(interfaces(item)), fabric, at, is_searched))
+    return sorted(plugins, key=lambda plugin: not plugin.searched)
 
 
 def _ignores_user_site(installed: Installed) -> str:
@@ -399,19 +437,18 @@ def check_network(installed: Installed, side: Side) -> Iterator[Finding]:
         )
         if found:
             yield Finding("library-present", "info", f"{name}: {join_words(found, most=3, joiner='and')}")
-    plugins = [path for path in everything if _PLUGIN.search(path) and installed.resolved(path)]
-    if plugins:
-        yield Finding(
-            "rccl-plugin", "info", f"RCCL's network plugin: {plugins[0]}", "", {"member": plugins[0]}
-        )
-    elif (
-        installed.is_image
+    if rccl := _rccl(installed):
+        evidence = {"library": "librccl", "member": rccl}
+        yield Finding("verify-library", "info", f"librccl loads from {rccl}", "", evidence)
+    if (
+        not any(_PLUGIN.search(path) and installed.resolved(path) for path in everything)
+        and installed.is_image
         and installed.torch
         and installed.torch.rocm
         and side.request.target.backend == "rocm"
     ):
         text = "RCCL has no network plugin here: jobs on several nodes use TCP, which is slow."
-        fix = "Use a base image with aws-ofi-rccl, or bind that of the site. On one node this is harmless."
+        fix = "Add rccl-net to the request, or use an image with the plugin. On one node this is harmless."
         yield Finding("rccl-plugin-missing", "warning", text, fix)
 
 

@@ -153,6 +153,20 @@ class UserSite(msgspec.Struct, frozen=True):
     """Their directory on its search path; empty in a container, where the probe switches them off."""
 
 
+class NetworkPlugin(msgspec.Struct, frozen=True):
+    """A network plugin of RCCL, which is opened only when a job communicates."""
+
+    path: str
+    interfaces: list[int]
+    """The versions of RCCL's network interface that it offers."""
+    libfabric: str = ""
+    """The name of the libfabric that it needs; empty if it needs none."""
+    found: str = ""
+    """Where the loader finds this libfabric; empty if nowhere that is known."""
+    searched: bool = True
+    """Whether RCCL is known to search its directory."""
+
+
 class Libraries(Outcome, frozen=True):
     """The shared objects that are mapped after torch and the extensions were imported in one process."""
 
@@ -164,6 +178,10 @@ class Libraries(Outcome, frozen=True):
     """The shared objects that the installed torch brings."""
     prefixes: list[str] = []
     """The prefixes of Python's environment, and of the Python that it was created from."""
+    plugins: list[NetworkPlugin] = []
+    """The network plugins of RCCL, in the order in which RCCL searches for them."""
+    plugin_variable: str = ""
+    """The value of ``NCCL_NET_PLUGIN``."""
 
 
 class EnvironmentReply(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,12 +10,13 @@ from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from itertools import groupby
 from pathlib import PurePath
 
+from builders.audit.network_plugin import wanted_interfaces, wanted_name
 from builders.findings import Finding
 from builders.probe.ask import EnvironmentReply
 from resolver.facts.schema import SiteVariable
 from resolver.model import Resolution
 from resolver.requirements import is_for_cuda, normalize_name
-from resolver.versions import join_words, minor, sort_key
+from resolver.versions import join_words, minor, satisfies, sort_key
 
 NOT_JUDGED = "not-judged"
 """The ids of findings about checks that could not run end with this."""
@@ -60,6 +61,7 @@ def judge_environment(
         *_user_site(reply, user_packages),
         *_two_rocms(reply, installed),
         *_libraries(reply),
+        *_network(reply),
         *_libstdcxx(reply),
         *_gpus(reply, lock, need_gpu=need_gpu),
     ]
@@ -87,6 +89,7 @@ def judge_listed(
         *_two_rocms(reply, installed),
         *_pip_check(reply, lock, rebuild),
         *_user_site(reply, user_packages),
+        *_network(reply),
     ]
 
 
@@ -306,6 +309,60 @@ def _libraries(reply: EnvironmentReply) -> Iterator[Finding]:
         elif paths:
             evidence = {"library": name, "member": paths[0]}
             yield Finding("verify-library", "info", f"{name} loads from {paths[0]}", evidence=evidence)
+
+
+def _network(reply: EnvironmentReply) -> Iterator[Finding]:
+    """Report the network plugin that RCCL opens, and whether it fits this RCCL."""
+    match = re.match(r"\d+\.\d+", reply.torch.hip)
+    rocm, libraries = match[0] if match else "", reply.libraries
+    if not libraries.plugins:
+        if any(PurePath(path).name.startswith("librccl.so") for path in libraries.objects):
+            text = "RCCL finds no network plugin: on several nodes it uses TCP"
+            yield Finding("verify-plugin-missing", "info", text)
+        return
+    names, wanted = _plugin_names(libraries.plugin_variable, rocm), wanted_interfaces(rocm)
+    plugin = next(
+        (one for name in names for one in libraries.plugins if name in {one.path, PurePath(one.path).name}),
+        None if names else libraries.plugins[0],
+    )
+    if plugin is None:
+        listed = join_words([one.path for one in libraries.plugins], most=_MOST_SHOWN, joiner="and")
+        text = f"RCCL of ROCm {rocm} opens {' or '.join(names)}, which was not found; {listed} was."
+        fix = "Set NCCL_NET_PLUGIN to the path of the plugin (ROCm 6.3 or newer); else RCCL uses TCP."
+        yield Finding("verify-plugin-name", "warning", text, fix)
+        return
+    offered = [f"v{number}" for number in plugin.interfaces]
+    text = f"RCCL opens the network plugin {plugin.path} ({', '.join(offered) or 'no interface'})"
+    text += f", which loads {plugin.found}" if plugin.found else ""
+    text += "" if plugin.searched else ", if it searches that directory"
+    evidence = {"member": plugin.path, "interfaces": plugin.interfaces, "libfabric": plugin.found}
+    yield Finding("verify-plugin", "info", text, evidence=evidence)
+    if wanted is not None and not {*wanted} & {*plugin.interfaces}:
+        text = f"{plugin.path} does not fit: RCCL of ROCm {rocm} needs one of v{wanted[0]} to v{wanted[-1]}."
+        fix = "Use the plugin of rccl-net (aws-ofi-nccl 1.18.0 or newer); with this one RCCL uses TCP."
+        yield Finding("verify-plugin-interface", "warning", text, fix, evidence)
+    if plugin.libfabric and not plugin.found:
+        text = f"{plugin.path} needs {plugin.libfabric}, which the loader does not find here."
+        fix = "Use an image that has it, or bind the site's libfabric; else RCCL uses TCP."
+        yield Finding("verify-plugin-libfabric", "warning", text, fix, evidence)
+
+
+def _plugin_names(variable: str, rocm: str) -> list[str]:
+    """Return what RCCL opens, the first first; empty if that is not known.
+
+    `variable` is NCCL_NET_PLUGIN. RCCL before ROCm 6.3 takes it only as a part of the name
+    (ROCm/rccl@d380693772a8:src/net.cc), that of ROCm 6.3 and 6.4 tries the default, too
+    (ROCm/rccl@0cbce2a7571c:src/net.cc).
+    """
+    name = wanted_name(rocm)
+    default = [name] if name else []
+    if not variable:
+        return default
+    values = variable.split(",")
+    named = [f"librccl-net-{value}.so" for value in values]
+    if rocm and satisfies(rocm, "<6.3"):
+        return named
+    return [*values, *named, *(default if rocm and satisfies(rocm, "<7") else ())]
 
 
 def _libstdcxx(reply: EnvironmentReply) -> Iterator[Finding]:

@@ -751,7 +751,55 @@ def libraries(modules: list[str]) -> dict[str, Any]:
             if ".so" in name
         ],
         "prefixes": [os.path.realpath(path) for path in start()["prefixes"]],
+        "plugins": network_plugins(objects),
+        "plugin_variable": os.environ.get("NCCL_NET_PLUGIN", ""),
     }
+
+
+def network_plugins(objects: list[str]) -> list[dict[str, Any]]:
+    """Return the network plugins that the loaded RCCL can find; the keys are those of `NetworkPlugin`.
+
+    They are read, and not loaded: RCCL opens them when a job communicates.
+    """
+    rccl = next((path for path in objects if os.path.basename(path).startswith("librccl.so")), "")
+    if not rccl:
+        return []
+    named = [path for path in os.environ.get("NCCL_NET_PLUGIN", "").split(",") if os.path.isabs(path)]
+    paths = [*named, *in_loader_path("lib[nr]ccl-net*.so*", [os.path.dirname(rccl)])]
+    return [plugin(path) for path in dict.fromkeys(paths) if os.path.isfile(path)]
+
+
+def plugin(path: str) -> dict[str, Any]:
+    """Return what a network plugin offers and needs, from the names in its file."""
+    content = Path(path).read_bytes()
+    versions = re.findall(rb"\0ncclNetPlugin_v(\d+)(?=\0)", content)
+    needed = re.search(rb"\0(libfabric\.so[.\d]*)\0", content)
+    name = needed[1].decode() if needed else ""
+    run_paths = [
+        folder.replace("${ORIGIN}", "$ORIGIN").replace("$ORIGIN", os.path.dirname(path))
+        for match in re.findall(rb"\0((?:/|\$\{?ORIGIN)[^\0]*)(?=\0)", content)
+        for folder in os.fsdecode(match).split(":")
+    ]
+    found = [other for other in in_loader_path(name, run_paths) if os.path.isfile(other)] if name else []
+    return {
+        "path": path,
+        "interfaces": sorted({int(version) for version in versions}),
+        "libfabric": name,
+        "found": found[0] if found else "",
+    }
+
+
+def in_loader_path(pattern: str, run_paths: list[str]) -> list[str]:
+    """Return the files with a name that the loader finds, in its order: see ld.so(8)."""
+    first = [*filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")), *run_paths]
+    found = [
+        sorted(glob.glob(os.path.join(glob.escape(folder), pattern)))
+        for folder in (*first, *SYSTEM_LIBRARIES)
+    ]
+    cache = Path("/etc/ld.so.cache").read_bytes() if os.path.isfile("/etc/ld.so.cache") else b""
+    cached = [os.fsdecode(path) for path in re.findall(rb"(/[^\0]+\.so[.\d]*)\0", cache)]
+    matching = [path for path in cached if fnmatch.fnmatch(os.path.basename(path), pattern)]
+    return [path for group in (*found[: len(first)], matching, *found[len(first) :]) for path in group]
 
 
 def libraries_part(modules: list[str]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from resolver.consequences import Side
 from resolver.facts.loading import load
 from resolver.model import Request, Target
 from tests.support.elf import shared_object
-from tests.support.installed import Tree, gpu_code
+from tests.support.installed import Tree, gpu_code, network_plugin
 
 Make = Callable[[Path], Tree]
 CUDART = ("libcudart.so.12", "libc10.so")
@@ -58,6 +58,12 @@ def second_site(tree: Tree) -> Tree:
 def mpi4py(tree: Tree) -> Tree:
     tree.file("usr/lib/libmpi.so.12", shared_object())
     return tree.dist("mpi4py", "4.0.1", {"mpi4py/MPI.abi3.so": shared_object(needed=["libmpi.so.12"])})
+
+
+def rccl_net(tree: Tree, *versions: int, version: str = "1.21.1") -> Tree:
+    library = network_plugin(*versions)
+    names = ("torch/lib/librccl-net.so", "torch/lib/libnccl-net.so")
+    return tree.dist("rccl-net", version, dict.fromkeys(names, library), requires=["torch"])
 
 
 def linked_rocm(tree: Tree, version: str) -> Tree:
@@ -343,7 +349,37 @@ BROKEN: dict[str, tuple[Make, str, str]] = {
     ),
     # network
     "no-plugin": (lambda p: image(p, plugin=False), "rccl-plugin-missing", "no network plugin"),
+    "plugin-of-fork": (
+        lambda p: rccl_net(image(p, "2.9.1+rocm7.0"), 5),
+        "verify-plugin-interface",
+        "RCCL of ROCm 7.0 needs one of v6 to v10",
+    ),
+    "plugin-name": (
+        lambda p: image(p, "2.11.0+rocm7.2"),
+        "verify-plugin-name",
+        "opens libnccl-net.so, which was not found; /usr/lib/librccl-net.so was",
+    ),
+    "plugin-variable": (
+        lambda p: image(p, "2.9.1+rocm7.0").sets(NCCL_NET_PLUGIN="/opt/other.so"),
+        "verify-plugin-name",
+        "opens /opt/other.so",
+    ),
+    "plugin-without-fabric": (
+        lambda p: rccl_net(image(p, plugin=False), *range(6, 13)),
+        "verify-plugin-libfabric",
+        "needs libfabric.so.1",
+    ),
     # facts
+    "plugin-dma-buf": (
+        lambda p: rccl_net(image(p, "2.9.1+rocm7.0"), *range(6, 12), version="1.19.2"),
+        "known-bad",
+        "OFI_NCCL_DISABLE_DMABUF=1",
+    ),
+    "plugin-hang": (
+        lambda p: rccl_net(image(p), *range(6, 12), version="1.19.2"),
+        "known-bad",
+        "manual progress",
+    ),
     "image-7.14": (lambda p: venv(p, "2.12.0+rocm7.14.0"), "known-bad", "hipErrorInvalidImage"),
     "nan": (lambda p: venv(p, "2.6.0+rocm6.2.4"), "known-bad", "NaN"),
     "bitsandbytes": (
@@ -365,6 +401,7 @@ SOUND: dict[str, Make] = {
     "venv": venv,
     "image": lambda p: image(p).rocm("6.4.4"),
     "conda": conda,
+    "rccl-net": lambda p: rccl_net(image(p), *range(6, 13)),
     "python-3.11": lambda p: Tree(p, python="3.11").torch().dist("numpy", "2.2.0"),
     "extension": lambda p: venv(p).extension("apex", "1.9.0"),
     "many-gfx": lambda p: image(p).extension("flash-attn", gfx=["gfx90a", "gfx942", "gfx1100"]),
@@ -453,6 +490,33 @@ def test_environment_over_another_has_the_packages_of_both(tmp_path: Path) -> No
 
 def judged(tree: Tree, side: Side, user: dict[str, str] | None = None) -> list[Finding]:
     return findings_of(read_installed(tree.root, tree.root.parent / "log"), side, None, user or {})
+
+
+def test_network_plugin_that_rccl_opens_is_named(tmp_path: Path, side: Side) -> None:
+    """Beside torch's librccl comes before the system; a directory that nothing searches is not claimed."""
+    tree = image(tmp_path / "env")
+    lib = f"/{tree.site}/torch/lib"
+
+    def named() -> dict[str, str]:
+        return {finding.id: finding.message for finding in judged(tree, side)}
+
+    assert named()["verify-library"] == f"librccl loads from {lib}/librccl.so"
+    interfaces = "v6, v7, v8, v9, v10, v11, v12"
+    loads = f"({interfaces}), which loads /usr/lib/libfabric.so.1"
+    assert named()["verify-plugin"] == f"RCCL opens the network plugin /usr/lib/librccl-net.so {loads}"
+    rccl_net(tree, *range(6, 13))
+    assert named()["verify-plugin"] == f"RCCL opens the network plugin {lib}/librccl-net.so {loads}"
+    (tree.root / lib[1:] / "librccl-net.so").unlink()
+    (tree.root / "usr/lib/librccl-net.so").unlink()
+    tree.file("opt/plugin/librccl-net.so", network_plugin(6))
+    path = "/opt/plugin/librccl-net.so"
+    unsure = f"RCCL opens the network plugin {path} (v6), which loads /usr/lib/libfabric.so.1, if it searches"
+    assert named()["verify-plugin"] == f"{unsure} that directory"
+    tree.sets(LD_LIBRARY_PATH="/opt/plugin")
+    assert (
+        named()["verify-plugin"]
+        == f"RCCL opens the network plugin {path} (v6), which loads /usr/lib/libfabric.so.1"
+    )
 
 
 def test_there_are_enough() -> None:

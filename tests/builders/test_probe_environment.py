@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,7 @@ from builders.probe.ask import (
     Libraries,
     LibStdCxx,
     LoadReply,
+    NetworkPlugin,
     PipCheck,
     Probe,
     TorchReply,
@@ -356,6 +358,42 @@ def test_library_other_than_torchs_own_is_an_error() -> None:
     assert not errors(both)
 
 
+@pytest.mark.parametrize(
+    ("hip", "plugin", "variable", "expected"),
+    [
+        ("6.4.43482", NetworkPlugin("/l/librccl-net.so", [5]), "", set()),
+        ("7.2.26015", NetworkPlugin("/l/libnccl-net.so", [6, 7, 12]), "", set()),
+        ("7.2.26015", NetworkPlugin("/l/librccl-net.so", [6]), "", {"verify-plugin-name"}),
+        ("7.2.26015", NetworkPlugin("/l/librccl-net.so", [6]), "/l/librccl-net.so", set()),
+        ("7.0.1", NetworkPlugin("/l/librccl-net-ofi.so", [6]), "ofi", set()),
+        ("6.1.2", NetworkPlugin("/l/librccl-net.so", [6]), "/l/librccl-net.so", {"verify-plugin-name"}),
+        ("6.1.2", NetworkPlugin("/l/librccl-net-ofi.so", [6]), "ofi", set()),
+        ("6.4.43482", NetworkPlugin("/l/librccl-net.so", [6]), "/gone.so", set()),
+        ("7.0.1", NetworkPlugin("/l/librccl-net.so", [6]), "/gone.so", {"verify-plugin-name"}),
+        ("7.0.1", NetworkPlugin("/l/librccl-net.so", [5]), "", {"verify-plugin-interface"}),
+        ("6.0.3", NetworkPlugin("/l/librccl-net.so", [7, 8]), "", {"verify-plugin-interface"}),
+        ("7.0.1", NetworkPlugin("/l/librccl-net.so", []), "", {"verify-plugin-interface"}),
+        ("7.0.1", NetworkPlugin("/l/librccl-net.so", [6], "libfabric.so.1"), "", {"verify-plugin-libfabric"}),
+        ("7.0.1", NetworkPlugin("/l/librccl-net.so", [6], "libfabric.so.1", "/f/libfabric.so.1"), "", set()),
+        ("", NetworkPlugin("/l/librccl-net.so", [5]), "", set()),  # nothing is claimed about an unknown ROCm
+    ],
+)
+def test_network_plugin_must_fit_the_rccl(
+    hip: str, plugin: NetworkPlugin, variable: str, expected: set[str]
+) -> None:
+    libraries = Libraries(["/l/librccl.so"], plugins=[plugin], plugin_variable=variable)
+    found = findings_of(reply(libraries=libraries, torch=TorchReply(TORCH, hip)))
+    about = {name for name in found if name.startswith("verify-plugin")}
+    opened = set() if "verify-plugin-name" in expected else {"verify-plugin"}
+    assert about == expected | opened
+    assert all(found[name].severity == "warning" for name in expected)
+
+
+def test_missing_network_plugin_is_reported_only_with_an_rccl() -> None:
+    assert "verify-plugin-missing" in findings_of(reply(libraries=Libraries(["/l/librccl.so.1"])))
+    assert "verify-plugin-missing" not in findings_of(reply(libraries=Libraries(["/l/libc.so.6"])))
+
+
 def test_failed_import_makes_libraries_not_judged() -> None:
     findings = findings_of(reply(libraries=Libraries(error="signal 6")))
     assert findings["verify-libraries-not-judged"].severity == "warning"
@@ -431,6 +469,41 @@ def test_environment_replies(tmp_path: Path, environment: Path) -> None:
     (loaded,) = result.libraries.libstdcxx
     assert loaded.glibcxx.startswith("3.4.")
     assert errors(findings_of(result)) <= {"verify-python"}  # this Python may not be 3.11
+
+
+def test_network_plugin_is_read_and_not_loaded(
+    tmp_path: Path, environment: Path, compile_object: Callable[..., Path]
+) -> None:
+    """The objects stand in for RCCL, libfabric and the plugin, whose constructor would end a process."""
+    (packages,) = environment.parent.parent.glob("lib/python3*/site-packages")
+    lib, other = tmp_path / "lib", tmp_path / "other"
+    lib.mkdir()
+    other.mkdir()
+    (lib / "librccl.so.1").write_bytes(compile_object("librccl.so.1", "int rccl;").read_bytes())
+    fabric = compile_object("libfabric.so.97", "int fi_getinfo;", "-Wl,-soname,libfabric.so.97")
+    source = "int ncclNetPlugin_v6 = 1, ncclNetPlugin_v12 = 1;"
+    source += "void abort(void); __attribute__((constructor)) static void start(void) { abort(); }"
+    flags = ("-Wl,--no-as-needed", str(fabric))
+    plugin = compile_object("librccl-net.so", source, *flags, f"-Wl,-rpath,{other}")
+    (lib / "librccl-net.so").write_bytes(plugin.read_bytes())
+    loading = f"import ctypes; ctypes.CDLL({str(lib / 'librccl.so.1')!r})\n"
+    (packages / "my_ext.py").write_text(loading)
+
+    def plugins(**env: str) -> list[NetworkPlugin]:
+        result = probe(tmp_path, environment, **env).ask_environment(["my_ext"])
+        assert not result.libraries.failure
+        return result.libraries.plugins
+
+    path = str(lib / "librccl-net.so")
+    assert plugins() == [NetworkPlugin(path, [6, 12], "libfabric.so.97", "")]
+    (other / "libfabric.so.97").write_bytes(fabric.read_bytes())
+    beside = NetworkPlugin(path, [6, 12], "libfabric.so.97", str(other / "libfabric.so.97"))
+    assert plugins() == [beside]
+    first = other / "libnccl-net.so"
+    first.write_bytes(compile_object("old.so", "int ncclNetPlugin_v5 = 1;").read_bytes())
+    assert plugins(LD_LIBRARY_PATH=str(other)) == [NetworkPlugin(str(first), [5]), beside]
+    (packages / "my_ext.py").write_text("")
+    assert plugins() == []
 
 
 def test_reply_has_ops_that_a_wheel_records(tmp_path: Path, environment: Path) -> None:

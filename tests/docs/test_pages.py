@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from matrix.consumers import slurm_job
 from resolver.errors import IDS
 from resolver.facts.loading import load
 
@@ -119,3 +121,47 @@ def test_man_pages_have_no_warnings() -> None:
         ["groff", "-man", "-Tascii", "-ww", *pages], capture_output=True, text=True, check=True
     )
     assert done.stderr == ""
+
+
+def first_run() -> list[str]:
+    """Return the lines of the commands of the page about the first run at a site."""
+    page = (PROJECT / "docs" / "howto" / "first-run.md").read_text()
+    assert "No part of this project has run on an AMD GPU" in page
+    return [line for block in re.findall(r"(?ms)^```\n(.*?)^```$", page) for line in block.splitlines()]
+
+
+def test_commands_of_first_run_exist(flags: dict[str, set[str]]) -> None:
+    commands = [shlex.split(line, comments=True) for line in first_run() if line.startswith("matrix ")]
+    assert {words[1] for words in commands} == {"doctor", "build-container", "verify", "env", "explain"}
+    for words in commands:
+        assert {word for word in words if word.startswith("-")} <= flags[words[1]]
+    scripts = {match for line in first_run() for match in re.findall(r"job-\w+\.sh", line)}
+    assert scripts == {slurm_job.CONSUMER.file, "job-node.sh", "job-gpu.sh"}
+
+
+def test_files_of_first_run_have_no_names_and_passwords(tmp_path: Path) -> None:
+    """The page's own commands remove them, and its last command finds one that is left."""
+    *_, copy, clean, find = first_run()
+    (tmp_path / "send").mkdir()
+    secret = (
+        "/users/jdoe/x /scratch/project_465000001/jdoe https://me:t0ken@index.example/simple/ "
+        "https://t0ken@index.example git@ jdoe@uan01"
+    )
+    for name in ("matrix.lock", "matrix-verify-12.out", "slurm-13.out", "send/doctor.txt"):
+        (tmp_path / name).write_text(f"No errors.\n{secret}\n")
+    env = {"HOME": "/users/jdoe", "USER": "jdoe", "PATH": "/usr/bin:/bin"}
+
+    def run(line: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["bash", "-c", line], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+        )
+
+    assert run(copy).returncode == 0
+    assert len(run(find).stdout.splitlines()) == 4
+    assert run(clean).returncode == 0
+    assert run(find).stdout == ""
+    texts = [path.read_text() for path in sorted((tmp_path / "send").iterdir())]
+    assert len(texts) == 4
+    for text in texts:
+        assert not re.search("jdoe|465000001|t0ken", text)
+        assert text.startswith("No errors.\nHOME/x /scratch/PROJECT/USER https://index.example/simple/")

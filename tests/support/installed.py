@@ -58,6 +58,12 @@ def library(name: str, versions: Sequence[str]) -> bytes:
         return out.read_bytes()
 
 
+def network_plugin(*versions: int) -> bytes:
+    """Return an object that exports what a network plugin of RCCL does; it stands in for aws-ofi-nccl."""
+    exports = [f"ncclNetPlugin_v{version}" for version in versions]
+    return shared_object(needed=["libfabric.so.1"], exports=exports)
+
+
 class Tree:
     """An environment or unpacked image.
 
@@ -94,7 +100,7 @@ class Tree:
             self.runtime("usr/lib/x86_64-linux-gnu/libc.so.6", f"GLIBC_{glibc}")
             self.runtime("usr/lib/x86_64-linux-gnu/libstdc++.so.6", f"GLIBCXX_{glibcxx}", "CXXABI_1.3.13")
             if plugin:
-                self.file("usr/lib/librccl-net.so", shared_object(needed=["libfabric.so.1"]))
+                self.file("usr/lib/librccl-net.so", network_plugin(*range(6, 13)))
                 self.file("usr/lib/libfabric.so.1", shared_object())
 
     def file(self, path: str, data: bytes) -> None:
