@@ -17,7 +17,7 @@ from resolver.errors import EnvironmentLacksError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from matrix.commands.inspect import InspectDocument
+    from matrix.show.included_json import InspectDocument
     from resolver.model import Conflict
 
 _FOLDER = Path(__file__).parent

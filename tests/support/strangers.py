@@ -18,7 +18,7 @@ from matrix.consumers.shared.files import File, Layout
 from matrix.consumers.shared.installation import Installation
 from resolver import indexes
 from resolver.content import ExcludedFile, Judgement
-from resolver.facts.schema import Git, Patch, Sdist, SiteVariable
+from resolver.facts.schema import Git, Job, Patch, Sdist, SiteVariable
 from resolver.lock import digest_of, dumps
 from resolver.model import (
     BaseImage,
@@ -130,7 +130,8 @@ def emitted(lock: Resolution, consumer: str, folder: Path) -> list[File]:
         status="observed",
         source="s",
     )
-    installation = Installation(lock, variables=[variable], left_open=lock.left_open)
+    job = Job(site="lumi-g", ranks=8, cpus=7, status="observed", source="a source\ntouch x")
+    installation = Installation(lock, variables=[variable], left_open=lock.left_open, job=job)
     index = folder / ("index" if consumer in PLAIN_PATHS else "in dex'\"$(x)`y`")
     for name in ("apex", "deepspeed", "stand-in"):
         (index / "simple" / name).mkdir(parents=True, exist_ok=True)
