@@ -1,8 +1,9 @@
 """Read the files of an image or of a directory, without starting anything in it.
 
 A SIF or squashfs is listed and unpacked by ``unsquashfs`` of squashfs-tools, in the sandbox for untrusted
-programs; an archive of podman or docker is read layer by layer, the last layer first. Only the requested
-files are unpacked, a part at a time, so that little memory and disk is needed however large the image is.
+programs; an archive of podman or docker, or an OCI layout, is read layer by layer, the last layer first.
+Only the requested files are unpacked, a part at a time, so that little memory and disk is needed however
+large the image is.
 
 Layouts: pkg/sif/sif.go and descriptor.go of sylabs/sif (SIF), opencontainers/image-spec (layers, whiteouts).
 """
@@ -21,6 +22,7 @@ import sys
 import tarfile
 import zlib
 from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
@@ -36,7 +38,9 @@ else:
     from backports import zstd
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    Open = Callable[[], IO[bytes] | None]
 
 _UNSTABLE = ("/dev", "/proc", "/run", "/sys", "/tmp")  # noqa: S108
 """Directories whose content does not belong to an image."""
@@ -93,16 +97,17 @@ def files_of(path: Path, wanted: Callable[[str], bool], log: Path) -> Iterator[F
     UsageError
         It is no image.
     """
-    if path.is_dir():
+    has_layers = _has_layers(path)
+    if path.is_dir() and not has_layers:
         is_prefix = (path / "pyvenv.cfg").is_file() or (path / "conda-meta").is_dir()
         yield from _of_directory(path, str(path) if is_prefix else "", wanted)
         return
-    form = form_of(path)
     try:
-        if form == "archive":
-            yield from _of_archive(path, wanted)
+        if has_layers:
+            yield from _of_layers(path, wanted)
         else:
-            yield from _of_squashfs(path, _partition(path) if form == "sif" else 0, wanted, log)
+            offset = _partition(path) if form_of(path) == "sif" else 0
+            yield from _of_squashfs(path, offset, wanted, log)
     except _DAMAGE as error:
         msg = f"Cannot read {path}: {printable(str(error)) or type(error).__name__}."
         raise EnvironmentLacksError(msg, hint="It may be incomplete. Copy or download it again.") from None
@@ -110,10 +115,16 @@ def files_of(path: Path, wanted: Callable[[str], bool], log: Path) -> Iterator[F
 
 def how_read(path: Path) -> str:
     """Return how `files_of` reads an image, as a clause."""
+    if _has_layers(path):
+        return "its layers were read without starting it"
     if path.is_dir():
         return "its files were read"
-    by = "its layers" if form_of(path) == "archive" else "its file system (unsquashfs)"
-    return f"{by} was read without starting it".replace("its layers was", "its layers were")
+    return "its file system (unsquashfs) was read without starting it"
+
+
+def _has_layers(path: Path) -> bool:
+    """Return whether an image is an archive of layers, or an OCI layout in a directory."""
+    return (path / "oci-layout").is_file() if path.is_dir() else form_of(path) == "archive"
 
 
 def _of_directory(root: Path, prefix: str, wanted: Callable[[str], bool]) -> Iterator[File]:
@@ -247,20 +258,20 @@ def _batches(files: Iterable[tuple[str, int]]) -> Iterator[list[tuple[str, int]]
         yield batch
 
 
-def _of_archive(path: Path, wanted: Callable[[str], bool]) -> Iterator[File]:
-    """Yield the files of an archive of podman or docker, and the variables of its configuration."""
+def _of_layers(path: Path, wanted: Callable[[str], bool]) -> Iterator[File]:
+    """Yield the files of an image with layers, and the variables of its configuration."""
     seen: set[str] = set()
     hidden: set[str] = set()
     """Directories that a later layer replaced."""
     left = _Limit(_MOST_UNPACKED)
-    with tarfile.open(path, "r:") as archive, TemporaryDirectory() as folder:
-        config, layers = _layers(archive)
+    with _members(path) as members, TemporaryDirectory() as folder:
+        config, layers = _layers(members)
         variables = (config.get("config") or {}).get("Env") or []
         content = folder.root / "content"
         content.write_text("".join(f"export {line}\n" for line in map(str, variables)))
         yield File(VARIABLES, content.stat().st_size, at=content)
         for name in reversed(layers):
-            with _layer(archive, name, left) as layer:
+            with _layer(members[name], name, left) as layer:
                 yield from _of_layer(layer, wanted, content, seen, hidden)
 
 
@@ -273,36 +284,49 @@ class _Limit:
         self.left = left
 
 
-def _layers(archive: tarfile.TarFile) -> tuple[dict[str, Any], list[str]]:
-    """Return the configuration, and the names of the layers in the archive, from the first to the last."""
-    names = {member.name.removeprefix("./"): member.name for member in archive}
+@contextmanager
+def _members(path: Path) -> Iterator[dict[str, Open]]:
+    """Return what opens each member of an archive, or each file of a directory, by name."""
+    if path.is_dir():
+        files = (file for file in path.rglob("*") if file.is_file() and not file.is_symlink())
+        yield {str(file.relative_to(path)): cast("Open", partial(file.open, "rb")) for file in files}
+        return
+    with tarfile.open(path, "r:") as archive:
+        yield {member.name.removeprefix("./"): partial(archive.extractfile, member) for member in archive}
+
+
+def _layers(members: Mapping[str, Open]) -> tuple[dict[str, Any], list[str]]:
+    """Return the configuration, and the names of the layers, from the first to the last."""
 
     def read(name: str) -> Any:  # noqa: ANN401  JSON
-        file = archive.extractfile(names[name])
-        return json.loads(file.read(_LARGEST_MANIFEST)) if file else {}
+        file = members[name]()
+        if file is None:
+            return {}
+        with file:
+            return json.loads(file.read(_LARGEST_MANIFEST))
 
     def blob(row: dict[str, Any]) -> str:
         return "blobs/" + str(row["digest"]).replace(":", "/")
 
-    if "manifest.json" in names:
+    if "manifest.json" in members:
         (first, *_) = read("manifest.json")
-        return read(first["Config"]), [names[layer] for layer in first["Layers"]]
+        return read(first["Config"]), first["Layers"]
     manifest = read("index.json")
     while "manifests" in manifest:
         manifest = read(blob(manifest["manifests"][0]))
-    return read(blob(manifest["config"])), [names[blob(row)] for row in manifest["layers"]]
+    return read(blob(manifest["config"])), [blob(row) for row in manifest["layers"]]
 
 
 @contextmanager
-def _layer(archive: tarfile.TarFile, name: str, left: _Limit) -> Iterator[tarfile.TarFile]:
-    file = archive.extractfile(name)
+def _layer(open_: Open, name: str, left: _Limit) -> Iterator[tarfile.TarFile]:
+    file = open_()
     if file is None:
         msg = f"its layer {name} is not a file"
         raise ValueError(msg)
     start = file.read(4)
     file.seek(0)
     opener = zstd.open if start == _ZSTD else gzip.open if start.startswith(_GZIP) else nullcontext
-    with opener(file) as source:
+    with file, opener(file) as source:
         stream = cast("IO[bytes]", _Counted(cast("BinaryIO", source), left))
         with tarfile.open(fileobj=stream, mode="r|") as layer:
             yield layer

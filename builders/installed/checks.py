@@ -447,7 +447,7 @@ def check_driver(installed: Installed, side: Side) -> Iterator[Finding]:
     sources = sorted({item.source for item in now.reasons})
     evidence = {
         "rocm": rocm, "driver": now.driver, "state": now.state or "does not run", "sources": sources,
-        "since": str(since.since or ""),
+        "reason": reason, "since": str(since.since or ""),
         "windows": [
             {"driver": one.driver, "since": str(one.since or ""), "state": one.state or "does not run"}
             for one in past

@@ -16,19 +16,18 @@ from resolver.errors import ProvenanceError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from networkx import DiGraph
-
     from builders.building.expected_time import Resources
     from builders.building.plan import Task
     from builders.index import Index
+    from builders.scheduling.scheduler import Graph
     from resolver.model import Distribution
 
 _LIGHT = 0.5
 """GiB for a build that compiles nothing."""
 
 
-def task_graph(tasks: Sequence[Task]) -> DiGraph[str]:
-    """Return the tasks by build key; an edge goes from a task to a task that requires its wheel."""
+def task_graph(tasks: Sequence[Task]) -> Graph:
+    """Return the graph of the tasks by build key."""
     return graph_of({task.build_key: [other.build_key for other in task.requires] for task in tasks})
 
 

@@ -13,6 +13,9 @@ the cores that running tasks are about to return.
 from __future__ import annotations
 
 from bisect import insort
+from collections import Counter
+from graphlib import TopologicalSorter
+from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -24,7 +27,8 @@ from builders.building.expected_time import Resources
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from networkx import DiGraph
+Graph = dict[str, list[str]]
+"""For each task, the tasks that require it. To import networkx takes longer than to schedule builds."""
 
 _LOOK_AHEAD = 64
 """Number of ready tasks to consider at each event, which limits the cost of thousands of tasks."""
@@ -73,24 +77,23 @@ class BuildsOutcome(msgspec.Struct, frozen=True):
     """Tasks that were not started because they, or tasks that they require, would exceed the budget."""
 
 
-def graph_of(requires: Mapping[str, Iterable[str]]) -> DiGraph[str]:
-    """Return the graph of tasks; an edge goes from a task to a task that requires it.
+def graph_of(requires: Mapping[str, Iterable[str]]) -> Graph:
+    """Return the graph of tasks.
 
     Parameters
     ----------
     requires
         What each task requires; names that are not tasks themselves are left out.
     """
-    from networkx import DiGraph
-
-    graph: DiGraph[str] = DiGraph()
-    graph.add_nodes_from(requires)
+    graph: Graph = {name: [] for name in requires}
     for name, others in requires.items():
-        graph.add_edges_from((other, name) for other in others if other in requires)
+        for other in dict.fromkeys(others):
+            if other in graph:
+                graph[other].append(name)
     return graph
 
 
-def remaining_paths(graph: DiGraph[str], demands: Mapping[str, Resources]) -> dict[str, float]:
+def remaining_paths(graph: Graph, demands: Mapping[str, Resources]) -> dict[str, float]:
     """Return for each task the seconds from its start to the end of everything that requires it.
 
     The largest of them is the critical path.
@@ -98,21 +101,30 @@ def remaining_paths(graph: DiGraph[str], demands: Mapping[str, Resources]) -> di
     Parameters
     ----------
     graph
-        An edge goes from a task to a task that requires it.
+        The tasks.
     demands
         The demand of each task.
     """
-    from networkx import topological_sort
-
     paths: dict[str, float] = {}
-    for name in reversed(list(topological_sort(graph))):
-        after = max((paths[successor] for successor in graph.successors(name)), default=0.0)
+    for name in TopologicalSorter(graph).static_order():
+        after = max((paths[successor] for successor in graph[name]), default=0.0)
         paths[name] = demands[name].seconds + after
     return paths
 
 
+def _requiring(graph: Graph, name: str) -> set[str]:
+    """Return the tasks that directly or indirectly require a task."""
+    found: set[str] = set()
+    left = [name]
+    while left:
+        more = [successor for successor in graph[left.pop()] if successor not in found]
+        found.update(more)
+        left += more
+    return found
+
+
 def schedule(
-    graph: DiGraph[str],
+    graph: Graph,
     demands: Mapping[str, Resources],
     capacity: Resources,
     executor: Executor,
@@ -126,7 +138,7 @@ def schedule(
     Parameters
     ----------
     graph
-        An edge goes from a task to a task that requires it.
+        The tasks.
     demands
         The demand of each task. A task that needs more than the machine has gets everything.
     capacity
@@ -162,7 +174,7 @@ class _Scheduler:
 
     def __init__(
         self,
-        graph: DiGraph[str],
+        graph: Graph,
         demands: Mapping[str, Resources],
         capacity: Resources,
         executor: Executor,
@@ -178,7 +190,7 @@ class _Scheduler:
         self._priority = {
             name: (rank.get(name, 0), -path) for name, path in remaining_paths(graph, demands).items()
         }
-        self._missing = dict(graph.in_degree())
+        self._missing = Counter(chain.from_iterable(graph.values()))
         self._started: set[str] = set()
         self._running: dict[str, float] = {}
         """Tasks that hold tokens, with the time at which they started."""
@@ -195,8 +207,6 @@ class _Scheduler:
 
     def leave_out(self, deadline: float) -> None:
         """Leave out ready tasks that are expected to end after the deadline, and tasks that require them."""
-        from networkx import descendants
-
         now = self._executor.now()
         late = [
             entry
@@ -206,7 +216,7 @@ class _Scheduler:
         for entry in late:
             self._ready.remove(entry)
             known = {*self.outcome.skipped, *self.outcome.over_budget}
-            others = sorted(descendants(self._graph, entry[1]) - known)
+            others = sorted(_requiring(self._graph, entry[1]) - known)
             self.outcome.over_budget.extend([entry[1], *others])
 
     def start_tasks(self) -> None:
@@ -309,16 +319,14 @@ class _Scheduler:
 
     def _finish(self, name: str) -> None:
         self.outcome.done.append(name)
-        for successor in self._graph.successors(name):
+        for successor in self._graph[name]:
             self._missing[successor] -= 1
             if not self._missing[successor] and successor not in self.outcome.skipped:
                 insort(self._ready, (self._priority[successor], successor))
 
     def _fail(self, name: str) -> None:
-        from networkx import descendants
-
         self.outcome.failed.append(name)
-        for successor in sorted(descendants(self._graph, name)):
+        for successor in sorted(_requiring(self._graph, name)):
             self.outcome.skipped.setdefault(successor, name)
 
     def _reservation(self, demand: Resources) -> tuple[float, Resources]:

@@ -123,11 +123,14 @@ def verdict_of(findings: Sequence[Finding], site: str) -> str:
     risk = next((finding for finding in findings if finding.id == "driver-risk"), None)
     if risk:
         since = re.sub(r"-\d\d$", "", risk.evidence["since"])
-        reason = risk.message.partition(": ")[2]
-        return f"Works at your own risk{f' since {since}' if since else ''} at {site}: {reason}"
+        when = f" since {since}" if since else ""
+        return f"Works at your own risk{when} at {site}: {risk.evidence['reason']}."
     warnings = [finding for finding in findings if finding.severity == "warning"]
-    open_ = next((finding for finding in warnings if finding.id == "verify-contents-not-judged"), None)
+    open_ = [finding.evidence for finding in warnings if finding.id == "verify-contents-not-judged"]
     others = sum(finding.id not in _OPEN for finding in warnings)
-    texts = [open_.message.partition(":")[0]] if open_ else []
+    counts = next((evidence for evidence in open_ if "compiled" in evidence), None)
+    texts = ["some GPU code could not be judged"] if open_ else []
+    if counts:
+        texts = [f"{counts['count']} of {counts['compiled']} compiled packages could not be judged"]
     texts += [f"{others} warning{'s are' if others > 1 else ' is'} below"] if others else []
     return f"Nothing found against it at {site}{'; ' if texts else ''}{', '.join(texts)}."

@@ -9,6 +9,7 @@ import json
 import os
 import struct
 import subprocess
+import sys
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,10 +18,12 @@ import pytest
 from backports import zstd
 
 from builders.containers import files
-from builders.containers.files import files_of
+from builders.containers.files import files_of, how_read
 from builders.installed.reading import read_installed
+from matrix.cli import main
 from resolver.errors import EnvironmentLacksError, UsageError
-from tests.support.installed import Tree
+from tests.support.elf import shared_object
+from tests.support.installed import Tree, gpu_code
 
 DATA = 32768
 
@@ -81,6 +84,13 @@ def oci_archive(path: Path, *layers: bytes) -> Path:
     return packed(path, {"oci-layout": b"{}", "index.json": json.dumps(index).encode(), **members})
 
 
+def oci_directory(path: Path, *layers: bytes) -> Path:
+    """Write a directory as `skopeo copy IMAGE oci:DIR` does: the members of the archive."""
+    with tarfile.open(oci_archive(path.with_suffix(".packed"), *layers)) as archive:
+        archive.extractall(path, filter="data")
+    return path
+
+
 def packed(path: Path, members: Mapping[str, bytes]) -> Path:
     with tarfile.open(path, "w") as archive:
         for name, data in members.items():
@@ -121,7 +131,9 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize("form", ["directory", "squashfs", "sif", "docker", "oci", "gzip", "zstd"])
+@pytest.mark.parametrize(
+    "form", ["directory", "squashfs", "sif", "docker", "oci", "unpacked", "gzip", "zstd"]
+)
 def test_every_form_has_the_same_files(form: str, root: Path, tmp_path: Path) -> None:
     whole = layer(root, "usr", "opt", "etc")
     made = {
@@ -130,6 +142,7 @@ def test_every_form_has_the_same_files(form: str, root: Path, tmp_path: Path) ->
         "sif": lambda: sif(tmp_path / "a.sif", squashfs(root, tmp_path / "x").read_bytes()),
         "docker": lambda: docker_archive(tmp_path / "a.tar", whole),
         "oci": lambda: oci_archive(tmp_path / "a.tar", whole),
+        "unpacked": lambda: oci_directory(tmp_path / "oci", whole),
         "gzip": lambda: oci_archive(tmp_path / "a.tar", gzip.compress(whole)),
         "zstd": lambda: oci_archive(tmp_path / "a.tar", zstd.compress(whole)),
     }
@@ -165,8 +178,18 @@ def test_same_environment_in_every_form(tmp_path: Path) -> None:
     tree = Tree(tmp_path / "root", "image").torch().rocm("6.4.4").extension("apex")
     one = read_installed(tree.root, tmp_path / "log")
     packed_ = squashfs(tree.root, tmp_path / "x")
-    archive = docker_archive(tmp_path / "a.tar", layer(tree.root, "opt", "usr", "etc"))
-    for path in (sif(tmp_path / "a.sif", packed_.read_bytes()), archive):
+    whole = layer(tree.root, "opt", "usr", "etc")
+    forms = {
+        sif(
+            tmp_path / "a.sif", packed_.read_bytes()
+        ): "its file system (unsquashfs) was read without starting it",
+        docker_archive(tmp_path / "a.tar", whole): "its layers were read without starting it",
+        oci_archive(tmp_path / "b.tar", whole): "its layers were read without starting it",
+        oci_directory(tmp_path / "oci", whole): "its layers were read without starting it",
+        tree.root: "its files were read",
+    }
+    for path, how in forms.items():
+        assert how_read(path) == how
         other = read_installed(path, tmp_path / "log")
         assert other.versions == one.versions == {"torch": "2.9.1+rocm6.4", "apex": "1.0"}
         assert other.rocm == one.rocm
@@ -184,10 +207,36 @@ def test_tykky_environment_is_read(tmp_path: Path) -> None:
     assert tree.python == found.python
 
 
+def test_every_form_has_the_same_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tree = Tree(tmp_path / "root", "image").torch("2.5.1", cuda="12.4")
+    whole = layer(tree.root, "opt", "usr", "etc")
+    conda = tmp_path / "conda/miniforge/envs/env1"
+    Tree(conda, "conda").torch("2.5.1", cuda="12.4")
+    tykky = tmp_path / "tykky"
+    tykky.mkdir()
+    squashfs(tmp_path / "conda", tykky / "img.sqfs")
+    packed_ = squashfs(tree.root, tmp_path / "a.sqsh")
+    forms = [
+        tree.root, conda, tykky, packed_, sif(tmp_path / "a.sif", packed_.read_bytes()),
+        docker_archive(tmp_path / "docker.tar", whole), oci_archive(tmp_path / "oci.tar", whole),
+        oci_directory(tmp_path / "oci", whole),
+    ]  # fmt: skip
+    for path in forms:
+        assert main(["inspect", str(path), "--site", "lumi-g", "--date", "2026-11-20"]) == 1, path
+        verdict = capsys.readouterr().out.replace("\n", " ")
+        assert verdict.startswith("Cannot use the GPUs of lumi-g: torch 2.5.1 is for CUDA 12.4."), path
+
+
 def bad(path: Path) -> dict[str, Path]:
     """Write images that cannot be read."""
     good = squashfs(path, path.parent / "good").read_bytes()
     whole = layer(path, "etc")
+    lost, linked = oci_directory(path / "lost", whole), oci_directory(path / "linked", whole)
+    for blob in lost.glob("blobs/*/*"):
+        blob.unlink()
+    for blob in linked.glob("blobs/*/*"):
+        blob.rename(path / blob.name)
+        blob.symlink_to(path / blob.name)
     return {
         "encrypted": sif(path / "encrypted.sif", b"\x01" * 4096, kind=5),
         "no system": sif(path / "data.sif", good, part=3),
@@ -203,12 +252,15 @@ def bad(path: Path) -> dict[str, Path]:
         "bad layer": docker_archive(path / "layer.tar", gzip.compress(whole)[:40]),
         "bad zstd": docker_archive(path / "zstd.tar", zstd.compress(whole)[:20]),
         "empty index": packed(path / "index.tar", {"oci-layout": b"", "index.json": b'{"manifests": []}'}),
+        "no blob": lost,
+        "linked blob": linked,
     }
 
 
 BAD = (
     "encrypted", "no system", "ext3", "many descriptors", "outside", "negative", "damaged", "no squashfs",
     "cut archive", "no json", "no layers", "bad layer", "bad zstd", "empty index",
+    "no blob", "linked blob",
 )  # fmt: skip
 
 
@@ -244,3 +296,34 @@ def test_names_do_not_leave_the_directory(tmp_path: Path) -> None:
     before = set(tmp_path.parent.iterdir())
     assert read(docker_archive(tmp_path / "a.tar", out.getvalue()), tmp_path)["/wanted-outside"] == b"abc"
     assert set(tmp_path.parent.iterdir()) == before
+
+
+MOST_MEMORY = 500_000  # kilobytes
+_MEASURE = """
+import resource, subprocess, sys
+code = subprocess.call(sys.argv[1:])
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+sys.exit(code)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["directory", "squashfs"])
+@pytest.mark.parametrize(
+    "count", [6, pytest.param(100, marks=[pytest.mark.long, pytest.mark.timeout(3600)], id="10 GB")]
+)
+def test_memory_does_not_grow_with_the_image(form: str, count: int, tmp_path: Path) -> None:
+    """The largest of `matrix inspect` and the programs it starts; each file has 0.1 GB, nearly all zeros."""
+    tree = Tree(tmp_path / "root", "image").torch()
+    data = shared_object(needed=["libc10.so"], fatbin=gpu_code("gfx90a"))
+    for number in range(count):
+        tree.dist(f"big{number}", "1.0", {f"big{number}/a.so": data})
+        os.truncate(tree.root / tree.site / f"big{number}/a.so", 100_000_000)  # sparse
+    path = tree.root if form == "directory" else squashfs(tree.root, tmp_path / "big.sqsh")
+    line = [sys.executable, "-m", "matrix", "inspect", str(path), "--site", "lumi-g", "--date", "2026-11-20"]
+    measured = [sys.executable, "-c", _MEASURE, *line, "--format", "json", "-q"]
+    done = subprocess.run(measured, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    document, _, memory = done.stdout.strip().rpartition("\n")
+    assert json.loads(document)["distributions"] == count + len(("torch", "python"))
+    assert int(memory) < MOST_MEMORY

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from packaging.utils import parse_wheel_filename
 
+from builders.findings import Finding
+from builders.installed.checks import findings_of
+from builders.installed.reading import read_installed
+from matrix.checking.inspected import verdict_of
 from matrix.cli import main
 from matrix.input.container_recipe import read_recipe
 from matrix.input.environment_file import read_environment
@@ -18,8 +23,9 @@ from resolver.consequences import Side
 from resolver.consequences.drivers import driver_states
 from resolver.facts.loading import load
 from resolver.model import Request, Target
+from resolver.versions import minor
 from tests.support.elf import shared_object
-from tests.support.installed import Tree
+from tests.support.installed import Tree, gpu_code
 from tests.support.tiny import tiny_index
 
 Capture = pytest.CaptureFixture[str]
@@ -77,6 +83,20 @@ def test_verdict_is_first_and_decides_the_exit_code(name: str, tmp_path: Path, c
     assert capsys.readouterr().out.replace("\n", " ").startswith(verdict[:60])
 
 
+def test_verdict_does_not_depend_on_the_messages() -> None:
+    """Counts and reasons are of the evidence; a wheel that is not judged has no counts."""
+    text = "The GPU code of a: b could not be judged: it is odd."
+    open_ = Finding("verify-contents-not-judged", "warning", text)
+    counted = Finding("verify-contents-not-judged", "warning", text, "", {"count": 3, "compiled": 41})
+    risk = Finding("driver-risk", "warning", "a: b", "", {"since": "2026-01-01", "reason": "ROCm: old"})
+    assert verdict_of([open_], "x") == "Nothing found against it at x; some GPU code could not be judged."
+    assert (
+        verdict_of([open_, counted, Finding("rccl-plugin-missing", "warning", text)], "x")
+        == "Nothing found against it at x; 3 of 41 compiled packages could not be judged, 1 warning is below."
+    )
+    assert verdict_of([open_, risk], "x") == "Works at your own risk since 2026-01 at x: ROCm: old."
+
+
 def test_windows_of_the_driver_are_in_the_findings(tmp_path: Path, capsys: Capture) -> None:
     tree = Tree(tmp_path / "env").torch("2.3.1+rocm6.0")
     (risk,) = (
@@ -122,6 +142,7 @@ def test_images_of_lumi_have_their_recorded_outcomes() -> None:
     [
         ("lumi-rocm-rocm-5.6.1.sif", ["at your own risk", "supported", "at your own risk"]),
         ("lumi-rocm-rocm-6.0.3.sif", ["", "supported", "at your own risk"]),
+        ("lumi-rocm-rocm-6.1.3.sif", ["", "supported", "supported"]),
         ("lumi-rocm-rocm-6.2.4.sif", ["", "supported", "supported"]),
         ("lumi-multitorch-mpich-u24r64f21m43t29-20260225_144743.sif", ["", "", "supported"]),
     ],
@@ -134,6 +155,57 @@ def test_images_of_lumi_at_each_window(image: str, states: list[str]) -> None:
     )
     past, _ = driver_states(Side(catalog, Request(target)), catalog.image[image].rocm)
     assert [one.state for one in past] == states
+
+
+CATALOG = load()
+OUTCOMES = {
+    "6.4": ["driver-refuses", "driver-refuses", ""],
+    "7.0": ["driver-refuses", "driver-refuses", ""],
+    "7.2": ["driver-refuses", "driver-refuses", "driver-risk"],
+}
+"""What LUMI documents for its drivers: ROCm 5.0 to 5.4, 5.6 to 6.2, and 6.1 to 7.0.
+An image with ROCm 7.2 ran in September 2026."""
+LISTED = sorted(
+    {
+        row.image
+        for row in CATALOG.site_image.values()
+        if row.site == "lumi-g" and row.image.startswith("lumi-") and CATALOG.image[row.image].holds
+    }
+)
+
+
+def image_of_catalog(path: Path, name: str) -> Tree:
+    """Write an image with the ROCm and the distributions that the catalog lists; its files are stand-ins."""
+    row = CATALOG.image[name]
+    line = minor(row.rocm)
+    tree = Tree(path, "image", python=row.python[0], glibc=row.glibc).rocm(row.rocm)
+    for dist, version in row.holds.items():
+        if dist == "torch":
+            tree.torch(version, hip=f"{line}.1")
+        elif dist == "bitsandbytes":
+            library = f"bitsandbytes/libbitsandbytes_rocm{line.replace('.', '')}.so"
+            tree.dist(dist, version, {library: shared_object(fatbin=gpu_code("gfx90a"))})
+        else:
+            tree.dist(dist, version)
+    return tree
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LISTED)
+def test_images_of_lumi_by_their_package_lists(name: str, tmp_path: Path) -> None:
+    """On the last day of each driver, the only alarms are the driver's, and what LUMI's support warns of."""
+    installed = read_installed(image_of_catalog(tmp_path / "image", name).root, tmp_path / "log")
+    assert installed.versions == CATALOG.image[name].holds
+    rocm = minor(CATALOG.image[name].rocm)
+    windows = CATALOG.windows_of("lumi-g")
+    for window, outcome in zip(windows, OUTCOMES[rocm], strict=True):
+        day = window.until - timedelta(days=1) if window.until else date.fromisoformat(DAY)
+        target = Target(site="lumi-g", date=day, backend="rocm", gfx=("gfx90a",))
+        findings = findings_of(installed, Side(CATALOG, Request(target)), None, {})
+        alarms = {finding.id: finding for finding in findings if finding.severity != "info"}
+        if rocm == "7.0":
+            assert "could not get RCCL to work with ROCm 7.0" in alarms.pop("known-bad").message
+        assert set(alarms) == {outcome} - {""}, (day, findings)
 
 
 def test_packages_of_the_user_are_judged(
