@@ -16,7 +16,6 @@ from builders.findings import Finding, limited
 from builders.storage.files import write_atomic
 from builders.storage.modes import make_directories
 from matrix.api import package_indexes, resolve_settings, write_lock
-from matrix.checking.inspected import findings_about, is_wheel, verdict_of
 from matrix.checking.package_rules import TORCH_FAMILY
 from matrix.command_line.options import (
     add_format,
@@ -26,12 +25,13 @@ from matrix.command_line.options import (
     normalized_name,
     output_path,
 )
-from matrix.commands import env
+from matrix.commands import env, verify
 from matrix.consumers import consumer_names
 from matrix.consumers.shared.files import write_files
 from matrix.input.environment_file import read_environment
 from matrix.input.request import make_request
 from matrix.input.settings import REQUEST_FILE
+from matrix.inspecting import findings_about, is_wheel, verdict_of
 from matrix.show.included_json import InspectDocument
 from matrix.show.render import counted, findings_text
 from matrix.show.resolution_text import conflict_text
@@ -112,7 +112,7 @@ def execute(context: Context) -> int:
     urls = [*(args.extra_index_url or []), *found.index_urls]
     context = context.with_options(requirements=["torch"], extra_index_url=urls)
     with console.task("judge"):
-        findings = findings_about(args.file, found, context)
+        findings = findings_about(args.file, found, context, _verified)
     answer: Resolution | Conflict | None = None
     if args.repair or not (found.content or is_wheel(args.file)):
         answer, versions = _resolved(context, kept)
@@ -145,6 +145,21 @@ def _read(file: Path) -> Environment:
         if not is_local(file):
             raise
         raise EnvironmentLacksError(error.message, hint=error.hint) from None
+
+
+def _verified(path: Path, lock: Path, context: Context) -> Iterator[Finding]:
+    """Yield the findings of `verify` about a container, which starts it."""
+    options = defaults_of(verify, "--image", str(path), "--lock", str(lock))
+    try:
+        _, findings = verify.verify(context.with_options(**options))
+    except MatrixError as error:
+        text = f"The container was not started to compare it with {lock}: {error.message}"
+        yield Finding("verify-not-run", "warning", text, error.hint)
+        return
+    yield Finding(
+        "verify-started", "info", f"The container was started in isolation, to compare it with {lock}"
+    )
+    yield from findings
 
 
 def _document(

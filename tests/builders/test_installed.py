@@ -465,7 +465,8 @@ def side() -> Side:
 
 def test_documentation_lists_every_finding() -> None:
     source = Path(checks.__file__)
-    texts = [source.read_text(), (source.parents[2] / "matrix/checking/inspected.py").read_text()]
+    others = ("matrix/inspecting.py", "matrix/commands/inspect.py")
+    texts = [source.read_text(), *((source.parents[2] / name).read_text() for name in others)]
     given = set(re.findall(r'Finding\(\s*"([a-z-]+)"', "".join(texts)))
     pages = source.parents[2] / "docs/reference"
     known = set(re.findall(r"(?m)^\| `([a-z-]+)` \|", (pages / "inspecting.md").read_text()))

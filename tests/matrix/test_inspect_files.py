@@ -14,10 +14,10 @@ from packaging.utils import parse_wheel_filename
 from builders.findings import Finding
 from builders.installed.checks import findings_of
 from builders.installed.reading import read_installed
-from matrix.checking.inspected import verdict_of
 from matrix.cli import main
 from matrix.input.container_recipe import read_recipe
 from matrix.input.environment_file import read_environment
+from matrix.inspecting import verdict_of
 from resolver.answers.proven import judge
 from resolver.consequences import Side
 from resolver.consequences.drivers import driver_states

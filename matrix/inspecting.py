@@ -15,15 +15,13 @@ from builders.installed.checks import findings_of
 from builders.probe.ask import user_packages
 from matrix.checking.check import check
 from matrix.checking.target import expect_request
-from matrix.command_line.options import defaults_of
-from matrix.commands import verify
 from resolver.consequences import Side
 from resolver.content import judged
-from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
+from resolver.errors import EnvironmentLacksError, UsageError
 from resolver.lock import read_lock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from matrix.checking.target import Consumer
     from matrix.command_line.context import Context
@@ -41,11 +39,17 @@ def is_wheel(path: Path) -> bool:
     return path.suffix == ".whl" or (path.is_dir() and any(path.glob("*.whl")))
 
 
-def findings_about(path: Path, found: Environment, context: Context) -> list[Finding]:
+def findings_about(
+    path: Path,
+    found: Environment,
+    context: Context,
+    verified: Callable[[Path, Path, Context], Iterable[Finding]],
+) -> list[Finding]:
     """Return the findings about a thing that was read, the most severe first.
 
     They are those of the command for exactly that: of `audit` for wheels, of `verify` for a container with a
     lock beside it, of `check` for an environment file. The files of an environment are judged in addition.
+    `verified` starts a container and compares it with a lock.
     """
     side = Side(context.catalog_with_image, context.request())
     if found.content is not None:
@@ -55,7 +59,9 @@ def findings_about(path: Path, found: Environment, context: Context) -> list[Fin
         own = user_packages(base, found.content.python)
         findings = findings_of(found.content, side, lock, own)
         if lock_path and found.content.is_image:
-            findings += _verified(path, lock_path, context, findings)
+            seen = {(finding.id, finding.message) for finding in findings}
+            started = verified(path, lock_path, context)
+            findings += [finding for finding in started if (finding.id, finding.message) not in seen]
     elif is_wheel(path):
         wheels = [path] if path.is_file() else sorted(path.glob("*.whl"))
         findings = [finding for wheel in wheels for finding in _audited(wheel, side)]
@@ -71,22 +77,6 @@ def _lock_beside(path: Path) -> Path | None:
     """Return the lock that an environment was made from, if it is beside it."""
     beside = (Path(f"{path}.files") / LOCK_FILE, path.absolute().parent / LOCK_FILE)
     return next((lock for lock in beside if lock.is_file()), None)
-
-
-def _verified(path: Path, lock: Path, context: Context, known: Sequence[Finding]) -> Iterator[Finding]:
-    """Yield the findings of `verify` about a container, which starts it, other than those that are known."""
-    options = defaults_of(verify, "--image", str(path), "--lock", str(lock))
-    try:
-        _, findings = verify.verify(context.with_options(**options))
-    except MatrixError as error:
-        text = f"The container was not started to compare it with {lock}: {error.message}"
-        yield Finding("verify-not-run", "warning", text, error.hint)
-        return
-    yield Finding(
-        "verify-started", "info", f"The container was started in isolation, to compare it with {lock}"
-    )
-    seen = {(finding.id, finding.message) for finding in known}
-    yield from (finding for finding in findings if (finding.id, finding.message) not in seen)
 
 
 def _audited(wheel: Path, side: Side) -> Iterator[Finding]:
