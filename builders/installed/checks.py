@@ -65,6 +65,7 @@ _MPI = re.compile(r"/(libmpi|libmpich)\.so[.\d]*$")
 _FABRIC = re.compile(r"/libfabric\.so[.\d]*$")
 _RCCL = re.compile(r"/librccl\.so[.\d]*$")
 _OF_BUILDS = re.compile(r"\bcompile|\bsetup\b")
+_SEVERITIES: dict[str, Severity] = {"refuse": "error", "warn": "warning", "explain": "info"}
 _MACHINE = "EM_X86_64"
 _OVERRIDING = (*ROCM_LIBRARIES, *TORCH_LIBRARIES)
 _MOST_NAMED = 3
@@ -459,7 +460,7 @@ def check_facts(installed: Installed, side: Side) -> Iterator[Finding]:
         versions["rocm"] = installed.torch.rocm
     versions |= {"python": installed.python} if installed.python else {}
     for row, title in broken_combinations(side.catalog, side.request.target, versions):
-        severity: Severity = "error" if row.effect == "refuse" else "warning"
+        severity = _SEVERITIES[row.effect]
         if _OF_BUILDS.search(row.problem):  # it has been built, whatever the catalog says about that
             severity = "warning" if row.effect == "refuse" else "info"
         evidence = {"source": row.source, "status": row.status}

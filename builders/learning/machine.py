@@ -22,7 +22,7 @@ from resolver.compiling.problem_builder import architecture_of, check_architectu
 from resolver.errors import MatrixError, UsageError
 from resolver.facts import schema
 from resolver.facts.driver import identify_driver
-from resolver.versions import join_words
+from resolver.versions import join_words, minor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -158,14 +158,30 @@ class _Machine:
         self._remarks.append(f"The catalog has no GPU architecture {gfx}, so it was left out.")
         return False
 
-    def _driver(self, reported: str) -> Iterator[schema.Window]:
+    def _driver(self, reported: str) -> Iterator[schema.Window | schema.SiteAdvice]:
         if self._stated.driver:
             yield self._window(self._stated.driver, "documented", _STATED)
             return
         if not reported:
+            rocm, path = host.rocm_version()
+            if rocm and minor(rocm) in map(minor, self._catalog.rocm):
+                choice = f"Until then, ROCm {minor(rocm)} is preferred, because {path} has {rocm}."
+                yield schema.SiteAdvice(
+                    site=self._name,
+                    on="rocm",
+                    versions=(f"=={minor(rocm)}.*",),
+                    recorded=True,
+                    since=self._today,
+                    status="observed",
+                    source=f"{self._host}: {path}",
+                    note=self._note,
+                )
+            else:
+                choice = "Until then, the newest ROCm is chosen, which may not run there: request the "
+                choice += "machine's, such as 'rocm==6.4.*'."
             self._remarks.append(
                 "The kernel driver is missing, because this machine has none that reports its version. Run "
-                "this on a node with GPUs, or state it: --driver 6.3."
+                f"this on a node with GPUs, or state it: --driver 6.3. {choice}"
             )
             return
         try:

@@ -85,6 +85,15 @@ def driver_version() -> str:
     return _text(Path("/sys/module/amdgpu/version"))
 
 
+def rocm_version() -> tuple[str, Path]:
+    """Return the version of the ROCm of ``ROCM_PATH``, or else in ``/opt/rocm``, and the file that has it.
+
+    The version is empty if there is none.
+    """
+    path = Path(os.environ.get("ROCM_PATH") or "/opt/rocm") / ".info/version"
+    return _text(path).partition("-")[0], path
+
+
 def find_python(version: str) -> Path:
     """Return an interpreter of a minor version on this host."""
     if version == running_python():

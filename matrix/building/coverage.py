@@ -24,7 +24,7 @@ from matrix.command_line.stopping import duration_argument
 from matrix.show.json_document import JsonDocument
 from matrix.show.render import duration
 from matrix.show.resolution_text import title_of
-from resolver.answers.resolve import resolve
+from resolver.answers.resolve import SharedFacts, resolve
 from resolver.answers.table import COMBINATION, UNDECIDED, Table, request_of_cell
 from resolver.errors import EnvironmentLacksError, TooLargeError, UsageError
 from resolver.model import Conflict, Resolution, Target
@@ -373,6 +373,7 @@ class _Planner:
     ) -> None:
         self._context, self._catalog, self._indexes = context, catalog, indexes
         self._index, self._table = index, table
+        self._facts = SharedFacts()
         self._hosts: dict[object, BuildHost | EnvironmentLacksError] = {}
 
     def covered(self, row: TableRow, column: Column) -> _Covered:
@@ -405,7 +406,7 @@ class _Planner:
         request = request_of_cell(self._table.request, row, column)
         keep = {pick.name: pick.key for pick in cell.picks}
         try:
-            answer = resolve(self._catalog, request, indexes, keep=keep)
+            answer = resolve(self._catalog, request, indexes, keep=keep, facts=self._facts)
         except TooLargeError:
             return _refusal(UNDECIDED)
         if isinstance(answer, Resolution):

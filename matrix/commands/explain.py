@@ -13,7 +13,7 @@ from builders.constants import LOCK_FILE
 from builders.findings import Finding
 from matrix.api import package_indexes
 from matrix.command_line.options import add_format, add_lock
-from matrix.input.locking import catalog_with_image_of
+from matrix.input.locking import catalog_of, catalog_with_image_of
 from matrix.input.settings import Settings
 from matrix.show.json_document import JsonDocument
 from matrix.show.resolution_text import (
@@ -31,6 +31,7 @@ from resolver.answers.rejected import (
     working_in_open_world,
     working_version,
 )
+from resolver.compiling.known_bad import known_problems
 from resolver.errors import MatrixError, UsageError, did_you_mean
 from resolver.model import Distribution
 from resolver.requirements import parse_requirement
@@ -65,6 +66,8 @@ class ExplainDocument(JsonDocument, kw_only=True):
     picks: list[Distribution]
     rejected: list[RejectedVersion]
     rejected_more: int
+    problems: list[str]
+    """Known problems of the chosen version, if one component was named."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -110,13 +113,19 @@ def execute(context: Context) -> int:
         raise UsageError(msg, hint=did_you_mean(requirement.name, [pick.name for pick in lock.picks]))
     has_choice = requirement and not picks[0].alias_of  # torch decides the version of an alias
     rejected, more = _rejected(context, requirement) if requirement and has_choice else ([], 0)
+    problems = _known_problems(context, requirement.name) if requirement else []
     if args.format == "json":
-        console.document(ExplainDocument(picks=picks, rejected=rejected, rejected_more=more))
+        console.document(
+            ExplainDocument(picks=picks, rejected=rejected, rejected_more=more, problems=problems)
+        )
     else:
         others = names_of_others(lock) if requirement is None and console.verbosity <= 0 else frozenset()
         printed: set[str] = set()
         texts = [facts_text(pick, lock, console.out, printed) for pick in picks if pick.name not in others]
         texts += [others_text(others)] if others else []
+        if problems:
+            heading = console.out.styled("bold", "Known problems")
+            texts.append(console.out.wrapped("\n".join([heading, *(f"  - {text}" for text in problems)])))
         refused = _refused_text(rejected, more, picks[0].name, console) if rejected or more else []
         asks_why_not = requirement is not None and requirement.specifier is not None
         console.data("\n\n".join([*refused, *texts] if asks_why_not else [*texts, *refused]))
@@ -160,6 +169,16 @@ def _refused_text(rejected: Sequence[RejectedVersion], more: int, name: str, con
         example = f" To explain one of them: {command}" if name != "base-image" else ""
         lines.append(f"  - {text} would be preferred.{example}")
     return [console.out.wrapped("\n".join(lines))]
+
+
+def _known_problems(context: Context, name: str) -> list[str]:
+    """Return the known problems of the chosen version of a component; none if the facts are not at hand."""
+    lock = context.lock
+    try:
+        catalog = catalog_of(lock, context.args.lock, Settings())
+    except MatrixError:
+        return []
+    return known_problems(catalog, lock.target, {pick.name: pick.version for pick in lock.picks}, name)
 
 
 def _rejected(context: Context, requirement: Requirement) -> tuple[list[RejectedVersion], int]:

@@ -32,7 +32,7 @@ _TITLES = {"rocm": "ROCm", "python": "Python", "kernel-driver": "kernel driver",
 
 
 def compile_known_bad(builder: ProblemBuilder) -> None:
-    """Exclude the known-bad combinations that concern the target, except those with a warning only."""
+    """Exclude the known-bad combinations that concern the target, except those that are only mentioned."""
     for number, row in enumerate(concerning(builder.catalog, builder.target)):
         is_complete = row.effect == "refuse" and row.combination.keys() <= builder.variables.keys()
         if is_complete and builder.is_new(AVOIDED, number):
@@ -56,6 +56,15 @@ def known_bad_warnings(catalog: Catalog, target: Target, versions: Mapping[str, 
         f"{title}: {row.problem} ({row.source})."
         for row, title in broken_combinations(catalog, target, versions)
         if row.effect == "warn"
+    ]
+
+
+def known_problems(catalog: Catalog, target: Target, versions: Mapping[str, str], name: str) -> list[str]:
+    """Return the problems of the known-bad combinations among versions that a component is part of."""
+    return [
+        f"{title}: {row.problem} ({row.source})."
+        for row, title in broken_combinations(catalog, target, versions)
+        if name in row.combination
     ]
 
 

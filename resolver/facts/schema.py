@@ -551,8 +551,9 @@ class KnownBad(Row, frozen=True, kw_only=True):
     """Specifiers of the bad versions, by component (empty text: every version)."""
     problem: str
     """The failure, in one sentence without a full stop."""
-    effect: Literal["refuse", "warn"] = "refuse"
-    """Whether the combination is excluded, or allowed with a warning."""
+    effect: Literal["refuse", "warn", "explain"] = "refuse"
+    """Whether the combination is excluded, allowed with a warning, or allowed and only mentioned by ``matrix
+    explain`` of its components, such as a problem of nearly every answer for a GPU."""
     backend: Backend | None = None
     """Only for this backend."""
     gfx: tuple[str, ...] = ()

@@ -538,6 +538,11 @@ def test_broken_environment_is_named(name: str, tmp_path: Path, side: Side) -> N
     assert any(words in finding.message for finding in named), findings
 
 
+def test_problem_of_nearly_every_torch_is_no_alarm(tmp_path: Path, side: Side) -> None:
+    found = [each for each in judged(venv(tmp_path / "env"), side) if each.id == "known-bad"]
+    assert [(each.severity, "fp16" in each.message) for each in found] == [("info", True)]
+
+
 @pytest.mark.parametrize("name", SOUND)
 def test_sound_environment_causes_no_alarm(name: str, tmp_path: Path, side: Side) -> None:
     findings = judged(SOUND[name](tmp_path / "env"), side)

@@ -23,6 +23,7 @@ from typing import Any
 
 import pytest
 
+from builders.building.wheel_requirements import environment_of, requirements_in
 from builders.index import Index
 from resolver.lock import dumps, read_lock
 from resolver.model import BaseImage, Resolution
@@ -41,6 +42,8 @@ COTAINR = "cotainr==2025.7.1"
 LABEL = "+rocm7.2.torch2.13.0.gfx90a"
 OPS = {"apex": "amp_C", "deepspeed": "fused_adam"}
 """The only op of each package that is compiled, to save time."""
+APEX_REQUIRES = 15
+"""The number of distributions besides torch that the wheel of the stand-in for Apex requires."""
 STEPS = ("resolve", "fetch", "build-wheels", "env", "container", "verify")
 FILES = "train.sif.files"
 DELAY = {"build-wheels": 20.0, "container": 5.0, "verify": 1.0}
@@ -346,7 +349,10 @@ def test_container_matches_complete_lock(readme: User, hidden_certificates: Path
     assert str(hidden_certificates) not in output
     assert "to pip" not in output
     assert readme.lock.is_complete
-    assert {"cxxfilt", "tabulate", "tomli"} <= {pick.name for pick in readme.lock.distributions}
+    (wheel,) = (readme.work / "index" / "simple" / "apex").glob("*.whl")
+    required = {requirement.name for requirement in requirements_in(wheel, environment_of(readme.lock))}
+    assert len(required - {"torch"}) == APEX_REQUIRES
+    assert required <= {pick.name for pick in readme.lock.distributions}
     assert "--no-index" in (readme.work / FILES / "env.yml").read_text()
     log = (readme.work / FILES / "build.log").read_text()
     assert f"{len(readme.lock.distributions)} distributions match the lock." in log

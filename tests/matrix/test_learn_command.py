@@ -17,6 +17,7 @@ from builders.storage.files import sha256_of
 from matrix.cli import main
 from matrix.refresh.update import without_rows
 from resolver.facts.loading import load
+from resolver.versions import sort_key
 from tests.support.range_server import serving
 
 MakeWheel = Callable[..., Path]
@@ -189,6 +190,28 @@ def _login(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 INIT = ["site", "init", "--name", "login", "-o", "login.toml"]
+
+
+@pytest.mark.usefixtures("_login")
+@pytest.mark.parametrize("known", ["6.4.1-83", "6.2.99", "99.0.0", ""])
+def test_rocm_of_a_machine_without_driver_is_preferred_to_newer_ones(
+    known: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """Without a known ROCm, the user is told that the newest is chosen, and what to request."""
+    (tmp_path / "rocm/.info").mkdir(parents=True)
+    if known:
+        (tmp_path / "rocm/.info/version").write_text(f"{known}\n")
+    monkeypatch.setenv("ROCM_PATH", str(tmp_path / "rocm"))
+    assert main([*INIT, "--gfx", "gfx90a"]) == 0
+    assert ("the newest ROCm is chosen" in capsys.readouterr().err) == (known in {"99.0.0", ""})
+    assert main(["catalog", "check", "login.toml"]) == 0
+    capsys.readouterr()
+    ask = ["resolve", "torch", "--site", "login.toml", "--offline", "--no-lock", "--format", "json"]
+    assert main(ask) == 0
+    picks = {pick["name"]: pick["version"] for pick in json.loads(capsys.readouterr().out)["picks"]}
+    line = ".".join(picks["rocm"].split(".")[:2])
+    assert line == {"6.4.1-83": "6.4", "6.2.99": "6.2"}.get(known, line)
+    assert (sort_key(picks["rocm"]) > sort_key("7")) == (known in {"99.0.0", ""})
 
 
 @pytest.mark.usefixtures("_login")

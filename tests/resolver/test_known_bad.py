@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from resolver.answers.resolve import resolve
-from resolver.compiling.known_bad import concerning
+from resolver.compiling.known_bad import concerning, known_problems
 from resolver.errors import CatalogError
 from resolver.facts.catalog import Catalog
 from resolver.facts.loading import load
@@ -60,6 +60,20 @@ def _picks(answer: Resolution | Conflict) -> dict[str, str]:
 def _said(answer: Resolution | Conflict) -> list[str]:
     assert isinstance(answer, Resolution), answer
     return [warning for warning in answer.warnings if "they corrupt each other" in warning]
+
+
+def test_problem_of_nearly_every_answer_is_only_explained(overlay: Overlay) -> None:
+    """It changes no answer and is no warning."""
+    combination = _first(2)
+    mine = load([overlay(_row(combination, 'effect = "explain"'))])
+    answer = resolve(mine, ask(mine, _pinned(combination)))
+    assert _picks(answer).items() >= {name: text[2:] for name, text in combination.items()}.items()
+    assert _said(answer) == []
+    target = ask(mine, "").target
+    for name in combination:
+        problems = known_problems(mine, target, _picks(answer), name)
+        assert "apex 1.9.0 and deepspeed 0.18.2: they corrupt each other (a bad day)." in problems
+    assert not any("corrupt" in text for text in known_problems(mine, target, _picks(answer), "torch"))
 
 
 # Refused combinations.
