@@ -100,7 +100,8 @@ class Tree:
             self.runtime("usr/lib/x86_64-linux-gnu/libc.so.6", f"GLIBC_{glibc}")
             self.runtime("usr/lib/x86_64-linux-gnu/libstdc++.so.6", f"GLIBCXX_{glibcxx}", "CXXABI_1.3.13")
             if plugin:
-                self.file("usr/lib/librccl-net.so", network_plugin(*range(6, 13)))
+                for name in ("librccl-net.so", "libnccl-net.so"):  # RCCL of ROCm 7.2 opens the second
+                    self.file(f"usr/lib/{name}", network_plugin(*range(6, 13)))
                 self.file("usr/lib/libfabric.so.1", shared_object())
 
     def file(self, path: str, data: bytes) -> None:
