@@ -87,7 +87,11 @@ def oci_archive(path: Path, *layers: bytes) -> Path:
 def oci_directory(path: Path, *layers: bytes) -> Path:
     """Write a directory as `skopeo copy IMAGE oci:DIR` does: the members of the archive."""
     with tarfile.open(oci_archive(path.with_suffix(".packed"), *layers)) as archive:
-        archive.extractall(path, filter="data")
+        for info in archive:
+            content = archive.extractfile(info)
+            assert content is not None
+            (path / info.name).parent.mkdir(parents=True, exist_ok=True)
+            (path / info.name).write_bytes(content.read())
     return path
 
 
