@@ -57,6 +57,7 @@ _SETTINGS = re.compile(
 _RUNTIME = re.compile(r"/(libc\.so\.6|libstdc\+\+\.so\.6|libgcc_s\.so\.1)(\.\d+)*$")
 _READ_ANYWHERE = re.compile(r"/lib(rccl|nccl)[\w-]*\.so[.\d]*$")
 """RCCL and its network plugins, which need not belong to a distribution."""
+_ROCM_OF_SYSTEM = re.compile(r"/opt/rocm[^/]*/\.info/version")
 _HIP = re.compile(r"/libamdhip64\.so(\.\d+)*$")
 _HIP_VERSION = re.compile(r"libamdhip64\.so\.(\d+)\.(\d+)\.(\d+)$")
 _EXPORT = re.compile(r"^\s*(?:export\s+)?([A-Z_][A-Z0-9_]*)=[\"']?([^\"'\n]*)[\"']?\s*$", re.MULTILINE)
@@ -119,7 +120,7 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         counts: Counter[str] = Counter()
         with_torch = set()
         for path in self.texts:
-            if (match := _SITE.match(path)) and path.endswith(("/METADATA", "/PKG-INFO")):
+            if (match := _SITE.match(path)) and _is_info(path, match[0], "/METADATA", "/PKG-INFO"):
                 counts[match[0]] += 1
                 if PurePosixPath(path).parent.name.startswith("torch-"):
                     with_torch.add(match[0])
@@ -176,7 +177,7 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         found: list[Package] = []
         for site in self.sites:
             for path in sorted(self.texts):
-                if path.startswith(f"{site}/") and path.endswith(("/METADATA", "/PKG-INFO")):
+                if _is_info(path, site, "/METADATA", "/PKG-INFO"):
                     found += self._distribution(site, path)
         return found
 
@@ -232,7 +233,7 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         found: dict[str, list[str]] = {}
         for site in self.sites:
             for path in sorted(self.texts):
-                if path.startswith(f"{site}/") and path.endswith(".dist-info/RECORD"):
+                if _is_info(path, site, ".dist-info/RECORD"):
                     folder = path.rpartition("/")[0]
                     for member, full in self._listed(site, folder).items():
                         if SHARED_OBJECT.search(member) and not self.resolved(full):
@@ -257,8 +258,7 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             PurePosixPath(path).parent.name.partition("-")[0]
             for site in self.sites
             for path in sorted(self.texts)
-            if path.startswith(f"{site}/")
-            and path.endswith((".dist-info/METADATA", "/PKG-INFO"))
+            if _is_info(path, site, ".dist-info/METADATA", "/PKG-INFO")
             and (site, PurePosixPath(path).parent.name) not in good
         ]
 
@@ -268,7 +268,10 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         image = next((one.versions for one in self.providers if one.is_image), {})
         release = next((text for path, text in self.texts.items() if path.endswith("/os-release")), b"")
         title = re.search(r'(?m)^PRETTY_NAME="?([^"\n]*)', release.decode(errors="replace"))
-        rocm = [copy.version for copy in self.rocm if copy.version and "-packages/" not in copy.folder]
+        texts = (text for path, text in self.texts.items() if _ROCM_OF_SYSTEM.fullmatch(path))
+        stated = [text.decode(errors="replace").strip().partition("-")[0] for text in texts]
+        copies = [copy.version for copy in self.rocm if copy.version and "-packages/" not in copy.folder]
+        rocm = [version for version in stated if is_version(version)] or copies
         known = {
             "rocm": max(rocm, key=sort_key, default=""),
             "glibc": image.get("GLIBC", ""),
@@ -431,6 +434,11 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         elif not self.is_image:
             found.append(LibraryProvider("the environment", {}, frozenset(names), is_image=False))
         return tuple(found)
+
+
+def _is_info(path: str, site: str, *ends: str) -> bool:
+    """Return whether a file describes a distribution of a directory; setuptools contains others."""
+    return path.endswith(ends) and posixpath.dirname(posixpath.dirname(path)) == site
 
 
 def read_installed(path: Path, log: Path) -> Installed:

@@ -233,6 +233,8 @@ def test_definition_extends_image(user: User, source: str) -> None:
     assert document["how"].endswith("its files were read"), inspected.stderr
     assert document["distributions"] > len(seen["files"])
     assert not [change for change in document["changes"] if change["for_cuda"]]
+    ids = {row["id"] for row in document["findings"]}  # the lock is beside the image
+    assert ids >= {"verify-started", *(row["id"] for row in answer["findings"])}
     compared = user.matrix("diff", unpacked, "matrix.lock", "--format", "json")
     differing = {row["name"] for row in json.loads(compared.stdout)["consequences"]}
     assert not differing & {"torch", "numpy", "python", "glibc", "rocm"}, compared.stdout
