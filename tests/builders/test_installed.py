@@ -494,6 +494,22 @@ def test_environment_over_another_has_the_packages_of_both(tmp_path: Path) -> No
     assert found.sites == [f"/{tree.site}"]
 
 
+def test_copies_inside_a_distribution_are_not_installed(tmp_path: Path) -> None:
+    """Setuptools has distributions of others in a directory of its own."""
+    tree = image(tmp_path / "env").dist("setuptools", "80.0")
+    tree.dist("zipp", "3.23.0", site=f"{tree.site}/setuptools/_vendor")
+    found = read_installed(tree.root, tmp_path / "log")
+    assert {"setuptools"} <= {*found.versions}
+    assert "zipp" not in found.versions
+
+
+def test_rocm_of_an_image_is_the_one_that_it_states(tmp_path: Path) -> None:
+    """Debian's library has another number, and that of torch's wheel has only two parts."""
+    tree = image(tmp_path / "env")
+    tree.file("opt/rocm-7.2.4/.info/version", b"7.2.4-93\n")
+    assert read_installed(tree.root, tmp_path / "log").platform["rocm"] == "7.2.4"
+
+
 def judged(tree: Tree, side: Side, user: dict[str, str] | None = None) -> list[Finding]:
     return findings_of(read_installed(tree.root, tree.root.parent / "log"), side, None, user or {})
 
