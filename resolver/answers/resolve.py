@@ -96,6 +96,7 @@ def resolve(
     TooLargeError
         The search exceeded its limit.
     """
+    stated = request.requirements
     request, notes = for_rocm(catalog, request)
     answer = (facts and indexes is None and _resolve_with(facts, catalog, request, keep or {})) or solve(
         catalog, request, indexes, keep
@@ -119,9 +120,8 @@ def resolve(
             return None
         return outcome if isinstance(outcome, Resolution) else None
 
-    suggestions = suggest(
-        catalog, request, answer, core, resolves if indexes or request.prefer == "proven" else None
-    )
+    in_full = resolves if indexes or request.prefer == "proven" else None
+    suggestions = suggest(catalog, request, answer, core, in_full, stated=stated)
     return replace(conflict, suggestions=suggestions)
 
 

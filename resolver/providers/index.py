@@ -9,6 +9,7 @@ from resolver.compiling.choices import Installed
 from resolver.errors import EnvironmentLacksError, SourceError, UsageError
 from resolver.indexes import files_of
 from resolver.label import built_for
+from resolver.providers.installed import installed_versions
 from resolver.requirements import is_rocm_package
 from resolver.specifiers import version_key, version_or_none
 from resolver.versions import shorten
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
     from resolver.indexes import File, Metadata, PackageIndexes, Release
     from resolver.model import Candidate, Request, Requirement
+
+
+ALL_INDEXES = "--index-strategy unsafe-best-match"
+"""The option with which the releases of every index count."""
 
 
 class OfferedFiles(NamedTuple):
@@ -50,7 +55,7 @@ class IndexProvider:
         """By the URL of a file, so that the confirmation reads nothing again."""
         self._catalog = catalog
         self._allow_dynamic = request.support == "any"
-        self._installed = request.preinstalled.installed if request.preinstalled else {}
+        self._installed = installed_versions(catalog, request)
         self._stated = by_name((*request.requirements, *request.constraints, *request.overrides))
 
     def candidates(self, name: str, torches: Iterable[Candidate] = ()) -> Sequence[Release] | None:
@@ -160,7 +165,7 @@ class IndexProvider:
             return ""
         return (
             f"{other} has other releases of {name}, which do not count, because an index before it has the "
-            "project. --index-strategy unsafe-best-match considers all indexes."
+            f"project. {ALL_INDEXES} considers all indexes."
         )
 
     def _versions(self, name: str, url: str) -> set[Version | None]:
