@@ -259,7 +259,11 @@ def compiling(user: User, request: pytest.FixtureRequest) -> User:
     cache = work / "cache"
     digest = write_sdist(cache / "matrix", "compiled", COMPILED)
     row = rows_of("compiled", digest, ["setuptools", "wheel"], must_contain=["compiled*.so"])
-    kinds = {"package": {}, "release": {"backend": [backend]}, "recipe": {"backend": backend}}
+    kinds: dict[str, dict[str, object]] = {
+        "package": {},
+        "release": {"backend": [backend]},
+        "recipe": {"backend": backend},
+    }
     write_catalog(work / "facts" / "compiled.toml", [{kind: row[kind] | kinds[kind] for kind in kinds}])
     settings = f'site = "local"\nbackend = "{backend}"\npython = "3.11"\ncatalog = ["facts"]\n'
     (work / "matrix.toml").write_text(settings)
@@ -276,8 +280,8 @@ def compiling(user: User, request: pytest.FixtureRequest) -> User:
 @pytest.mark.parametrize("compiling", ["rocm"], indirect=True)
 def test_wheel_for_a_newer_glibc_is_refused_with_the_reason(compiling: User) -> None:
     """The pip of tykky refuses the wheel, too: the check tells the truth, and earlier."""
-    request = ("resolve", "compiled", "--gfx90a", "--driver", "30.30")
-    request += ("--base-image", str(compiling.rig.image))
+    target = ("--gfx90a", "--driver", "30.30", "--base-image", str(compiling.rig.image))
+    request = ("resolve", "compiled", *target)
     for words in (request, ("build-wheels",)):
         done = compiling.matrix(*words)
         assert done.returncode == 0, done.stderr
