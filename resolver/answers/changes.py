@@ -53,7 +53,7 @@ def changes_of(
     requirements before the names of builds for ROCm replaced others in them, which are those for CPUs.
     """
     requirements, target = request.requirements, request.target
-    changes = [_free(requirement) for requirement in requirements if requirement.specifier is not None]
+    changes = [_free(one) for one in requirements if one.specifier is not None and not one.reason]
     if target.base_image:
         changes.append(RequestChange("any base image of the site", partial(_retarget, base_image=None)))
     elif target.backend == "rocm":
