@@ -13,7 +13,7 @@ from resolver.answers.resolution import preferred_solution, resolution_of
 from resolver.compiling import compile_facts, compile_problem, start_problem, state_request
 from resolver.compiling.clauses import PAIRED_WITH_TORCH
 from resolver.compiling.names import for_rocm
-from resolver.compiling.problem_builder import ProblemBuilder, reachable
+from resolver.compiling.problem_builder import ProblemBuilder, closed_names, reachable
 from resolver.errors import MatrixError
 from resolver.facts.catalog import is_elsewhere
 from resolver.model import Resolution
@@ -183,6 +183,46 @@ def solve(
     """
     if indexes is None:
         return _resolve_closed(catalog, request, keep)
+    if request.prefer != "proven":
+        return _solve_open(catalog, request, indexes, keep, until)
+    found, catalog = _in_proven_set(catalog, request, indexes, until)
+    return found or _solve_open(catalog, request, indexes, keep, until)
+
+
+def _in_proven_set(
+    catalog: Catalog, request: Request, indexes: PackageIndexes, until: float
+) -> tuple[Resolution | None, Catalog]:
+    """Return a resolution inside a proven set that pins a requested project of an index; None if none fits.
+
+    The sets of other requests are chosen later, by their parts in the catalog. So the second result is the
+    catalog without the sets that were tried.
+    """
+    from resolver.answers.proven import by_rank
+
+    closed = closed_names(catalog, request.target.backend)
+    names = {requirement.name for requirement in request.requirements}
+    tried = [
+        row
+        for row in by_rank(catalog.proven.values(), names)
+        if row.site in {"", request.target.site} and (names - closed) & row.picks.keys()
+    ]
+    for row in tried:
+        pins = [parse_requirement(f"{name}=={key}") for name, key in row.picks.items() if name not in closed]
+        pinned = replace(request, constraints=(*request.constraints, *pins))
+        answer = _solve_open(replace(catalog, proven={row.id: row}), pinned, indexes, {}, until)
+        if isinstance(answer, Resolution) and any(row.id in note for note in answer.notes):
+            return replace(answer, request=request), catalog
+    rest = {key: row for key, row in catalog.proven.items() if row not in tried}
+    return None, replace(catalog, proven=rest)
+
+
+def _solve_open(
+    catalog: Catalog,
+    request: Request,
+    indexes: PackageIndexes,
+    keep: Mapping[str, str] | None,
+    until: float,
+) -> Resolution | Refuted:
     from resolver.answers.answer import Answer
     from resolver.answers.assembling import completed
     from resolver.answers.confirmation import confirm

@@ -133,6 +133,23 @@ def test_jax_means_jax_with_its_plugin(
 
 
 @pytest.mark.parametrize(
+    ("site", "day", "expected"),
+    [
+        (LUMI, "2025-05-01", "0.5.0 6.2.4 3.12"),
+        (FRONTIER, "2025-06-01", "0.4.35 6.2.4 3.11"),
+        (FRONTIER, DAY, "0.7.1 7.2.0 3.12"),
+        (TUOLUMNE, DAY, "0.4.35 6.4.3 3.12"),
+    ],
+)
+def test_documented_sets_of_jax_are_preferred_on_request(
+    catalog: Catalog, indexes: FakeIndexes, site: str, day: str, expected: str
+) -> None:
+    lock = resolve(catalog, ask(catalog, "jax", site=site, day=day, prefer="proven"), indexes)
+    assert isinstance(lock, Resolution)
+    assert f"{lock.version_of('jax')} {lock.target.rocm} {lock.target.python}" == expected
+
+
+@pytest.mark.parametrize(
     ("text", "reason"),
     [
         ("jax==0.8.3", "no JAX plugin for ROCm"),
