@@ -12,8 +12,14 @@ from msgspec.structs import replace
 from resolver.answers.resolution import preferred_solution, resolution_of
 from resolver.compiling import compile_facts, compile_problem, start_problem, state_request
 from resolver.compiling.clauses import PAIRED_WITH_TORCH
-from resolver.compiling.names import for_rocm
-from resolver.compiling.problem_builder import ProblemBuilder, closed_names, reachable
+from resolver.compiling.names import for_rocm, named_by, wheels_for_rocm
+from resolver.compiling.problem_builder import (
+    ProblemBuilder,
+    advice_for,
+    closed_names,
+    is_advised,
+    reachable,
+)
 from resolver.errors import MatrixError
 from resolver.facts.catalog import is_elsewhere
 from resolver.model import Resolution
@@ -22,6 +28,7 @@ from resolver.providers.labelled import LabelledProvider
 from resolver.reporter import SILENT
 from resolver.requirements import parse_requirement
 from resolver.solving.session import Refuted, Session
+from resolver.versions import join_words
 
 if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
@@ -101,6 +108,8 @@ def resolve(
     answer = (facts and indexes is None and _resolve_with(facts, catalog, request, keep or {})) or solve(
         catalog, request, indexes, keep
     )
+    if facts is None and request.target.backend == "rocm":
+        answer = _with_wheels(catalog, request, answer, indexes, notes)
     if isinstance(answer, Resolution):
         notes += _published_instead(catalog, request, answer, indexes)
         return replace(answer, notes=(*answer.notes, *notes)) if notes else answer
@@ -123,6 +132,45 @@ def resolve(
     in_full = resolves if indexes or request.prefer == "proven" else None
     suggestions = suggest(catalog, request, answer, core, in_full, stated=stated)
     return replace(conflict, suggestions=suggestions)
+
+
+def _with_wheels(
+    catalog: Catalog,
+    request: Request,
+    answer: Resolution | Refuted,
+    indexes: PackageIndexes | None,
+    notes: list[str],
+) -> Resolution | Refuted:
+    """Return an answer with wheels of another name in place of what it would compile.
+
+    They are taken if they are for the same ROCm, if the site advises another ROCm, or if there is no solution
+    without them. A note says what was replaced, or with which ROCm it could be.
+    """
+    advice = advice_for(catalog, request).get("rocm")
+    for stated in request.requirements if not request.no_prebuilt else ():
+        row = wheels_for_rocm(catalog, stated.name)
+        pick = answer.pick(stated.name) if isinstance(answer, Resolution) else None
+        if row is None or (pick is not None and pick.origin != "build"):
+            continue
+        rocm = (isinstance(answer, Resolution) and answer.target.rocm) or ""
+        others = (other for other in request.requirements if other != stated)
+        renamed = replace(request, requirements=(*others, *named_by(stated, row)))
+        try:
+            found = solve(catalog, renamed, indexes, {"rocm": rocm} if rocm else None)
+        except MatrixError:  # the wheels have other versions
+            continue
+        if not isinstance(found, Resolution):
+            continue
+        names = join_words(row.by, joiner="and")
+        if found.target.rocm == rocm or not rocm or (advice and not is_advised(advice, rocm)):
+            notes.append(f"{stated.name} means {names} on ROCm {found.target.rocm}. {row.note}".strip())
+            request, answer = renamed, found
+        else:
+            notes.append(
+                f"{stated.name} is compiled for ROCm {rocm}. {names} has wheels for ROCm "
+                f"{found.target.rocm}; to use them, require {names}."
+            )
+    return answer
 
 
 def _published_instead(

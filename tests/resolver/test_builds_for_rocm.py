@@ -68,6 +68,15 @@ def projects() -> Projects:
             version: FakeRelease() for version in ("0.0.2", "6.4.3.555.40", "7.0.2.555.40", "10.0.0.0.1.2")
         },
         "amd-aiter": {"0.1.7.post2.dev18": FakeRelease()},
+        "cupy": {
+            "13.6.0": FakeRelease(sdist=True, requires=["numpy>=1.22"]),
+            "14.2.0": FakeRelease(sdist=True, requires=["numpy>=2", "cuda-pathfinder>=1.3.4"]),
+        },
+        "cupy-rocm-7-0": {
+            version: FakeRelease(wheels=["cp312-cp312-manylinux2014_x86_64"], requires=["numpy>=2"])
+            for version in ("14.0.0", "14.2.0")
+        },
+        "numpy": {"2.3.0": FakeRelease(wheels=["cp312-cp312-manylinux2014_x86_64"])},
     }
 
 
@@ -309,3 +318,30 @@ def test_the_content_of_a_named_image_is_kept(
     pick = next(pick for pick in lock.picks if pick.name == text)
     assert (pick.version, pick.origin) == (kept, "preinstalled")
     assert not any("no installed version was kept" in warning for warning in lock.warnings)
+
+
+@pytest.mark.parametrize(
+    ("text", "site", "expected"),
+    [
+        ("cupy rocm==7.0.*", LUMI, "cupy-rocm-7-0 14.2.0 7.0"),
+        ("cupy>=14", LUMI, "cupy-rocm-7-0 14.2.0 7.0"),
+        ("cupy", FRONTIER, "cupy-rocm-7-0 14.2.0 7.0"),
+        ("cupy", TUOLUMNE, "cupy-rocm-7-0 14.2.0 7.0"),
+        ("cupy", LUMI, "cupy 13.6.0 6.4"),
+        ("cupy==13.6.0", FRONTIER, "cupy 13.6.0 6.4"),
+    ],
+)
+def test_cupy_means_the_wheel_for_the_chosen_rocm(
+    catalog: Catalog, indexes: FakeIndexes, text: str, site: str, expected: str
+) -> None:
+    """It is compiled if the site advises a ROCm without wheels, or if the wheels have other versions."""
+    lock = resolved(catalog, indexes, text, site)
+    name, version, line = expected.split()
+    (pick,) = (pick for pick in lock.picks if pick.name.startswith("cupy"))
+    assert (pick.name, pick.version) == (name, version)
+    assert (lock.target.rocm or "").startswith(line)
+    said = " ".join(lock.notes)
+    if name != "cupy":
+        assert "cupy means cupy-rocm-7-0 on ROCm 7.0" in said
+    elif site == LUMI:
+        assert "cupy is compiled for ROCm 6.4.4. cupy-rocm-7-0 has wheels for ROCm 7.0.2" in said
