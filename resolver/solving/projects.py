@@ -144,6 +144,8 @@ class Projects:
     def _add_facts(self, choices: Choices) -> None:
         """Add the catalog's facts about the releases of a project."""
         self._require_image(choices)
+        if choices.name == "rocm":
+            self._tie_to_platform(choices)
         for row in self.world.rows_of(choices.name):
             releases = choices.allowed_by(parse_specifier(row.releases) if row.releases else None)
             if row.is_of_wheel:
@@ -156,12 +158,23 @@ class Projects:
         if allowed:
             source = self.catalog.package[choices.name].source
             link = Link(choices.name, "base-image", "", "uses the ROCm of a base image", source)
-            images = self.problem.variables["base-image"].everything
+            images, torch = (self.problem.variables[name].everything for name in ("base-image", "torch"))
             terms = {
                 choices.number: choices.everything & ~ABSENT,
                 self.session.number["base-image"]: images & ~allowed,
+                self.session.number["torch"]: torch & ~self.world.torches_with_rocm,
             }
             self.search.add(terms, link)
+
+    def _tie_to_platform(self, choices: Choices) -> None:
+        """Require the ROCm that the kernel driver limits to be that of the pip packages."""
+        rocm, number = self.problem.variables["rocm"], self.session.number["rocm"]
+        for bit, release in enumerate(choices.releases, start=1):
+            link = Link(
+                "rocm", "rocm", release.version, f"is ROCm {release.version}", self.index.indexes.urls[0]
+            )
+            excluded = rocm.everything & ~rocm.of_versions([release.version])
+            self.search.add({choices.number: 1 << bit, number: excluded}, link)
 
     def _with_wheel(self, choices: Choices, releases: int) -> int:
         """Return the releases with a file that has the hash of a wheel that was read, or has no hash."""

@@ -1,18 +1,14 @@
 """ROCm's own pip packages, installed by pip and uv from a local index.
 
-The packages stand in for AMD's, which have gigabytes and are on other servers. Their names, requirements and
-extras are those of TheRock: ``rocm`` is an sdist whose setup chooses what it requires when it is built
-(ROCm/TheRock@0582a738fae7:build_tools/packaging/python/templates/rocm/setup.py), everything else is a wheel.
-The machine is one without a GPU, such as a login node, so nothing is detected.
+The packages stand in for AMD's (`tests.support.therock`). The machine is one without a GPU, such as a login
+node, so nothing is detected.
 """
 
 from __future__ import annotations
 
-import io
 import os
 import subprocess
 import sys
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,28 +19,14 @@ from msgspec.structs import replace
 from builders.diagnosis import diagnose
 from matrix.consumers.shared.installation import Installation
 from tests.support.locks import lock_of, locked_pick
+from tests.support.therock import write_packages
 from tests.support.tiny import tiny_wheel
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
 ROCM = "10.1.0"
 TORCH = "2.14.0+rocm10.1.0"
-DEFAULT, OURS = "gfx942", "gfx90a"
-SETUP = f"""
-import os
-from setuptools import setup
-known = [{DEFAULT!r}, {OURS!r}]
-family = os.environ.get("ROCM_SDK_TARGET_FAMILY", {DEFAULT!r})
-if family not in known:
-    raise ValueError(
-        f"Requested ROCM_SDK_TARGET_FAMILY={{family}} is not available in the distribution "
-        f"(available: {{', '.join(known)}})"
-    )
-extras = {{f"device-{{name}}": [f"rocm-sdk-device-{{name}}=={ROCM}"] for name in known}}
-extras |= {{"libraries": ["rocm-sdk-libraries=={ROCM}"], "device": extras[f"device-{{family}}"]}}
-setup(name="rocm", version="{ROCM}", py_modules=[], extras_require=extras,
-      install_requires=["rocm=={ROCM}", "rocm-sdk-core=={ROCM}"])
-"""
+DEFAULT, OURS = FAMILIES = ("gfx942", "gfx90a")
 Install = Callable[[str, dict[str, str]], subprocess.CompletedProcess[str]]
 
 
@@ -52,34 +34,24 @@ Install = Callable[[str, dict[str, str]], subprocess.CompletedProcess[str]]
 def index(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return the URL of an index with ROCm's packages and AMD's torch for two GPUs."""
     root = tmp_path_factory.mktemp("index") / "simple"
-    wheels: list[tuple[str, str, list[str], list[str]]] = [
-        ("rocm-sdk-core", ROCM, [], []),
-        ("rocm-sdk-libraries", ROCM, [], []),
-        (
+    files = write_packages(root.parent / "files", ROCM, families=FAMILIES, default=DEFAULT)
+    needs = [f'amd-torch-device-{gfx}=={TORCH}; extra == "device-{gfx}"' for gfx in FAMILIES]
+    files.append(
+        tiny_wheel(
+            root.parent / "files",
             "torch",
             TORCH,
-            [
-                f"rocm[libraries]=={ROCM}",
-                *(f'amd-torch-device-{gfx}=={TORCH}; extra == "device-{gfx}"' for gfx in (DEFAULT, OURS)),
-            ],
-            [f"device-{gfx}" for gfx in (DEFAULT, OURS)],
-        ),
-    ]
-    for gfx in (DEFAULT, OURS):
-        wheels.append((f"amd-torch-device-{gfx}", TORCH, [f"rocm-sdk-device-{gfx}=={ROCM}"], []))
-        wheels.append((f"rocm-sdk-device-{gfx}", ROCM, [], []))
-    for name, version, requires, extras in wheels:
-        path = tiny_wheel(root / name, name, version, requires=requires, extras=extras)
-        _page(path)
-    (root / "rocm").mkdir()
-    sdist = root / "rocm" / f"rocm-{ROCM}.tar.gz"
-    members = {"setup.py": SETUP, "PKG-INFO": f"Metadata-Version: 2.1\nName: rocm\nVersion: {ROCM}\n"}
-    with tarfile.open(sdist, "w:gz") as archive:
-        for member, text in members.items():
-            entry = tarfile.TarInfo(f"rocm-{ROCM}/{member}")
-            entry.size = len(text)
-            archive.addfile(entry, io.BytesIO(text.encode()))
-    _page(sdist)
+            requires=[f"rocm[libraries]=={ROCM}", *needs],
+            extras=[f"device-{gfx}" for gfx in FAMILIES],
+        )
+    )
+    for gfx in FAMILIES:
+        device = [f"rocm-sdk-device-{gfx}=={ROCM}"]
+        files.append(tiny_wheel(root.parent / "files", f"amd-torch-device-{gfx}", TORCH, requires=device))
+    for path in files:
+        page = root / path.name.partition("-")[0].replace("_", "-")
+        page.mkdir(parents=True, exist_ok=True)
+        _page(path.rename(page / path.name))
     return root.as_uri()
 
 
