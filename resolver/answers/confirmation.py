@@ -186,8 +186,7 @@ class _Provider(resolvelib.AbstractProvider["_Need", "_ChosenVersion", str]):
             needs += self._relations(name)
         if extra:
             needs.append(_Need(name, f"{candidate.key} {candidate.version}", candidate.version.__eq__))
-        images, torch = self._answer.world.images_for(name), 1 << self._solution.get("torch", 0)
-        if images and not torch & self._answer.world.torches_with_rocm:
+        if images := self._answer.world.images_for(name):
             needs.append(self._of_candidates("base-image", images, f"{name} uses the ROCm of a base image"))
         needs += self._content(name)
         metadata = self._metadata(name)

@@ -158,11 +158,10 @@ class Projects:
         if allowed:
             source = self.catalog.package[choices.name].source
             link = Link(choices.name, "base-image", "", "uses the ROCm of a base image", source)
-            images, torch = (self.problem.variables[name].everything for name in ("base-image", "torch"))
+            images = self.problem.variables["base-image"].everything
             terms = {
                 choices.number: choices.everything & ~ABSENT,
                 self.session.number["base-image"]: images & ~allowed,
-                self.session.number["torch"]: torch & ~self.world.torches_with_rocm,
             }
             self.search.add(terms, link)
 

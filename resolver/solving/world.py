@@ -175,23 +175,24 @@ class World:
     def images_for(self, name: str) -> int:
         """Return the base images that a project which uses the system's ROCm requires; 0 if it requires none.
 
-        If the target offers no image with ROCm, the ROCm is that of the machine. If the request names ROCm's
-        pip packages, it is theirs.
+        If the target offers no image with ROCm, the ROCm is that of the machine.
         """
         package = self.catalog.package.get(name)
         if package is None or not package.system_rocm or self.request.target.backend != "rocm":
             return 0
-        if any(map(is_of_pip, self.asked.get("rocm", ()))):
+        if self._has_pip_rocm:
             return 0
         with_rocm = (row.name for row in self.catalog.image.values() if row.rocm)
         images = self.problem.variables["base-image"].of_versions(with_rocm)
         return images if images & self.demanded("base-image") else 0
 
-    @property
-    def torches_with_rocm(self) -> int:
-        """The torch wheels that bring ROCm as pip packages, which other projects can use as well."""
+    @cached_property
+    def _has_pip_rocm(self) -> bool:
+        """Whether the request names ROCm's pip packages, or a torch that requires them."""
         versions = (row.version for row in self.catalog.torch.values() if row.pip_rocm)
-        return self.problem.variables["torch"].of_versions(versions)
+        others = self.demanded("torch") & ~self.problem.variables["torch"].of_versions(versions)
+        is_named = any(map(is_of_pip, self.asked.get("rocm", ())))
+        return is_named or ("torch" in self.asked and not others)
 
     def is_for_cpu(self, name: str) -> bool:
         """Return whether the request asks for a distribution on the CPU, by its extra (``jax[cpu]``)."""
