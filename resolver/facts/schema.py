@@ -173,6 +173,10 @@ class Torch(Row, frozen=True, kw_only=True):
 
     identity = ("version",)
 
+    def device_extras(self, gfx: Iterable[str]) -> tuple[str, ...]:
+        """Return the extras that install the code for GPU architectures, sorted."""
+        return tuple(sorted(self.device_extra.format(gfx=target) for target in gfx if self.device_extra))
+
 
 INSPECTED = "inspection of "
 """Prefix of the source of a row that an image inspection created."""

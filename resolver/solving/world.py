@@ -223,8 +223,7 @@ class World:
         }
         torch = self.candidate("torch") if name == "torch" else None
         row = self.catalog.torch.get(torch.version) if torch else None
-        if row and row.device_extra:
-            extras |= {row.device_extra.format(gfx=target) for target in self.request.target.gfx}
+        extras |= {*row.device_extras(self.request.target.gfx)} if row else set()
         return tuple(sorted(extras))
 
 

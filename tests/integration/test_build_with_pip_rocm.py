@@ -8,7 +8,10 @@ real, but no kernel runs.
 from __future__ import annotations
 
 import shutil
+import subprocess
+import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +24,11 @@ from builders.environments.python import TargetPython, find_python
 from builders.environments.wheelhouse import FetchOptions
 from builders.machine.host import running_python
 from resolver.reporter import SILENT
+from tests.rig import standin_rocm
+from tests.rig.rig import Rig
+from tests.support.fusedtiny import Repository
+from tests.support.records import materials_of
+from tests.support.site import Site
 from tests.support.tasks import make_recipe, make_task
 from tests.support.therock import write_packages
 from tests.support.tiny import tiny_wheel
@@ -30,6 +38,19 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 ROCM, TORCH = "10.1.0", "2.14.0+rocm10.1.0"
 BITCODE = "lib/llvm/amdgcn/bitcode"
 PLACE = HostRuntime()
+TORCH_ROW = f"""
+schema = 1
+[[torch]]
+version = "{standin_rocm.VERSION}"
+backend = "rocm"
+index = "https://wheels.example/rocm"
+python = ["3.11"]
+rocm = "7.2.4"
+gfx = ["gfx90a", "gfx942"]
+pip-rocm = true
+status = "observed"
+source = "tests"
+"""
 
 
 @pytest.fixture(scope="module")
@@ -121,3 +142,53 @@ def test_wheel_may_need_libraries_that_torch_installs(layers: Layers, tmp_path: 
     (packages / "_rocm_sdk_devel" / "lib" / "libonly.so").touch()
     found = read_torch(packages / "torch" / "lib").libraries or ()
     assert {name for name in found if "torch" not in name} == {"libamdhip64.so.7", "libhipblas.so.3"}
+
+
+@pytest.fixture(scope="module")
+def built(rig: Rig, repository: Repository) -> Site:
+    """Build the small extension with headers of ROCm's libraries, in an image without ROCm."""
+    work = rig.work()
+    image, links = work / "bare", work / "links"
+    standin_rocm.unpack(rig.image, image)
+    standin_rocm.divide(image, work / "content")
+    standin_rocm.make(rig.torch, work / "content", links)
+    subprocess.run(["chmod", "-R", "a+rX", str(work)], check=True)
+    site = Site(replace(rig, image=image, wheels=links), "fusedtiny==1.0", "rocm==7.2.*")
+    repository.catalog(site.work / "facts", fault="headers")
+    (site.work / "facts" / "torch.toml").write_text(TORCH_ROW)
+    (site.work / "matrix.toml").write_text('catalog = ["facts"]\n')
+    site.resolve()
+    done = site.build()
+    assert done.returncode == 0, done.stderr
+    return site
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_extension_is_compiled_with_the_rocm_of_pip(built: Site) -> None:
+    wheel = built.wheel("fusedtiny")
+    assert wheel.name.startswith("fusedtiny-1.0+rocm7.2.torch2.13.0.gfx90a-")
+    audit = built.audit(wheel, "--gfx90a")
+    assert audit["verdict"] == "sound"
+    assert set(map(tuple, audit["code_objects"].values())) == {("gfx90a",)}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_wheel_needs_the_rocm_of_torch(built: Site) -> None:
+    """It has no search path of the build, and requires the torch that loads ROCm's libraries."""
+    with zipfile.ZipFile(built.wheel("fusedtiny")) as archive:
+        (metadata,) = (archive.read(name) for name in archive.namelist() if name.endswith("/METADATA"))
+        (library,) = (archive.read(name) for name in archive.namelist() if name.endswith(".so"))
+    assert f"Requires-Dist: torch=={standin_rocm.VERSION}".encode() in metadata
+    assert b"_rocm_sdk" not in library
+    assert str(built.work).encode() not in library
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_packages_are_for_the_gpu_of_the_target(built: Site) -> None:
+    """The sdist `rocm` was built on a machine without a GPU, whose default is another."""
+    fetched = {material["name"].partition("-")[0] for material in materials_of(built.statement())}
+    assert {"rocm", "rocm_sdk_core", "rocm_sdk_libraries", "rocm_sdk_devel", "torch"} <= fetched
+    assert not {name for name in fetched if name.startswith("rocm_sdk_device")}

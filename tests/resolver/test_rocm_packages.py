@@ -261,3 +261,27 @@ def test_bare_image_is_not_chosen_by_default(catalog: Catalog, indexes: FakeInde
     lock = resolved(bare(catalog), indexes, "apex", driver="31.50")
     assert lock.image is not None
     assert catalog.image[lock.image.name].rocm
+
+
+@pytest.mark.parametrize("targets", [("gfx90a",), ("gfx942",), ("gfx90a", "gfx942")])
+def test_code_is_for_exactly_the_targets(
+    catalog: Catalog, indexes: FakeIndexes, targets: tuple[str, ...]
+) -> None:
+    request = ask(
+        catalog,
+        "torch==2.12.0+rocm7.14.1",
+        site="local",
+        backend="rocm",
+        gfx=targets,
+        python="3.12",
+        day=DAY,
+    )
+    for known in (indexes, None):
+        lock = resolve(catalog, request, known)
+        assert isinstance(lock, Resolution)
+        torch = lock.pick("torch")
+        assert torch is not None
+        assert torch.extras == tuple(f"device-{gfx}" for gfx in targets)
+        code = {pick.name for pick in lock.distributions if "device" in pick.name}
+        kinds = ("amd-torch-device", "rocm-sdk-device") if known else ()
+        assert code == {f"{kind}-{gfx}" for kind in kinds for gfx in targets}
