@@ -260,10 +260,17 @@ class Requirements:
         name = requirement.name
         if name in self.session.number:  # ROCm itself: the platform has the same version
             self._require_closed(terms, requirement, link)
-        if self._projects.nodes(name, requirement.extras):
-            return self._require_open(terms, requirement, link)
         torch = self.world.candidate("torch")
-        self._leave_unread("torch", f"{torch.index if torch else 'no index'} does not list {name}")
+        index = torch.index if torch else ""
+        try:
+            if self._projects.nodes(name, requirement.extras):
+                return self._require_open(terms, requirement, link)
+        except EnvironmentLacksError as error:
+            if self.index.is_configured(index):
+                raise
+            self._leave_unread("torch", error.message)
+            return False
+        self._leave_unread("torch", f"{index or 'no index'} does not list {name}")
         return False
 
     def _leave_unread(self, name: str, reason: str) -> None:

@@ -18,6 +18,11 @@ from pathlib import Path
 from wheel.wheelfile import WheelFile
 
 TAG = "py3-none-linux_x86_64"
+_PYPROJECT = """\
+[build-system]
+requires = ["setuptools>=70.2.0"]
+build-backend = "setuptools.build_meta"
+"""
 _SETUP = """\
 import os
 from setuptools import setup
@@ -120,6 +125,7 @@ def write_packages(
         wheels.append(_wheel(folder, f"rocm-sdk-device-{family}", version, code, needs))
     setup = _SETUP.format(version=version, families=[*families], default=default)
     members = {
+        "pyproject.toml": _PYPROJECT,
         "setup.py": setup,
         "src/rocm_sdk/__init__.py": _MODULE,
         "src/rocm_sdk/__main__.py": _PROGRAM,
