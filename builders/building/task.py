@@ -190,7 +190,7 @@ class _Build(msgspec.Struct, frozen=True):
         recipe = apply_recipe(task, jobs=jobs, prefix_map=prefix_map)
         shims = join(self.limits.jobserver, self.sandbox) if self.limits.jobserver else {}
         recipe = replace(recipe, shims={**recipe.shims, **shims})
-        settings = self._with_compiler_cache(recipe) if task.recipe.compiles else recipe
+        settings = self._with_compiler_cache(task, recipe) if task.recipe.compiles else recipe
         for note in recipe.notes:
             self.reporter.step(note)
         if build_host.runtime.isolation == "none":
@@ -309,16 +309,16 @@ class _Build(msgspec.Struct, frozen=True):
         )
         return self.index.publish(wheel, statement(task, [], run, wheel=wheel.name, sha256=audit.sha256))
 
-    def _with_compiler_cache(self, recipe: AppliedRecipe) -> AppliedRecipe:
+    def _with_compiler_cache(self, task: Task, recipe: AppliedRecipe) -> AppliedRecipe:
         """Add the compiler cache to the settings of the build, if the build can use it."""
         program = find_compiler_cache(self.limits.compiler_cache)
-        in_image = self.task.build_host.runtime.image is not None
+        in_image = task.build_host.runtime.image is not None
         if self.limits.compiler_cache == NO_COMPILER_CACHE:
             return recipe
         if program is None and not in_image:
             return recipe
         try:
-            return use_compiler_cache(self.task, recipe, self.sandbox, program)
+            return use_compiler_cache(task, recipe, self.sandbox, program)
         except OSError as error:
             self.reporter.warning(f"The compiler cache is not used: {error.strerror}: {error.filename}")
             return recipe

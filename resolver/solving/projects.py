@@ -14,7 +14,7 @@ from resolver.compiling.problem import ABSENT, bits
 from resolver.content import evidence_against
 from resolver.errors import TooLargeError
 from resolver.model import layer
-from resolver.requirements import TRITON_NAMES
+from resolver.requirements import TRITON_NAMES, has_rocm_release
 from resolver.solving.rules import EVERYWHERE, Context, Exclusion, judge
 from resolver.solving.search import is_required
 from resolver.solving.world import LENIENT, STRICT, Terms, is_limit
@@ -144,7 +144,7 @@ class Projects:
     def _add_facts(self, choices: Choices) -> None:
         """Add the catalog's facts about the releases of a project."""
         self._require_image(choices)
-        if choices.name == "rocm":
+        if has_rocm_release(choices.name):
             self._tie_to_platform(choices)
         for row in self.world.rows_of(choices.name):
             releases = choices.allowed_by(parse_specifier(row.releases) if row.releases else None)
@@ -169,9 +169,8 @@ class Projects:
         """Require the ROCm that the kernel driver limits to be that of the pip packages."""
         rocm, number = self.problem.variables["rocm"], self.session.number["rocm"]
         for bit, release in enumerate(choices.releases, start=1):
-            link = Link(
-                "rocm", "rocm", release.version, f"is ROCm {release.version}", self.index.indexes.urls[0]
-            )
+            text = f"is of ROCm {release.version}"
+            link = Link(choices.name, "rocm", release.version, text, self.index.indexes.urls[0])
             excluded = rocm.everything & ~rocm.of_versions([release.version])
             self.search.add({choices.number: 1 << bit, number: excluded}, link)
 

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from resolver.answers.resolve import resolve
+from resolver.errors import UsageError
 from resolver.facts.catalog import Catalog
 from resolver.model import Conflict, Resolution
 from tests.resolver.solve_helpers import ask
@@ -285,3 +286,39 @@ def test_code_is_for_exactly_the_targets(
         code = {pick.name for pick in lock.distributions if "device" in pick.name}
         kinds = ("amd-torch-device", "rocm-sdk-device") if known else ()
         assert code == {f"{kind}-{gfx}" for kind in kinds for gfx in targets}
+
+
+@pytest.mark.parametrize("name", ["rocm-sdk-core", "rocm-sdk-devel", "rocm-sdk-device-gfx942"])
+def test_driver_limits_each_part_of_rocm(catalog: Catalog, indexes: FakeIndexes, name: str) -> None:
+    """Its version is the release of ROCm, whether or not the request names `rocm`."""
+    lock = resolved(catalog, indexes, name, driver="31.40")
+    assert (lock.version_of(name), lock.target.rocm) == ("7.14.1", "7.14.1")
+    request = ask(catalog, name, site="local", backend="rocm", gfx=["gfx942"], driver="6.3", day=DAY)
+    assert isinstance(resolve(catalog, request, indexes), Conflict)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "rocm-sdk", "rocm-sdk-core", "rocm-sdk-device", "rocm-sdk-device-all", "rocm-kpack", "rocm-profiler",
+        "rocm-sdk-libraries-gfx94x-dcgpu", "amd-torch-device", "amd-torch-device-all",
+        "amd-torchvision-device-gfx90a",
+    ],
+)  # fmt: skip
+def test_placeholders_are_never_chosen(catalog: Catalog, name: str) -> None:
+    """PyPI has such projects, which contain nothing."""
+    known = FakeIndexes({name: {"0.0.1.dev0": FakeRelease(), "0.1.0": FakeRelease()}})
+    request = ask(catalog, name, site="local", backend="rocm", gfx=["gfx942"], day=DAY)
+    with pytest.raises(UsageError, match="No index has the project"):
+        resolve(catalog, request, known)
+
+
+def test_torch_is_resolved_if_the_index_of_its_rocm_cannot_be_reached(catalog: Catalog) -> None:
+    """Its wheel may be in a directory of the user."""
+    unreachable = FakeIndexes(
+        {"torch": {"2.12.0+rocm7.14.1": torch("2.12.0+rocm7.14.1", "3.8.0+git4cff872c.rocm7.14.1", ARCH)}},
+        unreachable=["rocm"],
+    )
+    lock = resolved(catalog, unreachable, "torch==2.12.0+rocm7.14.1")
+    assert lock.target.rocm == "7.14.1"
+    assert any("rocm" in reason for reason in lock.left_open)
