@@ -419,15 +419,17 @@ def _relate_to_rocm_of_builds(builder: ProblemBuilder, name: str, masks: _Releas
     has_rocm = version_in(row.name for row in catalog.image.values() if row.rocm)
     brings_rocm = version_in(row.version for row in catalog.torch.values() if row.pip_rocm)
     named = catalog.image.get(builder.target.base_image or "")
-    is_bare = named is not None and not named.rocm and name != "torch"
+    bare = named.name if named and not named.rocm and name != "torch" else ""
     in_image, with_torch = [], []
     for candidate in builder.variables[name].candidates:
         recipe = candidate.recipe
         if candidate.origin != "build" or recipe is None or candidate.release is None:
             continue
         this = masks.of(candidate.release)
-        if is_bare and "torch" in recipe.match_runtime:
-            text = f"{candidate} is compiled with the ROCm of torch's pip packages in an image without ROCm"
+        if bare and "torch" in recipe.match_runtime:
+            text = (
+                f"{candidate} is compiled in {bare}, without ROCm, and so with that of torch's pip packages"
+            )
             with_torch.append(Clause(this, brings_rocm, Fact.of(recipe, text, note=""), build_only=True))
         else:
             fact = Fact.of(recipe, f"{candidate} is compiled in a base image with ROCm", note="")

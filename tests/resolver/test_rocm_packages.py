@@ -255,7 +255,7 @@ def test_extension_is_not_compiled_without_any_rocm(catalog: Catalog) -> None:
     )  # fmt: skip
     answer = resolve(bare(catalog), request, None)
     assert isinstance(answer, Conflict)
-    assert any("the ROCm of torch's pip packages" in item.text for item in answer.core)
+    assert any("and so with that of torch's pip packages" in item.text for item in answer.core)
 
 
 def test_bare_image_is_not_chosen_by_default(catalog: Catalog, indexes: FakeIndexes) -> None:
