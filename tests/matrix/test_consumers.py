@@ -495,9 +495,9 @@ def test_files_name_the_gpu_to_the_packages_of_rocm(
     assert env(consumer, "-o", named, lock="sdk.lock") == 0
     for path in files:
         text = (work / path).read_text()
-        named = {"ROCM_SDK_TARGET_FAMILY=gfx90a", "ROCM_BOOTSTRAP_FORCE_GFX_ARCH=gfx90a"}
+        gpu = {"ROCM_SDK_TARGET_FAMILY=gfx90a", "ROCM_BOOTSTRAP_FORCE_GFX_ARCH=gfx90a"}
         plain = text.replace('"', "").replace(" = ", "=")
-        assert {setting for setting in named if setting in plain} == (named if has_rocm else set()), path
+        assert {setting for setting in gpu if setting in plain} == (gpu if has_rocm else set()), path
         if has_rocm and consumer != "uv":  # pip's cache may have the packages of another GPU
             assert "PIP_NO_CACHE_DIR=1" in plain, path
 

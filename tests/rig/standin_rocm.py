@@ -25,6 +25,11 @@ _PROGRAMS = ("hipcc", "hipconfig", "rocm_agent_enumerator", "rocminfo")
 _LIBRARIES = ("amdhip64", "hip", "roc", "rccl", "MIOpen", "hsa-runtime64", "amd_comgr")
 _TOOLS = ("clang*", "ld.lld", "lld", "llvm-*", "offload-arch")
 _LACKING = ("oclc_correctly_rounded_sqrt_*.bc", "oclc_daz_opt_*.bc")
+_PROGRAM = """\
+#!/bin/sh
+root=$(dirname "$(dirname "$(readlink -f "$0")")")
+HIP_CLANG_PATH=$root/lib/llvm/bin exec "$root/bin/${0##*/}.bin" "$@"
+"""
 _PRELOAD = """
 
 # stand-in: a ROCm torch loads the ROCm of its pip packages, and is linked against its own libraries
@@ -46,6 +51,10 @@ def divide(root: Path, content: Path) -> None:
     (llvm,) = root.glob("usr/lib/llvm-*")
     for name in _PROGRAMS:
         _copy(root / "usr" / "bin" / name, core / "bin" / name)
+    for name in ("hipcc", "hipconfig"):  # Debian's look for clang in another directory
+        own = (core / "bin" / name).rename(core / "bin" / f"{name}.bin")
+        own.with_suffix("").write_text(_PROGRAM)
+        own.with_suffix("").chmod(0o755)
     _divide_libraries(rocm, system, content)
     _divide_compiler(llvm, core, devel)
     _copy(root / "usr" / "share" / "hip" / "version", core / "share" / "hip" / "version")

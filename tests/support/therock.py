@@ -12,7 +12,7 @@ from __future__ import annotations
 import io
 import os
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from wheel.wheelfile import WheelFile
@@ -68,7 +68,7 @@ def devel_root():
 def initialize_process(*, preload_shortnames=()):
     site = Path(__file__).parent.parent
     for name in preload_shortnames:
-        (path,) = site.glob(f"_rocm_sdk_*/lib/lib{name}.so.[0-9]*")
+        (path,) = site.glob(f"_rocm_sdk_[cl]*/lib/lib{name}.so.[0-9]*")
         ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
 """
 _PROGRAM = """\
@@ -176,12 +176,13 @@ def _archive(content: Path | None, parts: dict[str, dict[str, Path]]) -> bytes:
 
 
 def _wheel(
-    folder: Path, name: str, version: str, files: dict[str, Path | bytes], needs: Sequence[str] = ()
+    folder: Path, name: str, version: str, files: Mapping[str, Path | bytes], needs: Sequence[str] = ()
 ) -> Path:
     stem = f"{name.replace('-', '_')}-{version}"
     required = "".join(f"Requires-Dist: {text}\n" for text in needs)
     metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{required}"
-    files = files | {
+    files = {
+        **files,
         f"{stem}.dist-info/METADATA": metadata.encode(),
         f"{stem}.dist-info/WHEEL": (
             f"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: false\nTag: {TAG}\n".encode()
