@@ -215,7 +215,7 @@ class IndexClient:
         return self._references.get(f"{name} {url}", lambda: self._load_direct(name, url))
 
     def _load_direct(self, name: str, url: str) -> Project:
-        from builders.index_client.direct import DirectProject, DirectReader, DirectRelease
+        from builders.index_client.direct import DirectReader
 
         reader = DirectReader(
             self._cache / "direct",
@@ -227,7 +227,7 @@ class IndexClient:
         reference = reader.read(name, url)
         metadata, file = reference.metadata, reference.file
         self._metadata.get(file.url, lambda: metadata)
-        return DirectProject(metadata.name, (DirectRelease(metadata.version, (file,)),))
+        return _Project(metadata.name, [_Listed([(metadata.version, [file])])])
 
     def is_cached(self, name: str) -> bool:
         """Return whether `project` would return without a request over the network."""
@@ -257,7 +257,9 @@ class IndexClient:
             parts.append(page)
             if self._owns(page):
                 break
-        parts += [_Links(name, self._link_page(url).get(name, ())) for url in self._links]
+        for url in self._links:
+            linked = ((file.name, file) for file in self._link_page(url).get(name, ()))
+            parts.append(_Listed(pages.by_version(linked, name)))
         present = [part for part in parts if part.exists]
         return _Project(name, present) if present else None
 
@@ -523,7 +525,7 @@ def _raise_cached(cached: tuple[str, ...] | None, file: File) -> None:
 
 
 class _Part(Protocol):
-    """A project on one index, or at one find-links location."""
+    """A project on one index, at one find-links location, or with the release of a direct reference."""
 
     @property
     def exists(self) -> bool: ...
@@ -537,13 +539,12 @@ class _Part(Protocol):
     def files(self, number: int) -> Sequence[File]: ...
 
 
-class _Links:
-    """The releases of a project at a find-links location."""
+class _Listed:
+    """The releases of a project at a find-links location, or the release that a direct reference names."""
 
     status = ACTIVE
 
-    def __init__(self, project: str, files: Iterable[File]) -> None:
-        releases = pages.by_version(((file.name, file) for file in files), project)
+    def __init__(self, releases: Sequence[tuple[str, Sequence[File]]]) -> None:
         self.exists = bool(releases)
         self.versions = [version for version, _ in releases]
         self._files = [files for _, files in releases]
