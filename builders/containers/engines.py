@@ -14,7 +14,7 @@ import tarfile
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import msgspec
 
@@ -95,13 +95,6 @@ _APPTAINER_VARIABLES = (
 _FEWER_PRIVILEGES = (("--no-privs",), ("--userns",))
 
 
-class _NetworkCut(NamedTuple):
-    """Arguments that cut a program off from the network: before the engine's command, and as its options."""
-
-    prefix: tuple[str, ...] = ()
-    options: tuple[str, ...] = ()
-
-
 class ApptainerRuntime(msgspec.Struct, frozen=True, dict=True):
     """A base image run by Apptainer or SingularityCE: a SIF file or an unpacked directory.
 
@@ -115,7 +108,7 @@ class ApptainerRuntime(msgspec.Struct, frozen=True, dict=True):
 
     def command(self, command: Sequence[str], view: View, scratch: Path) -> tuple[list[str], dict[str, str]]:
         """Return the command line of the engine, and the engine's own environment."""
-        cut = _NetworkCut() if view.network else self._cut
+        cut = ((), ()) if view.network else self._cut
         return self._line(command, view, scratch, cut), _apptainer_environment()
 
     @property
@@ -145,21 +138,29 @@ class ApptainerRuntime(msgspec.Struct, frozen=True, dict=True):
         return _FEWER_PRIVILEGES[0]
 
     @cached_property
-    def _cut(self) -> _NetworkCut:
-        for cut in (_NetworkCut(options=_NO_NETWORK), _NetworkCut(prefix=without_network())):
+    def _cut(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return what cuts a program off from the network: words before the engine's command, and options."""
+        for cut in (((), _NO_NETWORK), (without_network(), ())):
             with TemporaryDirectory() as directory:
                 line = self._line(DEVICES, View(), directory.root, cut)
                 if only_loopback(output_in_container(line, env=_apptainer_environment())):
                     return cut
-        return _NetworkCut()
+        return (), ()
 
-    def _line(self, command: Sequence[str], view: View, scratch: Path, cut: _NetworkCut) -> list[str]:
+    def _line(
+        self,
+        command: Sequence[str],
+        view: View,
+        scratch: Path,
+        cut: tuple[tuple[str, ...], tuple[str, ...]],
+    ) -> list[str]:
+        before, options = cut
         bound = binds(view)
         if view.network and _HOSTS.is_file() and all(bind.path != _HOSTS for bind in bound):
             bound.insert(0, Bind(_HOSTS))  # without ``bind-paths`` the engine does not bind it
         mounts = [f"{outside}:{inside}" for outside, inside in private_mounts(scratch, bound)]
         mounts += [f"{bind.path}:{bind.inside}{'' if bind.writable else ':ro'}" for bind in bound]
-        line = [*cut.prefix, self.program, "--quiet", "exec", *_ISOLATED, *self._privileges, *cut.options]
+        line = [*before, self.program, "--quiet", "exec", *_ISOLATED, *self._privileges, *options]
         for mount in mounts:
             line += ["--bind", mount]
         return [*line, str(self.image.path), "/bin/sh", "-c", script(view), "sh", *command]

@@ -263,7 +263,7 @@ def _of_layers(path: Path, wanted: Callable[[str], bool]) -> Iterator[File]:
     seen: set[str] = set()
     hidden: set[str] = set()
     """Directories that a later layer replaced."""
-    left = _Limit(_MOST_UNPACKED)
+    counted = _Counted(_MOST_UNPACKED)
     with _members(path) as members, TemporaryDirectory() as folder:
         config, layers = _layers(members)
         variables = (config.get("config") or {}).get("Env") or []
@@ -271,17 +271,12 @@ def _of_layers(path: Path, wanted: Callable[[str], bool]) -> Iterator[File]:
         content.write_text("".join(f"export {line}\n" for line in map(str, variables)))
         yield File(VARIABLES, content.stat().st_size, at=content)
         for name in reversed(layers):
-            with _layer(members[name], name, left) as layer:
+            with _layer(members[name], name, counted) as layer:
                 yield from _of_layer(layer, wanted, content, seen, hidden)
 
 
 VARIABLES = "/.singularity.d/env/00-image.sh"
 """The path under which `files_of` yields the variables of an archive's configuration."""
-
-
-class _Limit:
-    def __init__(self, left: int) -> None:
-        self.left = left
 
 
 @contextmanager
@@ -318,7 +313,7 @@ def _layers(members: Mapping[str, Open]) -> tuple[dict[str, Any], list[str]]:
 
 
 @contextmanager
-def _layer(open_: Open, name: str, left: _Limit) -> Iterator[tarfile.TarFile]:
+def _layer(open_: Open, name: str, counted: _Counted) -> Iterator[tarfile.TarFile]:
     file = open_()
     if file is None:
         msg = f"its layer {name} is not a file"
@@ -327,21 +322,23 @@ def _layer(open_: Open, name: str, left: _Limit) -> Iterator[tarfile.TarFile]:
     file.seek(0)
     opener = zstd.open if start == _ZSTD else gzip.open if start.startswith(_GZIP) else nullcontext
     with file, opener(file) as source:
-        stream = cast("IO[bytes]", _Counted(cast("BinaryIO", source), left))
-        with tarfile.open(fileobj=stream, mode="r|") as layer:
+        counted.source = cast("BinaryIO", source)
+        with tarfile.open(fileobj=cast("IO[bytes]", counted), mode="r|") as layer:
             yield layer
 
 
 class _Counted:
-    """A stream that limits how much is read from all layers."""
+    """A stream of one layer after another that limits how much is read from all of them."""
 
-    def __init__(self, source: BinaryIO, left: _Limit) -> None:
-        self._source, self._left = source, left
+    source: BinaryIO
+
+    def __init__(self, most: int) -> None:
+        self._left = most
 
     def read(self, size: int) -> bytes:
-        data = self._source.read(size)
-        self._left.left -= len(data)
-        if self._left.left < 0:
+        data = self.source.read(size)
+        self._left -= len(data)
+        if self._left < 0:
             msg = "its layers are larger than those of any real image"
             raise ValueError(msg)
         return data

@@ -46,7 +46,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from msgspec.structs import replace
 
 from builders.audit.contents import BARE_OBJECT, SHARED_OBJECT, matches_any, read_contents
-from builders.audit.elf import SharedObject, Symbols, libraries_in_start
+from builders.audit.elf import SharedObject, libraries_in_start
 from builders.audit.platform_tags import CUDA_LIBRARIES, ROCM_LIBRARIES
 from builders.gpu.signs import FRAMEWORKS, SIGN
 from builders.wheels.wheel import DamagedError, WheelReader
@@ -280,10 +280,8 @@ def _read_planned(
         else:
             names = (name for name in needed if not name.startswith("libcuda.so"))
             of_torch = _TORCH_SYMBOL.search(first)
-            symbols = Symbols(
-                frozenset({of_torch[0].decode("ascii", "replace")}) if of_torch else frozenset()
-            )
-            started.append(SharedObject(info.filename, tuple(names), symbols=symbols))
+            imports = frozenset({of_torch[0].decode("ascii", "replace")} if of_torch else ())
+            started.append(SharedObject(info.filename, tuple(names), imports=imports))
     large = [*hidden, *plan.left]
     if large:
         size = sum(info.file_size for info in large) / 1e6
@@ -552,7 +550,7 @@ class _Judge:
         """Return whether an object of the wheel itself uses the C++ interface of some release of torch."""
         is_choice = _TORCH_RELEASE.search(PurePosixPath(item.path).name)
         is_own = item.path in self._own and not is_choice
-        return is_own and any(name.startswith("_Z") for name in item.symbols.imports)
+        return is_own and any(name.startswith("_Z") for name in item.imports)
 
     def _has_cuda(self) -> str:
         """Return a clause about CUDA that the wheel can use; empty if there is none."""

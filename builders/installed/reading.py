@@ -297,7 +297,7 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         names |= {item.soname for item in own.values() if item.soname}
         exports = frozenset[str]().union(
             *(
-                item.symbols.exports
+                item.exports
                 for path, item in own.items()
                 if PurePosixPath(path).name.startswith(LIBRARIES_WITH_SYMBOLS)
             )
@@ -308,7 +308,7 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             self.versions.get("torch", values["version"]),
             rocm[0] if rocm else "",
             frozenset(names) if own else None,
-            exports if any(item.symbols.exports for item in own.values()) else None,
+            exports if any(item.exports for item in own.values()) else None,
         )
 
     @property
