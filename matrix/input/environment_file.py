@@ -93,7 +93,7 @@ def read_environment(path: Path) -> Environment:
         found = _read_installed(path)
     elif is_pylock(path):
         found = Environment()
-        for package in read_pylock(path).packages:
+        for package in read_pylock(path)[0]:
             _add_text(found, package.requirement, package.name)
     else:
         text = read_text(path, pipes=True)
@@ -102,7 +102,9 @@ def read_environment(path: Path) -> Environment:
         elif path.name == "uv.lock":
             found = _read_uv_lock(text, path)
         elif _COLUMNS.match(text):
-            found = Environment([Wanted(dist.name, dist.version) for dist in parse_pip_list(text, str(path))])
+            found = Environment(
+                [Wanted(name, version) for name, version, _ in parse_pip_list(text, str(path))]
+            )
         else:
             found = _read_lines(text, str(path))
     if not found.wanted and not (found.content and found.content.is_image):
@@ -206,11 +208,11 @@ def _read_lines(text: str, name: str) -> Environment:
 
 def _read_recipe(text: str) -> Environment:
     """Read the packages that a Dockerfile or definition file installs."""
-    recipe = read_recipe(text)
-    found = Environment(unread=list(recipe.unread))
-    for entry in recipe.conda:
+    pip, conda, unread = read_recipe(text)
+    found = Environment(unread=unread)
+    for entry in conda:
         _add_conda(found, entry)
-    for entry in recipe.pip:
+    for entry in pip:
         _add_line(found, entry)
     return found
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from resolver.compiling.clauses import Clause, LineIs, any_candidate, version_in
+from resolver.compiling.clauses import Clause, any_candidate, line_is, version_in
 from resolver.compiling.problem import Problem
 from resolver.errors import UsageError
 from resolver.facts.catalog import within
@@ -59,7 +59,7 @@ def _demand_by_label(builder: ProblemBuilder, version: str, source: str) -> None
         text = f"{torch} is labelled as a build for ROCm {match['rocm']}"
         builder.demand_stated("backend", version_in(["rocm"]), text, source)
         if builder.target.backend == "rocm":
-            builder.demand_stated("rocm", LineIs(match["rocm"]), text, source)
+            builder.demand_stated("rocm", line_is(match["rocm"]), text, source)
     elif match:
         other = "the CPU" if match["other"] == "cpu" else "CUDA"
         backends = ["cpu"] if match["other"] == "cpu" else []

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from resolver.compiling.clauses import PAIRED_WITH_TORCH, REQUEST, Clause, KnownMask, mask_of, no_candidate
+from resolver.compiling.clauses import PAIRED_WITH_TORCH, REQUEST, Clause, known_mask, mask_of, no_candidate
 from resolver.compiling.problem import ABSENT, Demand, LazyText, Preference, Problem, Relation, Row, Variable
 from resolver.errors import UsageError, did_you_mean
 from resolver.facts.catalog import recipe_for, within
@@ -299,7 +299,7 @@ def exclude_later_releases(builder: ProblemBuilder, name: str) -> None:
             text = f"{candidate} has no known release date, so it may be newer than {day}"
         else:
             continue
-        clauses.append(Clause(KnownMask(1 << number), no_candidate, Fact.of(row, text, note="")))
+        clauses.append(Clause(known_mask(1 << number), no_candidate, Fact.of(row, text, note="")))
     builder.relate(name, "backend", clauses, exact=True)
 
 

@@ -25,7 +25,7 @@ from builders.containers.runtime import HostRuntime, View
 from builders.containers.sandbox import BUILD
 from builders.environments.layers import BuildEnvironment
 from builders.index import Index
-from builders.recipes.compilers import Compiler
+from builders.recipes.compilers import Program
 from builders.storage.files import exclusive_lock
 from resolver.errors import EnvironmentLacksError, MatrixError
 from resolver.facts.catalog import recipe_for
@@ -44,7 +44,7 @@ RICH = ImageFacts(
     glibc="2.39",
     rocm="6.4.1",
     hipcc="6.4",
-    compilers=(Compiler("g++", "13.2", "/usr/bin/g++"), Compiler("gcc", "13.2", "/usr/bin/gcc")),
+    compilers=(Program("g++", "13.2", "/usr/bin/g++"), Program("gcc", "13.2", "/usr/bin/gcc")),
 )
 
 

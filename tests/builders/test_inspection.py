@@ -27,7 +27,7 @@ from builders.containers.inspection import (
 )
 from builders.containers.runtime import View
 from builders.machine import host
-from builders.recipes.compilers import Compiler
+from builders.recipes.compilers import Program
 from resolver.errors import CommandError, MatrixError, TooSlowError, UsageError
 from resolver.facts.loading import load
 from resolver.texts import check_texts
@@ -90,7 +90,7 @@ def test_parse_output(noise: bool) -> None:
         "18.0.0",
     )
     assert facts.libraries == ("librccl.so.1", "libz.so.1")
-    assert Compiler("g++", "7.5.0", "/usr/bin/g++") in facts.compilers
+    assert Program("g++", "7.5.0", "/usr/bin/g++") in facts.compilers
     assert facts.tools["cmake"].version == "3.28.3"
     assert facts.mpi == "MPICH 4.1.2"
     (python,) = facts.pythons

@@ -211,7 +211,7 @@ def enter_run(content: bytes, work: Path) -> None:
 
 
 def enter_pylock(content: bytes, work: Path) -> None:
-    for package in read_pylock(written(content, work / "pylock.toml")).packages:
+    for package in read_pylock(written(content, work / "pylock.toml"))[0]:
         assert package.requirement.isprintable()
         parse_requirement(package.requirement)
 

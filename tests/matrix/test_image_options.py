@@ -13,7 +13,7 @@ from builders.containers import inspection
 from builders.containers.image import Image, find_image, image_name
 from builders.containers.inspection import ImageFacts
 from builders.diagnosis import doctor as machine
-from builders.recipes.compilers import Compiler
+from builders.recipes.compilers import Program
 from builders.sources import FetchResult
 from matrix.cli import main
 from matrix.commands import doctor, fetch
@@ -48,7 +48,7 @@ def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             rocm="6.2.4",
             rocm_path="/opt/rocm",
             hipcc="6.2.41134",
-            compilers=(Compiler("g++-12", "12.3.0", "/usr/bin/g++-12"),),
+            compilers=(Program("g++-12", "12.3.0", "/usr/bin/g++-12"),),
         )
 
     monkeypatch.setattr(inspection, "inspect_image", inspect_image)

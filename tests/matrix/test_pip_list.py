@@ -172,7 +172,7 @@ def test_pip_list_formats_agree_for_any_list(installed: dict[str, str]) -> None:
         json.dumps([{"name": name, "version": version} for name, version in installed.items()]),
     ]
     for form in forms:
-        assert {dist.name: dist.version for dist in parse_pip_list(form, "list.txt")} == installed
+        assert {name: version for name, version, _ in parse_pip_list(form, "list.txt")} == installed
 
 
 ASKED = ["resolve", "deepspeed", "--date", "2026-05-01", "--keep-installed", "list.txt"]
