@@ -30,7 +30,7 @@ from builders.audit.runtime_libraries import (
     defined_versions,
     literals,
 )
-from builders.containers.files import File, files_of
+from builders.containers.files import ImageFile, files_of
 from builders.containers.inspection import gcc_of
 from builders.wheels.wheel import LARGEST_METADATA
 from resolver.errors import UsageError
@@ -513,7 +513,7 @@ def _is_wanted(path: str) -> bool:
 
 
 def _read(
-    file: File,
+    file: ImageFile,
     at: Path,
     texts: dict[str, bytes],
     runtimes: dict[str, Mapping[str, str]],

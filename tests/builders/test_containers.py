@@ -15,8 +15,14 @@ from pathlib import Path
 import pytest
 
 from builders.containers import engines, sandbox
-from builders.containers.container import binds, private_mounts, script
-from builders.containers.engines import ApptainerRuntime, PodmanRuntime, choose_runtime
+from builders.containers.engines import (
+    ApptainerRuntime,
+    PodmanRuntime,
+    binds,
+    choose_runtime,
+    private_mounts,
+    script,
+)
 from builders.containers.image import Image
 from builders.containers.runtime import Bind, HostRuntime, View, only_loopback, output_in, run_in
 from builders.storage.cache import cache_root
