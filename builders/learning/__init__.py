@@ -1,6 +1,6 @@
 """Learn facts by reading files, instead of typing them.
 
-`wheel` reads wheels, `image` base images, `machine` this machine, and `source` source trees. The rows have
+`wheel` reads wheels, `machine` this machine and base images, and `source` source trees. The rows have
 the status ``observed``, the name and the hash of the file as source, and the day as note.
 """
 
