@@ -56,7 +56,7 @@ def files_of(release: schema.Release) -> list[File]:
     return [File(name=wheel.file, url=wheel.url, sha256=wheel.sha256) for wheel in release.wheels]
 
 
-class Release(Protocol):
+class ProjectRelease(Protocol):
     """One version of a project with its files."""
 
     @property
@@ -76,7 +76,7 @@ class Project(Protocol):
         """Its normalized name."""
 
     @property
-    def releases(self) -> Sequence[Release]:
+    def releases(self) -> Sequence[ProjectRelease]:
         """All releases with a valid version, newest first."""
 
     @property

@@ -20,7 +20,7 @@ from typing import ClassVar
 import msgspec
 
 from builders.constants import BIND_SEPARATORS, CERTIFICATE_VARIABLES, END_ALL_ON_SIGNAL
-from builders.containers.image import Form, Image, form_of
+from builders.containers.image import Form, LocalImage, form_of
 from builders.containers.runtime import (
     DEVICES,
     Bind,
@@ -42,7 +42,7 @@ _PODMAN_FORMS = ("directory", "archive")
 _HOSTS = Path("/etc/hosts")
 
 
-def choose_runtime(kind: str | None, image: Image | None) -> Runtime:
+def choose_runtime(kind: str | None, image: LocalImage | None) -> Runtime:
     """Choose the runtime in which programs run.
 
     `kind` is one of `KINDS`. None selects the host if there is no image; Podman for an archive, or if only
@@ -68,7 +68,7 @@ def choose_runtime(kind: str | None, image: Image | None) -> Runtime:
     return ApptainerRuntime(image, _program(_APPTAINERS))
 
 
-def _require(form: Form, forms: Sequence[str], image: Image, runtime: str, other: str) -> None:
+def _require(form: Form, forms: Sequence[str], image: LocalImage, runtime: str, other: str) -> None:
     if form not in forms:
         msg = f"{runtime} cannot run {image.path}: it is {'an' if form == 'archive' else 'a'} {form} file."
         raise UsageError(msg, hint=f"Use --in {other}.")
@@ -104,7 +104,7 @@ class ApptainerRuntime(msgspec.Struct, frozen=True, dict=True):
     """
 
     kind: ClassVar[str] = "apptainer"
-    image: Image
+    image: LocalImage
     program: str = "apptainer"
     """``apptainer`` or ``singularity``, or its path."""
 
@@ -191,7 +191,7 @@ class PodmanRuntime(msgspec.Struct, frozen=True, dict=True):
     """
 
     kind: ClassVar[str] = "podman"
-    image: Image
+    image: LocalImage
     program: str = "podman"
 
     def command(self, command: Sequence[str], view: View, scratch: Path) -> tuple[list[str], dict[str, str]]:

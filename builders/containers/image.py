@@ -40,7 +40,7 @@ _FileState = tuple[str, int, int, int]
 """Path, size, time of the last change and inode."""
 
 
-class Image(msgspec.Struct, frozen=True):
+class LocalImage(msgspec.Struct, frozen=True):
     """A base image on this machine."""
 
     name: str
@@ -56,7 +56,7 @@ class Image(msgspec.Struct, frozen=True):
         return f"sha256:{self.sha256}"
 
 
-def find_image(given: Path, name: str = "") -> Image:
+def find_image(given: Path, name: str = "") -> LocalImage:
     """Return a base image with its digest.
 
     `given` may be a symbolic link; `name` is by default the file name without suffix.
@@ -68,7 +68,7 @@ def find_image(given: Path, name: str = "") -> Image:
     except OSError as error:
         msg = f"Cannot read the base image {path}: {error.strerror}."
         raise EnvironmentLacksError(msg) from None
-    return Image(name or stem(given), path, sha256)
+    return LocalImage(name or stem(given), path, sha256)
 
 
 def stem(path: Path) -> str:
@@ -145,7 +145,7 @@ def cached_digest(given: Path) -> str:
     return f"sha256:{known}" if known else ""
 
 
-def check_digest(image: Image, locked_digest: str, locked_name: str) -> None:
+def check_digest(image: LocalImage, locked_digest: str, locked_name: str) -> None:
     """Check that an image is the image in the lock, if the lock has its digest."""
     if not locked_digest or locked_digest == image.digest:
         return
@@ -160,7 +160,7 @@ def check_digest(image: Image, locked_digest: str, locked_name: str) -> None:
     )
 
 
-def locked_image(locked: BaseImage, given: Path | None = None) -> Image:
+def locked_image(locked: BaseImage, given: Path | None = None) -> LocalImage:
     """Return the base image of a lock after checking that it has not changed.
 
     `given` is its path, if that differs from the lock's.

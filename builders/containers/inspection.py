@@ -17,7 +17,7 @@ import msgspec
 from packaging.version import Version
 
 from builders.containers.engines import choose_runtime
-from builders.containers.image import Image, find_image, image_name, is_local
+from builders.containers.image import LocalImage, find_image, image_name, is_local
 from builders.containers.runtime import Runtime, View, run_in
 from builders.recipes.compilers import Program, choose_compilers
 from builders.storage.cache import cache_root
@@ -159,7 +159,7 @@ def with_inspected_image(catalog: Catalog, given: str | None, name: str = "") ->
     return catalog.with_image(as_row(facts, catalog))
 
 
-def inspect_image(image: Image, kind: str | None = None) -> ImageFacts:
+def inspect_image(image: LocalImage, kind: str | None = None) -> ImageFacts:
     """Inspect a base image; a cached result needs no container runtime.
 
     `kind` is the runtime, as for `choose_runtime`.
@@ -181,7 +181,7 @@ def inspect_in(runtime: Runtime) -> ImageFacts:
         return cached_facts(image) or _inspected(runtime, image, log)
 
 
-def _inspected(runtime: Runtime, image: Image, log: Path) -> ImageFacts:
+def _inspected(runtime: Runtime, image: LocalImage, log: Path) -> ImageFacts:
     log.unlink(missing_ok=True)
     what = f"Inspecting the base image {image.name}"
     command = ["/bin/sh", "-c", _SCRIPT.read_text()]
@@ -203,7 +203,7 @@ def _inspected(runtime: Runtime, image: Image, log: Path) -> ImageFacts:
     return facts
 
 
-def cached_facts(image: Image) -> ImageFacts | None:
+def cached_facts(image: LocalImage) -> ImageFacts | None:
     """Return the cached result for an image of this digest, or None."""
     try:
         facts = msgspec.json.decode(_cache_file(image).read_bytes(), type=ImageFacts)
@@ -212,7 +212,7 @@ def cached_facts(image: Image) -> ImageFacts | None:
     return msgspec.structs.replace(facts, name=image.name, path=str(image.path))
 
 
-def _cache_file(image: Image) -> Path:
+def _cache_file(image: LocalImage) -> Path:
     """Return the file that caches the result; its name depends on the script and the fields."""
     kinds: tuple[type[Any], ...] = (ImageFacts, ImagePython, Program)
     fields = " ".join(name for kind in kinds for name in kind.__struct_fields__).encode()
@@ -272,7 +272,7 @@ def gcc_of(glibcxx: str) -> str:
     return _FIRST_GCC.get(glibcxx, "")
 
 
-def parse_output(text: str, image: Image) -> ImageFacts:
+def parse_output(text: str, image: LocalImage) -> ImageFacts:
     """Parse the output of the script, which may contain output of other programs.
 
     Raises

@@ -228,7 +228,7 @@ def read_start(
         return _judge(_read_planned(name, wheel, plan, kernels, texts))
 
 
-class _Plan(NamedTuple):
+class _ReadingPlan(NamedTuple):
     """The members of a wheel that are read before it is chosen."""
 
     whole: list[zipfile.ZipInfo]
@@ -238,7 +238,7 @@ class _Plan(NamedTuple):
     """Objects that are not read."""
 
 
-def _plan(binary: Sequence[zipfile.ZipInfo], kernels: Sequence[zipfile.ZipInfo]) -> _Plan:
+def _plan(binary: Sequence[zipfile.ZipInfo], kernels: Sequence[zipfile.ZipInfo]) -> _ReadingPlan:
     """Choose what to read: small files first, then the start of large objects."""
     objects = sorted(
         filter(_is_object, binary), key=lambda info: (_is_copy(info), info.compress_size, info.header_offset)
@@ -255,11 +255,15 @@ def _plan(binary: Sequence[zipfile.ZipInfo], kernels: Sequence[zipfile.ZipInfo])
             larger.append(info)
     larger.sort(key=lambda info: (_is_copy(info), not SIGN.search(_file_name(info)), -info.file_size))
     start = [info for info in larger[:_MOST_STARTS] if not _is_copy(info)]
-    return _Plan(whole, start, [info for info in larger if info not in start and _may_decide(info)])
+    return _ReadingPlan(whole, start, [info for info in larger if info not in start and _may_decide(info)])
 
 
 def _read_planned(
-    name: str, wheel: WheelReader, plan: _Plan, kernels: Sequence[zipfile.ZipInfo], texts: Collection[str]
+    name: str,
+    wheel: WheelReader,
+    plan: _ReadingPlan,
+    kernels: Sequence[zipfile.ZipInfo],
+    texts: Collection[str],
 ) -> _Read:
     chosen = {info.filename for info in plan.whole if _is_binary(info)}
     contents, findings = read_contents(
@@ -426,14 +430,14 @@ def _named(names: Sequence[str]) -> str:
 
 
 def _judge(read: _Read) -> Content | None:
-    judge = _Judge(read)
+    judge = _WheelJudge(read)
     is_pure = not judge.paths and not read.contents.code
     if is_pure and not read.kernels and not read.unread and not is_for_cuda(read.contents.name):
         return None
     return judge.content()
 
 
-class _Judge:
+class _WheelJudge:
     """Apply the rules of this module to what was read of a wheel."""
 
     def __init__(self, read: _Read) -> None:

@@ -24,7 +24,7 @@ import msgspec
 from builders.building.expected_time import Resources
 from builders.building.task_state import command_of
 from builders.machine.process import bytes_of, run
-from builders.probe.slurm import Job, hours_of, job_script, submit
+from builders.probe.slurm import BatchJob, hours_of, job_script, submit
 from builders.scheduling.batch import BatchSystem, SubmittedJob, is_live
 from builders.scheduling.scheduler import graph_of, remaining_paths
 from builders.storage.cache import cache_root
@@ -372,7 +372,7 @@ class Slurm(BatchSystem):
         }
         if after:
             options["dependency"] = f"afterok:{':'.join(after)}"
-        job = Job(
+        job = BatchJob(
             partition=run.partition,
             account=run.account,
             time=str(min(minutes, run.most_minutes or minutes)),

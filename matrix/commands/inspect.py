@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
     from matrix.checking.target import Consumer
     from matrix.command_line.context import Context
-    from matrix.input.environment_file import Environment
+    from matrix.input.environment_file import DescribedEnvironment
     from matrix.show.console import Console
     from resolver.answers.repair import Wanted
 
@@ -149,7 +149,7 @@ def execute(context: Context) -> int:
     return 0 if document.status == "ok" or written else 1
 
 
-def _read(file: Path) -> Environment:
+def _read(file: Path) -> DescribedEnvironment:
     """Read an environment; what cannot be read is an error of its own, and not a negative answer."""
     try:
         return read_environment(file)
@@ -176,7 +176,7 @@ def _verified(path: Path, lock: Path, context: Context) -> Iterator[Finding]:
 
 def _document(
     context: Context,
-    found: Environment,
+    found: DescribedEnvironment,
     findings: Sequence[Finding],
     nearest: tuple[Sequence[Change], Resolution | Conflict | None],
     written: Sequence[Path],
@@ -245,7 +245,7 @@ def _resolved(context: Context, kept: Sequence[Wanted]) -> tuple[Resolution | Co
 
 
 def _unlabelled(
-    answer: Resolution | Conflict, kept: Sequence[Wanted], found: Environment
+    answer: Resolution | Conflict, kept: Sequence[Wanted], found: DescribedEnvironment
 ) -> Iterator[Change]:
     """Yield torch and its companions that have no label, so that pip takes PyPI's build."""
     if isinstance(answer, Conflict) or answer.target.backend != "rocm":
@@ -261,7 +261,7 @@ def _unlabelled(
                 yield Change(str(item), pick.pinned, reason, for_cuda=True)
 
 
-def _platform(found: Environment) -> dict[str, str]:
+def _platform(found: DescribedEnvironment) -> dict[str, str]:
     """Return what decides about everything else in an installed environment."""
     if not found.installed:
         return {}
@@ -275,7 +275,9 @@ def _in_order(changes: Sequence[Change]) -> list[Change]:
     return sorted(changes, key=lambda change: (change.before.split()[0] != "torch", not change.for_cuda))
 
 
-def _verdict(file: Path, answer: Resolution | Conflict, changes: Sequence[Change], found: Environment) -> str:
+def _verdict(
+    file: Path, answer: Resolution | Conflict, changes: Sequence[Change], found: DescribedEnvironment
+) -> str:
     where = f"{answer.target.site} on {answer.target.date}"
     if not changes and isinstance(answer, Resolution):
         return f"{file} fits {where}: {counted(len(found.wanted), 'distribution')} resolve together."
@@ -293,7 +295,10 @@ def _verdict(file: Path, answer: Resolution | Conflict, changes: Sequence[Change
 
 
 def _print(
-    document: InspectDocument, answer: Resolution | Conflict | None, found: Environment, console: Console
+    document: InspectDocument,
+    answer: Resolution | Conflict | None,
+    found: DescribedEnvironment,
+    console: Console,
 ) -> None:
     console.answer(document.verdict)
     findings = document.findings
@@ -327,7 +332,7 @@ def _print(
         console.info("To write the environment that fits: --repair -o DIR")
 
 
-def _print_rest(document: InspectDocument, found: Environment, console: Console) -> None:
+def _print_rest(document: InspectDocument, found: DescribedEnvironment, console: Console) -> None:
     """Print how the environment was read, and what was not judged."""
     changed = {change.before for change in document.changes}
     conda = [item.name for item in found.wanted if item.conda and str(item) not in changed]
@@ -386,7 +391,7 @@ def is_wheel(path: Path) -> bool:
 
 def findings_about(
     path: Path,
-    found: Environment,
+    found: DescribedEnvironment,
     context: Context,
     verified: Callable[[Path, Path, Context], Iterable[Finding]],
 ) -> list[Finding]:

@@ -45,7 +45,7 @@ _IGNORED = {
 _OPTIONS = {".txt": "-r", ".in": "-r", ".yml": "--env", ".yaml": "--env", ".toml": "--project"}
 """The option for a file of requirements, by its suffix."""
 
-Hashes = tuple[str, set[str]]
+StatedHashes = tuple[str, set[str]]
 """The SHA-256 of the files of a distribution that requirements files allow, after the file and line of the
 first of them."""
 
@@ -65,7 +65,7 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a file disables package indexes (``--no-index``)."""
     bound: dict[str, str] = {}
     """By distribution, the index that a lock (``pylock.toml``) names for it."""
-    hashes: dict[str, Hashes] = {}
+    hashes: dict[str, StatedHashes] = {}
     """By distribution, the files that requirements files allow (``--hash``)."""
     warnings: tuple[str, ...] = ()
     """Warnings about content of the files that `matrix` does not use."""
@@ -87,7 +87,7 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(url for url in urls if url != public_index().rstrip("/"))
 
 
-def with_stated_hashes(resolution: Resolution, hashes: Mapping[str, Hashes]) -> Resolution:
+def with_stated_hashes(resolution: Resolution, hashes: Mapping[str, StatedHashes]) -> Resolution:
     """Return a resolution with only those files of its distributions that requirements files allow."""
     picks = []
     for pick in resolution.picks:
@@ -178,7 +178,7 @@ class _InputReader:
         self.find_links: list[str] = []
         self.no_index = False
         self.bound: dict[str, str] = {}
-        self.hashes: dict[str, Hashes] = {}
+        self.hashes: dict[str, StatedHashes] = {}
         self.warnings: list[str] = []
         self._done: set[tuple[str, Kind]] = set()
 

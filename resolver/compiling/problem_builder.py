@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from resolver.compiling.clauses import PAIRED_WITH_TORCH, REQUEST, Clause, known_mask, mask_of, no_candidate
-from resolver.compiling.problem import ABSENT, Demand, LazyText, Preference, Problem, Relation, Row, Variable
+from resolver.compiling.problem import (
+    ABSENT,
+    Demand,
+    LazyText,
+    Preference,
+    Problem,
+    Relation,
+    RelationRow,
+    Variable,
+)
 from resolver.errors import UsageError, did_you_mean
 from resolver.facts.catalog import recipe_for, within
 from resolver.facts.schema import PLATFORM
@@ -206,7 +215,7 @@ class ProblemBuilder:
         apply to the installed versions that match it, unless the relation is `exact`.
         """
         variable, other = self.variables[subject], self.variables[target]
-        rows: list[Row] = []
+        rows: list[RelationRow] = []
         runtime = 0
         for clause in clauses:
             subjects = mask_of(variable, clause.subjects)
@@ -220,7 +229,7 @@ class ProblemBuilder:
                 reason = f"only {fact.status}, which --support {self.request.support} does not allow"
                 text = replace(fact, text=f"{fact.text} ({reason})")
             runtime |= 0 if clause.build_only else 1 << len(rows)
-            rows.append(Row(subjects, objects, text, clause.risk))
+            rows.append(RelationRow(subjects, objects, text, clause.risk))
         if rows and self.request.preinstalled is not None and not exact:
             ends = ((name, self.installed(name)) for name in (subject, target))
             extend(rows, runtime, *ends, request=self.request, forbids=forbids)

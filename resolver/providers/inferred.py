@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Backend, Recipe, Release, Requires
-    from resolver.indexes import File, PackageIndexes, Project
-    from resolver.indexes import Release as Published
+    from resolver.indexes import File, PackageIndexes, Project, ProjectRelease
     from resolver.model import Candidate, Distribution, Request, Requirement, Resolution
 
 
@@ -211,7 +210,7 @@ def _closest(requirement: Requirement, versions: Iterable[str]) -> str:
     return closest_versions(requirement, newest_first({*versions}))
 
 
-def _obstacle(catalog: Catalog, name: str, published: Published, request: Request) -> str:
+def _obstacle(catalog: Catalog, name: str, published: ProjectRelease, request: Request) -> str:
     """Return the reason why a release of an index was not added to the catalog."""
     backend, until = request.target.backend, request.target.date
     if not _is_final(published.version):
@@ -261,7 +260,9 @@ class _ReleasesBelow:
         return self._rows[self._keys[position - 1]] if position else None
 
 
-def _row(published: Published, neighbour: Release, backend: Backend, until: date | None) -> Release | None:
+def _row(
+    published: ProjectRelease, neighbour: Release, backend: Backend, until: date | None
+) -> Release | None:
     """Return the row of a release, from the kind of file that its neighbour has; None without such a file."""
     if neighbour.git is not None:
         return None

@@ -19,7 +19,7 @@ import msgspec
 from msgspec.structs import replace
 from packaging.version import Version
 
-from resolver.compiling.problem import Row
+from resolver.compiling.problem import RelationRow
 from resolver.facts.schema import PLATFORM
 from resolver.model import IMAGE, Candidate, Fact
 from resolver.specifiers import version_or_none
@@ -145,7 +145,7 @@ def _remark(name: str, version: str, similar: Sequence[str], accepted_as: Sequen
 
 
 def extend(
-    rows: list[Row],
+    rows: list[RelationRow],
     runtime: int,
     subject: _Installed,
     target: _Installed,
@@ -186,7 +186,7 @@ def extend(
         if together & ~row_objects and not forbids:
             text = f"the base image contains {name} and {other_name} in versions that the catalog excludes"
             fact = Fact(text, "observed", _source_of_all(request))
-            rows.append(Row(bit, together & ~row_objects, fact, contradicts=True))
+            rows.append(RelationRow(bit, together & ~row_objects, fact, contradicts=True))
 
 
 def _source_of_all(request: Request) -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from resolver.facts.catalog import Catalog
-    from resolver.indexes import PackageIndexes, Release
+    from resolver.indexes import PackageIndexes, ProjectRelease
     from resolver.label import BuiltFor
     from resolver.model import Candidate, Request
 
@@ -65,7 +65,7 @@ class LabelledProvider:
         return list(_requirements(candidate.name, candidate.version, label, url))
 
 
-def _release(name: str, published: Release, index: str, backend: schema.Backend) -> schema.Release:
+def _release(name: str, published: ProjectRelease, index: str, backend: schema.Backend) -> schema.Release:
     return schema.Release(
         package=name,
         version=published.version,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders.containers.image import Image, find_image
+from builders.containers.image import LocalImage, find_image
 from builders.containers.inspection import ImageFacts, ImagePython, as_row
 from matrix.cli import main
 from matrix.input.pip_list import parse_pip_list, read_preinstalled
@@ -88,7 +88,7 @@ def test_image_on_this_machine_lists_everything(
     system = {"packaging": "23.0"}
     own = {"sympy": "1.13.3", "torch": "2.10.0", "triton-rocm": "3.6.0"}
 
-    def inspected(image: Image) -> ImageFacts:
+    def inspected(image: LocalImage) -> ImageFacts:
         pythons = tuple(
             ImagePython(
                 path="/python",
