@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -66,6 +66,13 @@ class ProjectRelease(Protocol):
     @property
     def files(self) -> Sequence[File]:
         """Its Linux wheels and its sdists from all indexes, wheels first; may be empty."""
+
+
+class InstalledFiles(NamedTuple):
+    """An installed version that no index has."""
+
+    version: str
+    files: tuple[File, ...] = ()
 
 
 class Project(Protocol):

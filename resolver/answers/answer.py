@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from resolver.compiling.choices import InstalledFiles, Pick
+from resolver.compiling.choices import Pick
+from resolver.indexes import InstalledFiles
 from resolver.solving.reading import override_hint
 from resolver.solving.search import is_required
 from resolver.specifiers import version_key

@@ -122,13 +122,6 @@ class Choices:
         return self._size - bisect_left(range(self._size), key, 0, self._size, key=key_of)
 
 
-class InstalledFiles(NamedTuple):
-    """An installed version that no index has."""
-
-    version: str
-    files: tuple[File, ...] = ()
-
-
 class Pick(NamedTuple):
     """A release that the search added."""
 

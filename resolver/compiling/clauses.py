@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 REQUEST = "the request"
 THIS_MACHINE = "this machine"
-PAIRED_WITH_TORCH = ("torchvision", "torchaudio")
-"""Distributions that require an exact version of torch, which does not require them."""
 LIMITS = ("glibc", "libstdcxx", "kernel-driver")
 """Components that a requirement of a distribution only limits, without adding them to the solution."""
 OTHER_ARCHITECTURES = "others"

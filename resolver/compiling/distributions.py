@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from resolver.compiling.choices import is_prerelease
 from resolver.compiling.clauses import (
     LIMITS,
-    PAIRED_WITH_TORCH,
     Clause,
     allowed_by,
     any_candidate,
@@ -28,7 +27,13 @@ from resolver.compiling.problem import LazyText, Variable
 from resolver.compiling.problem_builder import built_for_builds, exclude_later_releases
 from resolver.facts.catalog import is_elsewhere, recipe_for
 from resolver.model import UNLISTED, Candidate, Fact
-from resolver.requirements import TRITON_NAMES, exact_requirement, normalize_name, split_marker
+from resolver.requirements import (
+    PAIRED_WITH_TORCH,
+    TRITON_NAMES,
+    exact_requirement,
+    normalize_name,
+    split_marker,
+)
 from resolver.versions import allows, join_words, minor, newest_first, satisfies
 
 if TYPE_CHECKING:

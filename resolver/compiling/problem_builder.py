@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from resolver.compiling.clauses import PAIRED_WITH_TORCH, REQUEST, Clause, known_mask, mask_of, no_candidate
+from resolver.compiling.clauses import REQUEST, Clause, known_mask, mask_of, no_candidate
+from resolver.compiling.preinstalled import extend_to_installed
 from resolver.compiling.problem import (
     ABSENT,
     Demand,
@@ -23,12 +24,15 @@ from resolver.compiling.problem import (
     Variable,
 )
 from resolver.errors import UsageError, did_you_mean
-from resolver.facts.catalog import recipe_for, within
-from resolver.facts.schema import PLATFORM
+from resolver.facts.catalog import closed_names, recipe_for, within
 from resolver.model import STATUS_RANK, SUPPORT_FLOOR, Fact
 from resolver.providers.catalog import CatalogProvider
-from resolver.providers.installed import InstalledProvider, InstalledVersion, extend, installed_names
-from resolver.requirements import exact_requirement, normalize_name, parse_requirement, required_name
+from resolver.providers.installed import InstalledProvider, InstalledVersion, installed_names
+from resolver.requirements import (
+    normalize_name,
+    parse_requirement,
+    required_name,
+)
 from resolver.versions import satisfies, shorten, sort_key
 
 if TYPE_CHECKING:
@@ -232,7 +236,7 @@ class ProblemBuilder:
             rows.append(RelationRow(subjects, objects, text, clause.risk))
         if rows and self.request.preinstalled is not None and not exact:
             ends = ((name, self.installed(name)) for name in (subject, target))
-            extend(rows, runtime, *ends, request=self.request, forbids=forbids)
+            extend_to_installed(rows, runtime, *ends, request=self.request, forbids=forbids)
         if rows:
             self._relations.append(
                 Relation(
@@ -270,19 +274,6 @@ class ProblemBuilder:
     def _demand_mask(self, name: str, allowed: Test, *, optional: bool) -> int:
         mask = mask_of(self.variables[name], allowed)
         return mask | ABSENT if optional else mask
-
-
-def closed_names(catalog: Catalog, backend: Backend) -> frozenset[str]:
-    """Return the names that are resolved from the catalog only.
-
-    An index may have something else under these names: PyPI's torch is a CUDA build, and PyPI's apex is not
-    NVIDIA's. Distributions whose releases in the catalog are from PyPI, such as numpy, are not included.
-    """
-    packages = {row.package for row in catalog.release.values() if not row.pypi}
-    packages |= {row.name for row in catalog.package.values() if row.pypi == "none"}
-    tritons = (exact_requirement(row.triton) for row in catalog.torch.values() if row.backend == backend)
-    names = {exact[0] for exact in tritons if exact}
-    return frozenset({*PLATFORM, "torch", *PAIRED_WITH_TORCH, *packages, *names})
 
 
 def exclude_later_releases(builder: ProblemBuilder, name: str) -> None:

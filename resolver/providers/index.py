@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from resolver.compiling.choices import InstalledFiles
 from resolver.errors import EnvironmentLacksError, SourceError, UsageError
-from resolver.indexes import files_of
+from resolver.indexes import InstalledFiles, files_of
 from resolver.label import built_for
 from resolver.requirements import is_rocm_package
 from resolver.specifiers import version_key, version_or_none

@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from resolver.compiling.problem_builder import closed_names
-from resolver.compiling.request import closest_versions
 from resolver.errors import NoVersionError
-from resolver.facts.catalog import is_elsewhere, recipe_for
+from resolver.facts.catalog import closed_names, is_elsewhere, recipe_for
 from resolver.facts.schema import Sdist
 from resolver.indexes import uploaded_by
 from resolver.providers.catalog import candidate_of
 from resolver.providers.installed import installed_names
-from resolver.requirements import normalize_name
+from resolver.requirements import closest_versions, normalize_name
 from resolver.specifiers import Versions, version_key, version_or_none
 from resolver.versions import bounds_cross, newest_first, parse_specifier, shorten
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from resolver.compiling.clauses import PAIRED_WITH_TORCH
 from resolver.facts import schema
 from resolver.facts.catalog import recipe_for
 from resolver.indexes import uploaded_by
 from resolver.label import built_for
 from resolver.providers.catalog import candidate_of
+from resolver.requirements import PAIRED_WITH_TORCH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

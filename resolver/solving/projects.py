@@ -7,12 +7,13 @@ from functools import cached_property, partial, reduce
 from operator import or_
 from typing import TYPE_CHECKING
 
-from resolver.compiling.choices import ALWAYS, Choices, InstalledFiles, Link, is_prerelease, names_prerelease
+from resolver.compiling.choices import ALWAYS, Choices, Link, is_prerelease, names_prerelease
 from resolver.compiling.clauses import REQUEST
 from resolver.compiling.known_bad import concerning
 from resolver.compiling.problem import ABSENT, bits
 from resolver.content import evidence_against
 from resolver.errors import TooLargeError
+from resolver.indexes import InstalledFiles
 from resolver.model import layer
 from resolver.requirements import TRITON_NAMES
 from resolver.solving.rules import EVERYWHERE, Exclusion, RuleContext, judge
