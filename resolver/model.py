@@ -206,6 +206,8 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether to build every distribution that has a recipe, even if wheels are published."""
     facts_files: tuple[FactsFile, ...] = ()
     """All files of facts that were read over the shipped ones, weakest first."""
+    no_network_plugin: bool = False
+    """Whether RCCL's network plugin is left out where the network of the site needs one."""
     no_content_check: bool = False
     """Whether releases are chosen without a look at the content of their wheels."""
     excluded: tuple[ExcludedFile, ...] = ()
