@@ -161,6 +161,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """glibc version. In a request, the machine's own version if the target is the machine."""
 
 
+NETWORK_PLUGIN = "rccl-net"
+"""The package with RCCL's network plugin, and the component of an answer if the base image has the plugin."""
 IMAGE = "image"
 """The value of `Preinstalled.source` for the content of the chosen base image."""
 

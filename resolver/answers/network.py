@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from msgspec.structs import replace
 
 from resolver.compiling.known_bad import broken_combinations
-from resolver.model import Distribution, Fact, Request, Resolution
+from resolver.model import NETWORK_PLUGIN, Distribution, Fact, Request, Resolution
 from resolver.requirements import parse_requirement
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from resolver.facts.schema import Image
 
 Solve = Callable[[Request, dict[str, str]], object]
-PLUGIN = "rccl-net"
 _PYTORCH = "https://download.pytorch.org/"
 _TCP = "on several nodes RCCL uses TCP, which is slow"
 
@@ -33,10 +32,10 @@ def with_network_plugin(catalog: Catalog, request: Request, answer: Resolution, 
     if site is None or not site.network or request.target.backend != "rocm" or torch is None:
         return answer
     image = catalog.image.get(answer.target.base_image or "")
-    if asked := answer.pick(PLUGIN):
+    if asked := answer.pick(NETWORK_PLUGIN):
         return _asked(catalog, answer, asked, image)
     if request.no_network_plugin or image is None:
-        reason = f"is chosen only with a base image (--base-image), or if {PLUGIN} is required"
+        reason = f"is chosen only with a base image (--base-image), or if {NETWORK_PLUGIN} is required"
         if request.no_network_plugin:
             reason = "is left out (--no-network-plugin)"
         return replace(answer, notes=(*answer.notes, f"RCCL's network plugin {reason}. Without it, {_TCP}."))
@@ -46,17 +45,19 @@ def with_network_plugin(catalog: Catalog, request: Request, answer: Resolution, 
         if not refused:
             warned = _warned(answer, *_problems(catalog, answer, image, "warn"))
             return _with_image(warned, image, image.network_plugin)
-    remedy = f"require {PLUGIN} to compile it in this image"
+    remedy = f"require {NETWORK_PLUGIN} to compile it in this image"
     if not _has_own_rccl(catalog, torch):
-        reason = f"{PLUGIN} goes beside the RCCL in torch's wheel, and torch {torch.version} uses another"
+        reason = (
+            f"{NETWORK_PLUGIN} goes beside the RCCL in torch's wheel, and torch {torch.version} uses another"
+        )
         remedy = ""
     elif not image.libfabric or not image.network_headers:
         reason = "it is not known whether it has libfabric and hwloc with their headers"
     elif built := _built(catalog, request, answer, solve):
         return _with_image(built, image)
     else:
-        reason = f"no release of {PLUGIN} fits"
-        remedy = f"require {PLUGIN}, which shows what conflicts"
+        reason = f"no release of {NETWORK_PLUGIN} fits"
+        remedy = f"require {NETWORK_PLUGIN}, which shows what conflicts"
     ways = " or ".join(filter(None, ["name an image that has one (--base-image)", remedy]))
     text = (
         f"No network plugin for RCCL is chosen: {image.name} is not known to have one, and {reason}. "
@@ -73,12 +74,14 @@ def _problems(
     catalog: Catalog, answer: Resolution, image: Image, effect: Literal["refuse", "warn"], plugin: str = ""
 ) -> list[str]:
     """Return the problems of a plugin, by default the image's, with the image's libfabric and the answer."""
-    versions = {pick.name: pick.version for pick in answer.picks} | {PLUGIN: plugin or image.network_plugin}
+    versions = {pick.name: pick.version for pick in answer.picks} | {
+        NETWORK_PLUGIN: plugin or image.network_plugin
+    }
     versions |= {"libfabric": image.libfabric} if image.libfabric else {}
     return [
         f"{title}: {row.problem} ({row.source})."
         for row, title in broken_combinations(catalog, answer.target, versions)
-        if row.effect == effect and PLUGIN in row.combination
+        if row.effect == effect and NETWORK_PLUGIN in row.combination
     ]
 
 
@@ -92,7 +95,7 @@ def _has_own_rccl(catalog: Catalog, torch: Distribution) -> bool:
 
 def _with_image(answer: Resolution, image: Image, plugin: str = "") -> Resolution:
     """Return an answer with the libfabric of its base image, and with its plugin if that is used."""
-    known = {"libfabric": image.libfabric, PLUGIN: plugin}
+    known = {"libfabric": image.libfabric, NETWORK_PLUGIN: plugin}
     parts = [
         Distribution(
             name=name,
@@ -113,21 +116,23 @@ def _with_image(answer: Resolution, image: Image, plugin: str = "") -> Resolutio
 
 def _built(catalog: Catalog, request: Request, answer: Resolution, solve: Solve) -> Resolution | None:
     """Return the answer with a plugin to build; None if no plugin fits it as it is."""
-    asked = replace(request, requirements=(*request.requirements, parse_requirement(PLUGIN)))
+    asked = replace(request, requirements=(*request.requirements, parse_requirement(NETWORK_PLUGIN)))
     kept = {pick.name: pick.key for pick in answer.picks}
     found = solve(asked, kept)
     if not isinstance(found, Resolution):
         return None
     image, site = catalog.image[answer.target.base_image or ""], catalog.site[request.target.site]
     same = kept.items() <= {pick.name: pick.key for pick in found.picks}.items()
-    if not same or _problems(catalog, found, image, "refuse", found.version_of(PLUGIN)):
+    if not same or _problems(catalog, found, image, "refuse", found.version_of(NETWORK_PLUGIN)):
         return None
     text = f"{site.name} has {site.network.title()}, for which RCCL needs a network plugin"
     reason = Fact.of(site, text, note="")
     picks = (
-        replace(pick, facts=(*pick.facts, reason)) if pick.name == PLUGIN else pick for pick in found.picks
+        replace(pick, facts=(*pick.facts, reason)) if pick.name == NETWORK_PLUGIN else pick
+        for pick in found.picks
     )
-    return replace(found, request=request, picks=tuple(picks))
+    note = f"{text}: {NETWORK_PLUGIN} is built. --no-network-plugin leaves it out."
+    return replace(found, request=request, picks=tuple(picks), notes=(*found.notes, note))
 
 
 def _asked(catalog: Catalog, answer: Resolution, plugin: Distribution, image: Image | None) -> Resolution:
@@ -138,6 +143,6 @@ def _asked(catalog: Catalog, answer: Resolution, plugin: Distribution, image: Im
     if not image.network_headers:
         refused.append(
             f"It is not known whether {image.name} has libfabric and hwloc with their headers. "
-            f"Without them, the build of {PLUGIN} stops and names the header."
+            f"Without them, the build of {NETWORK_PLUGIN} stops and names the header."
         )
     return _with_image(_warned(answer, *refused), image)
