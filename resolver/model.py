@@ -273,6 +273,11 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return next((fact for fact in self.facts if fact.status == self.support), self.facts[0])
 
     @property
+    def comes_with_image(self) -> bool:
+        """Whether it is in the base image and was not chosen: libfabric, and the image's network plugin."""
+        return self.kind == "platform" and self.name in {"libfabric", NETWORK_PLUGIN}
+
+    @property
     def is_sdist(self) -> bool:
         """Whether pip must build it on the target, because it has no wheel there."""
         return self.origin == "published" and bool(self.files) and not self.files[0].name.endswith(".whl")
