@@ -160,7 +160,7 @@ def test_torch_with_another_rccl_gets_no_plugin_to_build(overlay: Overlay) -> No
     catalog = load([overlay(image("7.0.2", HEADERS))])
     wheel = catalog.torch[answer(catalog).version_of("torch")]
     for change in ({"system_rocm": True}, {"device_extra": "device-{gfx}", "rocm": "7.0.2"}):
-        torch = {**catalog.torch, wheel.version: replace(wheel, **change)}  # type: ignore[arg-type]
+        torch = {**catalog.torch, wheel.version: replace(wheel, **change)}
         found = answer(replace(catalog, torch=torch), f"torch==={wheel.version} apex")
         assert plugin(found) is None
         assert "uses another" in " ".join(about_network(found))
