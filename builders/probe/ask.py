@@ -165,6 +165,10 @@ class NetworkPlugin(msgspec.Struct, frozen=True):
     """Where the loader finds this libfabric; empty if nowhere that is known."""
     searched: bool = True
     """Whether RCCL is known to search its directory."""
+    needs: str = ""
+    """The newest symbol version of libfabric that it needs, such as ``1.8``."""
+    has: str = ""
+    """The newest symbol version of this libfabric."""
 
 
 class Libraries(Outcome, frozen=True):

@@ -785,8 +785,19 @@ def plugin(path: str) -> dict[str, Any]:
         "path": path,
         "interfaces": sorted({int(version) for version in versions}),
         "libfabric": name,
-        "found": found[0] if found else "",
+        "found": os.path.realpath(found[0]) if found else "",
+        "needs": newest_fabric(content),
+        "has": newest_fabric(Path(found[0]).read_bytes()) if found else "",
     }
+
+
+def newest_fabric(content: bytes) -> str:
+    """Return the newest symbol version of libfabric that a shared object names."""
+    versions = [
+        [int(part) for part in match.split(b".")]
+        for match in re.findall(rb"\0FABRIC_(\d+\.\d+)(?=\0)", content)
+    ]
+    return ".".join(map(str, max(versions))) if versions else ""
 
 
 def in_loader_path(pattern: str, run_paths: list[str]) -> list[str]:
