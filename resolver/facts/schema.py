@@ -167,11 +167,17 @@ class Torch(Row, frozen=True, kw_only=True):
     """Oldest C++ standard that its headers compile with, such as ``17``."""
     system_rocm: bool = False
     """Whether it uses the ROCm that is installed in the system, so that it needs a base image with ROCm."""
+    pip_rocm: bool = False
+    """Whether it requires ROCm as pip packages, such as ``rocm[libraries]``."""
     device_extra: str = ""
     """The extra that installs the code for one GPU architecture, such as ``device-{gfx}``. Without this code,
     no kernel runs. Empty if the wheel has the code."""
 
     identity = ("version",)
+
+    def device_extras(self, gfx: Iterable[str]) -> tuple[str, ...]:
+        """Return the extras that install the code for GPU architectures, sorted."""
+        return tuple(sorted(self.device_extra.format(gfx=target) for target in gfx if self.device_extra))
 
 
 INSPECTED = "inspection of "
