@@ -204,17 +204,18 @@ class Environment:
 
     @cached_property
     def _pythons_of_tags(self) -> dict[str, int]:
-        """The order of interpreters and ABIs; one platform stands for all of them, which are many."""
-        from packaging.tags import compatible_tags, cpython_tags
+        """The order of interpreters and ABIs; one platform stands for all of them, which are many.
 
-        version = tuple(int(part) for part in self.python.split("."))
-        interpreter = f"cp{version[0]}{version[1]}"
-        tags = [
-            # Without abis, packaging would use the ABIs of the interpreter that runs matrix.
-            *cpython_tags(version, [interpreter], [_PLATFORM]),
-            *compatible_tags(version, interpreter, [_PLATFORM]),
-        ]
-        return {str(tag): order for order, tag in reversed(list(enumerate(tags)))}
+        It is that of `packaging.tags`, which imports logging and subprocess.
+        """
+        major, minor = map(int, self.python.split("."))
+        this = f"cp{major}{minor}"
+        older = [f"{major}{number}" for number in range(minor - 1, -1, -1)]
+        pure = [f"py{major}{minor}-none", f"py{major}-none", *(f"py{number}-none" for number in older)]
+        stable = [f"cp{number}-abi3" for number in older[:-2]]  # since Python 3.2
+        linux = [f"{this}-{this}", f"{this}-abi3", f"{this}-none", *stable, *pure]
+        tags = [*(f"{tag}-{_PLATFORM}" for tag in linux), *(f"{tag}-any" for tag in (f"{this}-none", *pure))]
+        return {tag: order for order, tag in enumerate(tags)}
 
     def oldest_glibc(self, wheel: str) -> int | None:
         """Return the minor version of the oldest glibc 2 that a wheel runs on; 0 if any, None if none.

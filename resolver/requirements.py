@@ -22,7 +22,7 @@ _SPECIFIER = rf"{_CLAUSE}(?:,\s*{_CLAUSE})*"
 _PLAIN = re.compile(
     rf"{_NAME}{_EXTRAS}\s*(?:(?P<specifier>{_SPECIFIER})|\((?P<bracketed>\s*{_SPECIFIER})\)\s*)?"
 )
-_SLIP = re.compile(rf"{_NAME}\s*(?P<operator>=[<>]?|:|\s)\s*v?(?P<version>\d[A-Za-z0-9.*+]*)\s*")
+_SLIP = rf"{_NAME}\s*(?P<operator>=[<>]?|:|\s)\s*v?(?P<version>\d[A-Za-z0-9.*+]*)\s*"
 """A requirement with a wrong operator, such as ``torch=2.9`` (conda), ``torch 2.9`` or ``torch=>2.9``."""
 _SEPARATORS = re.compile(r"[-_.]+")
 _ROCM_PACKAGE = re.compile(r"rocm|rocm-sdk(?:-.+)?|rocm-bootstrap|rocm-profiler|amd-[a-z]+-device-.+")
@@ -159,7 +159,7 @@ def _parse_with_packaging(text: str) -> Requirement:
 
 def _corrected(text: str) -> str:
     """Return a hint with the requirement that an invalid one probably means."""
-    slip = _SLIP.fullmatch(text)
+    slip = re.fullmatch(_SLIP, text)
     if slip is None or not is_version(slip["version"].removesuffix(".*")):
         return "Write a name, or a name and versions: apex, torch>=2.4, rocm==6.2.*"
     operator, version = slip["operator"], slip["version"]

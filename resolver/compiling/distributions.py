@@ -21,6 +21,7 @@ from resolver.compiling.clauses import (
     allowed_by,
     any_candidate,
     covers,
+    mask_of,
     no_candidate,
     version_in,
 )
@@ -423,7 +424,8 @@ def _torch_for_standard(builder: ProblemBuilder, standard: str) -> tuple[Test, s
     }
     compiling = [version.partition("+")[0] for version, needed in required.items() if needed <= int(standard)]
     newest = newest_first(compiling)[0] if compiling else "none"
-    return (lambda torch: required.get(torch.version, 0) <= int(standard)), newest
+    allowed = mask_of(builder.variables["torch"], lambda one: required.get(one.version, 0) <= int(standard))
+    return KnownMask(allowed), newest
 
 
 class _ReleaseMasks:

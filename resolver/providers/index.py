@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from resolver.compiling.choices import Installed
 from resolver.errors import EnvironmentLacksError, SourceError, UsageError
 from resolver.indexes import files_of
 from resolver.label import built_for
 from resolver.requirements import is_rocm_package
-from resolver.specifiers import version_key, version_or_none
-from resolver.versions import shorten
+from resolver.specifiers import version_key
+from resolver.versions import shorten, sort_key
 
 if TYPE_CHECKING:
-    from packaging.version import Version
-
     from resolver.facts.catalog import Catalog
     from resolver.indexes import File, Metadata, PackageIndexes, Release
     from resolver.model import Candidate, Request, Requirement
@@ -121,11 +119,11 @@ class IndexProvider:
         The catalog says which project this is. So each index may list it, not only the first that has a
         project of this name.
         """
-        parsed = version_or_none(candidate.version)
+        version = sort_key(candidate.version)
         for source in (indexes, *map(indexes.at, indexes.urls[1:])):
             project = source.project(candidate.name)
             for release in project.releases if project else ():
-                if version_or_none(release.version) == parsed:
+                if sort_key(release.version) == version:
                     return release.files
         return ()
 
@@ -152,7 +150,7 @@ class IndexProvider:
         """Return a hint if an index has releases of a project that do not count; empty if none has."""
         try:
             project = self.indexes.project(name)
-            counting = {version_or_none(release.version) for release in (project.releases if project else ())}
+            counting = {sort_key(release.version) for release in (project.releases if project else ())}
             other = next((url for url in self.indexes.urls if self._versions(name, url) - counting), "")
         except (EnvironmentLacksError, SourceError):
             return ""
@@ -163,11 +161,11 @@ class IndexProvider:
             "project. --index-strategy unsafe-best-match considers all indexes."
         )
 
-    def _versions(self, name: str, url: str) -> set[Version | None]:
-        """Return the versions of a project on an index, without those of wheels that we built."""
+    def _versions(self, name: str, url: str) -> set[tuple[Any, ...]]:
+        """Return the keys of a project's versions on an index, without those of wheels that we built."""
         project = self.indexes.at(url).project(name)
         versions = (release.version for release in (project.releases if project else ()))
-        return {version_or_none(version) for version in versions if built_for(version) is None}
+        return {sort_key(version) for version in versions if built_for(version) is None}
 
     def _beside_torch(self, name: str, torches: Iterable[Candidate]) -> Sequence[Release] | None:
         """Return the releases of a project on the indexes of torch wheels."""

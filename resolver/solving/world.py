@@ -13,7 +13,6 @@ from resolver.compiling import add_distributions
 from resolver.compiling.choices import ALWAYS
 from resolver.compiling.clauses import LIMITS
 from resolver.compiling.problem import ABSENT
-from resolver.compiling.problem_builder import closed_names
 from resolver.facts.schema import PLATFORM
 from resolver.providers.index import IndexProvider, by_name
 from resolver.requirements import normalize_name
@@ -65,7 +64,7 @@ class World:
         self.catalog = builder.catalog
         self.session = Session(self.problem)
         self.search = self.session.search
-        self.bound = closed_names(self.catalog, self.request.target.backend)
+        self.bound = builder.closed
         self.rank: dict[int, Rank] = {}
         self.names: dict[int, str] = {}
         self._environments: dict[tuple[int, str, bool], Environment] = {}
