@@ -7,7 +7,7 @@ than most resolutions. So plain requirements are parsed here, and `packaging` pa
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import cache, lru_cache
 
 from resolver.errors import UsageError
 from resolver.model import Requirement
@@ -97,6 +97,7 @@ def exact_requirement(requirement: str) -> tuple[str, str] | None:
     return (normalize_name(match["name"]), match["version"]) if match else None
 
 
+@lru_cache(maxsize=65536)
 def parse_requirement(text: str) -> Requirement:
     """Parse a requirement from the user, such as ``torch>=2.4``, ``rocm==6.2.*`` or ``flash-attn[triton]``.
 
@@ -125,6 +126,7 @@ def parse_requirement(text: str) -> Requirement:
     return _parse_with_packaging(text)
 
 
+@lru_cache(maxsize=65536)
 def split_marker(text: str) -> tuple[str, str]:
     """Split a requirement of core metadata into the requirement and its marker, which may be empty.
 

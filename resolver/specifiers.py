@@ -123,6 +123,7 @@ def key_or_none(text: str) -> VersionKey | None:
     return *key, _AT
 
 
+@cache
 def version_key(version: str) -> VersionKey:
     """Return the key of a valid version; its local label is ignored."""
     key = key_or_none(version)

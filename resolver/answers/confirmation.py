@@ -10,7 +10,6 @@ answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 import resolvelib
@@ -33,8 +32,8 @@ if TYPE_CHECKING:
     from resolver.indexes import Metadata
     from resolver.model import Requirement
 
-_BATCH = 25
-"""Number of requirements of the request to resolve at a time."""
+_BATCH = 10
+"""Number of requirements to resolve at a time."""
 
 
 class _Need(NamedTuple):
@@ -56,9 +55,9 @@ class _ChosenVersion(NamedTuple):
 def confirm(answer: Answer) -> None:
     """Check with resolvelib that the answer of a solver meets the request, and that nothing is superfluous.
 
-    resolvelib takes quadratic time in the number of distributions, so it resolves level by level: the
-    request, then the requirements of each accepted candidate. There is one candidate for each name, so this
-    accepts the same answers as one resolution of everything.
+    resolvelib takes quadratic time in the number of requirements, so it resolves a few at a time: those of
+    the request, then those of each accepted candidate. There is one candidate for each name, so this accepts
+    the same answers as one resolution of everything.
     """
     provider = _Provider(answer)
     problem = ""
@@ -82,25 +81,17 @@ def confirm(answer: Answer) -> None:
 
 def _accepted(provider: _Provider) -> set[str]:
     """Return everything that the request requires directly or indirectly."""
-    roots = provider.roots()
+    needs = provider.roots()
     accepted: set[str] = set()
-    left: list[str] = []
-    batches: Iterator[Sequence[_Need]] = (
-        roots[start : start + _BATCH] for start in range(0, len(roots), _BATCH)
-    )
-    for needs in chain(batches, _needs_of(left, provider)):
+    while needs:
+        batch = [needs.pop() for _ in range(min(_BATCH, len(needs)))]
         resolver = resolvelib.Resolver(provider, resolvelib.BaseReporter())
-        mapping = resolver.resolve(needs, max_rounds=len(provider.chosen) + 1).mapping
-        left += mapping.keys() - accepted
-        accepted |= mapping.keys()
+        mapping = resolver.resolve(batch, max_rounds=_BATCH + 1).mapping
+        for key, candidate in mapping.items():
+            if key not in accepted:
+                accepted.add(key)
+                needs += provider.needs_of(candidate)
     return accepted
-
-
-def _needs_of(left: list[str], provider: _Provider) -> Iterator[list[_Need]]:
-    """Yield the requirement on each name in a list, which grows; only its requirements are then resolved."""
-    while left:
-        provider.expanded = left.pop()
-        yield [_Need(provider.expanded, provider.expanded, _always)]
 
 
 def _always(_: str) -> bool:
@@ -115,8 +106,6 @@ class _Provider(resolvelib.AbstractProvider["_Need", "_ChosenVersion", str]):
     """The chosen candidates, and their requirements as the providers state them."""
 
     def __init__(self, answer: Answer) -> None:
-        self.expanded = ""
-        """The only candidate whose requirements are stated."""
         self._answer = answer
         self._problem = answer.problem
         self._solution = answer.solution
@@ -177,9 +166,11 @@ class _Provider(resolvelib.AbstractProvider["_Need", "_ChosenVersion", str]):
     def is_satisfied_by(self, requirement: _Need, candidate: _ChosenVersion) -> bool:
         return requirement.allows(candidate.version)
 
-    def get_dependencies(self, candidate: _ChosenVersion) -> Iterable[_Need]:
-        if candidate.key != self.expanded:
-            return []
+    def get_dependencies(self, candidate: _ChosenVersion) -> Iterable[_Need]:  # noqa: ARG002
+        return ()  # `_accepted` asks for them
+
+    def needs_of(self, candidate: _ChosenVersion) -> list[_Need]:
+        """Return what a chosen candidate requires."""
         name, _, extra = candidate.key.rstrip("]").partition("[")
         needs = list(self._facts(name, candidate.version))
         if name in self._solution:

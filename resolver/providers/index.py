@@ -49,7 +49,8 @@ class IndexProvider:
         self._catalog = catalog
         self._allow_dynamic = request.support == "any"
         self._installed = request.preinstalled.installed if request.preinstalled else {}
-        self._stated = by_name((*request.requirements, *request.constraints, *request.overrides))
+        stated = (*request.requirements, *request.constraints, *request.overrides)
+        self._direct = by_name(requirement for requirement in stated if requirement.url)
 
     def candidates(self, name: str, torches: Iterable[Candidate] = ()) -> Sequence[Release] | None:
         """Return the releases of a project, newest first; None if no index has it.
@@ -131,8 +132,8 @@ class IndexProvider:
         """Return the URL of the direct reference that the request has for a name, if any."""
         direct = [
             requirement
-            for requirement in self._stated.get(name, ())
-            if requirement.url and (not requirement.marker or self._applies(requirement.marker))
+            for requirement in self._direct.get(name, ())
+            if not requirement.marker or self._applies(requirement.marker)
         ]
         for other in direct[1:]:
             if other.url != direct[0].url and other.marker == direct[0].marker:

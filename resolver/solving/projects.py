@@ -80,6 +80,8 @@ class Projects:
         self._judged: dict[tuple[str, int], Judged] = {}
         self._excluded: set[tuple[str, int]] = set()
         """The releases whose exclusions were added."""
+        self._usable: dict[int, tuple[tuple[int, ...], int]] = {}
+        """By number in the search, what the last choice depended on, and the choice."""
         self._wheels_only: dict[str, int] = {}
         self._lenient = -1
         """The variable that decides whether some patch releases of Python are enough; -1 if not needed."""
@@ -287,6 +289,15 @@ class Projects:
 
     def first_usable(self, choices: Choices, domain: int) -> int:
         """Return the preferred release that may be used; exclude the releases before it."""
+        domains, number = self.search.domains, self.session.number
+        lenient = domains[self._lenient] if self._lenient >= 0 else 0
+        state = domain, domains[number["python"]], domains[number["glibc"]], lenient
+        known = self._usable.get(choices.number)
+        if known is None or known[0] != state:
+            known = self._usable[choices.number] = state, self._first_usable(choices, domain)
+        return known[1]
+
+    def _first_usable(self, choices: Choices, domain: int) -> int:
         unusable: dict[tuple[str, int, int, bool], list[int]] = {}
         mask = domain & -domain
         left = domain
