@@ -7,7 +7,7 @@ both). Every resolution evaluates them before it can start.
 Almost every clause compares with a plain release: ``>=2.4``, ``<3``, ``==6.2.*``. Such a clause depends only
 on the release of a version, and on whether the version comes before that release (``2.4rc1``), is that
 release, or comes after it (``2.4.post1``). In this order the clause allows one interval. For every other
-clause (``<2.4rc1``, ``===2.4``) `packaging` decides; it is imported only then, because the import takes
+clause (``>2.4rc1``, ``===2.4``) `packaging` decides; it is imported only then, because the import takes
 longer than most resolutions.
 """
 
@@ -217,6 +217,8 @@ def _bounds_for_release(
 
 def _bounds_for_other(operator: str, key: VersionKey) -> tuple[VersionKey, VersionKey] | None:
     """Return the interval of a clause with a pre-, post- or development release."""
+    if operator == "<" and key[2] == _BEFORE:
+        return _FIRST, key
     return {
         "==": (key, key + _JUST_AFTER),
         "!=": (key, key + _JUST_AFTER),
