@@ -91,11 +91,13 @@ class Specifier(msgspec.Struct, frozen=True):
             return False
         if self.other is not None:
             return bool(self.other.contains(Version(version), prereleases=True))
-        return all(
-            (interval.low <= key < interval.high and interval.local in {None, _local_label(version)})
-            is not interval.outside
-            for interval in self.intervals
-        )
+        for interval in self.intervals:
+            inside = interval.low <= key < interval.high
+            if inside and interval.local is not None:
+                inside = interval.local == _local_label(version)
+            if inside is interval.outside:
+                return False
+        return True
 
 
 @cache

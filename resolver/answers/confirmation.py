@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from resolver.indexes import Metadata
     from resolver.model import Requirement
 
-_BATCH = 10
-"""Number of requirements to resolve at a time."""
+_BATCH = 5
+"""Number of requirements to resolve at a time; more of them, or fewer, take longer."""
 
 
 class _Need(NamedTuple):
@@ -267,12 +267,12 @@ class _Provider(resolvelib.AbstractProvider["_Need", "_ChosenVersion", str]):
     def _required(self, name: str, text: str, metadata: Metadata, extras: Sequence[str]) -> Iterator[_Need]:
         """Yield what a line of metadata requires."""
         head, marker = split_marker(text)
-        is_plain = self._environment.applies(marker)
-        wanted = {"", *extras}
-        if not any(self._environment.applies(marker, extra) for extra in wanted):
+        applies = self._environment.applies
+        if applies(marker):
+            if name in self._picks and "" not in extras:
+                return  # it belongs to the project itself
+        elif not any(applies(marker, extra) for extra in extras):
             return
-        if is_plain and name in self._picks and "" not in extras:
-            return  # it belongs to the project itself
         try:
             requirement = parse_requirement(head)
         except UsageError:
