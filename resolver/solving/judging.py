@@ -40,7 +40,7 @@ _MOST_UNFIT = 10
 """A project is not considered any more after this many releases that do not fit."""
 _MOST_UNKNOWN = 3
 """Number of releases that cannot be judged before it is enough that nothing is known of a release."""
-_REQUESTED, _OTHERS = EARLY_PYTHON[0] + 0.5, layer("python")[0] - 0.5
+_REQUESTED, _OTHERS = EARLY_PYTHON + 0.5, layer("python")[0] - 0.5
 
 
 class _Chosen(NamedTuple):

@@ -17,7 +17,7 @@ from resolver.model import layer
 from resolver.requirements import TRITON_NAMES
 from resolver.solving.rules import EVERYWHERE, Context, Exclusion, judge
 from resolver.solving.search import is_required
-from resolver.solving.world import LENIENT, STRICT, Terms, is_limit
+from resolver.solving.world import LENIENT, STRICT, Part, Terms, is_limit
 from resolver.versions import join_words, parse_specifier, satisfies
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _FIRST = (-1, 0, 0, "")
 _WHEELS_ONLY = layer("python")[0] - 0.5
 
 
-class Projects:
+class Projects(Part):
     """The projects that the search has met.
 
     Attributes
@@ -60,14 +60,7 @@ class Projects:
     """
 
     def __init__(self, world: World, keep: Mapping[str, str]) -> None:
-        self.world = world
-        self.problem = world.problem
-        self.session = world.session
-        self.search = world.search
-        self.index = world.index
-        self.targets = world.targets
-        self.request = world.request
-        self.catalog = world.catalog
+        super().__init__(world)
         self.open: dict[str, Choices] = {}
         self.nodes_of: dict[str, list[Choices]] = {}
         self.by_number: dict[int, Choices] = {}
@@ -113,7 +106,7 @@ class Projects:
         self.nodes_of.setdefault(name, []).append(choices)
         choices.number = self.search.add_variable(choices.everything)
         self.by_number[choices.number] = choices
-        self.world.rank[choices.number] = self.problem.layer(name)[0], 0, choices.number, key
+        self.session.rank[choices.number] = self.problem.layer(name)[0], 0, choices.number, key
         if base:
             present = choices.everything & ~ABSENT
             self.search.add({choices.number: present, base.number: ABSENT}, ALWAYS)
