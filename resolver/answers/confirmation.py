@@ -237,6 +237,9 @@ class _Provider(resolvelib.AbstractProvider["_Need", "_ChosenVersion", str]):
     def _content(self, name: str) -> Iterator[_Need]:
         """Yield what the content of the file of a project requires."""
         pick = self._picks.get(name)
+        for other, excluded in self._answer.contents.excluded_as_newer(name) if pick else ():
+            text = f"{name} cannot be judged, and a newer release has a requirement on {other}"
+            yield self._of_candidates(other, ~excluded, text)
         content = self._answer.contents.content_of(pick.files[0]) if pick and pick.files else None
         if content is None:
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -26,8 +27,8 @@ MAX_CORE_ITEMS = 10
 """A larger core is written in fewer sentences."""
 _MOST_WORK = 100_000
 """Statements in all proofs that are tried to find the necessary ones."""
-_MOST_JOINED = 4
-"""Maximum number of texts in a sentence that was joined from others."""
+_LONGEST = 500
+"""Characters of a sentence that was joined from others, after which no more are joined."""
 _MOST_VERSIONS = 4
 """Maximum number of releases with the same requirement to list."""
 _MOST_PREDICATES = 3
@@ -294,9 +295,11 @@ def _all_of(items: Sequence[CoreItem]) -> CoreItem:
         return items[0]
     texts = list(dict.fromkeys(item.text for item in items))
     statements = tuple(dict.fromkeys(one for item in items for one in item.statements or (item.text,)))
-    rest = len(texts) - _MOST_JOINED
+    ends = accumulate(len(text) for text in texts)
+    shown = 1 + sum(end < _LONGEST for end in ends)
+    rest = len(texts) - shown
     if rest > 1:
-        texts[_MOST_JOINED:] = [f"and {rest} similar statements"]
+        texts[shown:] = [f"and {rest} similar statements"]
     sources = dict.fromkeys(source for item in items for source in item.source.split(" ; "))
     is_shorter = (*texts,) != statements
     return CoreItem("; ".join(texts), items[0].kind, " ; ".join(sources), statements if is_shorter else ())

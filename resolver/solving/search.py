@@ -437,8 +437,9 @@ class Search:
         domains = self.domains
         domain = domains[variable]
         found = [watches for outside, watches in self._touching[variable].items() if not domain & outside]
-        touching = found[0] if len(found) == 1 else sorted(chain.from_iterable(found), key=itemgetter(0))
-        for watches in (self._of_value[variable].get(domain, ()), touching):
+        if len(found) > 1:
+            found = [sorted(chain.from_iterable(found), key=itemgetter(0))]
+        for watches in (self._of_value[variable].get(domain, ()), *found):
             for _, other, excluded, incompatibility in watches:
                 if other < 0:
                     if self._apply(incompatibility, is_fresh=False):
