@@ -406,7 +406,7 @@ class Resolution(
         return html_table(caption, ["name", "version", "origin", "support"], rows)
 
 
-class CoreItem(msgspec.Struct, frozen=True, gc=False):
+class CoreItem(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One of the constraints that conflict."""
 
     text: str

@@ -59,7 +59,7 @@ def confirm(answer: Answer) -> None:
     the request, then those of each accepted candidate. There is one candidate for each name, so this accepts
     the same answers as one resolution of everything.
     """
-    provider = _Provider(answer)
+    provider = _AnswerProvider(answer)
     problem = ""
     try:
         accepted = _accepted(provider)
@@ -79,7 +79,7 @@ def confirm(answer: Answer) -> None:
         raise InternalError(msg, hint="Please report this request. --debug writes both answers into a log.")
 
 
-def _accepted(provider: _Provider) -> set[str]:
+def _accepted(provider: _AnswerProvider) -> set[str]:
     """Return everything that the request requires directly or indirectly."""
     needs = provider.roots()
     accepted: set[str] = set()
@@ -102,7 +102,7 @@ def _never(_: str) -> bool:
     return False
 
 
-class _Provider(resolvelib.AbstractProvider["_Need", "_ChosenVersion", str]):
+class _AnswerProvider(resolvelib.AbstractProvider["_Need", "_ChosenVersion", str]):
     """The chosen candidates, and their requirements as the providers state them."""
 
     def __init__(self, answer: Answer) -> None:
