@@ -2,7 +2,8 @@
 
 An sdist may compile its code for CUDA or leave it out, and torch translates CUDA sources to HIP. So it
 *requires CUDA* only if it has nothing to compile, and its setup.py gets the program from NVIDIA's index.
-It is *not judged* if it has sources for GPUs, or if its build scripts name any.
+It is *not judged* if it has sources for GPUs, or if its build scripts name any. It is of no use to anybody if
+its build script, or the package of a small one, always raises an error (kaolin 0.1).
 """
 
 from __future__ import annotations
@@ -12,7 +13,16 @@ import re
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO, cast
 
-from builders.gpu.content import FOR_HIP, KERNELS, MOST_NAMED, NOT_OWN, PATH_FOR_HIP, read_start
+from builders.gpu.content import (
+    FOR_HIP,
+    KERNELS,
+    LARGEST_PLACEHOLDER,
+    MOST_NAMED,
+    NOT_OWN,
+    PATH_FOR_HIP,
+    only_raises,
+    read_start,
+)
 from builders.gpu.signs import SIGN
 from builders.index_client.metadata import downloaded, matching_files
 from builders.network.remote_wheel import RemoteWheel, request_failed
@@ -30,6 +40,7 @@ if TYPE_CHECKING:
 
 _COMPILED = (".c", ".cc", ".cpp", ".cxx", ".f", ".f90", ".pyx", ".rs", ".so", *KERNELS)
 _SCRIPTS = {"setup.py", "pyproject.toml", "CMakeLists.txt", "meson.build", "Cargo.toml"}
+_PACKAGE = re.compile(r"(?:src/)?\w+/__init__\.py")
 _NVIDIA_INDEX = re.compile(r"pypi\.(?:ngc\.)?nvidia\.com")
 
 
@@ -93,6 +104,8 @@ def read_source(filename: str, content: BinaryIO) -> Content | None:
     Raise `DamagedError` if the file is not an archive.
     """
     compiled: list[str] = []
+    size = content.seek(0, io.SEEK_END)
+    content.seek(0)
 
     def is_wanted(path: PurePosixPath) -> bool:
         own = _below_top(path)
@@ -100,11 +113,16 @@ def read_source(filename: str, content: BinaryIO) -> Content | None:
             return False
         if own.endswith(_COMPILED):
             compiled.append(own)
-        return own.endswith(KERNELS) or own in _SCRIPTS
+        may_be_placeholder = size < LARGEST_PLACEHOLDER and _PACKAGE.fullmatch(own)
+        return own.endswith(KERNELS) or own in _SCRIPTS or bool(may_be_placeholder)
 
     scripts: dict[str, str] = {}
     mentions_hip = False
     for path, text in matching_files(filename, content, is_wanted):
+        own = _below_top(path)
+        if (_PACKAGE.fullmatch(own) or own == "setup.py") and only_raises(text):
+            broken = f"is a placeholder: its {own} only raises an error"
+            return Content(broken, broken=broken)
         is_for_hip = FOR_HIP.search(text) or PATH_FOR_HIP.search(_below_top(path))
         mentions_hip = mentions_hip or is_for_hip is not None
         if path.name in _SCRIPTS:
