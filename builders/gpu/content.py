@@ -492,6 +492,12 @@ def only_raises(source: bytes) -> bool:
     return tree is not None and any(isinstance(statement, ast.Raise) for statement in tree.body)
 
 
+def has_statements(source: bytes) -> bool:
+    """Return whether Python code does more than to describe itself; true for code that cannot be parsed."""
+    tree = _parsed(source)
+    return tree is None or not all(isinstance(one, ast.Expr | ast.Assign) for one in tree.body)
+
+
 def _judge(read: _Read) -> Content | None:
     judge = _Judge(read)
     is_pure = not judge.paths and not read.contents.code
@@ -517,6 +523,8 @@ class _Judge:
         """By object, the needed libraries that the wheel does not have."""
         for item in objects:
             for name in item.needed:
+                if by_name.get(name) == item.path:  # the start of an object also shows its own name
+                    continue
                 if name in by_name:
                     self._users.setdefault(by_name[name], []).append(item.path)
                 else:

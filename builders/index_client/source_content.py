@@ -20,6 +20,7 @@ from builders.gpu.content import (
     MOST_NAMED,
     NOT_OWN,
     PATH_FOR_HIP,
+    has_statements,
     only_raises,
     read_start,
 )
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 _COMPILED = (".c", ".cc", ".cpp", ".cxx", ".f", ".f90", ".pyx", ".rs", ".so", *KERNELS)
 _SCRIPTS = {"setup.py", "pyproject.toml", "CMakeLists.txt", "meson.build", "Cargo.toml"}
 _PACKAGE = re.compile(r"(?:src/)?\w+/__init__\.py")
+_REQUIRES = re.compile(r"install_requires|dependencies|urlretrieve")
+"""Words of build scripts of a distribution that has its code elsewhere."""
 _NVIDIA_INDEX = re.compile(r"pypi\.(?:ngc\.)?nvidia\.com")
 
 
@@ -104,7 +107,7 @@ def read_source(filename: str, content: BinaryIO) -> Content | None:
     Raise `DamagedError` if the file is not an archive.
     """
     compiled: list[str] = []
-    size = content.seek(0, io.SEEK_END)
+    is_small = content.seek(0, io.SEEK_END) < LARGEST_PLACEHOLDER
     content.seek(0)
 
     def is_wanted(path: PurePosixPath) -> bool:
@@ -113,20 +116,23 @@ def read_source(filename: str, content: BinaryIO) -> Content | None:
             return False
         if own.endswith(_COMPILED):
             compiled.append(own)
-        may_be_placeholder = size < LARGEST_PLACEHOLDER and _PACKAGE.fullmatch(own)
-        return own.endswith(KERNELS) or own in _SCRIPTS or bool(may_be_placeholder)
+        return own.endswith(KERNELS) or own in _SCRIPTS or (is_small and own.endswith(".py"))
 
     scripts: dict[str, str] = {}
     mentions_hip = False
+    has_code = not is_small
     for path, text in matching_files(filename, content, is_wanted):
         own = _below_top(path)
         if (_PACKAGE.fullmatch(own) or own == "setup.py") and only_raises(text):
             broken = f"is a placeholder: its {own} only raises an error"
             return Content(broken, broken=broken)
+        has_code = has_code or (own != "setup.py" and own.endswith(".py") and has_statements(text))
         is_for_hip = FOR_HIP.search(text) or PATH_FOR_HIP.search(_below_top(path))
         mentions_hip = mentions_hip or is_for_hip is not None
         if path.name in _SCRIPTS:
             scripts[path.name] = text.decode("utf-8", "replace")
+    if not has_code and not compiled and not any(map(_REQUIRES.search, scripts.values())):
+        return Content("", "there is no wheel, and its source has no code: it may be a placeholder")
     return _judge(filename, compiled, scripts, mentions_hip=mentions_hip)
 
 

@@ -416,13 +416,16 @@ C, SETUP = {"src/tiny.c": b"int x;"}, {"setup.py": b"setup()"}
 @pytest.mark.parametrize(
     ("name", "files", "expected"),
     [
-        ("tiny", SETUP, (None, "")),
+        ("tiny", SETUP, ("none", "its source has no code: it may be a placeholder")),
+        ("tiny", {**SETUP, "tiny/__init__.py": b"'''Docs.'''"}, ("none", "it may be a placeholder")),
+        ("tiny", {**SETUP, "tiny/__init__.py": b"import os"}, (None, "")),
+        ("tiny", {"setup.py": b"setup(install_requires=['a'])"}, (None, "")),
         ("tiny", {**SETUP, **C}, ("none", "")),
         ("gputiny", {**SETUP, **C}, ("none", "the name of gputiny has the word gpu")),
         ("tiny", {**C, "setup.py": b"CUDA_HOME"}, ("none", "its setup.py has the word CUDA")),
         ("tiny", {"setup.py": NVIDIA}, ("required", "")),
         ("tiny", {**C, "setup.py": NVIDIA}, ("none", "its setup.py has the word nvidia")),
-        ("tiny", {"README": NVIDIA, "tests/a.cu": b"", "setup.py": b""}, (None, "")),
+        ("tiny", {"README": NVIDIA, "tests/a.cu": b"", "tiny.py": b"def f(): pass"}, (None, "")),
         ("tiny", {"csrc/a.cu": b"x"}, ("none", "code for CUDA or HIP (a.cu); none mentions HIP")),
         ("tiny", {"csrc/a.cu": b"USE_ROCM"}, ("none", "code for CUDA or HIP (a.cu); some mention HIP")),
     ],

@@ -400,6 +400,7 @@ def test_refusal_names_the_evidence(catalog: Catalog) -> None:
         assert isinstance(conflict, Conflict)
         (item,) = [item for item in conflict.core if content.evidence in item.text]
         assert item.source.endswith(".whl")
+        assert not any("--backend" in one.request for one in conflict.suggestions)  # nothing is read there
         rejected, _ = rejected_in_open_world(
             catalog,
             ask(catalog, "torch a", **target),  # type: ignore[arg-type]
