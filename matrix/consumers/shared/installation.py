@@ -17,6 +17,8 @@ from resolver.requirements import is_rocm_package
 from resolver.versions import is_version
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from resolver.facts.schema import Job, SiteVariable
     from resolver.model import Distribution, Resolution
 
@@ -36,6 +38,11 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
         Environment variables that must be set at the site or for built distributions, or must not be set.
     job
         How the site starts programs in Slurm jobs; None if it is not known.
+    wheels
+        The wheels of each distribution that we build, by name; none if it is not built yet.
+    named
+        File names of the wheels that must be named, by distribution: the index has other builds of the same
+        version, which pip would prefer.
     host_glibc
         The glibc of the machine that a consumer without base image runs on, and a name of the machine.
     """
@@ -44,6 +51,8 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
     hashes: Mapping[str, tuple[str, ...]] = {}
     left_open: Sequence[str] = ()
     variables: Sequence[SiteVariable] = ()
+    wheels: Mapping[str, Sequence[Path]] = {}
+    named: Mapping[str, str] = {}
     host_glibc: tuple[str, str] = ("", "")
     job: Job | None = None
 
