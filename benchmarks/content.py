@@ -86,9 +86,11 @@ class Result(msgspec.Struct):
             return "cuda"
         if content.rocm or content.gfx:
             return "rocm"
+        if content.unread:
+            return "not judged"
         if content.cuda == "optional":
             return "cuda+cpu"
-        return "not judged" if content.unread or content.unseen else "cpu"
+        return "not judged" if content.unseen else "cpu"
 
 
 def labelled() -> list[Labelled]:

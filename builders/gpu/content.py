@@ -631,7 +631,9 @@ class _Judge:
         """Return whether an object of the wheel itself uses the C++ interface of some release of torch."""
         is_choice = _TORCH_RELEASE.search(PurePosixPath(item.path).name)
         is_own = item.path in self._own and not is_choice
-        return is_own and any(name.startswith("_Z") for name in item.symbols.imports)
+        own = chain.from_iterable(one.symbols.exports for one in self._contents.objects)
+        imports = item.symbols.imports.difference(own) if is_own else ()  # paddlepaddle has names of torch
+        return any(name.startswith("_Z") for name in imports)
 
     def _has_cuda(self) -> str:
         """Return a clause about CUDA that the wheel can use; empty if there is none."""

@@ -217,12 +217,13 @@ def _target(settings: Settings, catalog: Catalog, today: datetime.date, inputs: 
 
 def _is_rocm_limited(site: str, settings: Settings, catalog: Catalog, inputs: Inputs) -> bool:
     """Return whether a fact about a site, or the request, limits ROCm; else the newest would be chosen."""
-    rows = (*catalog.window.values(), *catalog.site_advice.values(), *catalog.site_image.values())
+    sites = {row.site for row in catalog.window.values()}
+    sites |= {row.site for row in catalog.site_advice.values()}
+    sites |= {row.site for row in catalog.site_image.values()}
     stated = [one for one in inputs.requirements if one.name == "rocm" and one.specifier]
     labels = [one for one in inputs.requirements if one.name == "torch" and "+rocm" in one.text]
-    return bool(settings.driver or settings.rocm or settings.base_image or stated or labels) or any(
-        row.site == site for row in rows
-    )
+    limits = (settings.driver, settings.rocm, settings.base_image, stated, labels)
+    return site in sites or any(limits)
 
 
 def _default_site(settings: Settings, catalog: Catalog) -> str:

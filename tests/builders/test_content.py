@@ -271,6 +271,15 @@ def test_release_of_torch_must_be_known(
             assert ("is compiled for one release of torch" not in content.unread) is is_judged
 
 
+def test_names_of_torch_that_the_wheel_has_itself_are_its_own(judge: Callable[..., Content]) -> None:
+    """As in paddlepaddle, which has an interface like that of torch."""
+    files = {
+        f"tiny/_C{EXTENSION}": shared_object(symbols=OF_TORCH),
+        "tiny/libtiny.so": shared_object(exports=OF_TORCH),
+    }
+    assert judge(files, "torch-tiny", ()).unread == ""
+
+
 def test_real_objects(
     judge: Callable[..., Content], compile_object: Callable[..., Path], tmp_path: Path
 ) -> None:
