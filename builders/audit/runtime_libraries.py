@@ -78,7 +78,7 @@ def read_torch(directory: Path) -> TorchLibraries:
         if library.soname:
             libraries.add(library.soname)
         if path.name.startswith(LIBRARIES_WITH_SYMBOLS):
-            exports = (exports or set()) | library.symbols.exports
+            exports = (exports or set()) | library.exports
     if exports is None:
         msg = f"{directory} contains no torch library."
         raise UsageError(msg, hint=_TORCH_HINT)
@@ -180,11 +180,11 @@ def read_image_facts(path: Path, overrides: Mapping[str, str]) -> LibraryProvide
 def image_provider(facts: Mapping[str, object]) -> LibraryProvider:
     """Return the libraries and symbol versions of a base image as a provider.
 
-    The facts are ``glibc``, ``glibcxx``, ``cxxabi``, ``gcc`` as versions (``2.31``, or ``GLIBC_2.31``) and
-    ``libraries`` as sonames; each may be missing.
+    The facts are ``glibc``, ``glibcxx``, ``cxxabi``, ``gcc`` and ``fabric`` as versions (``2.31``, or
+    ``GLIBC_2.31``), and ``libraries`` as sonames; each may be missing.
     """
     versions: dict[str, str] = {}
-    for family in ("GLIBC", "GLIBCXX", "CXXABI", "GCC"):
+    for family in ("GLIBC", "GLIBCXX", "CXXABI", "GCC", "FABRIC"):
         text = facts.get(family.lower())
         if text:
             version = str(text).upper().removeprefix(f"{family}_")

@@ -531,7 +531,7 @@ def test_confirmation_rejects_what_does_not_fit(
     catalog: Catalog, content: Content, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("resolver.solving.judging.judged", lambda *_: Judgement("fits", ""))
-    monkeypatch.setattr("resolver.solving.judging.Contents._require_rocm", lambda *_: None)
+    monkeypatch.setattr("resolver.solving.judging.ContentJudge._require_rocm", lambda *_: None)
     with pytest.raises(InternalError, match="not confirmed"):
         found(catalog, {"a": releases(content)}, "torch a")
 
