@@ -209,18 +209,11 @@ class EnvironmentReply(msgspec.Struct, frozen=True, kw_only=True):
     """The variables that programs need, as the environment sets them."""
 
 
-class WrittenWheel(msgspec.Struct, frozen=True):
-    """The objects of an installed distribution, as a wheel."""
-
-    name: str
-    file: str
-    """Its name in the directory of the probe."""
-
-
 class ContentsReply(msgspec.Struct, frozen=True, kw_only=True):
     """The reply about the objects of an environment."""
 
-    written: list[WrittenWheel]
+    written: list[tuple[str, str]]
+    """Name of each distribution with objects, and of the wheel with them in the directory of the probe."""
     left: list[str]
     """Distributions whose objects are too large to be copied."""
     variables: dict[str, str] = {}
@@ -360,8 +353,11 @@ def ask(
 
 def probe_script(question: Mapping[str, Any], nonce: str) -> str:
     """Return the text of the script that answers a question."""
-    payload = Path(__file__).with_name("payload.py").read_text(encoding="utf-8")
-    return f"{payload}\nouter({dict(question)!r}, {nonce!r})\n"
+    payload, child = (
+        Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("payload.py", "child.py")
+    )
+    child += "\ninner(*sys.argv[1:])"
+    return f"{payload}\nCHILD = {child!r}\nouter({dict(question)!r}, {nonce!r})\n"
 
 
 def wheel_question(recipe: Recipe, lent: str = "") -> dict[str, Any]:
