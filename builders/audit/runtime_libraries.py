@@ -180,11 +180,11 @@ def read_image_facts(path: Path, overrides: Mapping[str, str]) -> LibraryProvide
 def image_provider(facts: Mapping[str, object]) -> LibraryProvider:
     """Return the libraries and symbol versions of a base image as a provider.
 
-    The facts are ``glibc``, ``glibcxx``, ``cxxabi``, ``gcc`` as versions (``2.31``, or ``GLIBC_2.31``) and
-    ``libraries`` as sonames; each may be missing.
+    The facts are ``glibc``, ``glibcxx``, ``cxxabi``, ``gcc`` and ``fabric`` as versions (``2.31``, or
+    ``GLIBC_2.31``), and ``libraries`` as sonames; each may be missing.
     """
     versions: dict[str, str] = {}
-    for family in ("GLIBC", "GLIBCXX", "CXXABI", "GCC"):
+    for family in ("GLIBC", "GLIBCXX", "CXXABI", "GCC", "FABRIC"):
         text = facts.get(family.lower())
         if text:
             version = str(text).upper().removeprefix(f"{family}_")

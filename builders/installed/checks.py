@@ -158,7 +158,10 @@ def _plugins(installed: Installed) -> list[NetworkPlugin]:
         fabric = next((name for name in item.needed if name.startswith("libfabric.so")), "")
         at = installed.found(item, path, fabric) if fabric else ""
         is_searched = installed.resolved(path) in searched
-        plugins.append(NetworkPlugin(path, sorted(interfaces(item)), fabric, at, is_searched))
+        library = installed.objects.get(installed.resolved(at)) if at else None
+        has = library.defines.get("FABRIC", "") if library else ""
+        needs = item.versions.get("FABRIC", "")
+        plugins.append(NetworkPlugin(path, sorted(interfaces(item)), fabric, at, is_searched, needs, has))
     return sorted(plugins, key=lambda plugin: not plugin.searched)
 
 

@@ -55,8 +55,8 @@ _SETTINGS = re.compile(
     r"|^(/usr/lib|/etc)/os-release$|/\.info/version$|/etc/conda/activate\.d/[^/]+\.sh$"
 )
 _RUNTIME = re.compile(r"/(libc\.so\.6|libstdc\+\+\.so\.6|libgcc_s\.so\.1)(\.\d+)*$")
-_READ_ANYWHERE = re.compile(r"/lib(rccl|nccl)[\w-]*\.so[.\d]*$")
-"""RCCL and its network plugins, which need not belong to a distribution."""
+_READ_ANYWHERE = re.compile(r"/lib((rccl|nccl)[\w-]*|fabric)\.so[.\d]*$")
+"""RCCL, its network plugins and libfabric, which need not belong to a distribution."""
 _ROCM_OF_SYSTEM = re.compile(r"/opt/rocm[^/]*/\.info/version")
 _HIP = re.compile(r"/libamdhip64\.so(\.\d+)*$")
 _HIP_VERSION = re.compile(r"libamdhip64\.so\.(\d+)\.(\d+)\.(\d+)$")

@@ -10,7 +10,7 @@ from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from itertools import groupby
 from pathlib import PurePath
 
-from builders.audit.network_plugin import wanted_interfaces, wanted_name
+from builders.audit.network_plugin import lacks_symbols, wanted_interfaces, wanted_name
 from builders.findings import Finding
 from builders.probe.ask import EnvironmentReply
 from resolver.facts.schema import SiteVariable
@@ -345,6 +345,17 @@ def _network(reply: EnvironmentReply) -> Iterator[Finding]:
         text = f"{plugin.path} needs {plugin.libfabric}, which the loader does not find here."
         fix = "Use an image that has it, or bind the site's libfabric; else RCCL uses TCP."
         yield Finding("verify-plugin-libfabric", "warning", text, fix, evidence)
+    elif lacks_symbols(plugin.needs, plugin.has):
+        text = f"{plugin.path} needs FABRIC_{plugin.needs}; {plugin.found} has at most FABRIC_{plugin.has}."
+        fix = "Compile the plugin in the image in which it runs; with this one RCCL uses TCP."
+        yield Finding("verify-plugin-libfabric", "warning", text, fix, evidence)
+    loaded = [path for path in libraries.objects if PurePath(path).name.startswith("libfabric.so")]
+    if plugin.found and loaded and plugin.found not in loaded:
+        text = f"{loaded[0]} is loaded first, so the plugin uses it instead of {plugin.found}."
+        fix = "It may not know the network. Remove the distribution that brings it, such as impi-rt."
+        yield Finding(
+            "verify-plugin-libfabric-other", "warning", text, fix, {**evidence, "library": loaded[0]}
+        )
 
 
 def _plugin_names(variable: str, rocm: str) -> list[str]:

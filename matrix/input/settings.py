@@ -62,6 +62,8 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename=
     prefer: Literal["advised", "newest", "proven", "oldest"] | None = None
     no_prebuilt: bool = False
     """Build packages that have a recipe, even if others publish wheels."""
+    no_network_plugin: bool = False
+    """Leave RCCL's network plugin out where the network of the site needs one."""
     no_content_check: bool = False
     """Choose releases without a look at the content of their wheels."""
     ops: list[str] = []

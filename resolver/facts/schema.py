@@ -23,7 +23,9 @@ from resolver.texts import Digest, FileName, RelativePath, SiteName, Url
 SCHEMA = 1
 FOLDER = os.path.dirname(__file__)
 _SHIPPED = FOLDER + os.sep
-PLATFORM = ("backend", "gfx", "kernel-driver", "rocm", "base-image", "glibc", "libstdcxx", "python")
+PLATFORM = (
+    "backend", "gfx", "kernel-driver", "rocm", "base-image", "glibc", "libstdcxx", "libfabric", "python",
+)  # fmt: skip
 """Names of the platform components."""
 
 Status = Literal["documented", "observed", "inferred"]
@@ -200,6 +202,13 @@ class Image(Row, frozen=True, kw_only=True):
     Python comes from elsewhere (conda)."""
     mpi: str = ""
     """Its MPI library; empty if it has none, or if that is undocumented."""
+    libfabric: str = ""
+    """Its libfabric; empty if it has none, or if that is undocumented."""
+    network_headers: bool = False
+    """Whether it is known to have the headers of libfabric and hwloc, for building a network plugin."""
+    network_plugin: str = ""
+    """Release of RCCL's network plugin in it: of aws-ofi-nccl, or before 1.18 of AMD's fork. Empty if it has
+    none, or if that is undocumented."""
     holds: dict[str, str] = {}
     """Distributions that are installed in it (``torch = "2.9.1+rocm6.4"``)."""
 
@@ -214,6 +223,8 @@ class Site(Row, frozen=True, kw_only=True):
     backend: Backend
     """The backend if the request names none."""
     gfx: tuple[str, ...] = ()
+    network: Literal["", "slingshot"] = ""
+    """The network between its nodes, if RCCL needs a plugin for it and that is documented."""
     public_images: bool = False
     """Whether the site can use every public base image (an image whose path is in a registry)."""
 
@@ -439,7 +450,7 @@ class Requires(Row, frozen=True, kw_only=True):
     """Only for this backend."""
     on: str
     """Name of a component: ``torch``, ``rocm``, ``python``, ``gfx``, ``glibc``, ``libstdcxx``,
-    ``kernel-driver`` or another distribution."""
+    ``libfabric``, ``kernel-driver`` or another distribution."""
     versions: tuple[str, ...]
     """Specifiers, one of which must match; for ``gfx`` the GPU architectures that can be compiled."""
     gfx: tuple[str, ...] = ()
