@@ -162,7 +162,7 @@ def _with_all_indexes(
     catalog: Catalog, request: Request, settings: Settings, inputs: Inputs
 ) -> Iterator[Suggestion]:
     """Yield a suggestion if a request resolves with the releases of all its indexes."""
-    from matrix.input.suggested import as_command
+    from matrix.input.request import as_command
     from resolver.answers.resolve import solve
     from resolver.answers.suggest import gives, request_arguments
     from resolver.compiling.names import for_rocm

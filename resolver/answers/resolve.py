@@ -13,15 +13,9 @@ from resolver.answers.network import with_network_plugin
 from resolver.answers.resolution import preferred_solution, resolution_of
 from resolver.compiling import compile_facts, compile_problem, start_problem, state_request
 from resolver.compiling.names import for_rocm, named_by, wheels_for_rocm
-from resolver.compiling.problem_builder import (
-    ProblemBuilder,
-    advice_for,
-    closed_names,
-    is_advised,
-    reachable,
-)
+from resolver.compiling.problem_builder import ProblemBuilder, advice_for, is_advised, reachable
 from resolver.errors import MatrixError
-from resolver.facts.catalog import is_elsewhere
+from resolver.facts.catalog import closed_names, is_elsewhere
 from resolver.model import Resolution
 from resolver.providers.inferred import InferredProvider
 from resolver.providers.labelled import LabelledProvider

@@ -320,7 +320,7 @@ def test_container_of_jax_is_ready_only_if_its_plugin_loads(rig: Rig, cotainr: P
     assert done.returncode == 1, (done.stdout + done.stderr)[-4000:]
     output = done.stdout + done.stderr
     assert "xla_rocm_plugin.so: fails with OSError: librocprofiler" in output
-    assert "torch" not in output
+    assert "torch cannot be imported" not in output
     assert not (user.work / "jax.sif").exists()
     assert user.lock.version_of("jax") == user.lock.version_of("jax-rocm7-pjrt")
 
