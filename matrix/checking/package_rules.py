@@ -41,9 +41,7 @@ _CUDA_LABEL = re.compile(r"\+(cu\d+)")
 _CUPY_ROCM = re.compile(r"cupy-rocm-(\d+)-(\d+)")
 _RESOLVE = "`matrix resolve torch` for the same site or base image lists versions that fit."
 _BUILD = "Build a wheel with `matrix build-wheels` and pin it with its label."
-_ROCM_INDEX = (
-    "ROCm's pip packages are on AMD's indexes. `matrix env` writes a file with the right one."
-)
+_ROCM_INDEX = "ROCm's pip packages are on AMD's indexes. `matrix env` writes a file with the right one."
 _BOOTSTRAP = "rocm-bootstrap"
 """The only pip package of ROCm that PyPI has, too."""
 _HASH = "Add its hash: `matrix env --hashes` writes such a file from a lock."
