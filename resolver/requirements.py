@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, lru_cache
 
 from resolver.errors import UsageError
 from resolver.model import Requirement
@@ -23,7 +23,7 @@ _SPECIFIER = rf"{_CLAUSE}(?:,\s*{_CLAUSE})*"
 _PLAIN = re.compile(
     rf"{_NAME}{_EXTRAS}\s*(?:(?P<specifier>{_SPECIFIER})|\((?P<bracketed>\s*{_SPECIFIER})\)\s*)?"
 )
-_SLIP = re.compile(rf"{_NAME}\s*(?P<operator>=[<>]?|:|\s)\s*v?(?P<version>\d[A-Za-z0-9.*+]*)\s*")
+_SLIP = rf"{_NAME}\s*(?P<operator>=[<>]?|:|\s)\s*v?(?P<version>\d[A-Za-z0-9.*+]*)\s*"
 """A requirement with a wrong operator, such as ``torch=2.9`` (conda), ``torch 2.9`` or ``torch=>2.9``."""
 _SEPARATORS = re.compile(r"[-_.]+")
 _ROCM_PACKAGE = re.compile(
@@ -114,6 +114,7 @@ def exact_requirement(requirement: str) -> tuple[str, str] | None:
     return (normalize_name(match["name"]), match["version"]) if match else None
 
 
+@lru_cache(maxsize=65536)
 def parse_requirement(text: str) -> Requirement:
     """Parse a requirement from the user, such as ``torch>=2.4``, ``rocm==6.2.*`` or ``flash-attn[triton]``.
 
@@ -142,6 +143,7 @@ def parse_requirement(text: str) -> Requirement:
     return _parse_with_packaging(text)
 
 
+@lru_cache(maxsize=65536)
 def split_marker(text: str) -> tuple[str, str]:
     """Split a requirement of core metadata into the requirement and its marker, which may be empty.
 
@@ -176,7 +178,7 @@ def _parse_with_packaging(text: str) -> Requirement:
 
 def _corrected(text: str) -> str:
     """Return a hint with the requirement that an invalid one probably means."""
-    slip = _SLIP.fullmatch(text)
+    slip = re.fullmatch(_SLIP, text)
     if slip is None or not is_version(slip["version"].removesuffix(".*")):
         return "Write a name, or a name and versions: apex, torch>=2.4, rocm==6.2.*"
     operator, version = slip["operator"], slip["version"]

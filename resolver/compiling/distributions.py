@@ -20,6 +20,7 @@ from resolver.compiling.clauses import (
     covers,
     known_mask,
     line_is,
+    mask_of,
     no_candidate,
     version_in,
 )
@@ -453,7 +454,8 @@ def _torch_for_standard(builder: ProblemBuilder, standard: str) -> tuple[Test, s
     }
     compiling = [version.partition("+")[0] for version, needed in required.items() if needed <= int(standard)]
     newest = newest_first(compiling)[0] if compiling else "none"
-    return (lambda torch: required.get(torch.version, 0) <= int(standard)), newest
+    allowed = mask_of(builder.variables["torch"], lambda one: required.get(one.version, 0) <= int(standard))
+    return known_mask(allowed), newest
 
 
 class _ReleaseMasks:

@@ -22,6 +22,7 @@ from resolver.texts import Digest, FileName, RelativePath, SiteName, Url
 
 SCHEMA = 1
 FOLDER = os.path.dirname(__file__)
+_SHIPPED = FOLDER + os.sep
 PLATFORM = (
     "backend", "gfx", "kernel-driver", "rocm", "base-image", "glibc", "libstdcxx", "libfabric", "python",
 )  # fmt: skip
@@ -38,8 +39,8 @@ def displayed(path: str) -> str:
     A shipped file is shown in the same way on every machine, a file below the working directory
     relative to it, and any other file with its absolute path.
     """
-    if path.startswith(FOLDER + os.sep):
-        return f"resolver/facts{path[len(FOLDER) :]}"
+    if path.startswith(_SHIPPED):
+        return f"resolver/facts/{path[len(_SHIPPED) :]}"
     return path.removeprefix(os.getcwd() + os.sep)
 
 

@@ -22,7 +22,7 @@ from resolver.requirements import (
     split_marker,
 )
 from resolver.solving.look_ahead import LookAhead
-from resolver.solving.world import Terms, is_of_pip
+from resolver.solving.world import Part, Terms, is_of_pip
 from resolver.versions import join_words, shorten
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _SOME_READ = 3
 """Number of releases of a project that were read before more are read at once."""
 
 
-class Requirements:
+class Requirements(Part):
     """Reads the metadata of decided releases, and adds what they require.
 
     Attributes
@@ -58,14 +58,7 @@ class Requirements:
     """
 
     def __init__(self, world: World, projects: Projects) -> None:
-        self.world = world
-        self.problem = world.problem
-        self.session = world.session
-        self.search = world.search
-        self.index = world.index
-        self.targets = world.targets
-        self.triton = world.triton
-        self.request = world.request
+        super().__init__(world)
         self._projects = projects
         self.loaded: set[Assumption] = set()
         self.required: dict[Assumption, list[tuple[str, str, int]]] = {}
@@ -156,7 +149,7 @@ class Requirements:
         self.loaded.add((number, mask))
         choices = self._projects.by_number.get(number)
         if choices is None:
-            if number in self.world.names:
+            if number in self.session.names:
                 self._load_closed(number, mask)
             return
         if not self._projects.admit(choices, mask):
@@ -339,7 +332,7 @@ class Requirements:
 
     def _load_closed(self, number: int, mask: int) -> None:
         """Add the requirements of a distribution of the catalog, as far as an index has its metadata."""
-        name = self.world.names[number]
+        name = self.session.names[number]
         candidate = self.problem.variables[name].candidate(mask.bit_length() - 1)
         if candidate.kind != "distribution" or candidate.origin == "preinstalled":
             return
