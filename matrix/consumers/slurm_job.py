@@ -7,7 +7,6 @@ The values come from the rows `[[job]]` and `[[site-variable]]` of the catalog.
 
 from __future__ import annotations
 
-import fnmatch
 from shlex import quote
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,8 @@ from matrix.consumers.shared.shell import fill, site_environment
 from resolver.errors import UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from matrix.consumers.shared.files import Layout
     from matrix.consumers.shared.installation import Installation
     from resolver.facts.schema import Job
@@ -33,11 +34,12 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
         raise UsageError(msg, hint="Add a [[job]] row in a file of facts, and name it with --catalog.")
     names = {layout.main: _NODES, _NODE: _NODE, _GPU: _GPU}
     return [
-        File(name, _script(installation, job, kind, name), executable=True) for name, kind in names.items()
+        File(name, _script(installation, job, kind, name, layout.environment), executable=True)
+        for name, kind in names.items()
     ]
 
 
-def _script(installation: Installation, job: Job, kind: str, name: str) -> str:
+def _script(installation: Installation, job: Job, kind: str, name: str, environment: Path | None) -> str:
     backend = installation.lock.target.backend
     is_gpu_job = kind == _GPU
     ranks = 1 if is_gpu_job else job.ranks
@@ -57,6 +59,7 @@ def _script(installation: Installation, job: Job, kind: str, name: str) -> str:
         about="\n".join(comments(notes)),
         sbatch="\n".join(f"#SBATCH {option}" for option in _options(job, kind, gpus=backend == "rocm")),
         script=name,
+        environment=quote(str(environment or "container.sif")),
         choices="" if no_torchrun else "[--torchrun] ",
         modules="\n".join(_modules(installation, job)),
         smoke=f"smoke={quote(smoke)}",
@@ -94,13 +97,7 @@ def _options(job: Job, kind: str, *, gpus: bool) -> list[str]:
 
 
 def _modules(installation: Installation, job: Job) -> list[str]:
-    image = installation.lock.version_of("base-image")
-    names = [
-        name
-        for pattern, modules in job.modules.items()
-        if fnmatch.fnmatchcase(image, pattern)
-        for name in modules
-    ]
+    names = installation.container_modules
     if not names:
         return []
     lines = ["# These modules bind file systems into containers. They must not be loaded while one is built."]
@@ -127,5 +124,6 @@ def _normal(job: Job, kind: str) -> str:
 CONSUMER = Consumer(
     file=_NODES,
     emit=_emit,
+    uses_environment=True,
     hashes_hint="The scripts install nothing.",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -114,6 +115,15 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
         """Path or URL of the base image, or its name if the site has neither; empty without an image."""
         image = self.lock.image
         return (image.path or image.name) if image else ""
+
+    @property
+    def container_modules(self) -> list[str]:
+        """The modules of the site that bind file systems into containers of this base image."""
+        image = self.lock.version_of("base-image")
+        modules = self.job.modules if self.job else {}
+        return [
+            name for pattern in modules if fnmatch.fnmatchcase(image, pattern) for name in modules[pattern]
+        ]
 
     @property
     def heading(self) -> str:

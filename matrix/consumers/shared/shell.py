@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from matrix.consumers.shared.files import Layout
     from matrix.consumers.shared.installation import Installation
+    from resolver.facts.schema import SiteVariable
     from resolver.model import Distribution
 
 ENVIRONMENT = "environment.sh"
@@ -72,8 +73,7 @@ def site_environment(installation: Installation) -> str:
     """
     lines = []
     for row in installation.variables:
-        since = f", from {row.since}" if row.since else ""
-        lines += comments([f"{row.reason}.", f"  ({row.status}{since}: {row.source})"])
+        lines += reason_comments(row)
         if row.value is None:
             lines.append(f"unset {quote(row.name)}")
         else:
@@ -82,6 +82,12 @@ def site_environment(installation: Installation) -> str:
         if row.directory:
             lines.append(f'mkdir -p -- "${row.name}"')
     return "\n".join(lines)
+
+
+def reason_comments(row: SiteVariable) -> list[str]:
+    """Return the reason and the source of a variable as comments."""
+    since = f", from {row.since}" if row.since else ""
+    return comments([f"{row.reason}.", f"  ({row.status}{since}: {row.source})"])
 
 
 def image_checks(installation: Installation, *, digest: bool = True) -> str:

@@ -5,7 +5,7 @@ set -euo pipefail
 fail() { printf 'job: %s\n' "$*" >&2; exit 3; }
 usage='sbatch -A PROJECT @SCRIPT@ @CHOICES@PROGRAM..., or --smoke'
 # The environment: a container (*.sif), run.sh of `matrix env --for venv`, or a directory of tykky or of a venv.
-environment=${MATRIX_ENVIRONMENT:-container.sif}
+environment=${MATRIX_ENVIRONMENT:-@ENVIRONMENT@}
 [ -e "$environment" ] || fail "there is no $environment in $PWD; set MATRIX_ENVIRONMENT=PATH"
 environment=$(realpath -- "$environment")
 @MODULES@
