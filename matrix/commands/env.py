@@ -166,9 +166,11 @@ def emit(context: Context) -> Emitted:
     environment = args.environment.absolute() if args.environment else None
     url = (args.index_url or "").rstrip("/")
     layout = Layout(main, index.root.resolve(), url, folder, wheelhouse, environment)
+    row = context.catalog_of_lock.image.get(lock.image.name) if lock.image else None
     installation = Installation(
         lock,
         variables=context.run_variables(),
+        has_compiler=bool(row and row.compiler),
         job=context.catalog_of_lock.job.get(lock.target.site),
         host_glibc=_host_glibc(context) if consumer.runs_on_host else ("", ""),
     )

@@ -26,12 +26,31 @@ _NODES, _NODE, _GPU = "job-nodes.sh", "job-node.sh", "job-gpu.sh"
 _TITLES = {_NODES: "several nodes", _NODE: "one node", _GPU: "one GPU"}
 
 
-def _emit(installation: Installation, layout: Layout) -> list[File]:
-    job = installation.job
-    site = installation.lock.target.site
-    if job is None:
-        msg = f"The catalog does not say how jobs start at {site}."
+def job_of(installation: Installation) -> Job:
+    """Return how the site of a lock starts jobs.
+
+    Raise `UsageError` if the catalog does not say so.
+    """
+    if installation.job is None:
+        msg = f"The catalog does not say how jobs start at {installation.lock.target.site}."
         raise UsageError(msg, hint="Add a [[job]] row in a file of facts, and name it with --catalog.")
+    return installation.job
+
+
+def script_for_check(installation: Installation, environment: Path) -> str:
+    """Return a script that starts its arguments in an environment, once on each node of its allocation."""
+    return _script(installation, job_of(installation), _GPU, _GPU, environment)
+
+
+def all_reduce_for_check(job: Job) -> str:
+    """Return a Python program that measures an all-reduce with one rank on each node."""
+    return fill(
+        "smoke.py.txt", normal=f"One rank per node uses a part of the network. {_normal(job, _NODES)}"
+    )
+
+
+def _emit(installation: Installation, layout: Layout) -> list[File]:
+    job = job_of(installation)
     names = {layout.main: _NODES, _NODE: _NODE, _GPU: _GPU}
     return [
         File(name, _script(installation, job, kind, name, layout.environment), executable=True)
@@ -49,7 +68,10 @@ def _script(installation: Installation, job: Job, kind: str, name: str, environm
         f"First:  sbatch -A PROJECT {name} --smoke  (an all-reduce, and its bandwidth)",
         f"How jobs start at {job.site} ({job.status}): {job.source}",
     ]
-    masks = [] if is_gpu_job or not job.masks else [f"--cpu-bind=mask_cpu:{','.join(job.masks)}"]
+    # srun ignores the --cpus-per-task of sbatch since Slurm 22.05 (RELEASE_NOTES); masks state the cores.
+    cores = [f"--cpus-per-task={job.cpus}"]
+    if job.masks and ranks == job.ranks and not is_gpu_job:
+        cores = [f"--cpu-bind=mask_cpu:{','.join(job.masks)}"]
     no_torchrun = "one process needs no torchrun" if is_gpu_job else ""
     if not job.torchrun:
         no_torchrun = f"{job.site} advises against torchrun"
@@ -68,7 +90,7 @@ def _script(installation: Installation, job: Job, kind: str, name: str, environm
         local_rank="0" if job.own_gpu else "$SLURM_LOCALID",
         node_cpus=str(job.cpus * ranks),
         ranks=str(ranks),
-        srun=" ".join([*([] if is_gpu_job else job.options), *masks]),
+        srun=" ".join([*([] if is_gpu_job else job.options), *cores]),
     )
     return f"{text}\n"
 
@@ -112,13 +134,14 @@ def _modules(installation: Installation, job: Job) -> list[str]:
 
 
 def _normal(job: Job, kind: str) -> str:
-    """Return what the sources say about the bandwidth, as a sentence."""
+    """Return what the sources say about the bandwidth, in sentences."""
     if kind != _NODES or not job.bandwidth:
         return "No source states what is normal here."
-    return (
-        f"The network of a node of {job.site} can send {job.bandwidth:g} GB/s at most; TCP stays far below. "
-        "No source states a measured all-reduce."
-    )
+    limit = f"A node of {job.site} can send {job.bandwidth:g} GB/s at most; TCP stays far below."
+    if not job.all_reduce:
+        return f"{limit} No source states a measured all-reduce."
+    normal = f"Normal on two whole nodes is {job.all_reduce:g} GB/s ({job.all_reduce_source})."
+    return f"{normal} {limit}"
 
 
 CONSUMER = Consumer(

@@ -37,6 +37,8 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
         Environment variables that must be set at the site or for built distributions, or must not be set.
     job
         How the site starts programs in Slurm jobs; None if it is not known.
+    has_compiler
+        Whether the base image is known to have a compiler, which triton and torch.compile need at run time.
     host_glibc
         The glibc of the machine that a consumer without base image runs on, and a name of the machine.
     """
@@ -45,6 +47,7 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
     hashes: Mapping[str, tuple[str, ...]] = {}
     left_open: Sequence[str] = ()
     variables: Sequence[SiteVariable] = ()
+    has_compiler: bool = False
     host_glibc: tuple[str, str] = ("", "")
     job: Job | None = None
 

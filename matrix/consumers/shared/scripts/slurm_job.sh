@@ -51,9 +51,9 @@ STEP
 export launcher
 if [ "$launcher" = torchrun ]; then
     # One task per node; torchrun starts the others.
-    srun --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --cpus-per-task=@NODE_CPUS@ bash -c "$step" step \
+    srun --kill-on-bad-exit=1 --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --cpus-per-task=@NODE_CPUS@ bash -c "$step" step \
         "${inside[@]}" python -m torch.distributed.run --nnodes="$SLURM_JOB_NUM_NODES" --nproc-per-node=@RANKS@ \
         --rdzv-id="$SLURM_JOB_ID" --rdzv-backend=c10d --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT" --no-python "$@"
 else
-    srun @SRUN@ bash -c "$step" step "${inside[@]}" "$@"
+    srun --kill-on-bad-exit=1 @SRUN@ bash -c "$step" step "${inside[@]}" "$@"
 fi
