@@ -105,7 +105,7 @@ def _key(version: str, variant: str) -> str:
 class Requirement:
     """A requested component. Equality, hash and the encoded form depend only on its text."""
 
-    __slots__ = ("extras", "marker", "name", "specifier", "text", "url")
+    __slots__ = ("extras", "marker", "name", "reason", "specifier", "text", "url")
 
     def __init__(
         self,
@@ -116,6 +116,7 @@ class Requirement:
         *,
         url: str = "",
         marker: str = "",
+        reason: str = "",
     ) -> None:
         self.name = name
         self.specifier = specifier
@@ -127,6 +128,8 @@ class Requirement:
         """The direct reference (``name @ URL``), if any."""
         self.marker = marker
         """The environment marker, if any."""
+        self.reason = reason
+        """Why it is in the request, if the user did not write it. A lock does not keep it."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Requirement) and (self.name, self.text) == (other.name, other.text)

@@ -134,7 +134,7 @@ class Index:
 
     def wheels_of(self, project: str, version: str) -> list[Path]:
         """Return the paths of the wheels of one version that have a record, sorted by file name."""
-        paths = [path for path in self.wheels(project) if f"-{version}-" in path.name]
+        paths = [path for path in self.wheels(project) if path.name.split("-")[1] == version]
         recorded = {wheel_of(record) for record in self.records({path.name for path in paths})}
         return [path for path in paths if path.name in recorded]
 

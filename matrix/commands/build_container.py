@@ -346,7 +346,7 @@ class _Work:
 
     def _fetch_with(self, wheelhouse: Path | None = None) -> int:
         context = self._options_of(fetch, wheelhouse=wheelhouse)
-        result = fetch.fetch_lock(context)
+        result = fetch.fetch_lock(context, self._built_wheels())
         fetch.report_problems(result, self.console)
         code = fetch.exit_code_of(result)
         if wheelhouse is not None and not code:
@@ -487,7 +487,7 @@ class _Work:
     def _emit(self, wheelhouse: Path | None = None) -> Emitted:
         words = ["--for", self.context.args.consumer, "-o", str(self.container.folder)]
         context = self._options_of(env, *words, wheelhouse=wheelhouse)
-        return env.emit(context)
+        return env.emit(context, self._built_wheels())
 
     def _inputs(self) -> str:
         text = self.context.lock_path.read_bytes()

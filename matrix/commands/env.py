@@ -15,6 +15,7 @@ from builders.constants import MOUNTED_INDEX
 from builders.index import Index
 from builders.machine.host import glibc_version
 from builders.storage.files import sha256_of
+from matrix.building.built_wheels import candidate_wheels, wheels_of_lock
 from matrix.building.hosts import report_hosts
 from matrix.command_line.options import add_index, add_lock, add_target_options, output_path
 from matrix.consumers import Consumer, consumer_names, load_consumer
@@ -97,8 +98,6 @@ class Emitted(msgspec.Struct, frozen=True):
     files: Sequence[File]
     installation: Installation
     layout: Layout
-    wheels: Mapping[str, Sequence[Path]]
-    """The wheels of each distribution that we build."""
     findings: Sequence[Finding] = ()
 
     @property
@@ -109,7 +108,7 @@ class Emitted(msgspec.Struct, frozen=True):
     @property
     def unbuilt(self) -> list[Distribution]:
         """The distributions whose wheels are not built yet."""
-        return [pick for pick in self.installation.built if not self.wheels[pick.name]]
+        return [pick for pick in self.installation.built if not self.installation.wheels[pick.name]]
 
 
 def execute(context: Context) -> int:
@@ -145,8 +144,10 @@ def folder_of(output: Path | None) -> Path:
     return path if path.is_dir() else path.parent
 
 
-def emit(context: Context) -> Emitted:
+def emit(context: Context, our_wheels: Mapping[str, Sequence[Path]] | None = None) -> Emitted:
     """Return the files of a consumer for a lock.
+
+    `our_wheels` are the wheels in the index that the lock means, by name; by default they are looked up.
 
     Raises
     ------
@@ -174,12 +175,18 @@ def emit(context: Context) -> Emitted:
         job=context.catalog_of_lock.job.get(lock.target.site),
         host_glibc=_host_glibc(context) if consumer.runs_on_host else ("", ""),
     )
-    wheels = _built_wheels(installation, index, args.wheelhouse)
-    installation = replace(installation, left_open=_left_open(lock, wheels))
+    if args.wheelhouse:
+        wheels: Mapping[str, Sequence[Path]] = _in_wheelhouse(args.wheelhouse, installation)
+        named = {}
+    else:
+        wheels = our_wheels or wheels_of_lock(lock, context.catalog_of_lock, index, context.console)
+        several = {name for name, paths in candidate_wheels(lock, index).items() if len(paths) > 1}
+        named = {name: paths[0].name for name, paths in wheels.items() if name in several and len(paths) == 1}
+    installation = replace(installation, wheels=wheels, named=named, left_open=_left_open(lock, wheels))
     if args.hashes:
-        installation = replace(installation, hashes=_hashes(installation, wheels, index))
+        installation = replace(installation, hashes=_hashes(installation, index))
     files = consumer.emit(installation, layout)
-    return Emitted(files, installation, layout, wheels, consumer.check(installation, layout))
+    return Emitted(files, installation, layout, consumer.check(installation, layout))
 
 
 def _host_glibc(context: Context) -> tuple[str, str]:
@@ -257,13 +264,11 @@ def _confusable(installation: Installation, context: Context) -> str:
     return ""
 
 
-def _built_wheels(installation: Installation, index: Index, wheelhouse: Path | None) -> dict[str, list[Path]]:
-    """Return the wheels of each distribution that we build, in the wheelhouse if there is one."""
-    if wheelhouse is not None:
-        files = _check_wheelhouse(wheelhouse, installation)
-        names = {pick.name: files.get(pick.name) for pick in installation.built}
-        return {project: [wheelhouse / name] if name else [] for project, name in names.items()}
-    return {pick.name: index.wheels_of(pick.name, pick.pinned) for pick in installation.built}
+def _in_wheelhouse(wheelhouse: Path, installation: Installation) -> dict[str, list[Path]]:
+    """Return the wheels of each distribution that we build, in the wheelhouse."""
+    files = _check_wheelhouse(wheelhouse, installation)
+    names = {pick.name: files.get(pick.name) for pick in installation.built}
+    return {project: [wheelhouse / name] if name else [] for project, name in names.items()}
 
 
 def _check_wheelhouse(wheelhouse: Path, installation: Installation) -> dict[str, str]:
@@ -289,9 +294,7 @@ def _check_wheelhouse(wheelhouse: Path, installation: Installation) -> dict[str,
     return files
 
 
-def _hashes(
-    installation: Installation, wheels: Mapping[str, Sequence[Path]], index: Index
-) -> dict[str, tuple[str, ...]]:
+def _hashes(installation: Installation, index: Index) -> dict[str, tuple[str, ...]]:
     """Return the SHA-256 of the files that may be installed, by distribution.
 
     Raises
@@ -304,7 +307,7 @@ def _hashes(
     if installation.preinstalled:
         msg = "--hashes lists everything that is installed, but this lock keeps packages of the base image."
         raise UsageError(msg, hint="Resolve without --keep-installed, or omit --hashes.")
-    missing = [pin(pick) for pick in installation.built if not wheels[pick.name]]
+    missing = [pin(pick) for pick in installation.built if not installation.wheels[pick.name]]
     if missing:
         msg = f"The index {index.root} does not contain {shortened(missing)}, so not all hashes are known."
         raise MatrixError(msg, hint="Build the missing wheels with `matrix build-wheels`.")
@@ -315,6 +318,6 @@ def _hashes(
     if unknown:
         msg = f"No SHA-256 is known for {shortened(unknown)}."
         raise MatrixError(msg, hint="Omit --hashes, or use an index that publishes hashes.")
-    built = {name: tuple(map(sha256_of, paths)) for name, paths in wheels.items()}
+    built = {name: tuple(map(sha256_of, paths)) for name, paths in installation.wheels.items()}
     locked = {pick.name: tuple(file.sha256 for file in pick.files) for pick in installation.installed}
     return {**locked, **built}

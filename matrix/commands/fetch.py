@@ -17,6 +17,7 @@ from builders.storage.files import link_or_copy
 from builders.storage.io_errors import explain_io_errors
 from matrix.api import package_indexes
 from matrix.building.build_requirements import fetch_build_requirements
+from matrix.building.built_wheels import wheels_of_lock
 from matrix.building.hosts import report_hosts
 from matrix.command_line.options import add_build_host_options, add_format, add_index, add_lock, add_names
 from matrix.input.locking import exclude_pick, same_image
@@ -94,8 +95,10 @@ def exit_code_of(result: FetchResult) -> int:
     return max((item.exit_code for item in result.missing), default=0)
 
 
-def fetch_lock(context: Context) -> FetchResult:
+def fetch_lock(context: Context, our_wheels: Mapping[str, Sequence[Path]] | None = None) -> FetchResult:
     """Fetch what the options name, and return all items; those that cannot be fetched are in the result.
+
+    `our_wheels` are the wheels in the index that the lock means, by name; by default they are looked up.
 
     Raise `UsageError` or `LockError` if the options do not agree with the lock, or the lock cannot be read.
     """
@@ -144,7 +147,10 @@ def fetch_lock(context: Context) -> FetchResult:
                 indexes = package_indexes(settings, context.inputs, console)
                 result += fetch_build_requirements(lock, sdists, catalog, indexes, fetch_files)
             built = lock.built(others) if others or not names else []
-            _fill_wheelhouse(args.wheelhouse, result, lock, built, Index(args.index))
+            index = Index(args.index)
+            meant = our_wheels or wheels_of_lock(lock, catalog, index, console, args)
+            ours = {pick.name: meant[pick.name] for pick in built}
+            _fill_wheelhouse(args.wheelhouse, result, lock, ours, index)
     if warning := sdists_text([pick for pick in locked if pick.is_sdist]):
         result.warnings.append(warning)
     return result
@@ -182,16 +188,23 @@ def _check_wheelhouse_options(args: argparse.Namespace, lock: Resolution) -> Non
 
 
 def _fill_wheelhouse(
-    folder: Path, result: FetchResult, lock: Resolution, built: Sequence[Distribution], index: Index
+    folder: Path, result: FetchResult, lock: Resolution, ours: Mapping[str, Sequence[Path]], index: Index
 ) -> None:
-    """Copy the fetched files of the lock and our wheels to a directory; warn about missing files."""
-    ours = {pick.name: index.wheels_of(pick.name, pick.pinned) for pick in built}
+    """Copy the fetched files of the lock and our wheels to a directory; warn about missing files.
+
+    Other builds of our wheels are removed there, because pip would prefer the newest.
+    """
     paths = [Path(item.path) for item in result.sources]
     paths += [path for wheels in ours.values() for path in wheels]
     with explain_io_errors(folder, hint="Free some space, or choose another directory."):
         folder.mkdir(parents=True, exist_ok=True)
         for path in paths:
             link_or_copy(path, folder / path.name)
+        for wheel in (path for wheels in ours.values() for path in wheels):
+            project, version, *_ = wheel.name.split("-")
+            for other in folder.glob(f"{project}-{version}-*.whl"):
+                if other.name not in {path.name for path in paths}:
+                    other.unlink()
     result.warnings += _wheelhouse_warnings(lock, ours, index)
 
 

@@ -30,6 +30,7 @@ from builders.storage.cache import cache_root
 from builders.storage.files import write_atomic
 from builders.storage.temporary import TemporaryDirectory
 from builders.wheels.wheel import DamagedError, WheelReader, record_rows
+from matrix.building.built_wheels import wheels_of_lock
 from matrix.command_line.context import built_recipes
 from matrix.command_line.options import add_catalog, add_format, add_index, output_path
 from matrix.consumers.shared.container_variables import site_changes
@@ -201,8 +202,7 @@ def verify(
     variables = context.run_variables() if lock else []
     if wheels is None:
         index = Index(context.args.index)
-        built = lock.built() if lock else []
-        wheels = {pick.name: index.wheels_of(pick.name, pick.pinned) for pick in built}
+        wheels = wheels_of_lock(lock, catalog, index, context.console) if lock else {}
     files = _recorded_files(lock, wheels) if lock else {}
     exclude = partial(exclude_pick, context.lock_path)
     with context.console.task("verify"):
@@ -343,12 +343,12 @@ def _recorded_files(lock: Resolution, wheels: Mapping[str, Sequence[Path]]) -> d
         if pick.origin == "preinstalled":
             continue
         paths = wheels.get(pick.name, ())
-        ranked = [(order, path) for path in paths if (order := rank(path.name)) is not None]
+        ranked = [path for path in paths if rank(path.name) is not None]
         name = normalize_name(pick.name)
         files[name] = {}
-        if ranked:
+        if len(ranked) == 1:  # if it is not known which of several builds is meant, none is compared
             with suppress(DamagedError, OSError):
-                files[name] = _record_of(min(ranked)[1])
+                files[name] = _record_of(ranked[0])
     return files
 
 

@@ -41,7 +41,7 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
 def _check(installation: Installation, layout: Layout) -> list[Finding]:
     """Report wheels that pip would skip on this machine because of its glibc or its Pythons."""
     other: dict[str, list[str]] = {}
-    for title, names in wheel_names(installation, layout).items():
+    for title, names in wheel_names(installation).items():
         if python := missing_python(names):
             other.setdefault(python, []).append(title)
     findings = newer_glibc(installation, layout)

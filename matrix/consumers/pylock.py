@@ -29,11 +29,10 @@ from packaging.pylock import (
     is_valid_pylock_path,
 )
 from packaging.specifiers import SpecifierSet
-from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from builders.findings import Finding
-from builders.index import Index
 from builders.index.published import published_wheels
 from builders.network.urls import git_commit, local_path
 from builders.storage.files import sha256_of
@@ -64,12 +63,12 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
     if not is_valid_pylock_path(Path(layout.main)):
         msg = f"Installers do not read a lock named {layout.main}."
         raise UsageError(msg, hint="Name it pylock.toml or pylock.NAME.toml.")
-    index = Index(layout.index)
-    missing = [pick for pick in installation.built if not _built_wheels(index, pick)]
+    missing = [pick for pick in installation.built if not installation.wheels.get(pick.name)]
     if missing and layout.wheelhouse is None:
         names = ", ".join(f"{pick.name} {pick.pinned}" for pick in missing)
         msg = (
-            f"pylock.toml lists files with their hashes, but the index {index.root} does not contain {names}."
+            "pylock.toml lists files with their hashes, but the index "
+            f"{layout.index} does not contain {names}."
         )
         raise MatrixError(msg, hint="Build them with `matrix build-wheels`.")
     folder = layout.wheelhouse
@@ -79,7 +78,7 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
         if folder and pick.name in present:
             packages.append(_from_wheelhouse(pick, folder / present[pick.name], layout))
         elif pick.origin == "build":
-            packages.append(_built(pick, index, layout))
+            packages.append(_built(pick, installation, layout))
         elif pick.files:
             packages.append(_locked(pick))
         else:
@@ -126,14 +125,9 @@ def _table(installation: Installation) -> dict[str, object]:
     }
 
 
-def _built_wheels(index: Index, pick: Distribution) -> list[Path]:
-    paths = index.wheels_of(pick.name, pick.pinned)
-    return [path for path in paths if str(parse_wheel_filename(path.name)[1]) == pick.pinned]
-
-
-def _built(pick: Distribution, index: Index, layout: Layout) -> Package:
+def _built(pick: Distribution, installation: Installation, layout: Layout) -> Package:
     wheels = []
-    for path in _built_wheels(index, pick):
+    for path in installation.wheels[pick.name]:
         url = f"{layout.url}/{pick.name}/{quote(path.name)}" if layout.url else None
         relative = None if url else os.path.relpath(path, layout.folder.resolve())
         hashes = {"sha256": sha256_of(path)}

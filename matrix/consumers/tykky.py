@@ -79,7 +79,7 @@ def _build_script(installation: Installation, layout: Layout) -> str:
     if layout.wheelhouse is None:
         option = 'PIP_EXTRA_INDEX_URL="${PIP_EXTRA_INDEX_URL:-} file://${index// /%20}/simple"'
     moved = [source, f'[ -z "${{{layout.variable}:-}}" ] || export {option}'] if source else []
-    glibc = newest_required(installation, layout)
+    glibc = newest_required(installation)
     checks = [fill("glibc.sh", glibc=glibc)] if glibc else []
     exports = [f"export {name}={value}" for name, value in installation.pip_variables.items()]
     text = fill(

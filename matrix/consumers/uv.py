@@ -25,7 +25,7 @@ from resolver.texts import printable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from matrix.consumers.shared.files import Layout
+    from matrix.consumers.shared.files import Layout, WheelSource
     from matrix.consumers.shared.installation import Installation
 
 OURS = "matrix"
@@ -68,24 +68,24 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
         *(
             ["no-index = true", *_array("find-links", [source.url])]
             if source.is_wheelhouse
-            else _sources(installation, source.url)
+            else _sources(installation, source)
         ),
         *(_dependency_metadata(installation) if installation.is_complete else ()),
     ]
     return [File(layout.main, "\n".join(lines) + "\n")]
 
 
-def _sources(installation: Installation, url: str) -> list[str]:
+def _sources(installation: Installation, source: WheelSource) -> list[str]:
     """Return the tables that bind each distribution to its index."""
     names = _index_names(installation.indexes)
     lines = ["", "[tool.uv.sources]"]
     for pick in installation.installed:
         index = OURS if pick.origin == "build" else names.get(index_of(pick))
-        if pick.direct_url:
-            lines.append(f"{pick.name} = {_source_of(pick.direct_url)}")
+        if direct := source.url_of(pick, installation.named):
+            lines.append(f"{pick.name} = {_source_of(direct)}")
         elif index:
             lines.append(f"{pick.name} = {{ index = {_text(index)} }}")
-    indexes = [(OURS, url)] if installation.built else []
+    indexes = [(OURS, source.url)] if installation.built else []
     for name, address in [*indexes, *((name, address) for address, name in names.items())]:
         lines += ["", "[[tool.uv.index]]", f"name = {_text(name)}", f"url = {_text(address)}"]
         lines += [] if address in installation.searched else ["explicit = true"]

@@ -116,7 +116,10 @@ def _glibc_of_consumer(consumer: str, target: Target, catalog: Catalog) -> list[
         )
         hint = "Limit glibc to the version that `ldd --version` prints there, such as: 'glibc<=2.31'"
         raise UsageError(msg, hint=hint)
-    return [parse_requirement(f"glibc<={glibc}")]
+    machine = "this machine" if target.site == "local" else target.site
+    text = f"glibc<={glibc}"
+    reason = f"{consumer} uses the glibc of {machine}, {glibc}"
+    return [Requirement("glibc", parse_specifier(text.removeprefix("glibc")), text, reason=reason)]
 
 
 def host_glibc(target: Target, catalog: Catalog, day: datetime.date) -> str:

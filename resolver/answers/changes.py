@@ -50,7 +50,7 @@ def changes_of(catalog: Catalog, request: Request, *, sited: bool) -> list[Reque
     With `sited`, facts about the site are part of the conflict, so that other days may help.
     """
     requirements, target = request.requirements, request.target
-    changes = [_free(requirement) for requirement in requirements if requirement.specifier is not None]
+    changes = [_free(one) for one in requirements if one.specifier is not None and not one.reason]
     if target.base_image:
         changes.append(RequestChange("any base image of the site", partial(_retarget, base_image=None)))
     elif target.backend == "rocm":

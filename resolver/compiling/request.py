@@ -246,7 +246,7 @@ def _names_before_commits(variant: str) -> tuple[bool, str]:
 
 def demand_text(requirement: Requirement) -> str:
     """Return the text for the demand of a requirement."""
-    return f"you asked for {requirement.text}"
+    return requirement.reason or f"you asked for {requirement.text}"
 
 
 def unknown_component(name: str, known: Iterable[str]) -> UsageError:

@@ -75,7 +75,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Work:
     return work
 
 
-def _pack(name: str, cache: Path, edges: int, fails: bool) -> dict[str, object]:
+def _pack(name: str, cache: Path, edges: int, fails: bool) -> dict[str, dict[str, object]]:
     files = {"setup.py": SETUP.format(name=name, edges=edges, fails=fails), f"{name}.py": ""}
     required = ["setuptools", "wheel", "ninja"]
     return rows_of(name, write_sdist(cache, name, files), required, imports=[name])

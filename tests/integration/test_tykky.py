@@ -1,14 +1,16 @@
 """A lock becomes an environment of tykky; its programs run, and another lock updates it.
 
 tykky is not available in CI: ``tests/rig/standin_tykky.sh`` stands in for it, unless ROCM_MATRIX_TYKKY names
-the directory of the real tykky, with PyYAML for its Python. conda is always a stand-in, and the wheels are
-tiny.
+the directory of the real tykky, with PyYAML for its Python. Both run the real pip in a container with this
+machine's glibc. conda is always a stand-in. The wheels are tiny, except that of an extension which `matrix`
+compiles.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -19,12 +21,14 @@ import pytest
 from msgspec.structs import replace
 
 from builders.index import Index
+from builders.wheels.glibc_tags import too_new_glibc
 from resolver.indexes import File
 from resolver.lock import dumps
 from resolver.model import Distribution
 from tests.rig.rig import HERE as RIG
 from tests.rig.rig import Rig
 from tests.support.locks import local_file, lock_of, locked_pick
+from tests.support.projects import rows_of, write_catalog, write_sdist
 from tests.support.tiny import tiny_index, tiny_wheel
 
 pytestmark = pytest.mark.integration
@@ -36,6 +40,24 @@ PROGRAMS = ("bash", "cat", "cp", "find", "ls", "sh", "test")
 VERSIONS = (
     "import fused, torch, sys; print(fused.VERSION, torch.VERSION, torch.__file__.startswith(sys.prefix))"
 )
+COMPILED = {
+    "setup.py": """
+from setuptools import Extension, setup
+setup(name="compiled", version="1.0", ext_modules=[Extension("compiled", ["compiled.c"])])
+""",
+    "compiled.c": """
+#include <Python.h>
+#include <stdlib.h>
+static PyObject *number(PyObject *self, PyObject *text) {
+    return PyLong_FromLong(strtol(PyUnicode_AsUTF8(text), NULL, 10));
+}
+static PyMethodDef methods[] = {{"number", number, METH_O, ""}, {NULL, NULL, 0, NULL}};
+static PyModuleDef module = {PyModuleDef_HEAD_INIT, "compiled", NULL, -1, methods};
+PyMODINIT_FUNC PyInit_compiled(void) { return PyModule_Create(&module); }
+""",
+}
+"""An extension without torch. From glibc 2.38, its strtol is a new symbol, which older versions lack."""
+GLIBC = platform.libc_ver()[1]
 
 
 @dataclass(frozen=True)
@@ -68,6 +90,15 @@ class User:
         self.own()
         done = self.rig.matrix("env", "--for", "tykky", "-o", ".", cwd=self.work)
         assert done.returncode == 0, done.stderr
+
+    def matrix(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return self.rig.matrix(*arguments, cwd=self.work, env=self.env)
+
+    @property
+    def wheel(self) -> Path:
+        """The wheel of the extension, which `matrix` compiled."""
+        (wheel,) = (self.work / "index" / "simple" / "compiled").glob("*.whl")
+        return wheel
 
     def own(self) -> None:
         """Make the user the owner of all files."""
@@ -218,3 +249,69 @@ def test_update_replaces_what_has_changed(environment: User) -> None:
     assert f"Requirement already satisfied: torch=={TORCH}" in done.stdout
     assert environment.versions() == ["2.0+cpu.torch2.13.0", TORCH, "True"]
     assert {path.name for path in environment.work.glob("env*")} == {"env", "env.yml", "environment.sh"}
+
+
+@pytest.fixture
+def compiling(user: User, request: pytest.FixtureRequest) -> User:
+    """Return a user with a catalog that has an extension for a backend, and its source in the cache."""
+    backend: str = request.param
+    work = user.rig.work()
+    cache = work / "cache"
+    digest = write_sdist(cache / "matrix", "compiled", COMPILED)
+    row = rows_of("compiled", digest, ["setuptools", "wheel"], must_contain=["compiled*.so"])
+    kinds: dict[str, dict[str, object]] = {
+        "package": {},
+        "release": {"backend": [backend]},
+        "recipe": {"backend": backend},
+    }
+    write_catalog(work / "facts" / "compiled.toml", [{kind: row[kind] | kinds[kind] for kind in kinds}])
+    settings = f'site = "local"\nbackend = "{backend}"\npython = "3.11"\ncatalog = ["facts"]\n'
+    (work / "matrix.toml").write_text(settings)
+    (work / "tmp").mkdir()
+    names = ("CW_GLOBAL_YAML", "STANDIN_IMAGE", "STANDIN_PYTHON", "USER")
+    env = {name: user.env[name] for name in names}
+    env |= {"CW_BUILD_TMPDIR": str(work / "tmp"), "XDG_CACHE_HOME": str(cache)}
+    env |= {"PATH": f"{user.tool / 'bin'}:/usr/local/bin:/usr/bin:/bin"}
+    made = User(user.rig, work, user.tool, env)
+    made.own()
+    return made
+
+
+@pytest.mark.parametrize("compiling", ["rocm"], indirect=True)
+def test_wheel_for_a_newer_glibc_is_refused_with_the_reason(compiling: User) -> None:
+    """The pip of tykky refuses the wheel, too: the check tells the truth, and earlier."""
+    target = ("--gfx90a", "--driver", "30.30", "--base-image", str(compiling.rig.image))
+    request = ("resolve", "compiled", *target)
+    for words in (request, ("build-wheels",)):
+        done = compiling.matrix(*words)
+        assert done.returncode == 0, done.stderr
+    required = too_new_glibc([compiling.wheel.name], GLIBC)
+    assert required
+
+    conflict = compiling.matrix(*request, "--for", "tykky", "--no-lock")
+    assert conflict.returncode == 1
+    assert f"- tykky uses the glibc of this machine, {GLIBC}\n" in conflict.stdout
+
+    written = compiling.matrix("env", "--for", "tykky", "-o", ".")
+    warning = f"requires glibc {required}, and this machine has glibc {GLIBC}"
+    assert warning in " ".join(written.stderr.split())
+    refused = compiling.run("bash", "build.sh", "env")
+    assert refused.returncode == 3
+    assert f"the wheels require glibc {required}" in refused.stderr
+    forced = compiling.run("bash", "build.sh", "env", MATRIX_GLIBC=required)
+    assert forced.returncode in {1, 143}
+    assert "No matching distribution found for compiled==1.0" in forced.stdout + forced.stderr
+    assert not (compiling.work / "env").exists()
+
+
+@pytest.mark.parametrize("compiling", ["cpu"], indirect=True)
+def test_compiled_wheel_runs_in_tykky(compiling: User) -> None:
+    done = compiling.matrix("build-container", "env", "compiled", "--for", "tykky")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
+    assert done.stdout.endswith("env is ready: 1 distribution, verified.\n")
+    assert "manylinux" in compiling.wheel.name
+    assert not too_new_glibc([compiling.wheel.name], GLIBC)
+    program = "import compiled; print(compiled.number('42'), compiled.__file__)"
+    called = compiling.run("env/bin/python", "-c", program)
+    number, file = called.stdout.split()
+    assert (number, file.rpartition("/")[2][:9]) == ("42", "compiled."), called.stderr

@@ -75,6 +75,16 @@ def test_unknown_glibc_of_host_is_refused_unless_it_is_stated(capsys: Capture) -
     assert main(["resolve", "torch", "--no-lock"]) == 2
 
 
+def test_image_that_is_too_new_for_the_consumer_is_refused_because_of_it(capsys: Capture) -> None:
+    image = "lumi-multitorch-mpich-u24r64f21m43t29-20260225_144743.sif"
+    target = ["--site", "lumi-g", "--date", "2026-03-01", "--base-image", image]
+    assert main(["resolve", "torch", *target, "--for", "tykky", "--no-lock"]) == 1
+    conflict = capsys.readouterr().out
+    assert "  - tykky uses the glibc of lumi-g, 2.38\n" in conflict
+    assert "you asked for" not in conflict
+    assert "instead of glibc" not in conflict
+
+
 def test_base_image_with_unknown_glibc_does_not_meet_a_limit(capsys: Capture, tmp_path: Path) -> None:
     facts = """schema = 1
 [[image]]

@@ -46,7 +46,7 @@ _COMPILED = re.compile(r"-o \S*/(?P<object>\w+)\.o\b")
 
 def write_extension(
     name: str, cache: Path, *, parts: int, header: str = "c10/core/ScalarType.h"
-) -> dict[str, object]:
+) -> dict[str, dict[str, object]]:
     """Write the sdist of an extension into a cache; return its catalog rows.
 
     Parameters

@@ -59,7 +59,7 @@ def write_sdist(cache: Path, name: str, files: Mapping[str, str]) -> str:
 
 def rows_of(
     name: str, sha256: str, undeclared: Iterable[str], *, version: str = "1.0", **recipe: object
-) -> dict[str, object]:
+) -> dict[str, dict[str, object]]:
     """Return the catalog rows of a project for the CPU, by kind.
 
     Parameters

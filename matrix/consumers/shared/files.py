@@ -6,6 +6,7 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import msgspec
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
@@ -17,7 +18,7 @@ from resolver.errors import UsageError
 from resolver.texts import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from matrix.consumers.shared.installation import Installation
     from resolver.model import Distribution
@@ -47,6 +48,15 @@ class WheelSource(msgspec.Struct, frozen=True):
     url: str
     is_wheelhouse: bool = False
     """Whether it is a directory with all files, so that no index is used."""
+
+    def url_of(self, pick: Distribution, named: Mapping[str, str]) -> str:
+        """Return the URL of a distribution that only its URL identifies; empty if its version does.
+
+        `named` has the file names of our wheels that must be named.
+        """
+        if self.is_wheelhouse:
+            return ""
+        return f"{self.url}/{pick.name}/{quote(named[pick.name])}" if pick.name in named else pick.direct_url
 
     def options(self, indexes: Iterable[str], *, ours: bool) -> list[str]:
         """Return pip's options, for separate lines. With `ours`, wheels of our index are installed."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from builders.findings import Finding
-from builders.index import Index
 from builders.wheels.glibc_tags import too_new_glibc
 from matrix.show.render import shortened
 from resolver.versions import sort_key
@@ -19,28 +18,27 @@ if TYPE_CHECKING:
 _OLDEST = "2.0"
 
 
-def wheel_names(installation: Installation, layout: Layout) -> dict[str, list[str]]:
+def wheel_names(installation: Installation) -> dict[str, list[str]]:
     """Return the file names of the wheels that may be installed, by distribution with its version."""
-    index = Index(layout.index)
     names = {}
     for pick in installation.on_top:
-        built = [path.name for path in index.wheels_of(pick.name, pick.pinned)]
+        built = [path.name for path in installation.wheels.get(pick.name, ())]
         locked = [pick.wheel.file] if pick.wheel else [file.name for file in pick.files]
         names[f"{pick.name} {pick.pinned}"] = built or locked
     return names
 
 
-def newest_required(installation: Installation, layout: Layout) -> str:
+def newest_required(installation: Installation) -> str:
     """Return the glibc that all wheels need, which is the newest that any of them needs; empty if none."""
-    required = {too_new_glibc(names, _OLDEST) for names in wheel_names(installation, layout).values()}
+    required = {too_new_glibc(names, _OLDEST) for names in wheel_names(installation).values()}
     return max(required, key=lambda glibc: sort_key(glibc or _OLDEST), default="")
 
 
-def newer_glibc(installation: Installation, layout: Layout) -> list[Finding]:
+def newer_glibc(installation: Installation, _: Layout) -> list[Finding]:
     """Report wheels that pip would skip because of the glibc of the machine that uses them."""
     glibc, machine = installation.host_glibc
     newer: dict[str, list[str]] = {}
-    for title, names in wheel_names(installation, layout).items():
+    for title, names in wheel_names(installation).items():
         if required := too_new_glibc(names, glibc):
             newer.setdefault(required, []).append(title)
     findings = []

@@ -18,6 +18,8 @@ from resolver.requirements import is_rocm_package
 from resolver.versions import is_version
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from resolver.facts.schema import Job, SiteVariable
     from resolver.model import Distribution, Resolution
 
@@ -39,6 +41,11 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
         How the site starts programs in Slurm jobs; None if it is not known.
     has_compiler
         Whether the base image is known to have a compiler, which triton and torch.compile need at run time.
+    wheels
+        The wheels of each distribution that we build, by name; none if it is not built yet.
+    named
+        File names of the wheels that must be named, by distribution: the index has other builds of the same
+        version, which pip would prefer.
     host_glibc
         The glibc of the machine that a consumer without base image runs on, and a name of the machine.
     """
@@ -48,6 +55,8 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
     left_open: Sequence[str] = ()
     variables: Sequence[SiteVariable] = ()
     has_compiler: bool = False
+    wheels: Mapping[str, Sequence[Path]] = {}
+    named: Mapping[str, str] = {}
     host_glibc: tuple[str, str] = ("", "")
     job: Job | None = None
 

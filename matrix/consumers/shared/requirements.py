@@ -68,7 +68,7 @@ def requirement_lines(
 
 
 def _line(pick: Distribution, installation: Installation, source: WheelSource) -> str:
-    url = "" if source.is_wheelhouse else pick.direct_url
+    url = source.url_of(pick, installation.named)
     hashes = [f"--hash=sha256:{digest}" for digest in installation.hashes.get(pick.name, ())]
     return " ".join([f"{pick.name} @ {url}" if url else pin(pick), *hashes])
 

@@ -1,0 +1,130 @@
+"""An index with several builds of one version: every command takes the one that the lock means."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from msgspec.structs import replace
+
+from builders.index import Index
+from builders.storage.files import sha256_of
+from matrix.cli import main
+from matrix.consumers import consumer_names
+from resolver.lock import dumps, read_lock
+from resolver.model import BaseImage
+from tests.support.locks import local_file, locked_pick, with_image
+from tests.support.projects import rows_of, write_catalog
+from tests.support.records import record_of
+from tests.support.tiny import tiny_index, wheel_of
+
+Capture = pytest.CaptureFixture[str]
+OTHER = "of other inputs"
+
+
+TORCH = "2.13.0+cpu"
+ON_TORCH = {"easybuild", "venv"}
+"""Consumers that extend an image, and so need a torch in it."""
+
+
+@pytest.fixture(params=["older", "newest"])
+def meant(request: pytest.FixtureRequest, tmp_path: Path, capsys: Capture) -> Path:
+    """Publish two builds of the version of a lock; return the wheel that the lock means."""
+    return publish_two(tmp_path, capsys, is_newest=request.param == "newest")
+
+
+def publish_two(folder: Path, capsys: Capture, *, is_newest: bool, with_torch: bool = False) -> Path:
+    write_catalog(folder / "facts" / "fused.toml", [rows_of("fused", 64 * "a", ["setuptools"])])
+    assert main(["resolve", "fused", "--backend", "cpu", "--catalog", "facts", "-q"]) == 0
+    lock = read_lock(Path("matrix.lock"))
+    other = tiny_index(folder / "other", {"helper": [("1.0", [])]}) / "simple"
+    file = local_file(next(other.glob("helper/*.whl")), index=other.as_uri())
+    picks = [*lock.picks, locked_pick("helper", "1.0", file, index=other.as_uri())]
+    if with_torch:
+        picks.append(
+            replace(locked_pick("torch", TORCH), origin="preinstalled", index="https://index.example")
+        )
+    lock = with_image(replace(lock, picks=tuple(picks)), BaseImage(name="base", path="/images/base.sif"))
+    Path("matrix.lock").write_text(dumps(lock))
+    capsys.readouterr()
+    assert main(["plan", "--format", "json"]) == 0
+    (task,) = json.loads(capsys.readouterr().out)["tasks"]
+    keys = [OTHER, task["key"]] if is_newest else [task["key"], OTHER]
+    published = {key: publish(folder, task["version"], key, number) for number, key in enumerate(keys)}
+    return published[task["key"]]
+
+
+def publish(folder: Path, version: str, key: str, number: int) -> Path:
+    """Publish a build; its module has the build key."""
+    made = wheel_of(folder / "made", "fused", version, {"fused.py": f"KEY = {key!r}\n".encode()})
+    if number:
+        made = made.rename(made.with_name(made.name.replace("-py3", f"-{number}-py3")))
+    return Index(folder / "index").publish(made, record_of(key))
+
+
+@pytest.mark.parametrize("is_newest", [False, True])
+@pytest.mark.parametrize("consumer", sorted({*consumer_names()} - {"slurm-job"}))
+def test_files_of_each_consumer_name_the_build_of_the_lock(
+    consumer: str, is_newest: bool, tmp_path: Path, capsys: Capture
+) -> None:
+    meant = publish_two(tmp_path, capsys, is_newest=is_newest, with_torch=consumer in ON_TORCH)
+    (tmp_path / "files").mkdir()
+    assert main(["env", "--for", consumer, "-o", "files"]) == 0, capsys.readouterr().err
+    texts = [path.read_text() for path in (tmp_path / "files").iterdir()]
+    (other,) = (path for path in meant.parent.glob("*.whl") if path != meant)
+    assert any(quote(meant.name) in text or meant.name in text for text in texts)
+    assert not any(quote(other.name) in text or other.name in text for text in texts)
+    assert "not known" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("options", [[], ["--hashes"]])
+def test_pip_installs_the_build_of_the_lock(meant: Path, options: list[str], tmp_path: Path) -> None:
+    assert main(["env", "--for", "pip", "-o", "requirements.txt", *options]) == 0
+    assert installed(tmp_path / "requirements.txt", tmp_path / "site") == key_of(meant)
+
+
+def test_wheelhouse_has_only_the_build_of_the_lock(meant: Path, tmp_path: Path) -> None:
+    wheelhouse = tmp_path / "wheels"
+    wheelhouse.mkdir()
+    for path in meant.parent.glob("*.whl"):  # of an earlier lock
+        (wheelhouse / path.name).write_bytes(path.read_bytes())
+    assert main(["fetch", "--wheelhouse", "wheels"]) == 0
+    assert [path.name for path in wheelhouse.glob("fused-*")] == [meant.name]
+    assert sha256_of(wheelhouse / meant.name) == sha256_of(meant)
+    assert main(["env", "--for", "pip", "--wheelhouse", "wheels", "-o", "requirements.txt"]) == 0
+    assert installed(tmp_path / "requirements.txt", tmp_path / "site") == key_of(meant)
+
+
+def test_unknown_build_is_not_chosen_silently(meant: Path, capsys: Capture) -> None:
+    """The recipe has changed, so no wheel has the inputs of the lock."""
+    rows = rows_of("fused", 64 * "a", ["setuptools", "wheel"])
+    write_catalog(Path("facts/fused.toml"), [rows])
+    assert main(["env", "--for", "pip"]) == 0
+    output = capsys.readouterr()
+    assert f"{meant.name.split('-')[0]}=={meant.name.split('-')[1]}" in output.out
+    assert "2 builds of fused, and it is not known which of them the lock means" in output.err
+
+
+def installed(requirements: Path, target: Path) -> str:
+    """Install requirements with the real pip; return the build key in the module."""
+    command = [sys.executable, "-m", "pip", "install", "-q", "--target", str(target), "-r", str(requirements)]
+    env = {"PATH": os.environ["PATH"], "PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": target.as_uri()}
+    subprocess.run(command, check=True, timeout=60, env=env)
+    done = subprocess.run(
+        [sys.executable, "-c", "import fused; print(fused.KEY)"],
+        env={"PYTHONPATH": str(target)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
+def key_of(wheel: Path) -> str:
+    provenance = Index(wheel.parents[2]).provenance_of(wheel)
+    return str(provenance["predicate"]["buildDefinition"]["internalParameters"]["buildKey"])
