@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import pip_environment
+from builders.environments.pip import pip_environment
 from tests.rig.slurm import PARTITION, Slurm, cluster
 from tests.support.built import matrix
 
