@@ -80,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         type=Path,
         help="the finished container (*.sif), run.sh of venv, or directory of an environment, for the "
-        "consumers module and slurm-job (default: container.sif)",
+        "consumers module, slurm-job and tykky-wrap (default: container.sif)",
     )
     parser.add_argument(
         "-o",
@@ -219,7 +219,7 @@ def _check_options(args: argparse.Namespace, consumer: Consumer) -> None:
         raise UsageError(msg)
     if args.environment is not None and not consumer.uses_environment:
         msg = f"--environment does not work with --for {args.consumer}, which makes an environment."
-        raise UsageError(msg, hint="Use it with --for module or slurm-job.")
+        raise UsageError(msg, hint="Use it with --for module, slurm-job or tykky-wrap.")
     if args.hashes and not consumer.supports_hashes:
         msg = f"--hashes does not work with --for {args.consumer}."
         raise UsageError(msg, hint=consumer.hashes_hint)

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from resolver.model import Distribution, Resolution
 
 
+TYKKY_MODULE = "LUMI lumi-container-wrapper"
+"""LUMI's modules that have tykky."""
+
+
 class Installation(msgspec.Struct, frozen=True, dict=True):
     """The installation that a lock describes.
 
@@ -127,6 +131,12 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
         """Path or URL of the base image, or its name if the site has neither; empty without an image."""
         image = self.lock.image
         return (image.path or image.name) if image else ""
+
+    @property
+    def load_of_tykky(self) -> str:
+        """The end of a message that tykky is missing, for a script in double quotes."""
+        on_lumi = self.lock.target.site.startswith("lumi")
+        return rf"; on LUMI: \`module load {TYKKY_MODULE}\`" if on_lumi else ""
 
     @property
     def container_modules(self) -> list[str]:

@@ -84,6 +84,17 @@ def site_environment(installation: Installation) -> str:
     return "\n".join(lines)
 
 
+def environment_of_programs(installation: Installation, consumer: str) -> str:
+    """Return the file with the variables that the programs of an environment of tykky set."""
+    notes = [
+        f"{installation.heading}; {MARK} --for {consumer}`.",
+        "The programs of the environment set these variables.",
+        "Otherwise packages in ~/.local would take precedence over those of the environment.",
+    ]
+    lines = [*comments(notes), "export PYTHONNOUSERSITE=1", site_environment(installation)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
 def reason_comments(row: SiteVariable) -> list[str]:
     """Return the reason and the source of a variable as comments."""
     since = f", from {row.since}" if row.since else ""
