@@ -7,11 +7,12 @@ than most resolutions. So plain requirements are parsed here, and `packaging` pa
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import cache
 
 from resolver.errors import UsageError
 from resolver.model import Requirement
-from resolver.versions import is_version, parse_specifier, shorten
+from resolver.versions import is_version, join_words, parse_specifier, shorten, sort_key
 
 _NAME = r"\s*(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)"
 _CLAUSE = r"(?:==|!=|<=|>=|<|>|~=)\s*[A-Za-z0-9.*+_-]+\s*"
@@ -28,6 +29,8 @@ _SEPARATORS = re.compile(r"[-_.]+")
 _ROCM_PACKAGE = re.compile(r"rocm|rocm-sdk(?:-.+)?|rocm-bootstrap|rocm-profiler|amd-[a-z]+-device-.+")
 _CUDA = re.compile(r"^(nvidia|cuda)-|-cu(da)?1[1-9]\d?x?(-|$)")
 _NOT_CUDA = frozenset({"nvidia-ml-py"})  # bindings that can be imported on every machine
+PAIRED_WITH_TORCH = ("torchvision", "torchaudio")
+"""Distributions that require an exact version of torch, which does not require them."""
 TRITON_NAMES = ("triton", "triton-rocm", "pytorch-triton", "pytorch-triton-rocm")
 """Distributions that install the import package ``triton``: two of them overwrite each other's files."""
 
@@ -167,3 +170,29 @@ def _corrected(text: str) -> str:
         return f"Write {slip['name']}{operator[::-1]}{version}"
     short = version.replace(".", "").isdigit() and version.count(".") <= 1
     return f"Write {slip['name']}=={version}{'.*' if short else ''}"
+
+
+def closest_versions(requirement: Requirement, versions: Iterable[str]) -> str:
+    """Return a hint with the known versions before and after the requested one, and the known versions.
+
+    Examples
+    --------
+    >>> from resolver.requirements import parse_requirement
+    >>> closest_versions(parse_requirement("torch==2.9.5"), ["2.10.0", "2.9.1+rocm6.4", "2.9.1+cpu", "2.9.0"])
+    'The nearest versions are 2.9.1 and 2.10.0. Known versions: 2.10.0, 2.9.1 and 2.9.0.'
+    """
+    versions = list(versions)
+    known = list(dict.fromkeys(version.partition("+")[0] for version in versions))
+    listed = f"Known versions: {join_words(known, most=12, joiner='and')}."
+    stated = [clause.version.removesuffix(".*").partition("+")[0] for clause in requirement.specifier or ()]
+    if not stated or not is_version(stated[0]):
+        return listed
+    labels = [version for version in versions if version.startswith(f"{stated[0]}+")]
+    if labels:
+        return f"Known labels of this version: {join_words(labels, most=12, joiner='and')}."
+    key = sort_key(stated[0])
+    lower = max((version for version in known if sort_key(version) < key), key=sort_key, default="")
+    higher = min((version for version in known if sort_key(version) > key), key=sort_key, default="")
+    near = [version for version in (lower, higher) if version]
+    verb = "version is" if len(near) == 1 else "versions are"
+    return f"The nearest {verb} {join_words(near, joiner='and')}. {listed}" if near else listed

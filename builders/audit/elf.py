@@ -13,7 +13,7 @@ from __future__ import annotations
 import io
 import re
 import struct
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import msgspec
 from elftools.elf.dynamic import DynamicSection
@@ -59,22 +59,6 @@ _OF_TORCH = re.compile(
 """Symbols of torch, and the interfaces that a network plugin offers to RCCL."""
 
 
-class Symbols(NamedTuple):
-    """The dynamic symbols of torch and of RCCL's network plugins in a shared object."""
-
-    imports: frozenset[str] = frozenset()
-    """Undefined symbols, without weak ones."""
-    exports: frozenset[str] = frozenset()
-    """Defined symbols."""
-
-
-class Section(NamedTuple):
-    """Position and size of a section in its file, in bytes."""
-
-    start: int
-    size: int
-
-
 class SharedObject(msgspec.Struct, frozen=True):
     """A shared object in a wheel."""
 
@@ -88,10 +72,13 @@ class SharedObject(msgspec.Struct, frozen=True):
     """Directories of its RPATH and RUNPATH."""
     versions: Mapping[str, str] = {}
     """The newest symbol versions that it needs, by family: ``GLIBC``, ``GLIBCXX``, ``CXXABI``, ``GCC``."""
-    symbols: Symbols = Symbols()
+    imports: frozenset[str] = frozenset()
+    """Its undefined symbols of torch and of RCCL's network plugins, without weak ones."""
+    exports: frozenset[str] = frozenset()
+    """The symbols of torch and of RCCL's network plugins that it defines."""
     has_cuda_code: bool = False
-    gpu_section: Section | None = None
-    """The section with HIP code objects."""
+    gpu_section: tuple[int, int] | None = None
+    """Position and size of the section with HIP code objects, in bytes."""
     code_in_archives: bool = False
     """Whether its HIP code is in ``.kpack`` archives, which its section ``.rocm_kpack_ref`` names."""
 
@@ -191,7 +178,7 @@ def _read(path: str, data: Content, stream: _CountedReader, budget: Budget) -> S
     end = stream.seek(0, io.SEEK_END)
     dynamic: dict[str, list[str]] = {}
     versions: dict[str, str] = {}
-    sections: dict[str, Section] = {}
+    sections: dict[str, tuple[int, int]] = {}  # position and size
     read: dict[str, set[int]] = {}  # kind of table to the offsets of those that are read here
     loaded: dict[str, set[int]] = {}  # kind of table to the addresses that the loader gets
     for section in elf.iter_sections():
@@ -199,7 +186,7 @@ def _read(path: str, data: Content, stream: _CountedReader, budget: Budget) -> S
         if section["sh_type"] != "SHT_NOBITS" and start + size > end:
             msg = f"its section {section.name} extends beyond the end of the file"
             raise DamagedError(msg)
-        sections[section.name] = Section(start, size)
+        sections[section.name] = start, size
         if isinstance(section, DynamicSection):
             read.setdefault("dynamic section", set()).add(start)
             strings = elf.get_section(section["sh_link"])
@@ -215,10 +202,11 @@ def _read(path: str, data: Content, stream: _CountedReader, budget: Budget) -> S
             for name in (str(each.name) for _, names in section.iter_versions() for each in names):
                 add_version(versions, name)
     if ".dynsym" in sections:
-        read["table of symbols"] = {sections[".dynsym"].start}
+        read["table of symbols"] = {sections[".dynsym"][0]}
     _compare_with_loader(elf, read, loaded)
     directories = [text for kind in ("rpath", "runpath") for text in dynamic.get(kind, [])]
     budget.spend(_DIRECTORY_TIME * sum(text.count(":") for text in directories))
+    imports, exports = _symbols(elf, data, sections, budget)
     return SharedObject(
         path,
         tuple(dynamic.get("needed", [])),
@@ -226,7 +214,8 @@ def _read(path: str, data: Content, stream: _CountedReader, budget: Budget) -> S
         soname="".join(dynamic.get("soname", [])[:1]),
         search_paths=tuple(directory for text in directories for directory in text.split(":")),
         versions=dict(sorted(versions.items())),
-        symbols=_symbols(elf, data, sections, budget),
+        imports=imports,
+        exports=exports,
         has_cuda_code=".nv_fatbin" in sections,
         gpu_section=None if _ARCHIVE_SECTION in sections else sections.get(_GPU_SECTION),
         code_in_archives=_ARCHIVE_SECTION in sections,
@@ -262,19 +251,21 @@ def add_version(versions: dict[str, str], name: str) -> None:
 def _symbols(
     elf: Any,  # noqa: ANN401  pyelftools has no types
     data: Content,
-    sections: Mapping[str, Section],
+    sections: Mapping[str, tuple[int, int]],
     budget: Budget,
-) -> Symbols:
+) -> tuple[frozenset[str], frozenset[str]]:
     """Read the dynamic symbols; pyelftools itself would take seconds for a large table."""
     table, names = sections.get(".dynsym"), sections.get(".dynstr")
     if table is None or names is None or not elf.little_endian:
-        return Symbols()
-    symbols = data[table.start : table.start + table.size]
-    return read_symbols(symbols, data[names.start : names.start + names.size], elf.elfclass, budget)
+        return frozenset(), frozenset()
+    symbols, texts = (data[start : start + size] for start, size in (table, names))
+    return read_symbols(symbols, texts, elf.elfclass, budget)
 
 
-def read_symbols(table: bytes, names: bytes, bits: int, budget: Budget) -> Symbols:
-    """Read a table of dynamic symbols.
+def read_symbols(
+    table: bytes, names: bytes, bits: int, budget: Budget
+) -> tuple[frozenset[str], frozenset[str]]:
+    """Return `SharedObject.imports` and `SharedObject.exports` from a table of dynamic symbols.
 
     `table` and `names` are the sections ``.dynsym`` and ``.dynstr``; `bits` is 64 or 32, the class of the ELF
     file.
@@ -301,7 +292,7 @@ def read_symbols(table: bytes, names: bytes, bits: int, budget: Budget) -> Symbo
             if kept > _MOST_NAME_BYTES:
                 msg = "the names of its symbols are longer than those of any real file"
                 raise DamagedError(msg)
-    return Symbols(_texts(texts, imports), _texts(texts, exports))
+    return _texts(texts, imports), _texts(texts, exports)
 
 
 def _texts(names: Mapping[int, bytes], offsets: set[int]) -> frozenset[str]:

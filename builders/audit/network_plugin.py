@@ -32,7 +32,7 @@ _NAMES = {">=7.1,<7.3": "libnccl-net.so", "<7.1": "librccl-net.so", ">=7.3": "li
 
 def interfaces(item: SharedObject) -> set[int]:
     """Return the versions of RCCL's network interface that a shared object exports; empty for no plugin."""
-    return {int(match[1]) for name in item.symbols.exports if (match := _INTERFACE.fullmatch(name))}
+    return {int(match[1]) for name in item.exports if (match := _INTERFACE.fullmatch(name))}
 
 
 def wanted_interfaces(rocm: str) -> range | None:

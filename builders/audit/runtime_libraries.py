@@ -78,7 +78,7 @@ def read_torch(directory: Path) -> TorchLibraries:
         if library.soname:
             libraries.add(library.soname)
         if path.name.startswith(LIBRARIES_WITH_SYMBOLS):
-            exports = (exports or set()) | library.symbols.exports
+            exports = (exports or set()) | library.exports
     if exports is None:
         msg = f"{directory} contains no torch library."
         raise UsageError(msg, hint=_TORCH_HINT)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from builders.building.plan import Task
-    from builders.recipes.compilers import Compiler
+    from builders.recipes.compilers import Program
     from resolver.facts.schema import Recipe
 
 SOURCE_DATE_EPOCH = "315532800"
@@ -138,7 +138,7 @@ def _placeholder_values(task: Task, jobs: int) -> dict[tuple[str, str], str]:
     }
 
 
-def _environment(task: Task, jobs: int, cxx: Compiler | None, cc: Compiler | None) -> dict[str, str]:
+def _environment(task: Task, jobs: int, cxx: Program | None, cc: Program | None) -> dict[str, str]:
     """Return the variables of every build: jobs, a fixed time, the compilers, the GPU architectures.
 
     Variables whose list separator differs between projects, such as HIP_ARCHITECTURES, belong to the

@@ -23,7 +23,7 @@ from resolver.versions import minor
 
 if TYPE_CHECKING:
     from builders.audit import LibraryProvider
-    from builders.recipes.compilers import Compiler
+    from builders.recipes.compilers import Program
     from resolver.model import Resolution
 
 
@@ -34,7 +34,7 @@ class BuildHost(msgspec.Struct, frozen=True):
     python: TargetPython
     identity: Mapping[str, Any]
     """The properties that determine a wheel's content, for build keys."""
-    compilers: tuple[Compiler, ...] = ()
+    compilers: tuple[Program, ...] = ()
     """Host compilers of an image; empty on the host itself, where a source finds its own."""
     rocm: str = ""
     """ROCm release of the image."""

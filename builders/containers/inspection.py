@@ -17,9 +17,9 @@ import msgspec
 from packaging.version import Version
 
 from builders.containers.engines import choose_runtime
-from builders.containers.image import Image, find_image, image_name, is_local
+from builders.containers.image import LocalImage, find_image, image_name, is_local
 from builders.containers.runtime import Runtime, View, run_in
-from builders.recipes.compilers import Compiler, choose_compilers
+from builders.recipes.compilers import Program, choose_compilers
 from builders.storage.cache import cache_root
 from builders.storage.files import exclusive_lock, write_atomic
 from resolver.errors import EnvironmentLacksError, MatrixError, TooSlowError, UsageError
@@ -72,13 +72,6 @@ class ImagePython(msgspec.Struct, frozen=True, kw_only=True):
     """Every distribution that it can import, with its version."""
 
 
-class Tool(msgspec.Struct, frozen=True, kw_only=True):
-    """A program that builds use."""
-
-    path: str
-    version: str
-
-
 class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The contents of a base image. Values of missing parts are empty."""
 
@@ -106,8 +99,8 @@ class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Release of the clang that hipcc calls."""
     gpu_tools: dict[str, str] = {}
     """``rocminfo``, ``amdgpu-arch`` and the like, with their paths."""
-    compilers: tuple[Compiler, ...] = ()
-    tools: dict[str, Tool] = {}
+    compilers: tuple[Program, ...] = ()
+    tools: dict[str, Program] = {}
     mpi: str = ""
     """Name and version, such as ``MPICH 4.1.2``."""
     pythons: tuple[ImagePython, ...] = ()
@@ -166,7 +159,7 @@ def with_inspected_image(catalog: Catalog, given: str | None, name: str = "") ->
     return catalog.with_image(as_row(facts, catalog))
 
 
-def inspect_image(image: Image, kind: str | None = None) -> ImageFacts:
+def inspect_image(image: LocalImage, kind: str | None = None) -> ImageFacts:
     """Inspect a base image; a cached result needs no container runtime.
 
     `kind` is the runtime, as for `choose_runtime`.
@@ -188,7 +181,7 @@ def inspect_in(runtime: Runtime) -> ImageFacts:
         return cached_facts(image) or _inspected(runtime, image, log)
 
 
-def _inspected(runtime: Runtime, image: Image, log: Path) -> ImageFacts:
+def _inspected(runtime: Runtime, image: LocalImage, log: Path) -> ImageFacts:
     log.unlink(missing_ok=True)
     what = f"Inspecting the base image {image.name}"
     command = ["/bin/sh", "-c", _SCRIPT.read_text()]
@@ -210,7 +203,7 @@ def _inspected(runtime: Runtime, image: Image, log: Path) -> ImageFacts:
     return facts
 
 
-def cached_facts(image: Image) -> ImageFacts | None:
+def cached_facts(image: LocalImage) -> ImageFacts | None:
     """Return the cached result for an image of this digest, or None."""
     try:
         facts = msgspec.json.decode(_cache_file(image).read_bytes(), type=ImageFacts)
@@ -219,9 +212,9 @@ def cached_facts(image: Image) -> ImageFacts | None:
     return msgspec.structs.replace(facts, name=image.name, path=str(image.path))
 
 
-def _cache_file(image: Image) -> Path:
+def _cache_file(image: LocalImage) -> Path:
     """Return the file that caches the result; its name depends on the script and the fields."""
-    kinds: tuple[type[Any], ...] = (ImageFacts, ImagePython, Tool)
+    kinds: tuple[type[Any], ...] = (ImageFacts, ImagePython, Program)
     fields = " ".join(name for kind in kinds for name in kind.__struct_fields__).encode()
     table = " ".join(_FIRST_GCC).encode()
     stamp = hashlib.sha256(_SCRIPT.read_bytes() + fields + table).hexdigest()[:12]
@@ -280,7 +273,7 @@ def gcc_of(glibcxx: str) -> str:
     return _FIRST_GCC.get(glibcxx, "")
 
 
-def parse_output(text: str, image: Image) -> ImageFacts:
+def parse_output(text: str, image: LocalImage) -> ImageFacts:
     """Parse the output of the script, which may contain output of other programs.
 
     Raises
@@ -311,7 +304,7 @@ def parse_output(text: str, image: Image) -> ImageFacts:
         clang=_version_after("clang version", hip),
         gpu_tools={name: path for name, path in lines["gpu-tool"]},  # noqa: C416  rows are lists
         compilers=_compilers(lines["compiler"]),
-        tools={name: Tool(path=path, version=_version_in(line)) for name, path, line in lines["tool"]},
+        tools={name: Program(name, _version_in(line), path) for name, path, line in lines["tool"]},
         mpi=_mpi(lines["mpi"]),
         pythons=_pythons(lines["python"]),
         conda=tuple(sorted({path for (path,) in lines["conda"]})),
@@ -365,14 +358,14 @@ def _version_in(line: str) -> str:
     return match[0] if match else ""
 
 
-def _compilers(rows: Iterable[list[str]]) -> tuple[Compiler, ...]:
+def _compilers(rows: Iterable[list[str]]) -> tuple[Program, ...]:
     """Return each compiler once, with its first path on PATH."""
-    by_name: dict[str, Compiler] = {}
+    by_name: dict[str, Program] = {}
     for path, version, line in rows:
         name = path.rpartition("/")[2]
         release = version or _version_in(line)
         if release:
-            by_name.setdefault(name, Compiler(name, release, path))
+            by_name.setdefault(name, Program(name, release, path))
     return tuple(by_name.values())
 
 

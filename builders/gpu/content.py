@@ -46,7 +46,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from msgspec.structs import replace
 
 from builders.audit.contents import BARE_OBJECT, SHARED_OBJECT, matches_any, read_contents
-from builders.audit.elf import SharedObject, Symbols, libraries_in_start
+from builders.audit.elf import SharedObject, libraries_in_start
 from builders.audit.platform_tags import CUDA_LIBRARIES, ROCM_LIBRARIES
 from builders.gpu.signs import FRAMEWORKS, SIGN
 from builders.wheels.wheel import DamagedError, WheelReader
@@ -228,7 +228,7 @@ def read_start(
         return _judge(_read_planned(name, wheel, plan, kernels, texts))
 
 
-class _Plan(NamedTuple):
+class _ReadingPlan(NamedTuple):
     """The members of a wheel that are read before it is chosen."""
 
     whole: list[zipfile.ZipInfo]
@@ -238,7 +238,7 @@ class _Plan(NamedTuple):
     """Objects that are not read."""
 
 
-def _plan(binary: Sequence[zipfile.ZipInfo], kernels: Sequence[zipfile.ZipInfo]) -> _Plan:
+def _plan(binary: Sequence[zipfile.ZipInfo], kernels: Sequence[zipfile.ZipInfo]) -> _ReadingPlan:
     """Choose what to read: small files first, then the start of large objects."""
     objects = sorted(
         filter(_is_object, binary), key=lambda info: (_is_copy(info), info.compress_size, info.header_offset)
@@ -255,11 +255,15 @@ def _plan(binary: Sequence[zipfile.ZipInfo], kernels: Sequence[zipfile.ZipInfo])
             larger.append(info)
     larger.sort(key=lambda info: (_is_copy(info), not SIGN.search(_file_name(info)), -info.file_size))
     start = [info for info in larger[:_MOST_STARTS] if not _is_copy(info)]
-    return _Plan(whole, start, [info for info in larger if info not in start and _may_decide(info)])
+    return _ReadingPlan(whole, start, [info for info in larger if info not in start and _may_decide(info)])
 
 
 def _read_planned(
-    name: str, wheel: WheelReader, plan: _Plan, kernels: Sequence[zipfile.ZipInfo], texts: Collection[str]
+    name: str,
+    wheel: WheelReader,
+    plan: _ReadingPlan,
+    kernels: Sequence[zipfile.ZipInfo],
+    texts: Collection[str],
 ) -> _Read:
     chosen = {info.filename for info in plan.whole if _is_binary(info)}
     contents, findings = read_contents(
@@ -280,10 +284,8 @@ def _read_planned(
         else:
             names = (name for name in needed if not name.startswith("libcuda.so"))
             of_torch = _TORCH_SYMBOL.search(first)
-            symbols = Symbols(
-                frozenset({of_torch[0].decode("ascii", "replace")}) if of_torch else frozenset()
-            )
-            started.append(SharedObject(info.filename, tuple(names), symbols=symbols))
+            imports = frozenset({of_torch[0].decode("ascii", "replace")} if of_torch else ())
+            started.append(SharedObject(info.filename, tuple(names), imports=imports))
     large = [*hidden, *plan.left]
     if large:
         size = sum(info.file_size for info in large) / 1e6
@@ -428,14 +430,14 @@ def _named(names: Sequence[str]) -> str:
 
 
 def _judge(read: _Read) -> Content | None:
-    judge = _Judge(read)
+    judge = _WheelJudge(read)
     is_pure = not judge.paths and not read.contents.code
     if is_pure and not read.kernels and not read.unread and not is_for_cuda(read.contents.name):
         return None
     return judge.content()
 
 
-class _Judge:
+class _WheelJudge:
     """Apply the rules of this module to what was read of a wheel."""
 
     def __init__(self, read: _Read) -> None:
@@ -552,7 +554,7 @@ class _Judge:
         """Return whether an object of the wheel itself uses the C++ interface of some release of torch."""
         is_choice = _TORCH_RELEASE.search(PurePosixPath(item.path).name)
         is_own = item.path in self._own and not is_choice
-        return is_own and any(name.startswith("_Z") for name in item.symbols.imports)
+        return is_own and any(name.startswith("_Z") for name in item.imports)
 
     def _has_cuda(self) -> str:
         """Return a clause about CUDA that the wheel can use; empty if there is none."""

@@ -30,7 +30,7 @@ from builders.audit.runtime_libraries import (
     defined_versions,
     literals,
 )
-from builders.containers.files import File, files_of
+from builders.containers.files import ImageFile, files_of
 from builders.containers.inspection import gcc_of
 from builders.wheels.wheel import LARGEST_METADATA
 from resolver.errors import UsageError
@@ -86,7 +86,7 @@ class RocmCopy(msgspec.Struct, frozen=True):
         return f"ROCm {self.version} in {self.folder}" if self.version else f"ROCm in {self.folder}"
 
 
-class Package(NamedTuple):
+class SitePackage(NamedTuple):
     """An installed distribution."""
 
     site: str
@@ -172,16 +172,16 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return any(path.startswith(f"{self.prefix}/conda-meta/") for path in self.files)
 
     @cached_property
-    def distributions(self) -> list[Package]:
+    def distributions(self) -> list[SitePackage]:
         """The distributions of the Python, in the order of its path."""
-        found: list[Package] = []
+        found: list[SitePackage] = []
         for site in self.sites:
             for path in sorted(self.texts):
                 if _is_info(path, site, "/METADATA", "/PKG-INFO"):
                     found += self._distribution(site, path)
         return found
 
-    def _distribution(self, site: str, path: str) -> Iterator[Package]:
+    def _distribution(self, site: str, path: str) -> Iterator[SitePackage]:
         metadata = self.texts[path]
         headers = BytesHeaderParser().parsebytes(metadata[:LARGEST_METADATA])
         name, version = str(headers["Name"] or ""), str(headers["Version"] or "")
@@ -213,7 +213,7 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             objects=tuple(msgspec.structs.replace(item, path=member) for member, item in objects),
             code={member: self.code[full] for member, full in own.items() if full in self.code},
         )
-        yield Package(site, contents)
+        yield SitePackage(site, contents)
 
     def _listed(self, site: str, info: str) -> dict[str, str]:
         """Return the files of a distribution as in its RECORD, with their paths."""
@@ -297,7 +297,7 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         names |= {item.soname for item in own.values() if item.soname}
         exports = frozenset[str]().union(
             *(
-                item.symbols.exports
+                item.exports
                 for path, item in own.items()
                 if PurePosixPath(path).name.startswith(LIBRARIES_WITH_SYMBOLS)
             )
@@ -308,7 +308,7 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             self.versions.get("torch", values["version"]),
             rocm[0] if rocm else "",
             frozenset(names) if own else None,
-            exports if any(item.symbols.exports for item in own.values()) else None,
+            exports if any(item.exports for item in own.values()) else None,
         )
 
     @property
@@ -513,7 +513,7 @@ def _is_wanted(path: str) -> bool:
 
 
 def _read(
-    file: File,
+    file: ImageFile,
     at: Path,
     texts: dict[str, bytes],
     runtimes: dict[str, Mapping[str, str]],

@@ -201,18 +201,11 @@ class EnvironmentReply(msgspec.Struct, frozen=True, kw_only=True):
     """The variables that programs need, as the environment sets them."""
 
 
-class WrittenWheel(msgspec.Struct, frozen=True):
-    """The objects of an installed distribution, as a wheel."""
-
-    name: str
-    file: str
-    """Its name in the directory of the probe."""
-
-
 class ContentsReply(msgspec.Struct, frozen=True, kw_only=True):
     """The reply about the objects of an environment."""
 
-    written: list[WrittenWheel]
+    written: list[tuple[str, str]]
+    """Name of each distribution with objects, and of the wheel with them in the directory of the probe."""
     left: list[str]
     """Distributions whose objects are too large to be copied."""
     variables: dict[str, str] = {}

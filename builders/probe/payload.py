@@ -604,7 +604,7 @@ def contents_reply(question: dict[str, Any]) -> dict[str, Any]:
             for member, (path, _) in chosen.items():
                 archive.write(path, member)
             archive.writestr(f"{title}.dist-info/METADATA", distribution.read_text("METADATA") or "")
-        written.append({"name": name.replace("_", "-"), "file": wheel.name})
+        written.append([name.replace("_", "-"), wheel.name])
     return {"written": written, "left": left}
 
 

@@ -28,7 +28,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 15.0
 _SUBMITTED = re.compile(r"(?m)^(\d+)(;\S+)?$")
 
 
-class Job(msgspec.Struct, frozen=True):
+class BatchJob(msgspec.Struct, frozen=True):
     """The resources and the command of a job."""
 
     partition: str
@@ -48,7 +48,7 @@ class Job(msgspec.Struct, frozen=True):
     """File for the command's exit code, which Slurm forgets after some minutes; ``%j`` is the job number."""
 
 
-def job_script(job: Job) -> str:
+def job_script(job: BatchJob) -> str:
     """Return the script of a job."""
     options = {
         "job-name": job.name,
@@ -80,7 +80,7 @@ def job_script(job: Job) -> str:
     )
 
 
-def _keeping_exit_code(job: Job) -> list[str]:
+def _keeping_exit_code(job: BatchJob) -> list[str]:
     before, _, after = job.exit_file.partition("%j")
     return [
         f"file={shlex.quote(before)}$SLURM_JOB_ID{shlex.quote(after)}",

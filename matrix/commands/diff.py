@@ -25,7 +25,6 @@ from matrix.show.included_json import DiffDocument, SideDocument
 from matrix.show.resolution_text import title_of
 from resolver.answers.repair import Wanted, replaced
 from resolver.answers.table import ROW_COMPONENTS
-from resolver.compiling.clauses import PAIRED_WITH_TORCH
 from resolver.compiling.problem_builder import window_of
 from resolver.consequences import (
     Consequence,
@@ -41,6 +40,7 @@ from resolver.errors import UsageError
 from resolver.label import built_for
 from resolver.lock import read_lock
 from resolver.model import CoreItem
+from resolver.requirements import PAIRED_WITH_TORCH
 from resolver.versions import minor
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from builders.probe.all_reduce import all_reduce, require_nodes
 from builders.probe.ask import EnvironmentReply, Probe, user_packages
 from builders.probe.contents import judge_contents
 from builders.probe.environment import NOT_JUDGED, judge_environment, judge_variables
-from builders.probe.slurm import Job, hours_of, job_script, partition_for, submit, wait_for
+from builders.probe.slurm import BatchJob, hours_of, job_script, partition_for, submit, wait_for
 from builders.probe.wheel import judge_wheel
 from builders.recipes.recipe import recipe_as_built
 from builders.storage.cache import cache_root
@@ -406,7 +406,7 @@ def submit_job(context: Context) -> int:
     if args.nodes > 1:
         _environment(args)  # an error now is better than one in the job
         options |= _options_for_nodes(job_of(_installation(context)), args.nodes)
-    job = Job(
+    job = BatchJob(
         partition=partition or partition_for(catalog, site, hours, backend),
         account=context.settings.account,
         time=args.time,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from matrix.consumers import Consumer
 from matrix.consumers.shared.container_variables import REFERENCE
-from matrix.consumers.shared.files import MARK, File, comments
+from matrix.consumers.shared.files import MARK, WrittenFile, comments
 from matrix.consumers.shared.installation import pin
 from matrix.consumers.shared.shell import fill, reason_comments, site_environment
 from resolver.errors import UsageError
@@ -34,7 +34,7 @@ _FAMILY = "matrix"
 """Two modules of this family cannot be loaded at once: both have a ``python``."""
 
 
-def _emit(installation: Installation, layout: Layout) -> list[File]:
+def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
     name = layout.main.removesuffix(_LUA)
     if not layout.main.endswith(_LUA) or not name:
         msg = f"Lmod reads module files whose names end in {_LUA}, and {layout.main} does not."
@@ -52,11 +52,11 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
     lines = list(_settings(installation, environment, programs))
     lua = [*_lua_comments(comments(about)), *_lua(name, text, lines), ""]
     tcl = ["#%Module1.0", *comments(about), *_tcl(name, text, lines), ""]
-    files = [File(layout.main, "\n".join(lua)), File(name, "\n".join(tcl))]
+    files = [WrittenFile(layout.main, "\n".join(lua)), WrittenFile(name, "\n".join(tcl))]
     if not is_directory:
         script = _wrapper(installation, environment, about)
         torch = ("torchrun",) if any(pick.name == "torch" for pick in installation.lock.distributions) else ()
-        files += [File(f"{name}.bin/{each}", script, executable=True) for each in (*_PROGRAMS, *torch)]
+        files += [WrittenFile(f"{name}.bin/{each}", script, executable=True) for each in (*_PROGRAMS, *torch)]
     return files
 
 

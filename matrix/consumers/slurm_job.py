@@ -11,7 +11,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from matrix.consumers import Consumer
-from matrix.consumers.shared.files import MARK, File, comments
+from matrix.consumers.shared.files import MARK, WrittenFile, comments
 from matrix.consumers.shared.shell import fill, site_environment
 from resolver.errors import UsageError
 
@@ -49,11 +49,11 @@ def all_reduce_for_check(job: Job) -> str:
     )
 
 
-def _emit(installation: Installation, layout: Layout) -> list[File]:
+def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
     job = job_of(installation)
     names = {layout.main: _NODES, _NODE: _NODE, _GPU: _GPU}
     return [
-        File(name, _script(installation, job, kind, name, layout.environment), executable=True)
+        WrittenFile(name, _script(installation, job, kind, name, layout.environment), executable=True)
         for name, kind in names.items()
     ]
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from matrix.consumers import Consumer, Maker
 from matrix.consumers.shared.container_variables import DISTURBING
-from matrix.consumers.shared.files import File
+from matrix.consumers.shared.files import WrittenFile
 from matrix.consumers.shared.glibc import newer_glibc, newest_required
 from matrix.consumers.shared.installation import TYKKY_MODULE
 from matrix.consumers.shared.requirements import (
@@ -44,15 +44,15 @@ _REQUIREMENTS = "req.txt"
 _SCRIPT = "build.sh"
 
 
-def _emit(installation: Installation, layout: Layout) -> list[File]:
+def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
     reject_preinstalled(installation, "conda environments")
     lines = requirement_lines(installation, layout.local)
     about = [f"{_SCRIPT} passes this file to conda-containerize -r."]
     return [
         environment_file(layout.main, installation, [f"Build with `bash {_SCRIPT} DIR`."], "tykky"),
         requirements_file(_REQUIREMENTS, installation, lines, about, "tykky"),
-        File(_SCRIPT, _build_script(installation, layout), executable=True),
-        File(ENVIRONMENT, environment_of_programs(installation, "tykky")),
+        WrittenFile(_SCRIPT, _build_script(installation, layout), executable=True),
+        WrittenFile(ENVIRONMENT, environment_of_programs(installation, "tykky")),
     ]
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from matrix.consumers import Consumer
 from matrix.consumers.shared.container_variables import DISTURBING
-from matrix.consumers.shared.files import File
+from matrix.consumers.shared.files import WrittenFile
 from matrix.consumers.shared.shell import ENVIRONMENT, environment_of_programs, fill, head, stoppable
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _NAME = "tykky-wrap"
 
 
-def _emit(installation: Installation, layout: Layout) -> list[File]:
+def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
     notes = [
         f"Usage: bash {layout.main} [DIR [more options of wrap-container or wrap-install]]",
         "Wraps a container (*.sif) or the directory of a virtual environment.",
@@ -41,8 +41,8 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
         stoppable=stoppable(layout.main, "target"),
     )
     return [
-        File(layout.main, f"{text}\n", executable=True),
-        File(ENVIRONMENT, environment_of_programs(installation, _NAME)),
+        WrittenFile(layout.main, f"{text}\n", executable=True),
+        WrittenFile(ENVIRONMENT, environment_of_programs(installation, _NAME)),
     ]
 
 

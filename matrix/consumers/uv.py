@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl
 
 from builders.network.urls import git_commit, local_path
 from matrix.consumers import Consumer
-from matrix.consumers.shared.files import MARK, File, comments
+from matrix.consumers.shared.files import MARK, WrittenFile, comments
 from matrix.consumers.shared.glibc import newer_glibc
 from matrix.consumers.shared.installation import index_of, pin, wheel_only
 from matrix.consumers.shared.requirements import reject_preinstalled
@@ -35,7 +35,7 @@ _ENVIRONMENT = (
 )
 
 
-def _emit(installation: Installation, layout: Layout) -> list[File]:
+def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
     reject_preinstalled(installation, "uv's environments")
     source = layout.local
     if "${" in source.url:
@@ -72,7 +72,7 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
         ),
         *(_dependency_metadata(installation) if installation.is_complete else ()),
     ]
-    return [File(layout.main, "\n".join(lines) + "\n")]
+    return [WrittenFile(layout.main, "\n".join(lines) + "\n")]
 
 
 def _sources(installation: Installation, source: WheelSource) -> list[str]:

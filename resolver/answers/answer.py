@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from resolver.compiling.choices import Installed, Pick
+from resolver.compiling.choices import Pick
+from resolver.indexes import InstalledFiles
 from resolver.solving.reading import override_hint
 from resolver.solving.search import is_required
 from resolver.specifiers import version_key
@@ -131,7 +132,9 @@ class Answer:
         """Return the files of a pick from which its metadata was read; none if it is only installed."""
         choices = self.projects.open[name]
         bit = self.search.domains[choices.number].bit_length() - 1
-        return () if isinstance(choices.release(bit), Installed) else self.projects.files_of(choices, bit)
+        return (
+            () if isinstance(choices.release(bit), InstalledFiles) else self.projects.files_of(choices, bit)
+        )
 
     def needs_newer_patch(self, pick: Pick) -> bool:
         """Return whether only some patch releases of the Python may install a pick."""

@@ -60,7 +60,7 @@ def confirm(answer: Answer) -> None:
     request, then the requirements of each accepted candidate. There is one candidate for each name, so this
     accepts the same answers as one resolution of everything.
     """
-    provider = _Provider(answer)
+    provider = _AnswerProvider(answer)
     problem = ""
     try:
         accepted = _accepted(provider)
@@ -80,7 +80,7 @@ def confirm(answer: Answer) -> None:
         raise InternalError(msg, hint="Please report this request. --debug writes both answers into a log.")
 
 
-def _accepted(provider: _Provider) -> set[str]:
+def _accepted(provider: _AnswerProvider) -> set[str]:
     """Return everything that the request requires directly or indirectly."""
     roots = provider.roots()
     accepted: set[str] = set()
@@ -96,7 +96,7 @@ def _accepted(provider: _Provider) -> set[str]:
     return accepted
 
 
-def _needs_of(left: list[str], provider: _Provider) -> Iterator[list[_Need]]:
+def _needs_of(left: list[str], provider: _AnswerProvider) -> Iterator[list[_Need]]:
     """Yield the requirement on each name in a list, which grows; only its requirements are then resolved."""
     while left:
         provider.expanded = left.pop()
@@ -111,7 +111,7 @@ def _never(_: str) -> bool:
     return False
 
 
-class _Provider(resolvelib.AbstractProvider["_Need", "_ChosenVersion", str]):
+class _AnswerProvider(resolvelib.AbstractProvider["_Need", "_ChosenVersion", str]):
     """The chosen candidates, and their requirements as the providers state them."""
 
     def __init__(self, answer: Answer) -> None:

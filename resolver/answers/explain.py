@@ -10,7 +10,7 @@ import msgspec
 
 from resolver.compiling.choices import ALWAYS, Link
 from resolver.compiling.clauses import OTHER_ARCHITECTURES
-from resolver.compiling.problem import ABSENT, Demand, Relation, Row
+from resolver.compiling.problem import ABSENT, Demand, Relation, RelationRow
 from resolver.compiling.request import NEEDS_PYTHON
 from resolver.errors import TooLargeError
 from resolver.model import Conflict, CoreItem
@@ -322,7 +322,7 @@ def describe(
     return CoreItem(_summary(relation, subjects, rows), "fact", source)
 
 
-def _summary(relation: Relation, subjects: int, rows: Sequence[Row]) -> str:
+def _summary(relation: Relation, subjects: int, rows: Sequence[RelationRow]) -> str:
     """Summarize a relation for several candidates whose rows differ."""
     objects = 0
     for row in rows:
@@ -370,7 +370,7 @@ def _subject(relation: Relation, subjects: int) -> tuple[str, bool]:
     return f"{name} {join_words(keys, joiner='and')}", len(keys) == 1
 
 
-def _predicate(relation: Relation, row: Row) -> str:
+def _predicate(relation: Relation, row: RelationRow) -> str:
     """Return the text of a row without the name of its subject; empty if it starts with something else."""
     for candidate in relation.subject.chosen(row.subjects):
         if row.fact.text.startswith(f"{candidate} "):

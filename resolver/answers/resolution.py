@@ -30,7 +30,7 @@ from resolver.solving.session import Session, Solution
 from resolver.versions import join_words, sort_key
 
 if TYPE_CHECKING:
-    from resolver.compiling.problem import Problem, Relation, Row
+    from resolver.compiling.problem import Problem, Relation, RelationRow
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Image, Release, Rocm, SiteAdvice, Torch
     from resolver.indexes import File
@@ -288,7 +288,7 @@ def _files(problem: Problem, solution: Solution, release: Release) -> tuple[File
     return tuple(Environment(python, glibc).installable(files_of(release)))
 
 
-def _reasons(problem: Problem, solution: Solution, name: str) -> Iterator[tuple[Relation, Row]]:
+def _reasons(problem: Problem, solution: Solution, name: str) -> Iterator[tuple[Relation, RelationRow]]:
     """Yield the relations that are reasons for a pick, each with its most trusted row."""
     for relation in problem.relations:
         if _is_reason(relation, name, solution):
@@ -297,7 +297,7 @@ def _reasons(problem: Problem, solution: Solution, name: str) -> Iterator[tuple[
                 yield relation, max(rows, key=lambda row: (not row.risk, STATUS_RANK[row.text.status]))
 
 
-def _is_risk(relation: Relation, row: Row, name: str) -> bool:
+def _is_risk(relation: Relation, row: RelationRow, name: str) -> bool:
     return row.risk and relation.subject.name == name
 
 

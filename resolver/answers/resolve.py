@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from resolver.answers.resolution import preferred_solution, resolution_of
 from resolver.compiling import compile_facts, compile_problem, start_problem, state_request
-from resolver.compiling.clauses import PAIRED_WITH_TORCH
 from resolver.compiling.names import for_rocm
 from resolver.compiling.problem_builder import ProblemBuilder, reachable
 from resolver.errors import MatrixError
@@ -20,7 +19,7 @@ from resolver.model import Resolution
 from resolver.providers.inferred import InferredProvider
 from resolver.providers.labelled import LabelledProvider
 from resolver.reporter import SILENT
-from resolver.requirements import parse_requirement
+from resolver.requirements import PAIRED_WITH_TORCH, parse_requirement
 from resolver.solving.session import Refuted, Session
 
 if TYPE_CHECKING:

@@ -14,13 +14,12 @@ from msgspec.structs import replace
 from resolver.compiling.choices import is_prerelease
 from resolver.compiling.clauses import (
     LIMITS,
-    PAIRED_WITH_TORCH,
     Clause,
-    KnownMask,
-    LineIs,
     allowed_by,
     any_candidate,
     covers,
+    known_mask,
+    line_is,
     no_candidate,
     version_in,
 )
@@ -28,7 +27,13 @@ from resolver.compiling.problem import LazyText, Variable
 from resolver.compiling.problem_builder import built_for_builds, exclude_later_releases
 from resolver.facts.catalog import is_elsewhere, recipe_for
 from resolver.model import UNLISTED, Candidate, Fact
-from resolver.requirements import TRITON_NAMES, exact_requirement, normalize_name, split_marker
+from resolver.requirements import (
+    PAIRED_WITH_TORCH,
+    TRITON_NAMES,
+    exact_requirement,
+    normalize_name,
+    split_marker,
+)
 from resolver.versions import allows, join_words, minor, newest_first, satisfies
 
 if TYPE_CHECKING:
@@ -127,7 +132,7 @@ def _relate_torch_to_platform(builder: ProblemBuilder, rows: Iterable[schema.Tor
                 clauses["rocm"].append(Clause(this, own, fact(text)))
             else:
                 where = "" if row.index.startswith(_PYTORCH) else f" and published at {row.index}"
-                clauses["rocm"].append(Clause(this, LineIs(line), fact(f"is built for ROCm {line}{where}")))
+                clauses["rocm"].append(Clause(this, line_is(line), fact(f"is built for ROCm {line}{where}")))
         if row.gfx and requested:
             text = f"contains code for {', '.join(row.gfx)}"
             clauses["gfx"].append(Clause(this, covers(row.gfx, requested), fact(text)))
@@ -441,11 +446,11 @@ class _ReleaseMasks:
                 for variant in (None, candidate.variant):
                     self._of_variant[variant] = self._of_variant.get(variant, 0) | 1 << number
 
-    def of(self, release: schema.Release) -> KnownMask:
+    def of(self, release: schema.Release) -> Test:
         """Return a test that allows one release."""
-        return KnownMask(self._of[release.version, release.variant])
+        return known_mask(self._of[release.version, release.variant])
 
-    def of_rows(self, rows: Sequence[schema.Requires]) -> list[KnownMask]:
+    def of_rows(self, rows: Sequence[schema.Requires]) -> list[Test]:
         """Return for each row about one object a test that allows the releases that it applies to.
 
         What is known of one variant replaces what is said of all variants.
@@ -456,7 +461,7 @@ class _ReleaseMasks:
             if row.variant and not row.partial:
                 of_variants[row.kind] |= mask
         return [
-            KnownMask(mask if row.variant else mask & ~of_variants[row.kind])
+            known_mask(mask if row.variant else mask & ~of_variants[row.kind])
             for row, mask in zip(rows, masks, strict=True)
         ]
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from resolver.compiling.choices import Installed
 from resolver.errors import EnvironmentLacksError, SourceError, UsageError
-from resolver.indexes import files_of
+from resolver.indexes import InstalledFiles, files_of
 from resolver.label import built_for
 from resolver.requirements import is_rocm_package
 from resolver.specifiers import version_key, version_or_none
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from packaging.version import Version
 
     from resolver.facts.catalog import Catalog
-    from resolver.indexes import File, Metadata, PackageIndexes, Release
+    from resolver.indexes import File, Metadata, PackageIndexes, ProjectRelease
     from resolver.model import Candidate, Request, Requirement
 
 
@@ -53,7 +52,7 @@ class IndexProvider:
         self._installed = request.preinstalled.installed if request.preinstalled else {}
         self._stated = by_name((*request.requirements, *request.constraints, *request.overrides))
 
-    def candidates(self, name: str, torches: Iterable[Candidate] = ()) -> Sequence[Release] | None:
+    def candidates(self, name: str, torches: Iterable[Candidate] = ()) -> Sequence[ProjectRelease] | None:
         """Return the releases of a project, newest first; None if no index has it.
 
         `torches` are the candidates of torch, the most preferred first: ROCm as packages is on their indexes
@@ -69,7 +68,7 @@ class IndexProvider:
             same = (
                 [release for release in project.releases if release.version == installed] if project else []
             )
-            return same or [Installed(installed)]
+            return same or [InstalledFiles(installed)]
         return project.releases if project else None
 
     def requirements(self, files: Sequence[File], *, is_built: bool = False) -> Metadata | None:
@@ -169,11 +168,11 @@ class IndexProvider:
         versions = (release.version for release in (project.releases if project else ()))
         return {version_or_none(version) for version in versions if built_for(version) is None}
 
-    def _beside_torch(self, name: str, torches: Iterable[Candidate]) -> Sequence[Release] | None:
+    def _beside_torch(self, name: str, torches: Iterable[Candidate]) -> Sequence[ProjectRelease] | None:
         """Return the releases of a project on the indexes of torch wheels."""
         rows = (self._catalog.torch.get(torch.version) for torch in torches)
         urls = dict.fromkeys(row.index for row in rows if row and row.device_extra)
-        releases: dict[str, Release] = {}
+        releases: dict[str, ProjectRelease] = {}
         failure = None
         for url in urls:
             try:

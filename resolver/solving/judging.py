@@ -67,7 +67,7 @@ class _Chosen(NamedTuple):
         return self.file.name.endswith(".whl")
 
 
-class Contents:
+class ContentJudge:
     """What the wheels of chosen releases contain, and what follows from it.
 
     `needing_cuda` has, by project, a release that requires a distribution for CUDA, and that distribution.

@@ -7,15 +7,16 @@ from functools import cached_property, partial, reduce
 from operator import or_
 from typing import TYPE_CHECKING
 
-from resolver.compiling.choices import ALWAYS, Choices, Installed, Link, is_prerelease, names_prerelease
+from resolver.compiling.choices import ALWAYS, Choices, Link, is_prerelease, names_prerelease
 from resolver.compiling.clauses import REQUEST
 from resolver.compiling.known_bad import concerning
 from resolver.compiling.problem import ABSENT, bits
 from resolver.content import evidence_against
 from resolver.errors import TooLargeError
+from resolver.indexes import InstalledFiles
 from resolver.model import layer
 from resolver.requirements import TRITON_NAMES
-from resolver.solving.rules import EVERYWHERE, Context, Exclusion, judge
+from resolver.solving.rules import EVERYWHERE, Exclusion, RuleContext, judge
 from resolver.solving.search import is_required
 from resolver.solving.world import LENIENT, STRICT, Terms, is_limit
 from resolver.versions import join_words, parse_specifier, satisfies
@@ -205,7 +206,7 @@ class Projects:
     def admit(self, choices: Choices, mask: int) -> bool:
         """Add what follows from the choice of a release; return whether its metadata can be read."""
         number, bit = choices.number, mask.bit_length() - 1
-        is_installed = isinstance(choices.release(bit), Installed)
+        is_installed = isinstance(choices.release(bit), InstalledFiles)
         if choices.extra:
             project = self.open[choices.name]
             self.search.add({number: mask, project.number: project.everything & ~mask}, ALWAYS)
@@ -239,9 +240,9 @@ class Projects:
             judged = self._judged[key] = judge(choices.release(bit), self._context(choices))
         return judged
 
-    def _context(self, choices: Choices, *, any_patch: bool = False) -> Context:
+    def _context(self, choices: Choices, *, any_patch: bool = False) -> RuleContext:
         name = choices.name
-        return Context(
+        return RuleContext(
             self.request.target.date,
             self.targets,
             partial(self.is_pinned, name),
@@ -316,7 +317,7 @@ class Projects:
 
     def exclusions(self, choices: Choices, bit: int) -> list[tuple[Exclusion, bool]]:
         """Return the exclusions of a release, and whether each may be lifted for some patch releases."""
-        if isinstance(choices.release(bit), Installed):
+        if isinstance(choices.release(bit), InstalledFiles):
             return []
         strict = self.judge(choices, bit).exclusions
         if not strict:
@@ -372,7 +373,7 @@ class Projects:
 
     def _is_source(self, choices: Choices, bit: int, python: int) -> bool:
         """Return whether none of some Pythons has a wheel of a release."""
-        if isinstance(choices.release(bit), Installed) or self.index.url(choices.name):
+        if isinstance(choices.release(bit), InstalledFiles) or self.index.url(choices.name):
             return False
         return not python & ~ABSENT & ~self.judge(choices, bit).source_only
 
@@ -382,7 +383,7 @@ class Projects:
             return
         excluded: dict[int, int] = {}
         for bit in range(1, len(choices.releases) + 1):
-            if isinstance(choices.release(bit), Installed):
+            if isinstance(choices.release(bit), InstalledFiles):
                 return
             judged = self.judge(choices, bit)
             if not judged.is_excluded and judged.source_only:
@@ -416,7 +417,7 @@ class Projects:
 
     def to_install(self, choices: Choices, bit: int, environment: Environment) -> tuple[File, ...]:
         """Return the files of a release that the chosen Python may install; none if it is preinstalled."""
-        if choices.name in self.world.installed or isinstance(choices.release(bit), Installed):
+        if choices.name in self.world.installed or isinstance(choices.release(bit), InstalledFiles):
             return ()
         key = choices.name, bit, environment
         known = self._to_install.get(key)

@@ -10,12 +10,12 @@ from resolver.compiling.choices import Link
 from resolver.compiling.clauses import REQUEST
 from resolver.compiling.names import INSPECT_HINT, build_for_rocm, hint_for_unknown, reject_wrong_name, stub
 from resolver.compiling.problem import ABSENT, bits
-from resolver.compiling.request import closest_versions
 from resolver.content import evidence_against
 from resolver.errors import EnvironmentLacksError, NoVersionError, SourceError, UsageError
 from resolver.facts.catalog import applies, is_elsewhere
 from resolver.requirements import (
     TRITON_NAMES,
+    closest_versions,
     is_for_cuda,
     is_rocm_package,
     parse_requirement,

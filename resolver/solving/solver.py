@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from resolver.compiling.choices import Link
 from resolver.compiling.problem import ABSENT
 from resolver.model import EARLY_PYTHON, layer
-from resolver.solving.judging import Contents
+from resolver.solving.judging import ContentJudge
 from resolver.solving.projects import Projects
 from resolver.solving.reading import Requirements, override_hint
 from resolver.solving.search import Incompatibility, is_required
@@ -50,7 +50,7 @@ class Solver:
         self.search = self.world.search
         self.projects = Projects(self.world, keep)
         self.requirements = Requirements(self.world, self.projects)
-        self.contents = Contents(self.world, self.projects, self.requirements.needing_cuda)
+        self.contents = ContentJudge(self.world, self.projects, self.requirements.needing_cuda)
         self._planned: set[int] = set()
         """The variables of the current assumptions."""
         self._late: set[int] = set()

@@ -13,7 +13,7 @@ from resolver.compiling import add_distributions
 from resolver.compiling.choices import ALWAYS
 from resolver.compiling.clauses import LIMITS
 from resolver.compiling.problem import ABSENT
-from resolver.compiling.problem_builder import closed_names
+from resolver.facts.catalog import closed_names
 from resolver.facts.schema import PLATFORM
 from resolver.providers.index import IndexProvider, by_name
 from resolver.requirements import normalize_name

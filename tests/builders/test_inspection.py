@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from builders.containers import inspection
-from builders.containers.image import Image
+from builders.containers.image import LocalImage
 from builders.containers.inspection import (
     as_row,
     cached_facts,
@@ -27,14 +27,14 @@ from builders.containers.inspection import (
 )
 from builders.containers.runtime import View
 from builders.machine import host
-from builders.recipes.compilers import Compiler
+from builders.recipes.compilers import Program
 from resolver.errors import CommandError, MatrixError, TooSlowError, UsageError
 from resolver.facts.loading import load
 from resolver.texts import check_texts
 from resolver.versions import is_version
 from tests.support.hostile import INVISIBLE, VISIBLE, places, with_text
 
-IMAGE = Image("base", Path("/images/base.sif"), "ab" * 32)
+IMAGE = LocalImage("base", Path("/images/base.sif"), "ab" * 32)
 PYTHON = {
     "version": "3.12.1", "path": "/opt/venv/bin/python3", "prefix": "/opt/venv", "base": "/usr",
     "implementation": "cpython", "headers": True, "venv": True,
@@ -90,7 +90,7 @@ def test_parse_output(noise: bool) -> None:
         "18.0.0",
     )
     assert facts.libraries == ("librccl.so.1", "libz.so.1")
-    assert Compiler("g++", "7.5.0", "/usr/bin/g++") in facts.compilers
+    assert Program("g++", "7.5.0", "/usr/bin/g++") in facts.compilers
     assert facts.tools["cmake"].version == "3.28.3"
     assert facts.mpi == "MPICH 4.1.2"
     (python,) = facts.pythons
@@ -241,7 +241,7 @@ class Standin:
     """A STAND-IN for a container: it runs a shell on the host, which prints the output."""
 
     kind: ClassVar[str] = "stand-in"
-    image: Image | None = IMAGE
+    image: LocalImage | None = IMAGE
     output: str = ""
     code: int = 0
     seconds: int = 0
@@ -261,10 +261,10 @@ class TestInspecting:
     def test_result_is_cached_by_digest(self) -> None:
         assert cached_facts(IMAGE) is None
         facts = inspect_in(Standin(output=answer()))  # type: ignore[arg-type]
-        renamed = Image("other", Path("/else/other.sif"), IMAGE.sha256)
+        renamed = LocalImage("other", Path("/else/other.sif"), IMAGE.sha256)
         again = inspect_image(renamed)
         assert again == msgspec.structs.replace(facts, name="other", path="/else/other.sif")
-        assert cached_facts(Image("base", IMAGE.path, "cd" * 32)) is None
+        assert cached_facts(LocalImage("base", IMAGE.path, "cd" * 32)) is None
 
     def test_changed_script_inspects_again(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         inspect_in(Standin(output=answer()))  # type: ignore[arg-type]

@@ -41,7 +41,7 @@ from builders.probe.ask import (
 )
 from builders.probe.environment import judge_environment, judge_variables
 from builders.probe.payload import MARK, newest_symbols
-from builders.probe.slurm import Job, hours_of, job_script, partition_for, submit
+from builders.probe.slurm import BatchJob, hours_of, job_script, partition_for, submit
 from builders.probe.wheel import judge_wheel
 from builders.wheels.wheel import recorded_hash
 from resolver.errors import CommandError, EnvironmentLacksError, MatrixError, UsageError
@@ -613,7 +613,7 @@ def test_newest_symbols_compares_numbers(tmp_path: Path) -> None:
 
 # --- the job ------------------------------------------------------------------------------------------
 
-JOB = Job("dev-g", "project_1", "00:15:00", ["/a b/python", "-m", "matrix"], "/w/matrix-verify-%j.out")
+JOB = BatchJob("dev-g", "project_1", "00:15:00", ["/a b/python", "-m", "matrix"], "/w/matrix-verify-%j.out")
 
 
 def test_job_script(tmp_path: Path) -> None:
@@ -628,13 +628,13 @@ def test_job_script(tmp_path: Path) -> None:
     assert text.splitlines()[-1] == "exec '/a b/python' -m matrix"
     (tmp_path / "script").write_text(text)
     subprocess.run(["bash", "-n", str(tmp_path / "script")], check=True)
-    assert "--account" not in job_script(Job("p", "", "5", ["x"], "o"))
+    assert "--account" not in job_script(BatchJob("p", "", "5", ["x"], "o"))
 
 
 @pytest.mark.parametrize("value", ["a b", "x\n#SBATCH --uid=0", "$(id)", '"'])
 def test_job_script_rejects_unsafe_values(value: str) -> None:
     with pytest.raises(UsageError):
-        job_script(Job(value, "", "5", ["x"], "o"))
+        job_script(BatchJob(value, "", "5", ["x"], "o"))
 
 
 @pytest.mark.parametrize(

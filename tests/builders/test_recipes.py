@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from builders.building.apply_recipe import AppliedRecipe, apply_recipe
-from builders.recipes.compilers import Compiler, choose_compilers
+from builders.recipes.compilers import Program, choose_compilers
 from builders.recipes.recipe import check_source, recipe_as_built, with_ops
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
 from resolver.facts.catalog import Catalog, recipe_for
@@ -21,10 +21,10 @@ from tests.support.tasks import make_recipe, make_task
 
 TWO = ("gfx90a", "gfx942")
 LUMI = (
-    Compiler("gcc", "7.5.0", "/usr/bin/gcc"),
-    Compiler("g++", "7.5.0", "/usr/bin/g++"),
-    Compiler("gcc-12", "12.3.0", "/usr/bin/gcc-12"),
-    Compiler("g++-12", "12.3.0", "/usr/bin/g++-12"),
+    Program("gcc", "7.5.0", "/usr/bin/gcc"),
+    Program("g++", "7.5.0", "/usr/bin/g++"),
+    Program("gcc-12", "12.3.0", "/usr/bin/gcc-12"),
+    Program("g++-12", "12.3.0", "/usr/bin/g++-12"),
 )
 """Compilers of LUMI's SUSE images."""
 
@@ -181,7 +181,7 @@ def test_compilers_are_those_of_image() -> None:
 )
 def test_choose_compilers_by_standard_and_name(names: str, standard: str, cxx: str, cc: str | None) -> None:
     pairs = [pair.split() for pair in names.split(", ")]
-    compilers = [Compiler(name, version, f"/usr/bin/{name}") for name, version in pairs]
+    compilers = [Program(name, version, f"/usr/bin/{name}") for name, version in pairs]
     chosen = cxx_, cc_ = choose_compilers(compilers, standard)
     assert cxx_.name == cxx
     assert (cc_.name if cc_ else None) == cc

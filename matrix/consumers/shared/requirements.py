@@ -22,7 +22,7 @@ import json
 import re
 from typing import TYPE_CHECKING
 
-from matrix.consumers.shared.files import MARK, File, comments
+from matrix.consumers.shared.files import MARK, WrittenFile, comments
 from matrix.consumers.shared.installation import index_of, pin, wheel_only
 from resolver.errors import UsageError
 
@@ -87,10 +87,10 @@ def constraint_lines(installation: Installation, chosen: Sequence[Distribution] 
 
 def requirements_file(
     name: str, installation: Installation, lines: Iterable[str], notes: Iterable[str], consumer: str
-) -> File:
+) -> WrittenFile:
     """Return a requirements file that starts with notes for the reader."""
     head = [f"{installation.heading}; {MARK} --for {consumer}`.", *notes, *installation.rocm_note]
-    return File(name, "\n".join([*comments(head), *lines]) + "\n")
+    return WrittenFile(name, "\n".join([*comments(head), *lines]) + "\n")
 
 
 def environment_file(
@@ -101,7 +101,7 @@ def environment_file(
     lines: Sequence[str] = (),
     *,
     has_compiler: bool = False,
-) -> File:
+) -> WrittenFile:
     """Return a conda environment file.
 
     If the lock has torch, conda installs a compiler, unless the programs find another one (`has_compiler`).
@@ -130,7 +130,7 @@ def environment_file(
         *(["  - pip:"] if lines else []),
         *(f"      - {_scalar(line)}" for line in lines),
     ]
-    return File(name, "\n".join(text) + "\n")
+    return WrittenFile(name, "\n".join(text) + "\n")
 
 
 def _scalar(text: str) -> str:
