@@ -26,7 +26,7 @@ _ASSIGNED = (
 )
 _FORMS = (
     # user:password@ in URLs, and what a key, an assignment or a header calls a secret
-    (r"(?<=://)[^/\s@'\"]+@", "SECRET@"),
+    (r"(?<=://)[^/\s@'\"]+@", ""),
     (r"(?i)\b(bearer|basic)\s+[A-Za-z0-9+/=._~-]{8,}", r"\1 SECRET"),
     (_ASSIGNED, r"\1SECRET"),
     # tokens of Hugging Face, GitHub, GitLab, PyPI, AWS, OpenAI and Weights & Biases; JSON web tokens
@@ -43,7 +43,7 @@ _FORMS = (
 _NODES = (
     r"(?m)^rank \d+ of \d+ started on ([^\s]+)$",
     r"(?m)^([A-Za-z][\w.-]*):\d+:\d+ \[\d+\] ",  # RCCL
-    r"\b((?:nid|uan|node|gpu|login|compute|frontier|g)-?\d{3,})\b",
+    r"\b((?:(?:nid|node|gpu|compute|frontier|g)-?\d{3,})|(?:uan|login)-?\d+)\b",
     r"(?i)(?:hostname|nodelist|on node|host)['\"]?\s*[=:]\s*['\"]?([A-Za-z][\w.-]*\d[\w.-]*)",
 )
 
