@@ -114,7 +114,7 @@ def verify(slurm: Slurm, work: Path, *arguments: str) -> subprocess.CompletedPro
     command = [sys.executable, "-m", "matrix", "verify", "--gpu", "--nodes", "2", "--partition", PARTITION]
     variables = {**os.environ, **slurm.env, "GLOO_SOCKET_IFNAME": "lo"}
     return subprocess.run(
-        [*command, "--catalog", "job.toml", "--time", "00:05:00", *arguments],
+        [*command, "--catalog", "job.toml", "--time", "00:30:00", *arguments],
         cwd=work, env=variables, capture_output=True, text=True, check=False,
     )  # fmt: skip
 
