@@ -250,6 +250,7 @@ def as_row(facts: ImageFacts, catalog: Catalog) -> schema.Image:
         digest=facts.digest,
         dockerhash=documented.dockerhash if documented else "",
         python=tuple(newest_first({minor(python.version) for python in pythons})),
+        compiler=any(compiler.name == "g++" for compiler in facts.compilers),
         mpi=facts.mpi or (documented.mpi if documented else ""),
         libfabric=facts.libfabric or (documented.libfabric if documented else ""),
         network_headers=facts.network_headers,

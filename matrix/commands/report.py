@@ -15,6 +15,7 @@ from builders.index import Index
 from builders.storage.files import write_atomic
 from matrix.command_line.options import add_index, add_lock, add_names, add_target_options, output_path
 from matrix.input.locking import names_target
+from matrix.report.first_run import first_run_text
 from matrix.report.graph_data import graph_data
 from matrix.report.index_data import timeline, wheels
 from matrix.report.page import ReportPage, render_page
@@ -55,8 +56,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output",
         metavar="FILE",
         type=output_path,
-        default=Path("report.html"),
-        help="default: %(default)s",
+        help="default: report.html, or first-run.txt with --first-run",
+    )
+    parser.add_argument(
+        "--first-run",
+        action="store_true",
+        help="write a text file instead: this machine, the lock, and the output of jobs in this directory, "
+        "without names of users, machines and projects, and without secrets",
     )
     parser.add_argument(
         "--include",
@@ -65,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         help="JSON output of `matrix diff` or `matrix inspect`, or of a `matrix resolve` without a "
-        "resolution (repeatable)",
+        "resolution; with --first-run any text file (repeatable)",
     )
     parser.add_argument(
         "--all-rows",
@@ -85,6 +91,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(context: Context) -> int:
     """Run the command."""
     args, console = context.args, context.console
+    if args.first_run:
+        output = args.output or Path("first-run.txt")
+        write_atomic(output, first_run_text(context, args.include))
+        console.info(f"Wrote {output}. Read it before you send it: only known names and forms were removed.")
+        return 0
+    output = args.output or Path("report.html")
     included = _included(args.include)
     conflicts, changes = included.conflicts, included.changes
     catalog, request = _request(context)
@@ -117,8 +129,8 @@ def execute(context: Context) -> int:
         inspections=included.inspections,
         absent=_absent(has_lock=context.has_lock, has_index=has_index, has_changes=bool(changes)),
     )
-    write_atomic(args.output, render_page(report))
-    console.info(f"Wrote {args.output}")
+    write_atomic(output, render_page(report))
+    console.info(f"Wrote {output}")
     return 0
 
 
