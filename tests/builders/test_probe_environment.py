@@ -112,6 +112,19 @@ def errors(findings: dict[str, Finding]) -> set[str]:
 # --- judging a reply ----------------------------------------------------------------------------------
 
 
+def test_environment_without_torch_is_not_judged_by_torch() -> None:
+    """An environment of JAX has none."""
+    picks = tuple(pick for pick in lock().picks if pick.name != "torch")
+    extension = [InstalledDist("my-ext", "1.0+x", SITE)]
+    missing = TorchReply(error="ModuleNotFoundError", text="No module named 'torch'")
+    found = findings_of(
+        reply(distributions=extension, torch=missing), against=replace(lock(), picks=picks), need_gpu=True
+    )
+    assert not errors(found)
+    assert "no torch" in found["verify-gpu-not-judged"].message
+    assert "verify-torch-failed" in errors(findings_of(reply(torch=missing)))
+
+
 def test_sound_environment_has_no_errors() -> None:
     findings = findings_of(reply())
     assert not errors(findings)
