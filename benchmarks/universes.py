@@ -26,7 +26,7 @@ import zipfile
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, get_args
 
-from resolver.compiling.problem import Demand, Problem, Relation, Row, Variable
+from resolver.compiling.problem import Demand, Problem, Relation, RelationRow, Variable
 from resolver.model import Candidate, Fact
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ def to_problem(universe: Universe) -> Problem:
             variables[name],
             variables[other],
             "run",
-            [Row(mask(name, subjects), mask(other, allowed), fact) for subjects, allowed in rows],
+            [RelationRow(mask(name, subjects), mask(other, allowed), fact) for subjects, allowed in rows],
         )
         for name, other, rows in universe.groups()
     ]

@@ -145,7 +145,7 @@ def resolve_settings(
         indexes = package_indexes(settings, inputs, reporter)
         answer = solve(catalog, request, indexes, keep=keep, reporter=reporter)
     if isinstance(answer, Conflict):
-        from matrix.input.suggested import as_command
+        from matrix.input.request import as_command
 
         suggestions = (as_command(suggestion, settings, inputs) for suggestion in answer.suggestions)
         return replace(answer, suggestions=tuple(suggestions))

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 import argcomplete
-from argcomplete.shell_integration import shellcode
 
 from matrix.cli import called_command, make_parser
 from matrix.input.settings import load_catalog, read_settings
@@ -31,11 +30,6 @@ _NAMES: dict[str, Callable[[Catalog], Iterable[str]]] = {
     "--upgrade": lambda catalog: [*catalog.package, "torch"],
 }
 """The values that an option, or a positional argument with that placeholder, accepts."""
-
-
-def script(shell: str) -> str:
-    """Return the script that a shell must run to complete command lines of the program."""
-    return shellcode(["matrix"], shell=shell).strip("\n")
 
 
 def complete() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -56,7 +56,7 @@ def files_of(release: schema.Release) -> list[File]:
     return [File(name=wheel.file, url=wheel.url, sha256=wheel.sha256) for wheel in release.wheels]
 
 
-class Release(Protocol):
+class ProjectRelease(Protocol):
     """One version of a project with its files."""
 
     @property
@@ -68,6 +68,13 @@ class Release(Protocol):
         """Its Linux wheels and its sdists from all indexes, wheels first; may be empty."""
 
 
+class InstalledFiles(NamedTuple):
+    """An installed version that no index has."""
+
+    version: str
+    files: tuple[File, ...] = ()
+
+
 class Project(Protocol):
     """A project on one or more indexes."""
 
@@ -76,7 +83,7 @@ class Project(Protocol):
         """Its normalized name."""
 
     @property
-    def releases(self) -> Sequence[Release]:
+    def releases(self) -> Sequence[ProjectRelease]:
         """All releases with a valid version, newest first."""
 
     @property

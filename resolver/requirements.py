@@ -7,11 +7,12 @@ than most resolutions. So plain requirements are parsed here, and `packaging` pa
 from __future__ import annotations
 
 import re
-from functools import cache
+from collections.abc import Iterable
+from functools import cache, lru_cache
 
 from resolver.errors import UsageError
 from resolver.model import Requirement
-from resolver.versions import is_version, parse_specifier, shorten
+from resolver.versions import is_version, join_words, parse_specifier, shorten, sort_key
 
 _NAME = r"\s*(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)"
 _CLAUSE = r"(?:==|!=|<=|>=|<|>|~=)\s*[A-Za-z0-9.*+_-]+\s*"
@@ -22,12 +23,16 @@ _SPECIFIER = rf"{_CLAUSE}(?:,\s*{_CLAUSE})*"
 _PLAIN = re.compile(
     rf"{_NAME}{_EXTRAS}\s*(?:(?P<specifier>{_SPECIFIER})|\((?P<bracketed>\s*{_SPECIFIER})\)\s*)?"
 )
-_SLIP = re.compile(rf"{_NAME}\s*(?P<operator>=[<>]?|:|\s)\s*v?(?P<version>\d[A-Za-z0-9.*+]*)\s*")
+_SLIP = rf"{_NAME}\s*(?P<operator>=[<>]?|:|\s)\s*v?(?P<version>\d[A-Za-z0-9.*+]*)\s*"
 """A requirement with a wrong operator, such as ``torch=2.9`` (conda), ``torch 2.9`` or ``torch=>2.9``."""
 _SEPARATORS = re.compile(r"[-_.]+")
-_ROCM_PACKAGE = re.compile(r"rocm|rocm-sdk(?:-.+)?|rocm-bootstrap|rocm-profiler|amd-[a-z]+-device-.+")
+_ROCM_PACKAGE = re.compile(
+    r"(?P<release>rocm|rocm-sdk(?:-.+)?|rocm-profiler)|rocm-bootstrap|rocm-kpack|amd-[a-z]+-device(?:-.+)?"
+)
 _CUDA = re.compile(r"^(nvidia|cuda)-|-cu(da)?1[1-9]\d?x?(-|$)")
 _NOT_CUDA = frozenset({"nvidia-ml-py"})  # bindings that can be imported on every machine
+PAIRED_WITH_TORCH = ("torchvision", "torchaudio")
+"""Distributions that require an exact version of torch, which does not require them."""
 TRITON_NAMES = ("triton", "triton-rocm", "pytorch-triton", "pytorch-triton-rocm")
 """Distributions that install the import package ``triton``: two of them overwrite each other's files."""
 
@@ -84,6 +89,18 @@ def is_rocm_package(name: str) -> bool:
     return _ROCM_PACKAGE.fullmatch(name) is not None
 
 
+def has_rocm_release(name: str) -> bool:
+    """Return whether the version of a distribution is the release of ROCm, judging by its normalized name.
+
+    Examples
+    --------
+    >>> [has_rocm_release(name) for name in ("rocm", "rocm-sdk-device-gfx90a", "amd-torch-device-gfx90a")]
+    [True, True, False]
+    """
+    match = _ROCM_PACKAGE.fullmatch(name)
+    return match is not None and match["release"] is not None
+
+
 def exact_requirement(requirement: str) -> tuple[str, str] | None:
     """Return name and version of a requirement for one version without a marker, else None.
 
@@ -97,6 +114,7 @@ def exact_requirement(requirement: str) -> tuple[str, str] | None:
     return (normalize_name(match["name"]), match["version"]) if match else None
 
 
+@lru_cache(maxsize=65536)
 def parse_requirement(text: str) -> Requirement:
     """Parse a requirement from the user, such as ``torch>=2.4``, ``rocm==6.2.*`` or ``flash-attn[triton]``.
 
@@ -125,6 +143,7 @@ def parse_requirement(text: str) -> Requirement:
     return _parse_with_packaging(text)
 
 
+@lru_cache(maxsize=65536)
 def split_marker(text: str) -> tuple[str, str]:
     """Split a requirement of core metadata into the requirement and its marker, which may be empty.
 
@@ -159,7 +178,7 @@ def _parse_with_packaging(text: str) -> Requirement:
 
 def _corrected(text: str) -> str:
     """Return a hint with the requirement that an invalid one probably means."""
-    slip = _SLIP.fullmatch(text)
+    slip = re.fullmatch(_SLIP, text)
     if slip is None or not is_version(slip["version"].removesuffix(".*")):
         return "Write a name, or a name and versions: apex, torch>=2.4, rocm==6.2.*"
     operator, version = slip["operator"], slip["version"]
@@ -167,3 +186,29 @@ def _corrected(text: str) -> str:
         return f"Write {slip['name']}{operator[::-1]}{version}"
     short = version.replace(".", "").isdigit() and version.count(".") <= 1
     return f"Write {slip['name']}=={version}{'.*' if short else ''}"
+
+
+def closest_versions(requirement: Requirement, versions: Iterable[str]) -> str:
+    """Return a hint with the known versions before and after the requested one, and the known versions.
+
+    Examples
+    --------
+    >>> from resolver.requirements import parse_requirement
+    >>> closest_versions(parse_requirement("torch==2.9.5"), ["2.10.0", "2.9.1+rocm6.4", "2.9.1+cpu", "2.9.0"])
+    'The nearest versions are 2.9.1 and 2.10.0. Known versions: 2.10.0, 2.9.1 and 2.9.0.'
+    """
+    versions = list(versions)
+    known = list(dict.fromkeys(version.partition("+")[0] for version in versions))
+    listed = f"Known versions: {join_words(known, most=12, joiner='and')}."
+    stated = [clause.version.removesuffix(".*").partition("+")[0] for clause in requirement.specifier or ()]
+    if not stated or not is_version(stated[0]):
+        return listed
+    labels = [version for version in versions if version.startswith(f"{stated[0]}+")]
+    if labels:
+        return f"Known labels of this version: {join_words(labels, most=12, joiner='and')}."
+    key = sort_key(stated[0])
+    lower = max((version for version in known if sort_key(version) < key), key=sort_key, default="")
+    higher = min((version for version in known if sort_key(version) > key), key=sort_key, default="")
+    near = [version for version in (lower, higher) if version]
+    verb = "version is" if len(near) == 1 else "versions are"
+    return f"The nearest {verb} {join_words(near, joiner='and')}. {listed}" if near else listed

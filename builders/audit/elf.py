@@ -13,18 +13,18 @@ from __future__ import annotations
 import io
 import re
 import struct
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import msgspec
 from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
-from elftools.elf.gnuversions import GNUVerNeedSection
+from elftools.elf.gnuversions import GNUVerDefSection, GNUVerNeedSection
 
 from builders.audit.budget import Budget
 from builders.wheels.wheel import DamagedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from builders.wheels.wheel import Content
 
@@ -33,10 +33,16 @@ _ARCHIVE_SECTION = ".rocm_kpack_ref"
 _MOST_BYTES = 1 << 28
 _MOST_SYMBOLS = 4_000_000  # libtorch_cpu has 75,000
 _MOST_NAME_BYTES = 1 << 26  # of all names that are kept
-_SYMBOL_VERSION = re.compile(r"(GLIBC|GLIBCXX|CXXABI|GCC)_(\d+(?:\.\d+)*)")
+_SYMBOL_VERSION = re.compile(r"(GLIBC|GLIBCXX|CXXABI|GCC|FABRIC)_(\d+(?:\.\d+)*)")
 _GLIBC_NAME = re.compile(rb"GLIBC_2\.\d+(?:\.\d+)?")
 _NAME = re.compile(rb"[\x21-\x7e]+")
 _LIBRARY = re.compile(rb"lib[\w.+-]*\.so(?:\.[\w-]+)*")
+_ELF_64 = b"\x7fELF\x02\x01"  # 64 bits, little-endian
+_ELF_HEADER, _SECTION_HEADER = 64, 64  # bytes
+_DATA, _STRINGS, _ALLOCATED = 1, 3, 2  # SHT_PROGBITS, SHT_STRTAB, SHF_ALLOC
+_CUDA_ALIGNMENT, _HIP_ALIGNMENT = 8, 4096
+_SMALLEST_CODE = 1 << 12  # bytes
+_LONGEST_NAME = 64  # bytes of the name of a section
 _RELR = {"GLIBC_ABI_DT_RELR": "2.36"}
 """Versions that stand for a feature, and the glibc that introduced it."""
 _LOADER_TABLES = {
@@ -59,22 +65,6 @@ _OF_TORCH = re.compile(
 """Symbols of torch, and the interfaces that a network plugin offers to RCCL."""
 
 
-class Symbols(NamedTuple):
-    """The dynamic symbols of torch and of RCCL's network plugins in a shared object."""
-
-    imports: frozenset[str] = frozenset()
-    """Undefined symbols, without weak ones."""
-    exports: frozenset[str] = frozenset()
-    """Defined symbols."""
-
-
-class Section(NamedTuple):
-    """Position and size of a section in its file, in bytes."""
-
-    start: int
-    size: int
-
-
 class SharedObject(msgspec.Struct, frozen=True):
     """A shared object in a wheel."""
 
@@ -87,13 +77,114 @@ class SharedObject(msgspec.Struct, frozen=True):
     search_paths: tuple[str, ...] = ()
     """Directories of its RPATH and RUNPATH."""
     versions: Mapping[str, str] = {}
-    """The newest symbol versions that it needs, by family: ``GLIBC``, ``GLIBCXX``, ``CXXABI``, ``GCC``."""
-    symbols: Symbols = Symbols()
+    """The newest symbol versions that it needs, by family: ``GLIBC``, ``GLIBCXX``, ``CXXABI``, ``GCC``,
+    ``FABRIC`` (libfabric)."""
+    defines: Mapping[str, str] = {}
+    """The newest symbol versions that it defines, by family."""
+    imports: frozenset[str] = frozenset()
+    """Its undefined symbols of torch and of RCCL's network plugins, without weak ones."""
+    exports: frozenset[str] = frozenset()
+    """The symbols of torch and of RCCL's network plugins that it defines."""
     has_cuda_code: bool = False
-    gpu_section: Section | None = None
-    """The section with HIP code objects."""
+    gpu_section: tuple[int, int] | None = None
+    """Position and size of the section with HIP code objects, in bytes."""
     code_in_archives: bool = False
     """Whether its HIP code is in ``.kpack`` archives, which its section ``.rocm_kpack_ref`` names."""
+
+
+class Ends(NamedTuple):
+    """What the start and the end of a shared object show."""
+
+    needed: tuple[str, ...] | None
+    """The libraries that it needs, and perhaps its own name; None if this is not shown."""
+    has_cuda_code: bool = False
+    has_hip_code: bool = False
+    unknown: str = "its sections were not read"
+    """Why it may have other code for GPUs; empty if it has none."""
+
+
+def read_ends(start: bytes, part: Callable[[int, int], bytes | None]) -> Ends:
+    """Return what the first bytes of a shared object, and some of its last ones, show.
+
+    `part` returns a part of the object (offset, size); None if it is not known. The table of sections is at
+    the end, and so are often their names. A section without a known name may be code for GPUs if it is of
+    the same kind: that of nvcc is read-only data with the alignment 8, which otherwise only ``.eh_frame``
+    has, and that of HIP has the alignment of a page.
+    """
+    sections = _sections_in(start, part)
+    table = next((one for one in sections or () if (one.kind, one.flags) == (_STRINGS, _ALLOCATED)), None)
+    names = None if table is None else part(table.start, table.size) or _within(start, table)
+    needed = libraries_in_start(start)
+    if names is not None:
+        needed = _libraries(names.split(b"\0"))
+    if sections is None:
+        return Ends(needed)
+    known = {one.name for one in sections}
+    unnamed = [one for one in sections if one.name is None and one.may_be_code]
+    near = [one for one in unnamed if one.alignment == _CUDA_ALIGNMENT]
+    if ".eh_frame" not in known:
+        del near[:1]
+    near += [one for one in unnamed if one.alignment == _HIP_ALIGNMENT]
+    unknown = "a section of it, whose name was not read, may be code for GPUs" if near else ""
+    return Ends(needed, ".nv_fatbin" in known, bool(known & {_GPU_SECTION, _ARCHIVE_SECTION}), unknown)
+
+
+class _Header(NamedTuple):
+    """A section, of which only the header is known."""
+
+    name: str | None
+    """None if it is not known."""
+    kind: int
+    flags: int
+    start: int
+    size: int
+    alignment: int
+
+    @property
+    def may_be_code(self) -> bool:
+        """Whether it may be code for GPUs: read-only data of some size."""
+        return (self.kind, self.flags) == (_DATA, _ALLOCATED) and self.size >= _SMALLEST_CODE
+
+
+def _sections_in(start: bytes, part: Callable[[int, int], bytes | None]) -> list[_Header] | None:
+    """Return the sections of a 64-bit object; None if they are not known."""
+    if len(start) < _ELF_HEADER or not start.startswith(_ELF_64):
+        return None
+    table, size, count, of_names = struct.unpack_from("<Q10xHHH", start, 40)
+    if size != _SECTION_HEADER or not of_names < count:
+        return None
+    headers: list[tuple[int, int, int, int, int, int]] = []
+    for at in range(table, table + size * count, size):
+        first, place, alignment = part(at, 16), part(at + 24, 16), part(at + 48, 8)
+        if first is None or place is None or alignment is None:
+            return None
+        headers.append(
+            (*struct.unpack("<IIQ", first), *struct.unpack("<QQ", place), *struct.unpack("<Q", alignment))
+        )
+    *_, start_of_names, size_of_names, _ = headers[of_names]
+    return [
+        _Header(_name_at(part, start_of_names, size_of_names, header[0]), *header[1:]) for header in headers
+    ]
+
+
+def _name_at(part: Callable[[int, int], bytes | None], start: int, size: int, offset: int) -> str | None:
+    """Return a name in the table of the names of sections; None if it is not known."""
+    for length in range(1, min(size - offset, _LONGEST_NAME) + 1):
+        text = part(start + offset, length)
+        if text is None:
+            return None
+        if text.endswith(b"\0"):
+            return text[:-1].decode("latin-1")
+    return None
+
+
+def _within(start: bytes, table: _Header) -> bytes | None:
+    end = table.start + table.size
+    return start[table.start : end] if end <= len(start) else None
+
+
+def _libraries(names: Iterable[bytes]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name.decode() for name in names if _LIBRARY.fullmatch(name)))
 
 
 def libraries_in_start(start: bytes) -> tuple[str, ...] | None:
@@ -119,8 +210,7 @@ def libraries_in_start(start: bytes) -> tuple[str, ...] | None:
         first -= 1
     while last + 1 < len(texts) and _NAME.fullmatch(texts[last + 1]):
         last += 1
-    names = (text.decode() for text in texts[first : last + 1] if _LIBRARY.fullmatch(text))
-    return tuple(dict.fromkeys(names))
+    return _libraries(texts[first : last + 1])
 
 
 def version_key(version: str) -> tuple[int, ...]:
@@ -191,7 +281,8 @@ def _read(path: str, data: Content, stream: _CountedReader, budget: Budget) -> S
     end = stream.seek(0, io.SEEK_END)
     dynamic: dict[str, list[str]] = {}
     versions: dict[str, str] = {}
-    sections: dict[str, Section] = {}
+    defines: dict[str, str] = {}
+    sections: dict[str, tuple[int, int]] = {}  # position and size
     read: dict[str, set[int]] = {}  # kind of table to the offsets of those that are read here
     loaded: dict[str, set[int]] = {}  # kind of table to the addresses that the loader gets
     for section in elf.iter_sections():
@@ -199,7 +290,7 @@ def _read(path: str, data: Content, stream: _CountedReader, budget: Budget) -> S
         if section["sh_type"] != "SHT_NOBITS" and start + size > end:
             msg = f"its section {section.name} extends beyond the end of the file"
             raise DamagedError(msg)
-        sections[section.name] = Section(start, size)
+        sections[section.name] = start, size
         if isinstance(section, DynamicSection):
             read.setdefault("dynamic section", set()).add(start)
             strings = elf.get_section(section["sh_link"])
@@ -210,15 +301,17 @@ def _read(path: str, data: Content, stream: _CountedReader, budget: Budget) -> S
                 name = str(tag.entry.d_tag).removeprefix("DT_").lower()
                 if name in {"needed", "soname", "rpath", "runpath"}:
                     dynamic.setdefault(name, []).append(str(getattr(tag, name)))
-        elif isinstance(section, GNUVerNeedSection):
-            read.setdefault("table of versions", set()).add(start)
+        elif isinstance(section, GNUVerNeedSection | GNUVerDefSection):
+            needed = isinstance(section, GNUVerNeedSection)
+            read.setdefault("table of versions", set()).update([start] if needed else [])
             for name in (str(each.name) for _, names in section.iter_versions() for each in names):
-                add_version(versions, name)
+                add_version(versions if needed else defines, name)
     if ".dynsym" in sections:
-        read["table of symbols"] = {sections[".dynsym"].start}
+        read["table of symbols"] = {sections[".dynsym"][0]}
     _compare_with_loader(elf, read, loaded)
     directories = [text for kind in ("rpath", "runpath") for text in dynamic.get(kind, [])]
     budget.spend(_DIRECTORY_TIME * sum(text.count(":") for text in directories))
+    imports, exports = _symbols(elf, data, sections, budget)
     return SharedObject(
         path,
         tuple(dynamic.get("needed", [])),
@@ -226,7 +319,9 @@ def _read(path: str, data: Content, stream: _CountedReader, budget: Budget) -> S
         soname="".join(dynamic.get("soname", [])[:1]),
         search_paths=tuple(directory for text in directories for directory in text.split(":")),
         versions=dict(sorted(versions.items())),
-        symbols=_symbols(elf, data, sections, budget),
+        defines=dict(sorted(defines.items())),
+        imports=imports,
+        exports=exports,
         has_cuda_code=".nv_fatbin" in sections,
         gpu_section=None if _ARCHIVE_SECTION in sections else sections.get(_GPU_SECTION),
         code_in_archives=_ARCHIVE_SECTION in sections,
@@ -262,19 +357,21 @@ def add_version(versions: dict[str, str], name: str) -> None:
 def _symbols(
     elf: Any,  # noqa: ANN401  pyelftools has no types
     data: Content,
-    sections: Mapping[str, Section],
+    sections: Mapping[str, tuple[int, int]],
     budget: Budget,
-) -> Symbols:
+) -> tuple[frozenset[str], frozenset[str]]:
     """Read the dynamic symbols; pyelftools itself would take seconds for a large table."""
     table, names = sections.get(".dynsym"), sections.get(".dynstr")
     if table is None or names is None or not elf.little_endian:
-        return Symbols()
-    symbols = data[table.start : table.start + table.size]
-    return read_symbols(symbols, data[names.start : names.start + names.size], elf.elfclass, budget)
+        return frozenset(), frozenset()
+    symbols, texts = (data[start : start + size] for start, size in (table, names))
+    return read_symbols(symbols, texts, elf.elfclass, budget)
 
 
-def read_symbols(table: bytes, names: bytes, bits: int, budget: Budget) -> Symbols:
-    """Read a table of dynamic symbols.
+def read_symbols(
+    table: bytes, names: bytes, bits: int, budget: Budget
+) -> tuple[frozenset[str], frozenset[str]]:
+    """Return `SharedObject.imports` and `SharedObject.exports` from a table of dynamic symbols.
 
     `table` and `names` are the sections ``.dynsym`` and ``.dynstr``; `bits` is 64 or 32, the class of the ELF
     file.
@@ -301,7 +398,7 @@ def read_symbols(table: bytes, names: bytes, bits: int, budget: Budget) -> Symbo
             if kept > _MOST_NAME_BYTES:
                 msg = "the names of its symbols are longer than those of any real file"
                 raise DamagedError(msg)
-    return Symbols(_texts(texts, imports), _texts(texts, exports))
+    return _texts(texts, imports), _texts(texts, exports)
 
 
 def _texts(names: Mapping[int, bytes], offsets: set[int]) -> frozenset[str]:

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import zlib
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -113,12 +113,6 @@ class CodeProblem(NamedTuple):
     text: str
     """A clause without a full stop, such as ``a bundle is cut short``."""
     offset: int
-
-
-class _BundleEntry(NamedTuple):
-    offset: int
-    size: int
-    name: str
 
 
 class _UnreadError(Exception):
@@ -260,7 +254,9 @@ class _Section(msgspec.Struct):
 
         Yield the unpacked content, up to a limit in bytes, and the position where the payload ends.
         """
-        decompressor: _Decompressor = _Inflater() if compression == "zlib" else zstd.ZstdDecompressor()
+        decompressor: _Inflater | zstd.ZstdDecompressor = (
+            _Inflater() if compression == "zlib" else zstd.ZstdDecompressor()
+        )
         at, size = start, 0
         large = most > _LARGEST_IN_MEMORY
         self.memory.seek(0)
@@ -289,35 +285,38 @@ class _Section(msgspec.Struct):
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
                 yield content, at - len(decompressor.unused_data)
 
-    def _add(self, entries: list[_BundleEntry], bundle: int, compression: str = "") -> None:
+    def _add(self, entries: list[tuple[int, int, str]], bundle: int, compression: str = "") -> None:
         self.budget.spend(_ENTRY_TIME * (len(entries) + 1))
-        for entry in entries:
-            name = _ENTRY_ID.fullmatch(entry.name)
+        for _, size, entry in entries:
+            name = _ENTRY_ID.fullmatch(entry)
             if not name:
-                text = f"the entry {entry.name!r} does not name a GPU architecture"
+                text = f"the entry {entry!r} does not name a GPU architecture"
                 self._problem("unknown-target", text, bundle)
-            elif entry.size == 0:
-                self._problem("empty-object", f"the entry {entry.name!r} is empty", bundle)
+            elif size == 0:
+                self._problem("empty-object", f"the entry {entry!r} is empty", bundle)
             else:
                 features = tuple(sorted(name["features"].split(":")[1:]))
                 at = bundle - self.start
-                self.objects.append(CodeObject(name["architecture"], features, at, entry.size, compression))
+                self.objects.append(CodeObject(name["architecture"], features, at, size, compression))
 
-    def _compare(self, entries: list[_BundleEntry], data: Buffer, base: int, bundle: int) -> None:
-        for entry in entries:
-            name = _ENTRY_ID.fullmatch(entry.name)
-            if not name or not entry.size or not name["architecture"].startswith("gfx"):
+    def _compare(self, entries: list[tuple[int, int, str]], data: Buffer, base: int, bundle: int) -> None:
+        for offset, size, entry in entries:
+            name = _ENTRY_ID.fullmatch(entry)
+            if not name or not size or not name["architecture"].startswith("gfx"):
                 continue
             features = sorted(name["features"].split(":")[1:])
             expected = ":".join([name["architecture"], *features])
-            self.budget.spend(_NOTE_BYTE_TIME * min(entry.size, _LONGEST_NOTE))
-            wrong = _disagreement(expected, data, base + entry.offset, entry.size)
+            self.budget.spend(_NOTE_BYTE_TIME * min(size, _LONGEST_NOTE))
+            wrong = _disagreement(expected, data, base + offset, size)
             if wrong:
-                self._problem("object-disagrees", f"the entry {entry.name!r} {wrong}", bundle)
+                self._problem("object-disagrees", f"the entry {entry!r} {wrong}", bundle)
 
 
-def _read_table(data: Buffer, base: int, size: int) -> tuple[list[_BundleEntry], int]:
-    """Read the table of a plain bundle: its entries for GPUs, sorted by offset, and its length in bytes."""
+def _read_table(data: Buffer, base: int, size: int) -> tuple[list[tuple[int, int, str]], int]:
+    """Read the table of a plain bundle: its entries for GPUs and its length in bytes.
+
+    An entry is its offset and its size in bytes, and its name; they are sorted by offset.
+    """
     end = base + size
     if data[base : min(base + len(_PLAIN), end)] != _PLAIN:
         msg = "the content of a compressed bundle is not an offload bundle"
@@ -337,11 +336,11 @@ def _read_table(data: Buffer, base: int, size: int) -> tuple[list[_BundleEntry],
         if offset + length > size:
             msg = f"the entry {name!r} extends beyond its bundle"
             raise DamagedError(msg)
-        entries.append(_BundleEntry(offset, length, name))
+        entries.append((offset, length, name))
         at += 24 + letters
     entries.sort()
-    length = max(at, *(entry.offset + entry.size for entry in entries))
-    return [entry for entry in entries if not entry.name.startswith("host-")], length
+    length = max(at, *(offset + size for offset, size, _ in entries))
+    return [entry for entry in entries if not entry[2].startswith("host-")], length
 
 
 def _unpack(layout: str, data: Buffer, at: int, end: int) -> tuple[int, ...]:
@@ -399,16 +398,6 @@ def _name_in_note(note: bytes) -> str:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return "nothing readable"
     return target.rpartition("--")[2] if "--" in target else target.partition("-unknown-")[2]
-
-
-class _Decompressor(Protocol):
-    @property
-    def needs_input(self) -> bool: ...
-    @property
-    def eof(self) -> bool: ...
-    @property
-    def unused_data(self) -> bytes: ...
-    def decompress(self, data: bytes, most: int, /) -> bytes: ...
 
 
 class _Inflater:

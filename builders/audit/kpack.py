@@ -10,6 +10,7 @@ unknown keys are ignored, and an unknown compression leaves the names in the tab
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -24,13 +25,14 @@ else:
     from backports import zstd
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from builders.audit.budget import Budget
     from builders.wheels.wheel import Content
 
 ARCHIVE = ".kpack"
 """Suffix of the archives."""
+_XNACK = re.compile(r":xnack[+-]")
 _MAGIC = b"KPAK"
 _HEADER = 16
 _VERSION = 1
@@ -41,20 +43,20 @@ _START = 64  # bytes of a code object that its ELF header needs
 _ENTRY_TIME = 30_000  # nanoseconds; see `Budget`
 
 
-class _Entry(msgspec.Struct):
+class _ArchiveEntry(msgspec.Struct):
     ordinal: int
     original_size: int = 0
 
 
-class _Blob(msgspec.Struct):
+class _ArchivePart(msgspec.Struct):
     offset: int
     size: int
 
 
-class _Table(msgspec.Struct):
-    toc: dict[str, dict[str, _Entry]]
+class _ArchiveTable(msgspec.Struct):
+    toc: dict[str, dict[str, _ArchiveEntry]]
     compression_scheme: str = "none"
-    blobs: list[_Blob] = []
+    blobs: list[_ArchivePart] = []
     zstd_offset: int = 0
     zstd_size: int = 0
 
@@ -93,7 +95,18 @@ def read_archive(data: Content, budget: Budget) -> tuple[list[CodeObject], list[
     return objects, problems
 
 
-def _read_table(data: Content) -> tuple[_Table, int]:
+def stray_archives(paths: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Yield the archives for one setting of XNACK, each with the archive for both settings beside it.
+
+    The HIP runtime may read the first instead of the second, and then no kernel runs.
+    """
+    for path in sorted(paths):
+        both = _XNACK.sub("", path)
+        if path.endswith(ARCHIVE) and both != path and both in paths:
+            yield path, both
+
+
+def _read_table(data: Content) -> tuple[_ArchiveTable, int]:
     """Return the table of contents, and its offset."""
     header = bytes(data[:_HEADER])
     if len(header) < _HEADER or header[:4] != _MAGIC:
@@ -107,7 +120,7 @@ def _read_table(data: Content) -> tuple[_Table, int]:
         msg = f"its table of contents at {start} is not in the file, or too large"
         raise DamagedError(msg)
     try:
-        table = msgspec.msgpack.decode(bytes(data[start : len(data)]), type=_Table)
+        table = msgspec.msgpack.decode(bytes(data[start : len(data)]), type=_ArchiveTable)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         msg = f"its table of contents cannot be read ({error})"
         raise DamagedError(msg) from None
@@ -117,7 +130,7 @@ def _read_table(data: Content) -> tuple[_Table, int]:
     return table, start
 
 
-def _parts(table: _Table, data: Content, count: int, end: int) -> list[tuple[int, int]] | None:
+def _parts(table: _ArchiveTable, data: Content, count: int, end: int) -> list[tuple[int, int]] | None:
     """Return position and size of each code object by its number; None if the compression is not known."""
     if table.compression_scheme == "none":
         return [(blob.offset, blob.size) for blob in table.blobs if 0 <= blob.offset <= end - blob.size]

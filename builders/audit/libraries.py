@@ -230,9 +230,9 @@ def check_symbols(contents: Contents, expected: Expected) -> Iterator[Finding]:
     torch = expected.torch
     if torch is None or torch.exports is None:
         return
-    own = frozenset[str]().union(*(item.symbols.exports for item in contents.objects))
+    own = frozenset[str]().union(*(item.exports for item in contents.objects))
     for item in sorted(contents.objects, key=lambda each: each.path):
-        missing = sorted(item.symbols.imports - own - torch.exports)
+        missing = sorted(item.imports - own - torch.exports)
         if not missing:
             continue
         shown = [name[:_LONGEST_SYMBOL] for name in missing[:_MOST_SYMBOLS]]

@@ -23,7 +23,7 @@ from resolver.versions import minor
 
 if TYPE_CHECKING:
     from builders.audit import LibraryProvider
-    from builders.recipes.compilers import Compiler
+    from builders.recipes.compilers import Program
     from resolver.model import Resolution
 
 
@@ -34,7 +34,7 @@ class BuildHost(msgspec.Struct, frozen=True):
     python: TargetPython
     identity: Mapping[str, Any]
     """The properties that determine a wheel's content, for build keys."""
-    compilers: tuple[Compiler, ...] = ()
+    compilers: tuple[Program, ...] = ()
     """Host compilers of an image; empty on the host itself, where a source finds its own."""
     rocm: str = ""
     """ROCm release of the image."""
@@ -48,9 +48,9 @@ class BuildHost(msgspec.Struct, frozen=True):
     image: ImageFacts | None = None
     """Content of the base image; None on the host itself."""
 
-    def require_compilers(self, title: str, backend: str) -> None:
-        """Check that the base image has all tools for compiling."""
-        missing = self.image.missing_tools(rocm=backend == "rocm") if self.image else []
+    def require_compilers(self, title: str, *, rocm: bool) -> None:
+        """Check that the base image has all tools for compiling, with `rocm` also ROCm and its compiler."""
+        missing = self.image.missing_tools(rocm=rocm) if self.image else []
         if self.image and missing:
             listed = "".join(f"\n  - {tool}" for tool in missing)
             msg = f"{title} cannot be compiled in the base image {self.image.name}:{listed}"

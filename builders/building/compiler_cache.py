@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from builders.building.compilation import seen_at
 from builders.constants import NO_COMPILER_CACHE
 from builders.containers.runtime import Bind, View, output_in
-from builders.recipes.compilers import Compiler
+from builders.recipes.compilers import Program
 from builders.recipes.shims import LAUNCHER, launched
 from builders.storage.cache import cache_root
 from builders.storage.files import open_regular
@@ -136,6 +136,7 @@ def use_compiler_cache(task: Task, recipe: AppliedRecipe, work: Path, program: P
     hipconfig = f"{host.rocm_path}/bin/hipconfig" if task.recipe.backend == "rocm" else ""
     command = ["/bin/sh", "-c", _PREPARE, "sh", str(seen / "ccache"), hipconfig, str(clang), str(launcher)]
     binds = [Bind(work, writable=True), *([Bind(work, writable=True, target=seen)] if seen != work else [])]
+    binds += [Bind(Path(host.rocm_path))] if task.pip_rocm else []
     ccache = output_in(host.runtime, command, View(binds=binds, untrusted=True)).strip()
     if not ccache:
         return recipe
@@ -163,7 +164,7 @@ def use_compiler_cache(task: Task, recipe: AppliedRecipe, work: Path, program: P
     )
 
 
-def _compilers(host: BuildHost) -> Iterator[Compiler]:
+def _compilers(host: BuildHost) -> Iterator[Program]:
     """Yield the compilers of an image, or those on PATH of this machine."""
     if host.runtime.image is not None:
         yield from host.compilers
@@ -173,4 +174,4 @@ def _compilers(host: BuildHost) -> Iterator[Compiler]:
     for name in dict.fromkeys((*_NAMES, *own, *filter(None, [host.variables.get("CXX", "")]))):
         path = shutil.which(name)
         if path and "/" not in name:
-            yield Compiler(name, "", path)
+            yield Program(name, "", path)

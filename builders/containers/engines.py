@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import os
 import resource
+import shlex
 import shutil
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import msgspec
 
-from builders.containers.container import binds, private_mounts, script
-from builders.containers.image import Form, Image, form_of
+from builders.constants import BIND_SEPARATORS, CERTIFICATE_VARIABLES, END_ALL_ON_SIGNAL
+from builders.containers.image import Form, LocalImage, form_of
 from builders.containers.runtime import (
     DEVICES,
     Bind,
@@ -29,6 +30,7 @@ from builders.containers.runtime import (
     only_loopback,
     without_network,
 )
+from builders.containers.sandbox import HOME, TEMPORARY, inside, make_mount_point, private_home
 from builders.machine.process import clean_environment, output_in_container
 from builders.storage.temporary import TemporaryDirectory
 from resolver.errors import EnvironmentLacksError, UsageError
@@ -40,7 +42,7 @@ _PODMAN_FORMS = ("directory", "archive")
 _HOSTS = Path("/etc/hosts")
 
 
-def choose_runtime(kind: str | None, image: Image | None) -> Runtime:
+def choose_runtime(kind: str | None, image: LocalImage | None) -> Runtime:
     """Choose the runtime in which programs run.
 
     `kind` is one of `KINDS`. None selects the host if there is no image; Podman for an archive, or if only
@@ -66,7 +68,7 @@ def choose_runtime(kind: str | None, image: Image | None) -> Runtime:
     return ApptainerRuntime(image, _program(_APPTAINERS))
 
 
-def _require(form: Form, forms: Sequence[str], image: Image, runtime: str, other: str) -> None:
+def _require(form: Form, forms: Sequence[str], image: LocalImage, runtime: str, other: str) -> None:
     if form not in forms:
         msg = f"{runtime} cannot run {image.path}: it is {'an' if form == 'archive' else 'a'} {form} file."
         raise UsageError(msg, hint=f"Use --in {other}.")
@@ -95,13 +97,6 @@ _APPTAINER_VARIABLES = (
 _FEWER_PRIVILEGES = (("--no-privs",), ("--userns",))
 
 
-class _NetworkCut(NamedTuple):
-    """Arguments that cut a program off from the network: before the engine's command, and as its options."""
-
-    prefix: tuple[str, ...] = ()
-    options: tuple[str, ...] = ()
-
-
 class ApptainerRuntime(msgspec.Struct, frozen=True, dict=True):
     """A base image run by Apptainer or SingularityCE: a SIF file or an unpacked directory.
 
@@ -109,13 +104,13 @@ class ApptainerRuntime(msgspec.Struct, frozen=True, dict=True):
     """
 
     kind: ClassVar[str] = "apptainer"
-    image: Image
+    image: LocalImage
     program: str = "apptainer"
     """``apptainer`` or ``singularity``, or its path."""
 
     def command(self, command: Sequence[str], view: View, scratch: Path) -> tuple[list[str], dict[str, str]]:
         """Return the command line of the engine, and the engine's own environment."""
-        cut = _NetworkCut() if view.network else self._cut
+        cut = ((), ()) if view.network else self._cut
         return self._line(command, view, scratch, cut), _apptainer_environment()
 
     @property
@@ -145,21 +140,29 @@ class ApptainerRuntime(msgspec.Struct, frozen=True, dict=True):
         return _FEWER_PRIVILEGES[0]
 
     @cached_property
-    def _cut(self) -> _NetworkCut:
-        for cut in (_NetworkCut(options=_NO_NETWORK), _NetworkCut(prefix=without_network())):
+    def _cut(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return what cuts a program off from the network: words before the engine's command, and options."""
+        for cut in (((), _NO_NETWORK), (without_network(), ())):
             with TemporaryDirectory() as directory:
                 line = self._line(DEVICES, View(), directory.root, cut)
                 if only_loopback(output_in_container(line, env=_apptainer_environment())):
                     return cut
-        return _NetworkCut()
+        return (), ()
 
-    def _line(self, command: Sequence[str], view: View, scratch: Path, cut: _NetworkCut) -> list[str]:
+    def _line(
+        self,
+        command: Sequence[str],
+        view: View,
+        scratch: Path,
+        cut: tuple[tuple[str, ...], tuple[str, ...]],
+    ) -> list[str]:
+        before, options = cut
         bound = binds(view)
         if view.network and _HOSTS.is_file() and all(bind.path != _HOSTS for bind in bound):
             bound.insert(0, Bind(_HOSTS))  # without ``bind-paths`` the engine does not bind it
         mounts = [f"{outside}:{inside}" for outside, inside in private_mounts(scratch, bound)]
         mounts += [f"{bind.path}:{bind.inside}{'' if bind.writable else ':ro'}" for bind in bound]
-        line = [*cut.prefix, self.program, "--quiet", "exec", *_ISOLATED, *self._privileges, *cut.options]
+        line = [*before, self.program, "--quiet", "exec", *_ISOLATED, *self._privileges, *options]
         for mount in mounts:
             line += ["--bind", mount]
         return [*line, str(self.image.path), "/bin/sh", "-c", script(view), "sh", *command]
@@ -188,7 +191,7 @@ class PodmanRuntime(msgspec.Struct, frozen=True, dict=True):
     """
 
     kind: ClassVar[str] = "podman"
-    image: Image
+    image: LocalImage
     program: str = "podman"
 
     def command(self, command: Sequence[str], view: View, scratch: Path) -> tuple[list[str], dict[str, str]]:
@@ -266,3 +269,88 @@ def _transport(path: Path) -> str:
         return "docker-archive"
     msg = f"{path} is not an archive of an image: it contains neither oci-layout nor manifest.json."
     raise UsageError(msg, hint="Write one with `podman save -o FILE IMAGE`.")
+
+
+_FIXED = {
+    "HOME": str(HOME),
+    "TMPDIR": str(TEMPORARY[0]),
+    "LANG": "C.UTF-8",
+    "PYTHONNOUSERSITE": "1",
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
+_PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
+_BUNDLES = (
+    "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu
+    "/var/lib/ca-certificates/ca-bundle.pem",  # SUSE
+    "/etc/pki/tls/certs/ca-bundle.crt",  # Fedora, RHEL
+)
+
+
+def script(view: View, *, first_process: bool = False) -> str:
+    """Return the shell script that prepares the view and then runs its arguments.
+
+    The image's variables are kept unless the view sets them; directories of the view come before the image's
+    PATH. As process 1 of its PID namespace (`first_process`), the shell keeps running and ends all other
+    processes, because the kernel delivers only signals that process 1 handles (pid_namespaces(7)).
+    """
+    variables = {**_FIXED, **(_network_variables() if view.network else {}), **view.env}
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+    if view.path:
+        path = shlex.quote(":".join(map(str, view.path)))
+        lines.append(f'export PATH={path}"${{PATH:+:$PATH}}"')
+    if view.cwd is not None:
+        lines.append(f"cd {shlex.quote(str(view.cwd))} || exit")
+    return "\n".join([*lines, END_ALL_ON_SIGNAL if first_process else 'exec "$@"'])
+
+
+def binds(view: View) -> list[Bind]:
+    """Return the paths to bind for a view, parents before their children.
+
+    A path through a symbolic link is bound under its real path as well: programs resolve links.
+    """
+    requested = list(view.binds)
+    if view.network:
+        requested += [Bind(path) for path in (ca_bundle(),) if path]
+    by_path: dict[Path, Bind] = {}
+    for bind in requested:
+        if BIND_SEPARATORS & {*str(bind.path), *str(bind.inside)}:
+            msg = f"{str(bind.path)!r} cannot be bound into a container: its name contains one of : , \\"
+            raise UsageError(msg, hint="Work in a directory without these characters.")
+        if not bind.path.exists():
+            msg = f"{bind.path} cannot be bound into a container: it does not exist."
+            raise UsageError(msg)
+        for path in (bind.target,) if bind.target else (bind.path.absolute(), bind.path.resolve()):
+            before = by_path.get(path)
+            writable = bind.writable or (before is not None and before.writable)
+            by_path[path] = Bind(bind.path.resolve() if bind.target else path, writable, bind.target)
+    return [by_path[path] for path in sorted(by_path, key=lambda path: (len(path.parts), str(path)))]
+
+
+def private_mounts(scratch: Path, bound: Sequence[Bind]) -> list[tuple[Path, Path]]:
+    """Return pairs of a directory below `scratch` and its path in the container: /tmp and /var/tmp.
+
+    Mount points for binds below /tmp are created.
+    """
+    private_home(scratch)
+    taken = {bind.inside for bind in bound}
+    pairs = [(inside(scratch, path), path) for path in TEMPORARY if path not in taken]
+    for bind in bound:
+        for _, path in pairs:
+            if bind.inside.is_relative_to(path):
+                make_mount_point(inside(scratch, bind.inside), bind.path)
+    return pairs
+
+
+def ca_bundle() -> Path | None:
+    """Return the file of certificates that the host trusts, with symbolic links resolved."""
+    for text in (os.environ.get("SSL_CERT_FILE", ""), *_BUNDLES):
+        if text and Path(text).is_file():
+            return Path(text).resolve()
+    return None
+
+
+def _network_variables() -> Mapping[str, str]:
+    """Return the variables of proxies and certificates; many images contain no certificates."""
+    proxies = {name: os.environ[name] for name in _PROXIES if name in os.environ}
+    bundle = ca_bundle()
+    return proxies | (dict.fromkeys(CERTIFICATE_VARIABLES, str(bundle)) if bundle else {})

@@ -71,7 +71,7 @@ _DAMAGE = (
 """What damaged or hostile images cause."""
 
 
-class File(NamedTuple):
+class ImageFile(NamedTuple):
     """A file or a symbolic link."""
 
     path: str
@@ -84,7 +84,7 @@ class File(NamedTuple):
     """Where its content is, until the next file is read; None for a link or a file that is not wanted."""
 
 
-def files_of(path: Path, wanted: Callable[[str], bool], log: Path) -> Iterator[File]:
+def files_of(path: Path, wanted: Callable[[str], bool], log: Path) -> Iterator[ImageFile]:
     """Yield every regular file and symbolic link, with the content of the files whose path is wanted.
 
     `path` is an image, or a directory such as that of a virtual environment. `log` gets the output of
@@ -127,7 +127,7 @@ def _has_layers(path: Path) -> bool:
     return (path / "oci-layout").is_file() if path.is_dir() else form_of(path) == "archive"
 
 
-def _of_directory(root: Path, prefix: str, wanted: Callable[[str], bool]) -> Iterator[File]:
+def _of_directory(root: Path, prefix: str, wanted: Callable[[str], bool]) -> Iterator[ImageFile]:
     """Yield the files below a directory; no link is followed."""
     waiting = [root]
     while waiting:
@@ -143,12 +143,12 @@ def _of_directory(root: Path, prefix: str, wanted: Callable[[str], bool]) -> Ite
                 continue
             with suppress(OSError):
                 if entry.is_symlink():
-                    yield File(path, link=str(Path(entry.path).readlink()))
+                    yield ImageFile(path, link=str(Path(entry.path).readlink()))
                 elif entry.is_dir(follow_symlinks=False):
                     waiting.append(Path(entry.path))
                 elif entry.is_file(follow_symlinks=False):
                     at = Path(entry.path) if wanted(path) else None
-                    yield File(path, entry.stat().st_size, at=at)
+                    yield ImageFile(path, entry.stat().st_size, at=at)
 
 
 def _partition(path: Path) -> int:
@@ -184,7 +184,7 @@ def _read_at(file: BinaryIO, offset: int, size: int) -> bytes:
     return data
 
 
-def _of_squashfs(path: Path, offset: int, wanted: Callable[[str], bool], log: Path) -> Iterator[File]:
+def _of_squashfs(path: Path, offset: int, wanted: Callable[[str], bool], log: Path) -> Iterator[ImageFile]:
     if shutil.which("unsquashfs") is None:
         msg = f"unsquashfs is needed to read {path} without starting it, but is not on PATH."
         raise EnvironmentLacksError(msg, hint="Install squashfs-tools.")
@@ -207,10 +207,10 @@ def _of_squashfs(path: Path, offset: int, wanted: Callable[[str], bool], log: Pa
                 if not stat.S_ISREG(at.lstat().st_mode):
                     msg = f"{printable(name)} is not the file that is listed"
                     raise ValueError(msg)
-                yield File(name, size, at=at)
+                yield ImageFile(name, size, at=at)
 
 
-def _listed(path: Path, offset: int) -> Iterator[File]:
+def _listed(path: Path, offset: int) -> Iterator[ImageFile]:
     """Yield the files and links of a squashfs, without their content."""
     with TemporaryDirectory() as folder:
         listing = folder.root / "listing"
@@ -223,9 +223,9 @@ def _listed(path: Path, offset: int) -> Iterator[File]:
                 match = _LISTED.fullmatch(line.rstrip(b"\n"))
                 if match and match[1] == b"l":
                     name, _, target = os.fsdecode(match[3]).partition(" -> ")
-                    yield File(name, link=target)
+                    yield ImageFile(name, link=target)
                 elif match and match[1] == b"-":
-                    yield File(os.fsdecode(match[3]), int(match[2]))
+                    yield ImageFile(os.fsdecode(match[3]), int(match[2]))
 
 
 def _unsquash(path: Path, folder: Path, log: Path, arguments: Sequence[str]) -> None:
@@ -258,30 +258,25 @@ def _batches(files: Iterable[tuple[str, int]]) -> Iterator[list[tuple[str, int]]
         yield batch
 
 
-def _of_layers(path: Path, wanted: Callable[[str], bool]) -> Iterator[File]:
+def _of_layers(path: Path, wanted: Callable[[str], bool]) -> Iterator[ImageFile]:
     """Yield the files of an image with layers, and the variables of its configuration."""
     seen: set[str] = set()
     hidden: set[str] = set()
     """Directories that a later layer replaced."""
-    left = _Limit(_MOST_UNPACKED)
+    counted = _Counted(_MOST_UNPACKED)
     with _members(path) as members, TemporaryDirectory() as folder:
         config, layers = _layers(members)
         variables = (config.get("config") or {}).get("Env") or []
         content = folder.root / "content"
         content.write_text("".join(f"export {line}\n" for line in map(str, variables)))
-        yield File(VARIABLES, content.stat().st_size, at=content)
+        yield ImageFile(VARIABLES, content.stat().st_size, at=content)
         for name in reversed(layers):
-            with _layer(members[name], name, left) as layer:
+            with _layer(members[name], name, counted) as layer:
                 yield from _of_layer(layer, wanted, content, seen, hidden)
 
 
 VARIABLES = "/.singularity.d/env/00-image.sh"
 """The path under which `files_of` yields the variables of an archive's configuration."""
-
-
-class _Limit:
-    def __init__(self, left: int) -> None:
-        self.left = left
 
 
 @contextmanager
@@ -318,7 +313,7 @@ def _layers(members: Mapping[str, Open]) -> tuple[dict[str, Any], list[str]]:
 
 
 @contextmanager
-def _layer(open_: Open, name: str, left: _Limit) -> Iterator[tarfile.TarFile]:
+def _layer(open_: Open, name: str, counted: _Counted) -> Iterator[tarfile.TarFile]:
     file = open_()
     if file is None:
         msg = f"its layer {name} is not a file"
@@ -327,21 +322,23 @@ def _layer(open_: Open, name: str, left: _Limit) -> Iterator[tarfile.TarFile]:
     file.seek(0)
     opener = zstd.open if start == _ZSTD else gzip.open if start.startswith(_GZIP) else nullcontext
     with file, opener(file) as source:
-        stream = cast("IO[bytes]", _Counted(cast("BinaryIO", source), left))
-        with tarfile.open(fileobj=stream, mode="r|") as layer:
+        counted.source = cast("BinaryIO", source)
+        with tarfile.open(fileobj=cast("IO[bytes]", counted), mode="r|") as layer:
             yield layer
 
 
 class _Counted:
-    """A stream that limits how much is read from all layers."""
+    """A stream of one layer after another that limits how much is read from all of them."""
 
-    def __init__(self, source: BinaryIO, left: _Limit) -> None:
-        self._source, self._left = source, left
+    source: BinaryIO
+
+    def __init__(self, most: int) -> None:
+        self._left = most
 
     def read(self, size: int) -> bytes:
-        data = self._source.read(size)
-        self._left.left -= len(data)
-        if self._left.left < 0:
+        data = self.source.read(size)
+        self._left -= len(data)
+        if self._left < 0:
             msg = "its layers are larger than those of any real image"
             raise ValueError(msg)
         return data
@@ -349,7 +346,7 @@ class _Counted:
 
 def _of_layer(
     layer: tarfile.TarFile, wanted: Callable[[str], bool], content: Path, seen: set[str], hidden: set[str]
-) -> Iterator[File]:
+) -> Iterator[ImageFile]:
     """Yield the files of a layer that no later layer has replaced or removed."""
     removed: set[str] = set()
     for member in layer:
@@ -367,13 +364,13 @@ def _of_layer(
             continue
         seen.add(path)
         if not member.isfile():
-            yield File(path, link=member.linkname if member.issym() else f"/{member.linkname}")
+            yield ImageFile(path, link=member.linkname if member.issym() else f"/{member.linkname}")
             continue
         is_wanted = wanted(path)
         if is_wanted:
             with content.open("wb") as sink:
                 shutil.copyfileobj(cast("BinaryIO", layer.extractfile(member)), sink, _CHUNK)
-        yield File(path, member.size, at=content if is_wanted else None)
+        yield ImageFile(path, member.size, at=content if is_wanted else None)
     hidden |= removed
 
 

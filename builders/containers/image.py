@@ -36,8 +36,11 @@ _DIGESTED = ("etc/os-release", "usr/lib/os-release", "var/lib/dpkg/status")
 """Files of an unpacked image whose content is part of its digest, in addition to ROCm's ``.info``."""
 _LARGEST_DIGESTED = 100_000_000  # bytes of such a file
 
+_FileState = tuple[str, int, int, int]
+"""Path, size, time of the last change and inode."""
 
-class Image(msgspec.Struct, frozen=True):
+
+class LocalImage(msgspec.Struct, frozen=True):
     """A base image on this machine."""
 
     name: str
@@ -53,17 +56,7 @@ class Image(msgspec.Struct, frozen=True):
         return f"sha256:{self.sha256}"
 
 
-class _CachedDigest(msgspec.Struct):
-    """A digest, and the state of the file when it was computed."""
-
-    path: str
-    size: int
-    mtime_ns: int
-    inode: int
-    sha256: str
-
-
-def find_image(given: Path, name: str = "") -> Image:
+def find_image(given: Path, name: str = "") -> LocalImage:
     """Return a base image with its digest.
 
     `given` may be a symbolic link; `name` is by default the file name without suffix.
@@ -75,7 +68,7 @@ def find_image(given: Path, name: str = "") -> Image:
     except OSError as error:
         msg = f"Cannot read the base image {path}: {error.strerror}."
         raise EnvironmentLacksError(msg) from None
-    return Image(name or stem(given), path, sha256)
+    return LocalImage(name or stem(given), path, sha256)
 
 
 def stem(path: Path) -> str:
@@ -152,7 +145,7 @@ def cached_digest(given: Path) -> str:
     return f"sha256:{known}" if known else ""
 
 
-def check_digest(image: Image, locked_digest: str, locked_name: str) -> None:
+def check_digest(image: LocalImage, locked_digest: str, locked_name: str) -> None:
     """Check that an image is the image in the lock, if the lock has its digest."""
     if not locked_digest or locked_digest == image.digest:
         return
@@ -167,7 +160,7 @@ def check_digest(image: Image, locked_digest: str, locked_name: str) -> None:
     )
 
 
-def locked_image(locked: BaseImage, given: Path | None = None) -> Image:
+def locked_image(locked: BaseImage, given: Path | None = None) -> LocalImage:
     """Return the base image of a lock after checking that it has not changed.
 
     `given` is its path, if that differs from the lock's.
@@ -190,26 +183,23 @@ def _digest_of_file(path: Path) -> str:
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
         msg = f"{path} changed while it was read."
         raise EnvironmentLacksError(msg, hint="Wait until the file is complete, then run the command again.")
-    entry = _CachedDigest(str(path), after.st_size, after.st_mtime_ns, after.st_ino, sha256)
     with suppress(OSError):  # without a cache it only takes longer
-        write_atomic(_cache_file(path), msgspec.json.encode(entry))
+        write_atomic(_cache_file(path), msgspec.json.encode((_state(path, after), sha256)))
     return sha256
 
 
 def _valid_cached_digest(path: Path) -> str:
     """Return the digest of a file that has not changed since it was computed, or an empty string."""
     try:
-        known = msgspec.json.decode(_cache_file(path).read_bytes(), type=_CachedDigest)
-        now = path.stat()
+        state, sha256 = msgspec.json.decode(_cache_file(path).read_bytes(), type=tuple[_FileState, str])
+        now = _state(path, path.stat())
     except (OSError, msgspec.DecodeError):
         return ""
-    same = (known.path, known.size, known.mtime_ns, known.inode) == (
-        str(path),
-        now.st_size,
-        now.st_mtime_ns,
-        now.st_ino,
-    )
-    return known.sha256 if same else ""
+    return sha256 if state == now else ""
+
+
+def _state(path: Path, status: os.stat_result) -> _FileState:
+    return str(path), status.st_size, status.st_mtime_ns, status.st_ino
 
 
 def _cache_file(path: Path) -> Path:

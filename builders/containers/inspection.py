@@ -17,9 +17,9 @@ import msgspec
 from packaging.version import Version
 
 from builders.containers.engines import choose_runtime
-from builders.containers.image import Image, find_image, image_name, is_local
+from builders.containers.image import LocalImage, find_image, image_name, is_local
 from builders.containers.runtime import Runtime, View, run_in
-from builders.recipes.compilers import Compiler, choose_compilers
+from builders.recipes.compilers import Program, choose_compilers
 from builders.storage.cache import cache_root
 from builders.storage.files import exclusive_lock, write_atomic
 from resolver.errors import EnvironmentLacksError, MatrixError, TooSlowError, UsageError
@@ -46,11 +46,14 @@ _LONGEST = 900.0  # seconds; programs of the image answer within seconds, but th
 _VERSION = re.compile(r"\d+(\.\d+)+")
 _MPI = re.compile(r"(Open MPI|MPICH)\b\D*(\d+(?:\.\d+)+)")
 """Matches the output of Open MPI's ``ompi_info`` and ``mpirun``, and of MPICH's ``mpichversion``."""
-_LIBRARIES = {"GLIBCXX": "libstdc++.so.6", "CXXABI": "libstdc++.so.6", "GCC": "libgcc_s.so.1"}
+_LIBRARIES = {
+    "GLIBCXX": "libstdc++.so.6", "CXXABI": "libstdc++.so.6", "GCC": "libgcc_s.so.1",
+    "FABRIC": "libfabric.so.1",
+}  # fmt: skip
 _VALUES = {
     "os-id": 1, "os-version": 1, "os": 1, "architecture": 1, "glibc": 1, "library": 2, "symbol": 2, "rocm": 2,
     "hipcc": 2, "gpu-tool": 2, "compiler": 3, "tool": 3, "mpi": 1, "conda": 1, "python": 2, "labels": 1,
-    "end": 0,
+    "network-plugin": 2, "header": 2, "end": 0,
 }  # fmt: skip
 """Every key that the script prints, and its number of values."""
 
@@ -70,13 +73,6 @@ class ImagePython(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it can create virtual environments with pip."""
     holds: dict[str, str] = {}
     """Every distribution that it can import, with its version."""
-
-
-class Tool(msgspec.Struct, frozen=True, kw_only=True):
-    """A program that builds use."""
-
-    path: str
-    version: str
 
 
 class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,10 +102,18 @@ class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Release of the clang that hipcc calls."""
     gpu_tools: dict[str, str] = {}
     """``rocminfo``, ``amdgpu-arch`` and the like, with their paths."""
-    compilers: tuple[Compiler, ...] = ()
-    tools: dict[str, Tool] = {}
+    compilers: tuple[Program, ...] = ()
+    tools: dict[str, Program] = {}
     mpi: str = ""
     """Name and version, such as ``MPICH 4.1.2``."""
+    fabric: str = ""
+    """Newest symbol version of the libfabric that the loader finds, such as ``1.8``."""
+    libfabric: str = ""
+    """Its version, if its headers are there."""
+    network_headers: bool = False
+    """Whether the headers of libfabric and hwloc are there, for building a network plugin."""
+    network_plugin: str = ""
+    """Release of RCCL's network plugin, if the loader finds it and it names its release."""
     pythons: tuple[ImagePython, ...] = ()
     conda: tuple[str, ...] = ()
     """Prefixes of conda and its environments."""
@@ -166,7 +170,7 @@ def with_inspected_image(catalog: Catalog, given: str | None, name: str = "") ->
     return catalog.with_image(as_row(facts, catalog))
 
 
-def inspect_image(image: Image, kind: str | None = None) -> ImageFacts:
+def inspect_image(image: LocalImage, kind: str | None = None) -> ImageFacts:
     """Inspect a base image; a cached result needs no container runtime.
 
     `kind` is the runtime, as for `choose_runtime`.
@@ -188,7 +192,7 @@ def inspect_in(runtime: Runtime) -> ImageFacts:
         return cached_facts(image) or _inspected(runtime, image, log)
 
 
-def _inspected(runtime: Runtime, image: Image, log: Path) -> ImageFacts:
+def _inspected(runtime: Runtime, image: LocalImage, log: Path) -> ImageFacts:
     log.unlink(missing_ok=True)
     what = f"Inspecting the base image {image.name}"
     command = ["/bin/sh", "-c", _SCRIPT.read_text()]
@@ -210,7 +214,7 @@ def _inspected(runtime: Runtime, image: Image, log: Path) -> ImageFacts:
     return facts
 
 
-def cached_facts(image: Image) -> ImageFacts | None:
+def cached_facts(image: LocalImage) -> ImageFacts | None:
     """Return the cached result for an image of this digest, or None."""
     try:
         facts = msgspec.json.decode(_cache_file(image).read_bytes(), type=ImageFacts)
@@ -219,9 +223,9 @@ def cached_facts(image: Image) -> ImageFacts | None:
     return msgspec.structs.replace(facts, name=image.name, path=str(image.path))
 
 
-def _cache_file(image: Image) -> Path:
+def _cache_file(image: LocalImage) -> Path:
     """Return the file that caches the result; its name depends on the script and the fields."""
-    kinds: tuple[type[Any], ...] = (ImageFacts, ImagePython, Tool)
+    kinds: tuple[type[Any], ...] = (ImageFacts, ImagePython, Program)
     fields = " ".join(name for kind in kinds for name in kind.__struct_fields__).encode()
     table = " ".join(_FIRST_GCC).encode()
     stamp = hashlib.sha256(_SCRIPT.read_bytes() + fields + table).hexdigest()[:12]
@@ -247,6 +251,9 @@ def as_row(facts: ImageFacts, catalog: Catalog) -> schema.Image:
         dockerhash=documented.dockerhash if documented else "",
         python=tuple(newest_first({minor(python.version) for python in pythons})),
         mpi=facts.mpi or (documented.mpi if documented else ""),
+        libfabric=facts.libfabric or (documented.libfabric if documented else ""),
+        network_headers=facts.network_headers,
+        network_plugin=facts.network_plugin or (documented.network_plugin if documented else ""),
         holds=_catalogued(facts, catalog),
         status="observed",
         source=f"{schema.INSPECTED}{facts.path.rpartition('/')[2]} {facts.digest}",
@@ -279,7 +286,7 @@ def gcc_of(glibcxx: str) -> str:
     return _FIRST_GCC.get(glibcxx, "")
 
 
-def parse_output(text: str, image: Image) -> ImageFacts:
+def parse_output(text: str, image: LocalImage) -> ImageFacts:
     """Parse the output of the script, which may contain output of other programs.
 
     Raises
@@ -291,6 +298,7 @@ def parse_output(text: str, image: Image) -> ImageFacts:
     versions = {family: _newest_symbol(lines, family, library) for family, library in _LIBRARIES.items()}
     rocm_path, rocm = next(iter(lines["rocm"]), ["", ""])
     hip = "\n".join(line for _, line in lines["hipcc"])
+    headers = dict(reversed([(name, _version_in(version)) for name, version in lines["header"]]))
     return ImageFacts(
         name=image.name,
         path=str(image.path),
@@ -310,8 +318,12 @@ def parse_output(text: str, image: Image) -> ImageFacts:
         clang=_version_after("clang version", hip),
         gpu_tools={name: path for name, path in lines["gpu-tool"]},  # noqa: C416  rows are lists
         compilers=_compilers(lines["compiler"]),
-        tools={name: Tool(path=path, version=_version_in(line)) for name, path, line in lines["tool"]},
+        tools={name: Program(name, _version_in(line), path) for name, path, line in lines["tool"]},
         mpi=_mpi(lines["mpi"]),
+        fabric=versions["FABRIC"],
+        libfabric=headers.get("rdma/fabric.h", ""),
+        network_headers={"rdma/fabric.h", "hwloc.h"} <= headers.keys(),
+        network_plugin=next(filter(None, (_version_in(text) for _, text in lines["network-plugin"])), ""),
         pythons=_pythons(lines["python"]),
         conda=tuple(sorted({path for (path,) in lines["conda"]})),
         labels=_labels(_only(lines, "labels")),
@@ -364,14 +376,14 @@ def _version_in(line: str) -> str:
     return match[0] if match else ""
 
 
-def _compilers(rows: Iterable[list[str]]) -> tuple[Compiler, ...]:
+def _compilers(rows: Iterable[list[str]]) -> tuple[Program, ...]:
     """Return each compiler once, with its first path on PATH."""
-    by_name: dict[str, Compiler] = {}
+    by_name: dict[str, Program] = {}
     for path, version, line in rows:
         name = path.rpartition("/")[2]
         release = version or _version_in(line)
         if release:
-            by_name.setdefault(name, Compiler(name, release, path))
+            by_name.setdefault(name, Program(name, release, path))
     return tuple(by_name.values())
 
 

@@ -18,7 +18,7 @@ from typing import ClassVar, Protocol
 
 import msgspec
 
-from builders.containers.image import Image
+from builders.containers.image import LocalImage
 from builders.containers.sandbox import HOME, command_line, layout, private_home, sandbox, system_program
 from builders.machine.process import clean_environment, output_in_container, output_of, run
 from builders.storage.temporary import TemporaryDirectory
@@ -67,7 +67,7 @@ class Runtime(Protocol):
     """``host``, ``apptainer`` or ``podman``."""
 
     @property
-    def image(self) -> Image | None:
+    def image(self) -> LocalImage | None:
         """The base image; None on the host."""
         ...
 
@@ -98,7 +98,7 @@ class HostRuntime(msgspec.Struct, frozen=True):
     """
 
     kind: ClassVar[str] = "host"
-    image: Image | None = None
+    image: LocalImage | None = None
 
     def command(self, command: Sequence[str], view: View, scratch: Path) -> tuple[list[str], dict[str, str]]:
         """Return the command, prefixed with the program that isolates it or cuts it off from the network.

@@ -181,7 +181,7 @@ def scan(source: Readable, knowledge: KnownFailures) -> dict[str, list[Sighting]
     patterns = [*knowledge.patterns.items()]
     seen: dict[str, list[Sighting]] = {}
     for part in parts(source):
-        for text, expression in (patterns[number] for number in knowledge.candidates(part.text)):
+        for text, expression in (patterns[number] for number in knowledge.candidates(part[1])):
             missing = _KEPT_LINES - len(seen.get(text, ()))
             if missing:
                 seen.setdefault(text, []).extend(islice(sightings(part, expression), missing))

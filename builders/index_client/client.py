@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from builders.network.transport import Transport
     from resolver.content import Content
-    from resolver.indexes import IndexStrategy, Project, Release
+    from resolver.indexes import IndexStrategy, Project, ProjectRelease
     from resolver.reporter import Reporter
 
 FRESH_FOR = 600.0  # seconds
@@ -140,7 +140,7 @@ class IndexClient:
         self._roots: _Once[None] = _Once()
         self._spent: dict[str, list[float]] = {}
         """By project, seconds and bytes of its requests."""
-        self._pool = _Pool(_THREADS)
+        self._pool = _Threads(_THREADS)
         self._parsing = threading.Lock()
         """Threads that parse at the same time are slower than a single thread, and need more memory."""
 
@@ -215,7 +215,7 @@ class IndexClient:
         return self._references.get(f"{name} {url}", lambda: self._load_direct(name, url))
 
     def _load_direct(self, name: str, url: str) -> Project:
-        from builders.index_client.direct import DirectProject, DirectReader, DirectRelease
+        from builders.index_client.direct import DirectReader
 
         reader = DirectReader(
             self._cache / "direct",
@@ -227,7 +227,7 @@ class IndexClient:
         reference = reader.read(name, url)
         metadata, file = reference.metadata, reference.file
         self._metadata.get(file.url, lambda: metadata)
-        return DirectProject(metadata.name, (DirectRelease(metadata.version, (file,)),))
+        return _Project(metadata.name, [_ListedReleases([(metadata.version, [file])])])
 
     def is_cached(self, name: str) -> bool:
         """Return whether `project` would return without a request over the network."""
@@ -257,7 +257,9 @@ class IndexClient:
             parts.append(page)
             if self._owns(page):
                 break
-        parts += [_Links(name, self._link_page(url).get(name, ())) for url in self._links]
+        for url in self._links:
+            linked = ((file.name, file) for file in self._link_page(url).get(name, ()))
+            parts.append(_ListedReleases(pages.by_version(linked, name)))
         present = [part for part in parts if part.exists]
         return _Project(name, present) if present else None
 
@@ -523,7 +525,7 @@ def _raise_cached(cached: tuple[str, ...] | None, file: File) -> None:
 
 
 class _Part(Protocol):
-    """A project on one index, or at one find-links location."""
+    """A project on one index, at one find-links location, or with the release of a direct reference."""
 
     @property
     def exists(self) -> bool: ...
@@ -537,13 +539,12 @@ class _Part(Protocol):
     def files(self, number: int) -> Sequence[File]: ...
 
 
-class _Links:
-    """The releases of a project at a find-links location."""
+class _ListedReleases:
+    """The releases of a project at a find-links location, or the release that a direct reference names."""
 
     status = ACTIVE
 
-    def __init__(self, project: str, files: Iterable[File]) -> None:
-        releases = pages.by_version(((file.name, file) for file in files), project)
+    def __init__(self, releases: Sequence[tuple[str, Sequence[File]]]) -> None:
         self.exists = bool(releases)
         self.versions = [version for version, _ in releases]
         self._files = [files for _, files in releases]
@@ -592,7 +593,7 @@ class _Project:
         self._parts = parts
 
     @cached_property
-    def releases(self) -> Sequence[Release]:
+    def releases(self) -> Sequence[ProjectRelease]:
         if len(self._parts) > 1:
             return _merge(self._parts)
         return _Releases(self._parts[0])
@@ -624,21 +625,23 @@ class _Releases(Sequence["_Release"]):
         return release
 
 
-class _Pool:
-    """Threads that do not keep the process alive."""
+class _Threads:
+    """Threads that do not keep the process alive; there are only as many as there is unfinished work."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._queue: SimpleQueue[Callable[[], object]] = SimpleQueue()
-        self._threads = 0
+        self._threads = self._unfinished = 0
         self._lock = threading.Lock()
 
     def submit(self, work: Callable[[], object]) -> None:
-        with self._lock:
-            if self._threads < self._most:
-                self._threads += 1
-                threading.Thread(target=self._work, name="package indexes", daemon=True).start()
         self._queue.put(work)
+        with self._lock:
+            self._unfinished += 1
+            if self._threads >= min(self._unfinished, self._most):
+                return
+            self._threads += 1
+        threading.Thread(target=self._work, name="package indexes", daemon=True).start()
 
     def _work(self) -> None:
         while True:
@@ -646,6 +649,8 @@ class _Pool:
             with suppress(Exception):  # raised again where the result is needed
                 work()
             del work  # which keeps the client alive
+            with self._lock:
+                self._unfinished -= 1
 
 
 class _Once(Generic[T]):
@@ -669,7 +674,7 @@ class _Once(Generic[T]):
         return answer
 
 
-def _merge(parts: Sequence[_Part]) -> list[Release]:
+def _merge(parts: Sequence[_Part]) -> list[ProjectRelease]:
     """Return the releases of all parts, newest first; each part is in that order already."""
     order = list(max(parts, key=lambda part: len(part.versions)).versions)[::-1]
     in_order = set(order)

@@ -52,21 +52,6 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Reference)
 
 
-class DirectRelease(msgspec.Struct, frozen=True):
-    """The release that a direct reference names."""
-
-    version: str
-    files: tuple[File, ...]
-
-
-class DirectProject(msgspec.Struct, frozen=True):
-    """A project with one release, which a direct reference names."""
-
-    name: str
-    releases: tuple[DirectRelease, ...]
-    status: str = "active"
-
-
 class DirectReader:
     """Read the distributions that direct references name.
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
+from functools import cache, lru_cache, partial
+from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar
 from urllib.parse import unquote, urljoin
 
 import msgspec
@@ -21,7 +21,7 @@ from resolver.requirements import normalize_name
 from resolver.specifiers import version_or_none
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 Form = Literal["json", "html"]
 ACTIVE = "active"
@@ -38,7 +38,7 @@ _ATTRIBUTE = re.compile(r' ([a-z-]+)="([^"]*)"')
 _LINK = re.compile(r'([^"#]*)#?([^"]*)"((?: [a-z-]+="[^"]*")*) *>')
 _NO_ATTRIBUTES: dict[str, str] = {}
 _OTHER_SYSTEMS = ("win", "macosx", "ios", "android")
-_META = re.compile(r"""<meta\s+name="pypi:([a-z-]+)"\s+content="([^"<>]*)"\s*/?>""", re.IGNORECASE)
+_META = r"""<meta\s+name="pypi:([a-z-]+)"\s+content="([^"<>]*)"\s*/?>"""
 
 
 class PageError(ValueError):
@@ -70,18 +70,14 @@ class _Status(msgspec.Struct, frozen=True):
     status: str = ACTIVE
 
 
-class _JsonPage(msgspec.Struct, rename="kebab"):
-    files: list[msgspec.Raw]
+class _JsonPage(msgspec.Struct, Generic[T], rename="kebab"):
+    files: list[T]
     meta: _Meta = _Meta()
     project_status: _Status = _Status()
 
 
 class _Named(msgspec.Struct, gc=False):
     filename: str
-
-
-class _NamedFiles(msgspec.Struct):
-    files: list[_Named]
 
 
 class _Listed(msgspec.Struct):
@@ -93,8 +89,8 @@ class _ProjectList(msgspec.Struct):
 
 
 _projects_decoder = msgspec.json.Decoder(_ProjectList)
-_json_decoder = msgspec.json.Decoder(_JsonPage)
-_names_decoder = msgspec.json.Decoder(_NamedFiles)
+_json_decoder = msgspec.json.Decoder(_JsonPage[msgspec.Raw])
+_names_decoder = msgspec.json.Decoder(_JsonPage[_Named])
 _file_decoder = msgspec.json.Decoder(_JsonFile)
 _files_decoder = msgspec.json.Decoder(list[_JsonFile])
 _rows_decoder = msgspec.json.Decoder(list[msgspec.Raw])
@@ -311,7 +307,7 @@ def _undamaged(rows: list[msgspec.Raw]) -> list[tuple[_JsonFile, msgspec.Raw]]:
 
 
 def _json_files(part: bytes, url: str, index: str) -> Iterator[File]:
-    resolve = _Resolver(url)
+    resolve = _resolver(url)
     try:
         rows = _files_decoder.decode(part)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -342,7 +338,7 @@ def _cut_html(content: bytes, url: str) -> tuple[Form, str, Sequence[tuple[str, 
     pieces = content.split(_END)
     rest = pieces.pop()  # often ends with a comment, which hides no link
     head = (pieces[0] if pieces else rest).decode("utf-8", "replace")
-    meta = dict(_META.findall(head))
+    meta = dict(re.findall(_META, head, re.IGNORECASE))
     _check_api(meta.get("repository-version", "1.0"))
     status = meta.get("project-status", ACTIVE)
     is_usual = pieces and content.count(b"<a") == content.count(_ANCHOR) == len(pieces)
@@ -374,7 +370,7 @@ def _html_files(part: bytes, url: str, index: str) -> list[File]:
 
     This takes a tenth of the time that an HTML parser takes.
     """
-    resolve = _Resolver(url)
+    resolve = _resolver(url)
     decoded = lru_cache(unescape)
     files: list[File] = []
     for piece in part.split(_END):
@@ -415,7 +411,7 @@ def _parse_unusual_html(text: str, url: str) -> list[_JsonFile]:
     """Parse HTML in an unusual form; this takes longer."""
     page = read_html(text)
     _check_api(page.meta.get("pypi:repository-version", "1.0"))
-    resolve = _Resolver(_Resolver(url)(page.base))
+    resolve = _resolver(_resolver(url)(page.base))
     rows = []
     for attributes in page.links:
         location, _, fragment = attributes["href"].strip().partition("#")
@@ -459,20 +455,20 @@ def _digest(text: str) -> str:
     return digest if _HEXADECIMAL.fullmatch(digest) else ""
 
 
-class _Resolver:
-    """Resolve links against the URL of a page; links into the same directory are resolved once."""
+def _resolver(url: str) -> Callable[[str], str]:
+    """Return a function that resolves links against the URL of a page; those into one directory only once."""
 
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self._directories: dict[str, str] = {}
+    @cache
+    def resolve_directory(directory: str) -> str:
+        return urljoin(url, directory)
 
-    def __call__(self, link: str) -> str:
+    def resolve(link: str) -> str:
         if link.startswith(("https://", "http://")):
             return link
         directory, slash, name = link.rpartition("/")
-        if directory not in self._directories:
-            try:
-                self._directories[directory] = urljoin(self._url, f"{directory}{slash}" or "./")
-            except ValueError:  # a malformed host: the request will fail
-                return link
-        return self._directories[directory] + name
+        try:
+            return resolve_directory(f"{directory}{slash}" or "./") + name
+        except ValueError:  # a malformed host: the request will fail
+            return link
+
+    return resolve

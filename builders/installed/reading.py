@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from builders.audit.budget import Budget
-from builders.audit.contents import BARE_OBJECT, OP_TABLE, SHARED_OBJECT, Contents, Objects
+from builders.audit.contents import OP_TABLE, SEPARATE_CODE, SHARED_OBJECT, Contents, Objects
 from builders.audit.elf import add_version
+from builders.audit.kpack import ARCHIVE
 from builders.audit.runtime_libraries import (
     LIBRARIES_WITH_SYMBOLS,
     LibraryProvider,
@@ -30,7 +31,7 @@ from builders.audit.runtime_libraries import (
     defined_versions,
     literals,
 )
-from builders.containers.files import File, files_of
+from builders.containers.files import ImageFile, files_of
 from builders.containers.inspection import gcc_of
 from builders.wheels.wheel import LARGEST_METADATA
 from resolver.errors import UsageError
@@ -55,8 +56,8 @@ _SETTINGS = re.compile(
     r"|^(/usr/lib|/etc)/os-release$|/\.info/version$|/etc/conda/activate\.d/[^/]+\.sh$"
 )
 _RUNTIME = re.compile(r"/(libc\.so\.6|libstdc\+\+\.so\.6|libgcc_s\.so\.1)(\.\d+)*$")
-_READ_ANYWHERE = re.compile(r"/lib(rccl|nccl)[\w-]*\.so[.\d]*$")
-"""RCCL and its network plugins, which need not belong to a distribution."""
+_READ_ANYWHERE = re.compile(r"/lib((rccl|nccl)[\w-]*|fabric)\.so[.\d]*$")
+"""RCCL, its network plugins and libfabric, which need not belong to a distribution."""
 _ROCM_OF_SYSTEM = re.compile(r"/opt/rocm[^/]*/\.info/version")
 _HIP = re.compile(r"/libamdhip64\.so(\.\d+)*$")
 _HIP_VERSION = re.compile(r"libamdhip64\.so\.(\d+)\.(\d+)\.(\d+)$")
@@ -86,7 +87,7 @@ class RocmCopy(msgspec.Struct, frozen=True):
         return f"ROCm {self.version} in {self.folder}" if self.version else f"ROCm in {self.folder}"
 
 
-class Package(NamedTuple):
+class SitePackage(NamedTuple):
     """An installed distribution."""
 
     site: str
@@ -172,16 +173,16 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return any(path.startswith(f"{self.prefix}/conda-meta/") for path in self.files)
 
     @cached_property
-    def distributions(self) -> list[Package]:
+    def distributions(self) -> list[SitePackage]:
         """The distributions of the Python, in the order of its path."""
-        found: list[Package] = []
+        found: list[SitePackage] = []
         for site in self.sites:
             for path in sorted(self.texts):
                 if _is_info(path, site, "/METADATA", "/PKG-INFO"):
                     found += self._distribution(site, path)
         return found
 
-    def _distribution(self, site: str, path: str) -> Iterator[Package]:
+    def _distribution(self, site: str, path: str) -> Iterator[SitePackage]:
         metadata = self.texts[path]
         headers = BytesHeaderParser().parsebytes(metadata[:LARGEST_METADATA])
         name, version = str(headers["Name"] or ""), str(headers["Version"] or "")
@@ -213,7 +214,7 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             objects=tuple(msgspec.structs.replace(item, path=member) for member, item in objects),
             code={member: self.code[full] for member, full in own.items() if full in self.code},
         )
-        yield Package(site, contents)
+        yield SitePackage(site, contents)
 
     def _listed(self, site: str, info: str) -> dict[str, str]:
         """Return the files of a distribution as in its RECORD, with their paths."""
@@ -297,7 +298,7 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         names |= {item.soname for item in own.values() if item.soname}
         exports = frozenset[str]().union(
             *(
-                item.symbols.exports
+                item.exports
                 for path, item in own.items()
                 if PurePosixPath(path).name.startswith(LIBRARIES_WITH_SYMBOLS)
             )
@@ -308,7 +309,7 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             self.versions.get("torch", values["version"]),
             rocm[0] if rocm else "",
             frozenset(names) if own else None,
-            exports if any(item.symbols.exports for item in own.values()) else None,
+            exports if any(item.exports for item in own.values()) else None,
         )
 
     @property
@@ -508,12 +509,12 @@ def _is_wanted(path: str) -> bool:
         SHARED_OBJECT.search(name) is not None
         or name == OP_TABLE
         or _PYTHON.search(path) is not None
-        or (name.endswith(BARE_OBJECT) and "/library/" not in path)
+        or (name.endswith(SEPARATE_CODE) and "/library/" not in path)
     )
 
 
 def _read(
-    file: File,
+    file: ImageFile,
     at: Path,
     texts: dict[str, bytes],
     runtimes: dict[str, Mapping[str, str]],
@@ -521,7 +522,7 @@ def _read(
 ) -> None:
     """Read the content of one file."""
     is_object = SHARED_OBJECT.search(file.path)
-    if not is_object and not file.path.endswith(BARE_OBJECT):
+    if not is_object and not file.path.endswith(SEPARATE_CODE):
         if file.size <= _LARGEST_TEXT:
             texts[file.path] = at.read_bytes()
         return
@@ -535,7 +536,7 @@ def _read(
         runtimes[file.path] = versions
         return
     if not file.size:
-        objects.damaged("not-elf", file.path, "is empty")
+        objects.damaged("kpack-damaged" if file.path.endswith(ARCHIVE) else "not-elf", file.path, "is empty")
         return
     objects.budget = Budget(file.size)
     with at.open("rb") as source, mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ) as data:

@@ -45,7 +45,7 @@ class Extension(msgspec.Struct, frozen=True):
         return all("CUDA" in kind for kind in self.kind.split(" or "))
 
 
-class Variable(msgspec.Struct, frozen=True):
+class BuildVariable(msgspec.Struct, frozen=True):
     """An environment variable that a build reads."""
 
     name: str
@@ -71,7 +71,7 @@ class BuildScript(msgspec.Struct):
     file: str
     imports: list[Import] = []
     extensions: list[Extension] = []
-    variables: list[Variable] = []
+    variables: list[BuildVariable] = []
     sets: list[str] = []
     """Environment variables that the script sets."""
     programs: set[str] = set()
@@ -280,7 +280,7 @@ class _Reader(ast.NodeVisitor):
             self.script.undetermined.append(text)
             return
         default = shorten(ast.unparse(arguments[1]), _LONGEST_DEFAULT) if len(arguments) > 1 else ""
-        self.script.variables.append(Variable(name, default, self._where(node)))
+        self.script.variables.append(BuildVariable(name, default, self._where(node)))
 
     # Values
 

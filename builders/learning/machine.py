@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from builders.containers.image import form_of
+from builders.containers.image import find_image, form_of, image_name
+from builders.containers.inspection import as_row, inspect_image
 from builders.diagnosis.doctor import count_gpus
 from builders.learning import LearnedFacts
-from builders.learning.image import learn_image
 from builders.machine import host
 from builders.machine.process import output_of
 from builders.probe.slurm import hours_of
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from resolver.facts.catalog import Catalog
+
 
 _SINFO = ["sinfo", "--noheader", "--format", "%R|%l|%G"]
 _GPUS = re.compile(r"gpu(?::([A-Za-z]\w*))?")
@@ -177,8 +178,8 @@ class _Machine:
                     note=self._note,
                 )
             else:
-                choice = "Until then, the newest ROCm is chosen, which may not run there: request the "
-                choice += "machine's, such as 'rocm==6.4.*'."
+                choice = "Until then, requests for this site must name a driver, or its ROCm, such as "
+                choice += "'rocm==6.4.*'."
             self._remarks.append(
                 "The kernel driver is missing, because this machine has none that reports its version. Run "
                 f"this on a node with GPUs, or state it: --driver 6.3. {choice}"
@@ -241,3 +242,13 @@ def _images_in(folder: Path) -> list[Path]:
             msg, hint=f"Images are files that end in {', '.join(_IMAGE)}, or unpacked directories."
         )
     return images
+
+
+def learn_image(path: Path, catalog: Catalog, today: date) -> LearnedFacts:
+    """Learn from a base image on this machine; inspecting it may start a container."""
+    facts = inspect_image(find_image(path, image_name(str(path), catalog)))
+    row = replace(as_row(facts, catalog), note=f"Read on {today.isoformat()}.")
+    parts = {"os": "Linux distribution", "glibc": "glibc", "rocm": "ROCm release", "mpi": "MPI"}
+    remarks = [f"{facts.name}: no {what} was found." for key, what in parts.items() if not getattr(row, key)]
+    size = path.stat().st_size if path.is_file() else 0
+    return LearnedFacts(rows=[row], remarks=remarks, size=size, read=size)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Status
-    from resolver.indexes import File, Metadata, PackageIndexes, Project, Release
+    from resolver.indexes import File, Metadata, PackageIndexes, Project, ProjectRelease
 
 BACKENDS = get_args(schema.Backend)
 ARCHIVES = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".zip")
@@ -222,7 +222,7 @@ def _of_project(
     return Origin(facts, pin, file.name, source, on_index=True, size=_size(pin), status=status)
 
 
-def _newest_sdist(releases: list[Release], project: Project, text: str) -> tuple[Release, File]:
+def _newest_sdist(releases: list[ProjectRelease], project: Project, text: str) -> tuple[ProjectRelease, File]:
     """Return the newest release with its sdist; a pre-release or yanked release only if there is no other."""
     usual = [row for row in releases if not is_prerelease(row.version) and not _is_yanked(row)]
     stable = usual or releases
@@ -242,7 +242,7 @@ def _newest_sdist(releases: list[Release], project: Project, text: str) -> tuple
     return release, min(files, key=lambda file: not file.name.endswith(".tar.gz"))
 
 
-def _is_yanked(release: Release) -> bool:
+def _is_yanked(release: ProjectRelease) -> bool:
     return bool(release.files) and all(file.yanked is not None for file in release.files)
 
 

@@ -19,7 +19,7 @@ from resolver.versions import is_version
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from builders.learning.build_script import Variable
+    from builders.learning.build_script import BuildVariable
     from builders.learning.source import SourceFacts
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Row, Status
@@ -236,7 +236,7 @@ def _environment(facts: SourceFacts, backend: Backend) -> Iterator[tuple[str, st
             yield variable.name, "1"
 
 
-def _is_environment(variable: Variable) -> bool:
+def _is_environment(variable: BuildVariable) -> bool:
     """Return whether a variable is read by Python rather than by a CMake file."""
     return ".py:" in variable.where or variable.where == "torch.utils.cpp_extension"
 

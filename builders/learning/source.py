@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from packaging.metadata import parse_email
 
-from builders.learning.build_script import BuildScript, Extension, Variable, read_script
+from builders.learning.build_script import BuildScript, BuildVariable, Extension, read_script
 from builders.pyproject import FILE, PyProject, read_pyproject
 from resolver.errors import UsageError
 from resolver.requirements import normalize_name, required_name
@@ -112,8 +112,8 @@ class SourceFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Modules that the build uses if they are installed."""
     extensions: tuple[Extension, ...]
     cmake: CMake
-    architectures: tuple[Variable, ...]
-    flags: tuple[Variable, ...]
+    architectures: tuple[BuildVariable, ...]
+    flags: tuple[BuildVariable, ...]
     """The other environment variables that the build reads."""
     sets: tuple[str, ...]
     """Environment variables that the build sets itself."""
@@ -162,7 +162,7 @@ def learn_source(top: Path) -> SourceFacts:
     extensions = (*(row for script in scripts for row in script.extensions), *_in_pyproject(document))
     variables = [variable for script in scripts for variable in script.variables] + of_cmake
     if any(name.endswith("CUDAExtension") for script in scripts for name in script.names):
-        variables.append(Variable("PYTORCH_ROCM_ARCH", "", "torch.utils.cpp_extension"))
+        variables.append(BuildVariable("PYTORCH_ROCM_ARCH", "", "torch.utils.cpp_extension"))
     declared = document.build_system.requires
     undeclared, optional = _undeclared(top, scripts, cmake, document)
     name, version = _name_and_version(top, document, scripts)
@@ -441,7 +441,9 @@ def _listed(top: Path, scripts: list[BuildScript], key: str) -> Iterator[str]:
 # CMake and other files
 
 
-def _read_cmake(top: Path, scripts: list[BuildScript], document: PyProject) -> tuple[CMake, list[Variable]]:
+def _read_cmake(
+    top: Path, scripts: list[BuildScript], document: PyProject
+) -> tuple[CMake, list[BuildVariable]]:
     """Read the project's own CMake files, if its build uses CMake."""
     calls_cmake = any("cmake" in script.programs for script in scripts)
     backend = document.build_system.build_backend
@@ -454,7 +456,7 @@ def _read_cmake(top: Path, scripts: list[BuildScript], document: PyProject) -> t
         if path.name == "CMakeLists.txt" or path.suffix == ".cmake"
     }
     variables = [
-        Variable(name, default, file)
+        BuildVariable(name, default, file)
         for file, text in texts.items()
         for name, default in [
             *((name, "") for name in _CMAKE_ENV.findall(text)),
@@ -521,8 +523,8 @@ def _submodules(top: Path) -> dict[str, bool]:
     return {path: (top / path).is_dir() and any((top / path).iterdir()) for path in paths}
 
 
-def _distinct(variables: Iterable[Variable]) -> tuple[Variable, ...]:
-    by_name: dict[str, Variable] = {}
+def _distinct(variables: Iterable[BuildVariable]) -> tuple[BuildVariable, ...]:
+    by_name: dict[str, BuildVariable] = {}
     for variable in variables:
         known = by_name.setdefault(variable.name, variable)
         if variable.default and not known.default:

@@ -437,8 +437,8 @@ class _Reading:
             if item.name == "torch" and item.specifier
         ]
         notes = ["From the wheel's metadata."] if specifiers else []
-        exports = frozenset(chain.from_iterable(item.symbols.exports for item in contents.objects))
-        imports = {*chain.from_iterable(item.symbols.imports for item in contents.objects)} - exports
+        exports = frozenset(chain.from_iterable(item.exports for item in contents.objects))
+        imports = {*chain.from_iterable(item.imports for item in contents.objects)} - exports
         labelled = _LABELLED_TORCH.search(contents.version.partition("+")[2])
         built_for = self._table.torch if self._table else ""
         if built_for or labelled:

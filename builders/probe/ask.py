@@ -127,6 +127,10 @@ class InstalledDist(msgspec.Struct, frozen=True):
     differing: list[str] = []
     """Files that differ or are missing."""
     metadata_sha256: str = ""
+    device_requirements: list[str] = []
+    """The lines of ``Requires-Dist`` for extras that install the code for one GPU architecture."""
+    archives: list[str] = []
+    """Its ``.kpack`` archives of GPU code, by path."""
 
 
 class LibStdCxx(msgspec.Struct, frozen=True):
@@ -165,6 +169,10 @@ class NetworkPlugin(msgspec.Struct, frozen=True):
     """Where the loader finds this libfabric; empty if nowhere that is known."""
     searched: bool = True
     """Whether RCCL is known to search its directory."""
+    needs: str = ""
+    """The newest symbol version of libfabric that it needs, such as ``1.8``."""
+    has: str = ""
+    """The newest symbol version of this libfabric."""
 
 
 class Libraries(Outcome, frozen=True):
@@ -201,18 +209,11 @@ class EnvironmentReply(msgspec.Struct, frozen=True, kw_only=True):
     """The variables that programs need, as the environment sets them."""
 
 
-class WrittenWheel(msgspec.Struct, frozen=True):
-    """The objects of an installed distribution, as a wheel."""
-
-    name: str
-    file: str
-    """Its name in the directory of the probe."""
-
-
 class ContentsReply(msgspec.Struct, frozen=True, kw_only=True):
     """The reply about the objects of an environment."""
 
-    written: list[WrittenWheel]
+    written: list[tuple[str, str]]
+    """Name of each distribution with objects, and of the wheel with them in the directory of the probe."""
     left: list[str]
     """Distributions whose objects are too large to be copied."""
     variables: dict[str, str] = {}

@@ -14,7 +14,7 @@ from resolver.requirements import is_for_cuda, normalize_name
 from resolver.versions import join_words
 
 if TYPE_CHECKING:
-    from builders.probe.ask import EnvironmentReply, Probe, WrittenWheel
+    from builders.probe.ask import EnvironmentReply, Probe
     from resolver.content import Content
     from resolver.facts.catalog import Catalog
     from resolver.model import Distribution, Resolution
@@ -42,20 +42,20 @@ def judge_contents(
     skipped = {name for name in installed if is_for_cuda(name)} | {"torch"}
     skipped |= {name for name, pick in picks.items() if not _is_open(pick, catalog)}
     contents = probe.ask_contents(skipped)
-    for wheel in contents.written:
-        content = _read(folder, wheel)
-        pick = picks.get(wheel.name)
+    for name, file in contents.written:
+        content = _read(folder / Path(file).name)
+        pick = picks.get(name)
         judgement = _judgement(content, lock if pick else None)
         if judgement is None or judgement.state != "does-not-fit":
             continue
         if pick:
             exclude(pick, judgement.evidence)
         verb = "does not fit: it " if pick else ""
-        message = f"{wheel.name} {installed.get(wheel.name, '')} {verb}{judgement.evidence}."
+        message = f"{name} {installed.get(name, '')} {verb}{judgement.evidence}."
         fix = (
             "The lock now excludes this file. Run `matrix resolve` again, and build the environment again."
             if pick
-            else f"Resolve a request with {wheel.name} for this platform with `matrix resolve`."
+            else f"Resolve a request with {name} for this platform with `matrix resolve`."
         )
         yield Finding("verify-does-not-fit", "error", message, fix, {"content": judgement.evidence})
     if contents.left:
@@ -68,8 +68,7 @@ def _is_open(pick: Distribution, catalog: Catalog) -> bool:
     return pick.origin == "published" and (pick.name, pick.version, pick.variant) not in catalog.release
 
 
-def _read(folder: Path, wheel: WrittenWheel) -> Content | None:
-    path = folder / Path(wheel.file).name
+def _read(path: Path) -> Content | None:
     try:
         return read_complete(path)
     except DamagedError:  # its version is not valid

@@ -411,6 +411,8 @@ def distributions(expected: dict[str, dict[str, str]]) -> list[dict[str, Any]]:
             "version": distribution.version,
             "path": str(distribution.locate_file("")),
             "ops": recorded_ops(distribution),
+            "device_requirements": [line for line in distribution.requires or [] if "device-" in line],
+            "archives": [str(file) for file in distribution.files or [] if file.suffix == ".kpack"],
         }
         normal = re.sub(r"[-_.]+", "-", name).lower()
         if normal in expected and normal not in seen_names:
@@ -455,7 +457,7 @@ def contents_reply(question: dict[str, Any]) -> dict[str, Any]:
             for member, (path, _) in chosen.items():
                 archive.write(path, member)
             archive.writestr(f"{title}.dist-info/METADATA", distribution.read_text("METADATA") or "")
-        written.append({"name": name.replace("_", "-"), "file": wheel.name})
+        written.append([name.replace("_", "-"), wheel.name])
     return {"written": written, "left": left}
 
 
@@ -636,8 +638,19 @@ def plugin(path: str) -> dict[str, Any]:
         "path": path,
         "interfaces": sorted({int(version) for version in versions}),
         "libfabric": name,
-        "found": found[0] if found else "",
+        "found": os.path.realpath(found[0]) if found else "",
+        "needs": newest_fabric(content),
+        "has": newest_fabric(Path(found[0]).read_bytes()) if found else "",
     }
+
+
+def newest_fabric(content: bytes) -> str:
+    """Return the newest symbol version of libfabric that a shared object names."""
+    versions = [
+        [int(part) for part in match.split(b".")]
+        for match in re.findall(rb"\0FABRIC_(\d+\.\d+)(?=\0)", content)
+    ]
+    return ".".join(map(str, max(versions))) if versions else ""
 
 
 def in_loader_path(pattern: str, run_paths: list[str]) -> list[str]:

@@ -24,7 +24,7 @@ _MOST_RESTARTS = 3
 _SUBMITTED = re.compile(r"(?m)^(\d+)(;\S+)?$")
 
 
-class Job(msgspec.Struct, frozen=True):
+class BatchJob(msgspec.Struct, frozen=True):
     """The resources and the command of a job."""
 
     partition: str
@@ -44,7 +44,7 @@ class Job(msgspec.Struct, frozen=True):
     """File for the command's exit code, which Slurm forgets after some minutes; ``%j`` is the job number."""
 
 
-def job_script(job: Job) -> str:
+def job_script(job: BatchJob) -> str:
     """Return the script of a job."""
     options = {
         "job-name": job.name,
@@ -76,7 +76,7 @@ def job_script(job: Job) -> str:
     )
 
 
-def _keeping_exit_code(job: Job) -> list[str]:
+def _keeping_exit_code(job: BatchJob) -> list[str]:
     before, _, after = job.exit_file.partition("%j")
     return [
         f"file={shlex.quote(before)}$SLURM_JOB_ID{shlex.quote(after)}",

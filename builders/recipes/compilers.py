@@ -20,8 +20,8 @@ _CXX = re.compile(r"^(?P<family>g\+\+|clang\+\+|c\+\+)(?P<suffix>-\d+)?$")
 _C = {"g++": "gcc", "clang++": "clang", "c++": "cc"}
 
 
-class Compiler(msgspec.Struct, frozen=True):
-    """A host compiler of a runtime."""
+class Program(msgspec.Struct, frozen=True):
+    """A program of a runtime that builds use, such as a host compiler."""
 
     name: str
     """The command, such as ``g++-12``."""
@@ -31,7 +31,7 @@ class Compiler(msgspec.Struct, frozen=True):
     """Its path inside the runtime."""
 
 
-def choose_compilers(compilers: Sequence[Compiler], cxx_standard: str) -> tuple[Compiler, Compiler | None]:
+def choose_compilers(compilers: Sequence[Program], cxx_standard: str) -> tuple[Program, Program | None]:
     """Choose the C++ compiler of a build, and the C compiler of the same name and suffix, if there is one.
 
     Of the compilers that support the C++ standard, choose the first of: ``g++``, the newest ``g++-N``,
@@ -52,17 +52,17 @@ def choose_compilers(compilers: Sequence[Compiler], cxx_standard: str) -> tuple[
     return cxx, next((compiler for compiler in compilers if compiler.name == cc_name), None)
 
 
-def _supports(compiler: Compiler, cxx_standard: str) -> bool:
+def _supports(compiler: Program, cxx_standard: str) -> bool:
     family = "clang++" if compiler.name.startswith("clang") else "g++"
     return _major(compiler) >= _OLDEST[family].get(cxx_standard, 0)
 
 
-def _rank(compiler: Compiler) -> tuple[int, int]:
+def _rank(compiler: Program) -> tuple[int, int]:
     order = ["g++", "g++-", "c++", "clang++", "clang++-"]
     family = re.sub(r"\d+$", "", compiler.name)
     return order.index(family) if family in order else len(order), -_major(compiler)
 
 
-def _major(compiler: Compiler) -> int:
+def _major(compiler: Program) -> int:
     digits = re.match(r"\d+", compiler.version)
     return int(digits[0]) if digits else 0

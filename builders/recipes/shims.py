@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from builders.recipes.compilers import Compiler
+    from builders.recipes.compilers import Program
 
 LAUNCHER = "ROCM_MATRIX_LAUNCHER"
 """Variable with the program through which compilers are called, such as a compiler cache."""
@@ -79,7 +79,7 @@ def overlay_mounts(rocm_path: str) -> dict[str, str]:
     return mounts
 
 
-def compiler_shim(compiler: Compiler, cpu: str) -> str:
+def compiler_shim(compiler: Program, cpu: str) -> str:
     """Return a shim for a host compiler that replaces ``-march=native`` with a chosen CPU.
 
     DeepSpeed always compiles host ops with ``-march=native`` and with the vector width of the build machine;
@@ -104,12 +104,12 @@ def compiler_shim(compiler: Compiler, cpu: str) -> str:
     return _script(f"{compiler.name}: compile for {cpu} instead of native", body)
 
 
-def launched(compiler: Compiler) -> str:
+def launched(compiler: Program) -> str:
     """Return a shim that calls a compiler through the program that `LAUNCHER` names."""
     return _script(compiler.name, _call(compiler))
 
 
-def _call(compiler: Compiler) -> str:
+def _call(compiler: Program) -> str:
     return f'exec ${{{LAUNCHER}:-}} {shlex.quote(compiler.path)} "$@"\n'
 
 

@@ -111,7 +111,7 @@ class Builds(msgspec.Struct):
         with self._jobserver(capacity) as jobserver:
             expected = estimates(self.tasks, self.index, capacity, sharing=jobserver is not None)
             graph = task_graph(list(self.tasks.values()))
-            with _Executor(self, capacity, expected, jobserver) as executor:
+            with _LocalExecutor(self, capacity, expected, jobserver) as executor:
                 outcome = schedule(
                     graph,
                     expected,
@@ -165,7 +165,7 @@ class _Forked(msgspec.Struct):
         }
 
 
-class _Executor:
+class _LocalExecutor:
     """Start builds as processes, and return their events."""
 
     def __init__(

@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
+from builders.building.expected_time import Resources
 from builders.building.task_state import command_of
 from builders.machine.process import bytes_of, run
-from builders.probe.slurm import Job, hours_of, job_script, submit
+from builders.probe.slurm import BatchJob, hours_of, job_script, submit
 from builders.scheduling.batch import BatchSystem, SubmittedJob, is_live
 from builders.scheduling.scheduler import graph_of, remaining_paths
 from builders.storage.cache import cache_root
@@ -55,7 +56,7 @@ _GLANCE = 1.0
 """Seconds between two checks for new exit codes, which do not query Slurm."""
 
 
-class _Row(msgspec.Struct, frozen=True):
+class _QueueLine(msgspec.Struct, frozen=True):
     """A line of `squeue`."""
 
     number: str
@@ -129,21 +130,13 @@ def _expected(group: Iterable[TaskState]) -> float:
     return sum(task.estimate.seconds for task in group)
 
 
-class Needs(msgspec.Struct, frozen=True):
-    """What a job requests."""
+def needs_of(
+    group: Sequence[TaskState], *, cores: int = 0, memory: float = 0.0, growth: int = 1
+) -> tuple[Resources, int]:
+    """Return what the builds of a job for some tasks may use, and the memory that the job requests, in MiB.
 
-    cores: int
-    memory: int
-    """GiB for the builds."""
-    mebibytes: int
-    """Memory to request: 1 GiB more than the builds use, if that is allowed."""
-    minutes: int
-
-
-def needs_of(group: Sequence[TaskState], *, cores: int = 0, memory: float = 0.0, growth: int = 1) -> Needs:
-    """Return what a job for some tasks requests.
-
-    The tasks of a job run at once, as far as its cores and its memory allow.
+    The tasks of a job run at once, as far as its cores and its memory allow. The job requests 1 GiB more than
+    the builds use, if that is allowed.
 
     Parameters
     ----------
@@ -169,7 +162,7 @@ def needs_of(group: Sequence[TaskState], *, cores: int = 0, memory: float = 0.0,
     at_once = max(1, number // widest)
     seconds = longest + (_expected(group) - longest) / at_once
     seconds += max(task.time_limit - task.estimate.seconds for task in group)
-    return Needs(number, used, requested, math.ceil(seconds / 60))
+    return Resources(number, used, seconds), requested
 
 
 class Slurm(BatchSystem):
@@ -205,7 +198,7 @@ class Slurm(BatchSystem):
 
     def __init__(self, index: Index, reporter: Reporter) -> None:
         super().__init__(index, reporter)
-        self._rows: list[_Row] = []  # the last answer of `squeue`
+        self._rows: list[_QueueLine] = []  # the last answer of `squeue`
         self._warned: set[str] = set()  # jobs that Slurm does not start
 
     def require(self, consequence: str) -> None:  # noqa: D102
@@ -364,22 +357,22 @@ class Slurm(BatchSystem):
         run, keys = self.run, [task.key for task in group]
         for task in group:
             self._failure_record(task).unlink(missing_ok=True)
-        needs = needs_of(
+        needs, mebibytes = needs_of(
             group,
             cores=run.most_cores,
             memory=run.memory,
             growth=2 ** max(self._count(key, "OUT_OF_MEMORY") for key in keys),
         )
-        minutes = run.minutes or needs.minutes
+        minutes = run.minutes or math.ceil(needs.seconds / 60)
         more = f"+{len(group) - 1}" if len(group) > 1 else ""
         options = {
             "cpus-per-task": str(needs.cores),
-            "mem": f"{needs.mebibytes}M",
+            "mem": f"{mebibytes}M",
             "kill-on-invalid-dep": "yes",
         }
         if after:
             options["dependency"] = f"afterok:{':'.join(after)}"
-        job = Job(
+        job = BatchJob(
             partition=run.partition,
             account=run.account,
             time=str(min(minutes, run.most_minutes or minutes)),
@@ -399,18 +392,18 @@ class Slurm(BatchSystem):
         return submit(script, self._directory / "slurm.log", "--hold", "--requeue")
 
 
-def limits_of(needs: Needs) -> list[str]:
+def limits_of(needs: Resources) -> list[str]:
     """Return the options that limit the builds of a job to what it requests."""
-    return ["--jobs", str(needs.cores), "--memory", str(needs.memory)]
+    return ["--jobs", str(needs.cores), "--memory", f"{needs.memory:g}"]
 
 
-def _queue() -> list[_Row] | None:
+def _queue() -> list[_QueueLine] | None:
     """Return all jobs of this user that Slurm knows; None if Slurm does not respond."""
     output = bytes_of(["squeue", "--me", "--noheader", "--states=all", "--format=%i|%T|%P|%j|%r"])
     if output is None:
         return None
     words = [line.split("|", 4) for line in output.decode(errors="replace").splitlines()]
-    return [_Row(*map(str.strip, row)) for row in words if len(row) == 5]  # noqa: PLR2004
+    return [_QueueLine(*map(str.strip, row)) for row in words if len(row) == 5]  # noqa: PLR2004
 
 
 def _limits(partition: str) -> tuple[int, int, int]:

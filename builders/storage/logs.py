@@ -32,15 +32,6 @@ class Readable(Protocol):
         """Return at most `size` bytes; none at the end of the stream."""
 
 
-class Part(msgspec.Struct, frozen=True):
-    """Consecutive lines of a log."""
-
-    first_line: int
-    """Number of its first line, from 1."""
-    text: bytes
-    """Valid UTF-8, without terminal colours."""
-
-
 class Sighting(msgspec.Struct, frozen=True):
     """A line that an expression matches."""
 
@@ -85,19 +76,20 @@ def _options() -> Any:  # noqa: ANN401  re2 has no types
     return options
 
 
-def parts(source: Readable) -> Iterator[Part]:
-    """Yield a log in parts that end at the end of a line.
+def parts(source: Readable) -> Iterator[tuple[int, bytes]]:
+    """Yield a log in parts that end at the end of a line: the number of the first line, from 1, and the text.
 
-    Invalid UTF-8 is replaced. The parts of a line that is longer than one part have the same line number.
+    The text is valid UTF-8, where anything else is replaced, without terminal colours. The parts of a line
+    that is longer than one part have the same line number.
     """
     line, kept = 1, b""
     while data := source.read(_PART):
         data = kept + data
         end = data.rfind(b"\n") + 1 or (len(data) if len(data) >= _PART else 0)
         data, kept = data[:end], data[end:]
-        yield Part(line, _text(data))
+        yield line, _text(data)
         line += data.count(b"\n")
-    yield Part(line, _text(kept))
+    yield line, _text(kept)
 
 
 def _text(data: bytes) -> bytes:
@@ -105,15 +97,16 @@ def _text(data: bytes) -> bytes:
     return data if data.isascii() else data.decode(errors="replace").encode()
 
 
-def sightings(part: Part, expression: Any) -> Iterator[Sighting]:  # noqa: ANN401  re2 has no types
+def sightings(part: tuple[int, bytes], expression: Any) -> Iterator[Sighting]:  # noqa: ANN401  re2 has no types
     """Yield the lines of a part that an expression matches; a carriage return also ends a line."""
-    lines = part.text.replace(b"\r", b"\n")  # as long as the text: progress bars use carriage returns
-    number, counted, position = part.first_line, 0, 0
+    first_line, text = part
+    lines = text.replace(b"\r", b"\n")  # as long as the text: progress bars use carriage returns
+    number, counted, position = first_line, 0, 0
     while position < len(lines) and (match := expression.search(lines, position)):
         start = lines.rfind(b"\n", position, match.start()) + 1 or position
         position = lines.find(b"\n", match.end())
         position = len(lines) if position < 0 else position
-        number += part.text.count(b"\n", counted, start)
+        number += text.count(b"\n", counted, start)
         counted = start
         values = {name: value.decode() for name, value in match.groupdict().items() if value is not None}
         yield Sighting(number, _around(lines[start:position], match.start() - start), values)

@@ -34,7 +34,7 @@ _SCRIPT_LACKS = 3
 _STATE = "state.json"
 
 
-class State(msgspec.Struct):
+class ContainerState(msgspec.Struct):
     """What is known about the last container that was made, stored in its directory."""
 
     inputs: str = ""
@@ -125,10 +125,10 @@ class Container:
         """Create the directory of its files."""
         make_directories(self.folder)
 
-    def _read_state(self) -> State:
+    def _read_state(self) -> ContainerState:
         with suppress(OSError, msgspec.MsgspecError):
-            return msgspec.json.decode((self.folder / _STATE).read_bytes(), type=State)
-        return State()
+            return msgspec.json.decode((self.folder / _STATE).read_bytes(), type=ContainerState)
+        return ContainerState()
 
     def _remove_new(self) -> None:
         for path in (self.new, *self.folder.glob(f"{self.path.name}.new-*")):

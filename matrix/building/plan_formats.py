@@ -53,11 +53,12 @@ def sbatch_script(plan: Plan) -> str:
     numbers: dict[str, int] = {}
     groups = pack(plan.missing, plan.max_jobs or len(plan.missing)) if plan.missing else []
     for number, group in enumerate(groups, start=1):
-        needs = needs_of(group)
+        needs, mebibytes = needs_of(group)
         required = sorted({numbers[key] for task in group for key in task.requires if key in numbers})
         numbers |= {task.key: number for task in group}
         more = f"+{len(group) - 1}" if len(group) > 1 else ""
-        words = [f"matrix-{group[0].name}{more}", str(needs.cores), str(needs.mebibytes), str(needs.minutes)]
+        words = [f"matrix-{group[0].name}{more}", str(needs.cores), str(mebibytes)]
+        words.append(str(math.ceil(needs.seconds / 60)))
         after = [f"${{job_{other}}}" for other in required]
         dependency = f'"afterok:{":".join(after)}"' if after else "''"
         command = shlex.quote(shlex.join([*command_of(group), *limits_of(needs)]))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from builders.findings import Finding
     from matrix.checking.document import Document
-    from matrix.checking.target import Expected
+    from matrix.checking.target import ExpectedTarget
 
 _CHECKS = (check_lines, check_paths, check_indexes, check_torch, check_names, check_extensions, check_conda)
 _CONDA_KEY = re.compile(r"(?m)^(dependencies|channels)\s*:")
@@ -42,13 +42,13 @@ def read_document(text: str, name: str) -> Document:
     return read_conda(text, name)
 
 
-def check(document: Document, expected: Expected) -> list[Finding]:
+def check(document: Document, expected: ExpectedTarget) -> list[Finding]:
     """Return the findings in a file, ordered by line."""
     findings = [finding for rule in _CHECKS for finding in rule(document, expected)]
     return in_order([*document.findings, *findings], document.name)
 
 
-def fixed(text: str, name: str, expected: Expected) -> str:
+def fixed(text: str, name: str, expected: ExpectedTarget) -> str:
     """Return a file with every correction that is certain.
 
     One correction can make another possible: splitting a line may reveal a requirement.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from builders.findings import Finding
     from matrix.checking.document import Document, Entry
-    from matrix.checking.target import Expected
+    from matrix.checking.target import ExpectedTarget
 
 _VARIABLE = re.compile(r"\$(?!\{[A-Z0-9_]+\})(\{?\w+\}?)")
 _ONE_EQUALS_SIGN = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*(\[[\w,.-]+\])?)\s*=\s*(?P<version>\d[\w.+!-]*)")
@@ -53,7 +53,7 @@ https://github.com/conda-forge/conda-forge.github.io/issues/1923 (2026-07-13).""
 _SEPARATE_LINES = "Put each on its own line."
 
 
-def check_lines(document: Document, _: Expected) -> Iterator[Finding]:
+def check_lines(document: Document, _: ExpectedTarget) -> Iterator[Finding]:
     """Check the form of every line that pip reads."""
     for entry in document.entries:
         yield from check_line(entry)
@@ -324,7 +324,7 @@ def _pins(specifiers: SpecifierSet) -> list[str]:
     ]
 
 
-def check_paths(document: Document, expected: Expected) -> Iterator[Finding]:
+def check_paths(document: Document, expected: ExpectedTarget) -> Iterator[Finding]:
     """Check that paths and file URLs exist where pip runs."""
     for entry in document.entries:
         line = entry.pip
@@ -340,7 +340,7 @@ def check_paths(document: Document, expected: Expected) -> Iterator[Finding]:
             yield from _check_path(entry, path, expected)
 
 
-def _check_path(entry: Entry, text: str, expected: Expected) -> Iterator[Finding]:
+def _check_path(entry: Entry, text: str, expected: ExpectedTarget) -> Iterator[Finding]:
     try:
         parts = urlsplit(text.partition("#")[0].removeprefix("git+"))
     except ValueError:  # it is not valid, such as https://[
@@ -366,7 +366,7 @@ def _check_path(entry: Entry, text: str, expected: Expected) -> Iterator[Finding
         yield finding("hidden-path", entry, message, corrected=corrected, fix=fix)
 
 
-def check_conda(document: Document, expected: Expected) -> Iterator[Finding]:
+def check_conda(document: Document, expected: ExpectedTarget) -> Iterator[Finding]:
     """Check conda's own dependencies."""
     if document.kind != "conda":
         return
@@ -420,7 +420,7 @@ def _has_no_version(entry: Entry) -> bool:
     return not re.search(r"[=<>~!\s]", entry.text)
 
 
-def _check_python(document: Document, entry: Entry | None, expected: Expected) -> Iterator[Finding]:
+def _check_python(document: Document, entry: Entry | None, expected: ExpectedTarget) -> Iterator[Finding]:
     corrected = [f"python={expected.python}"] if expected.python else []
     message = "conda chooses the newest Python that the packages allow. torch may have no wheel for it yet."
     if entry is None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from builders.findings import Finding
     from matrix.checking.document import Document, Entry
-    from matrix.checking.target import Expected
+    from matrix.checking.target import ExpectedTarget
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Package
 
@@ -119,7 +119,7 @@ def _name(text: str) -> str:
     return text.strip() if text.startswith(":") else canonicalize_name(text.strip())
 
 
-def check_indexes(document: Document, expected: Expected) -> Iterator[Finding]:
+def check_indexes(document: Document, expected: ExpectedTarget) -> Iterator[Finding]:
     """Check the options that name indexes."""
     indexes = Indexes(document)
     for kind, entry in indexes.torch.items():
@@ -147,7 +147,7 @@ def check_indexes(document: Document, expected: Expected) -> Iterator[Finding]:
             yield finding("pre-releases", entry, message, fix="Pin the pre-release that you need instead.")
 
 
-def check_torch(document: Document, expected: Expected) -> Iterator[Finding]:
+def check_torch(document: Document, expected: ExpectedTarget) -> Iterator[Finding]:
     """Check torch, torchvision, torchaudio, triton and packages for CUDA only."""
     indexes = Indexes(document)
     own_triton = _triton_of_torch(document, expected)
@@ -174,7 +174,7 @@ def check_torch(document: Document, expected: Expected) -> Iterator[Finding]:
             yield from _check_rocm(entry, f"{release[1]}.{release[2]}", expected)
 
 
-def _check_cuda(entry: Entry, expected: Expected) -> Iterator[Finding]:
+def _check_cuda(entry: Entry, expected: ExpectedTarget) -> Iterator[Finding]:
     """Check that a line does not name a distribution, or the URL of a wheel, that is for CUDA only."""
     line = entry.pip
     label = _CUDA_LABEL.search(Path(url_path(line.location)).name) if line.location else None
@@ -198,7 +198,7 @@ def _check_cuda(entry: Entry, expected: Expected) -> Iterator[Finding]:
     yield finding("cuda-package", entry, message, corrected=corrected, fixable=certain, fix=fix)
 
 
-def _triton_of_torch(document: Document, expected: Expected) -> str:
+def _triton_of_torch(document: Document, expected: ExpectedTarget) -> str:
     """Return the name of the triton that the torch of a file requires; empty if that is unknown."""
     line = next((entry.pip for entry in document.entries if entry.pip.name == "torch"), None)
     if line is None or expected.backend != "rocm":
@@ -208,7 +208,7 @@ def _triton_of_torch(document: Document, expected: Expected) -> str:
     return required_name(rows[0].triton) if rows else ""
 
 
-def _check_rocm(entry: Entry, rocm: str, expected: Expected) -> Iterator[Finding]:
+def _check_rocm(entry: Entry, rocm: str, expected: ExpectedTarget) -> Iterator[Finding]:
     """Check that a package for a ROCm release fits the target."""
     fit = expected.fit(rocm) if expected.backend == "rocm" else "wrong"
     if fit == "old":
@@ -226,7 +226,7 @@ def _check_rocm(entry: Entry, rocm: str, expected: Expected) -> Iterator[Finding
 
 
 def _check_family(
-    document: Document, entry: Entry, expected: Expected, indexes: Indexes
+    document: Document, entry: Entry, expected: ExpectedTarget, indexes: Indexes
 ) -> Iterator[Finding]:
     line = entry.pip
     if not line.pinned or not is_version(line.pinned):
@@ -246,7 +246,7 @@ def _check_family(
         yield from _check_labelled(document, entry, expected, indexes)
 
 
-def _check_unlabelled(entry: Entry, expected: Expected, indexes: Indexes) -> Iterator[Finding]:
+def _check_unlabelled(entry: Entry, expected: ExpectedTarget, indexes: Indexes) -> Iterator[Finding]:
     """Check a torch without its label: the indexes of the file decide which build pip installs."""
     line = entry.pip
     fitting = expected.fitting(line.name, line.public)
@@ -281,7 +281,7 @@ def _check_unlabelled(entry: Entry, expected: Expected, indexes: Indexes) -> Ite
 
 
 def _check_labelled(
-    document: Document, entry: Entry, expected: Expected, indexes: Indexes
+    document: Document, entry: Entry, expected: ExpectedTarget, indexes: Indexes
 ) -> Iterator[Finding]:
     line = entry.pip
     rocm = rocm_of(line.local)
@@ -312,7 +312,7 @@ def _check_labelled(
         yield finding("torch-python", entry, message)
 
 
-def check_extensions(document: Document, expected: Expected) -> Iterator[Finding]:
+def check_extensions(document: Document, expected: ExpectedTarget) -> Iterator[Finding]:
     """Check the extensions of the catalog that a file names."""
     indexes = Indexes(document)
     torch = next((entry.pip for entry in document.entries if entry.pip.name == "torch"), PipLine(""))
@@ -354,7 +354,7 @@ def check_extensions(document: Document, expected: Expected) -> Iterator[Finding
             yield finding("label-without-index", entry, message, fix=fix)
 
 
-def check_names(document: Document, expected: Expected) -> Iterator[Finding]:
+def check_names(document: Document, expected: ExpectedTarget) -> Iterator[Finding]:
     """Check names outside the catalog that only our index is meant to serve."""
     if Indexes(document).is_single:
         return
@@ -405,7 +405,7 @@ def _check_spelling(entry: Entry) -> Iterator[Finding]:
         yield finding("label-spelling", entry, message, corrected=corrected, fixable=True)
 
 
-def _check_pin(entry: Entry, expected: Expected) -> Iterator[Finding]:
+def _check_pin(entry: Entry, expected: ExpectedTarget) -> Iterator[Finding]:
     line, pin = entry.pip, expected.pins[entry.pip.name]
     if line.location or line.requirement is None:
         return
@@ -414,7 +414,7 @@ def _check_pin(entry: Entry, expected: Expected) -> Iterator[Finding]:
         yield finding("not-the-lock", entry, message, corrected=[line.with_pin(pin)], fixable=True)
 
 
-def _check_machine(entry: Entry, expected: Expected) -> Iterator[Finding]:
+def _check_machine(entry: Entry, expected: ExpectedTarget) -> Iterator[Finding]:
     """Check that a wheel fits the glibc and the Pythons of the machine that installs it."""
     line = entry.pip
     on_host = expected.consumer == "pip"
@@ -442,7 +442,7 @@ def _check_machine(entry: Entry, expected: Expected) -> Iterator[Finding]:
 
 
 def _check_extension(
-    entry: Entry, package: Package, expected: Expected, indexes: Indexes
+    entry: Entry, package: Package, expected: ExpectedTarget, indexes: Indexes
 ) -> Iterator[Finding]:
     """Check how a file requires an extension by name."""
     line = entry.pip
@@ -475,7 +475,7 @@ def _check_extension(
     yield finding("unlabelled-extension", entry, message, fix=_PIN)
 
 
-def _is_published(expected: Expected, name: str, version: str = "") -> bool:
+def _is_published(expected: ExpectedTarget, name: str, version: str = "") -> bool:
     """Return whether a release, or any release, has published wheels for the backend."""
     return any(
         version in {"", row.version} and row.is_published and expected.backend in row.backend
@@ -483,7 +483,7 @@ def _is_published(expected: Expected, name: str, version: str = "") -> bool:
     )
 
 
-def _check_label(entry: Entry, torch: str, expected: Expected) -> Iterator[Finding]:
+def _check_label(entry: Entry, torch: str, expected: ExpectedTarget) -> Iterator[Finding]:
     """Compare the label of an extension with the torch of the file and the GPUs of the target."""
     label = entry.pip.local
     built = _TORCH_LABEL.search(label)
@@ -503,7 +503,7 @@ def _check_label(entry: Entry, torch: str, expected: Expected) -> Iterator[Findi
         yield finding("other-target", entry, message, fix=_PIN)
 
 
-def _check_published(entry: Entry, rocm: str, expected: Expected) -> Iterator[Finding]:
+def _check_published(entry: Entry, rocm: str, expected: ExpectedTarget) -> Iterator[Finding]:
     """Check that a published wheel supports the ROCm of torch."""
     line = entry.pip
     for release in expected.catalog.releases_of(line.name):

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from matrix.checking.document import Document, Entry
-    from matrix.checking.target import Expected
+    from matrix.checking.target import ExpectedTarget
 
 Outcome = Literal["passed", "refused", "unclear", "not-run"]
 _OLDEST_PIP = Version("22.3")
@@ -73,7 +73,7 @@ class Preflight(msgspec.Struct, frozen=True, kw_only=True):
 SKIPPED = Preflight(outcome="not-run", text="Skipped, as requested with --no-preflight.")
 
 
-def preflight(document: Document, expected: Expected, *, seconds: float) -> Preflight:
+def preflight(document: Document, expected: ExpectedTarget, *, seconds: float) -> Preflight:
     """Check with pip whether the file can be installed. `seconds` is the time limit for pip."""
     if any(finding.id in _UNREADABLE_BY_CONDA for finding in document.findings):
         return _not_run("conda stops before it starts pip")
@@ -89,7 +89,7 @@ def preflight(document: Document, expected: Expected, *, seconds: float) -> Pref
     return replace(_ask(document, expected, texts, seconds), left_out=left_out)
 
 
-def _ask(document: Document, expected: Expected, texts: Mapping[int, str], seconds: float) -> Preflight:
+def _ask(document: Document, expected: ExpectedTarget, texts: Mapping[int, str], seconds: float) -> Preflight:
     python = document.python or expected.python or running_python()
     pip = _find_pip(python)
     if pip is None:
@@ -185,7 +185,7 @@ def _options(work: Path, python: str, glibc: str) -> list[str]:
     ]
 
 
-def _environment(expected: Expected) -> dict[str, str]:
+def _environment(expected: ExpectedTarget) -> dict[str, str]:
     """Return the variables that pip gets where the file is used; cotainr passes them on, but not pip.conf."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     if expected.consumer == "cotainr":
@@ -193,7 +193,7 @@ def _environment(expected: Expected) -> dict[str, str]:
     return kept | {"PYTHONNOUSERSITE": "1"}
 
 
-def _failed(output: str, details: str, code: int, expected: Expected) -> Preflight:
+def _failed(output: str, details: str, code: int, expected: ExpectedTarget) -> Preflight:
     """Explain a failure of pip. `details` is pip's log, which contains the URLs that it could not read."""
     output = "\n".join(
         line.rstrip() for line in output.splitlines() if line.strip() and not _NOISE.match(line)

@@ -23,7 +23,7 @@ CONSUMERS: tuple[Consumer, ...] = ("cotainr", "tykky", "pip")
 Fit = Literal["fits", "old", "wrong"]
 
 
-class Expected(msgspec.Struct, frozen=True, kw_only=True):
+class ExpectedTarget(msgspec.Struct, frozen=True, kw_only=True):
     """The versions that a file may contain."""
 
     catalog: Catalog
@@ -74,14 +74,14 @@ def released_with(row: Torch, name: str) -> str:
 
 def expect_request(
     request: Request, catalog: Catalog, consumer: Consumer, index: Path = INDEX_DIRECTORY
-) -> Expected:
+) -> ExpectedTarget:
     """Return the versions that fit a target."""
     target = request.target
     check_target(catalog, target)
     rocm, exact, because = _supported_rocm(request, catalog)
     image = catalog.image.get(target.base_image or "")
     against = f"{target.site} on {target.date}" + (f", {target.base_image}" if target.base_image else "")
-    return Expected(
+    return ExpectedTarget(
         catalog=catalog,
         consumer=consumer,
         backend=target.backend,
@@ -115,10 +115,10 @@ def _supported_rocm(request: Request, catalog: Catalog) -> tuple[tuple[str, ...]
 
 def expect_lock(
     lock: Resolution, name: str, catalog: Catalog, consumer: Consumer, index: Path = INDEX_DIRECTORY
-) -> Expected:
+) -> ExpectedTarget:
     """Return the versions that fit a lock: exactly its own."""
     rocm, image = lock.version_of("rocm"), catalog.image.get(lock.version_of("base-image"))
-    return Expected(
+    return ExpectedTarget(
         catalog=catalog,
         consumer=consumer,
         backend=lock.target.backend,

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from builders.findings import Finding
-from builders.learning.new_rows import new_rows
+from builders.learning import new_rows
 from builders.sources import index_url
 from matrix.command_line.options import add_action, add_catalog, add_format, add_names, output_path
 from matrix.input.settings import load_catalog, overlays

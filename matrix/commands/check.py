@@ -24,7 +24,7 @@ from resolver.errors import UsageError
 from resolver.versions import shorten
 
 if TYPE_CHECKING:
-    from matrix.checking.target import Expected
+    from matrix.checking.target import ExpectedTarget
     from matrix.command_line.context import Context
     from matrix.show.console import Console
 
@@ -141,7 +141,7 @@ def execute(context: Context) -> int:
     return 1 if failed else 0
 
 
-def _expected(context: Context, consumer: Consumer) -> Expected:
+def _expected(context: Context, consumer: Consumer) -> ExpectedTarget:
     args = context.args
     target_options = [name for name in _TARGET_OPTIONS if getattr(args, name)]
     if args.lock and target_options:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from matrix.completion import script
+from argcomplete.shell_integration import shellcode
 
 if TYPE_CHECKING:
     from matrix.command_line.context import Context
@@ -21,5 +21,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(context: Context) -> int:
     """Print the script."""
-    context.console.data(script(context.args.shell))
+    context.console.data(shellcode(["matrix"], shell=context.args.shell).strip("\n"))
     return 0

@@ -25,7 +25,6 @@ from matrix.show.included_json import DiffDocument, SideDocument
 from matrix.show.resolution_text import title_of
 from resolver.answers.repair import Wanted, replaced
 from resolver.answers.table import ROW_COMPONENTS
-from resolver.compiling.clauses import PAIRED_WITH_TORCH
 from resolver.compiling.problem_builder import window_of
 from resolver.consequences import (
     Consequence,
@@ -41,6 +40,7 @@ from resolver.errors import UsageError
 from resolver.label import built_for
 from resolver.lock import read_lock
 from resolver.model import CoreItem
+from resolver.requirements import PAIRED_WITH_TORCH
 from resolver.versions import minor
 
 if TYPE_CHECKING:
@@ -243,7 +243,8 @@ def _locks(
             catalog = catalog_with_image_of(lock, path, settings_of_lock, shipped)
             sides.append(Side(with_inspected_image(catalog, settings.base_image), request))
         follows = {"kernel-driver"} | ({"base-image", "glibc"} if "base_image" in changed else set())
-        pins = {pick.name: pick.key for pick in lock.picks if pick.name not in follows}
+        picks = (pick for pick in lock.picks if pick.name not in follows and not pick.comes_with_image)
+        pins = {pick.name: pick.key for pick in picks}
         yield Holding(
             kind="lock",
             name=str(path),

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from builders.findings import Finding
     from matrix.command_line.context import Context
-    from matrix.consumers.shared.files import File
+    from matrix.consumers.shared.files import WrittenFile
     from matrix.show.console import Console
     from resolver.model import Distribution, Resolution
 
@@ -88,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 class Emitted(msgspec.Struct, frozen=True):
     """The files of a consumer, not yet written."""
 
-    files: Sequence[File]
+    files: Sequence[WrittenFile]
     installation: Installation
     layout: Layout
     findings: Sequence[Finding] = ()
@@ -183,7 +183,7 @@ def _host_glibc(context: Context) -> tuple[str, str]:
     return glibc_version(), "this machine"
 
 
-def _write(files: Sequence[File], output: Path | None, folder: Path, console: Console) -> None:
+def _write(files: Sequence[WrittenFile], output: Path | None, folder: Path, console: Console) -> None:
     """Write the files, or print the main file."""
     # A device or pipe, such as /dev/stdout, has no directory for other files.
     if output is None or (output.exists() and not (output.is_file() or output.is_dir())):

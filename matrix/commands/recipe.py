@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from builders.learning.build_script import Extension, Variable
+    from builders.learning.build_script import BuildVariable, Extension
     from matrix.command_line.context import Context
     from resolver.facts.schema import Row
 
@@ -250,7 +250,7 @@ def _extension(row: Extension) -> str:
     return f"{row.name or '(computed name)'}, {row.kind} ({row.where})"
 
 
-def _names(variables: Sequence[Variable]) -> str:
+def _names(variables: Sequence[BuildVariable]) -> str:
     shown = [f"{row.name}={row.default}" if row.default else row.name for row in variables[:_MOST_SHOWN]]
     more = len(variables) - len(shown)
     return ", ".join([*shown, f"{more} more"] if more else shown)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from builders.constants import BIND_SEPARATORS, MOUNT_POINT, MOUNTED_INDEX
 from builders.containers.engines import choose_runtime
-from builders.containers.image import Image, form_of, real_path, stem
+from builders.containers.image import LocalImage, form_of, real_path, stem
 from builders.containers.runtime import output_in
 from builders.index import Index
 from builders.machine.process import run_in_foreground
@@ -226,7 +226,7 @@ def _has_mount_point(text: str) -> bool:
     if form_of(path) == "directory":
         return Path(f"{path}{MOUNT_POINT}").is_dir()
     # Computing the digest would take a minute, and it is not needed here.
-    runtime = choose_runtime(None, Image(stem(path), path, ""))
+    runtime = choose_runtime(None, LocalImage(stem(path), path, ""))
     answer = output_in(runtime, ["/bin/sh", "-c", f"[ -d {MOUNT_POINT} ] && echo yes || echo no"]).strip()
     if answer not in {"yes", "no"}:
         msg = f"No program can be run in {path}."

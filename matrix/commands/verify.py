@@ -20,7 +20,7 @@ from builders.index import Index
 from builders.probe.ask import EnvironmentReply, Probe, user_packages
 from builders.probe.contents import judge_contents
 from builders.probe.environment import NOT_JUDGED, judge_environment, judge_variables
-from builders.probe.slurm import Job, hours_of, job_script, partition_for, submit
+from builders.probe.slurm import BatchJob, hours_of, job_script, partition_for, submit
 from builders.probe.wheel import judge_wheel
 from builders.recipes.recipe import recipe_as_built
 from builders.storage.cache import cache_root
@@ -311,7 +311,7 @@ def submit_job(context: Context) -> None:
     if not partition and not site:
         msg = "There is no lock, so the site and its GPU partition are unknown."
         raise UsageError(msg, hint="Name the partition with --partition, or the lock with --lock.")
-    job = Job(
+    job = BatchJob(
         partition=partition or partition_for(catalog, site, hours),
         account=context.settings.account,
         time=args.time,

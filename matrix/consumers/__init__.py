@@ -15,7 +15,7 @@ import msgspec
 
 if TYPE_CHECKING:
     from builders.findings import Finding
-    from matrix.consumers.shared.files import File, Layout
+    from matrix.consumers.shared.files import Layout, WrittenFile
     from matrix.consumers.shared.installation import Installation
 
 
@@ -47,7 +47,7 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True):
 
     file: str
     """Name of the main file."""
-    emit: Callable[[Installation, Layout], list[File]]
+    emit: Callable[[Installation, Layout], list[WrittenFile]]
     """Returns the main file, then the others."""
     check: Callable[[Installation, Layout], list[Finding]] = _no_findings
     """Returns notes for the user about the files."""

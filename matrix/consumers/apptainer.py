@@ -14,7 +14,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from matrix.consumers import Consumer, Maker
-from matrix.consumers.shared.files import MARK, File, WheelSource, comments
+from matrix.consumers.shared.files import MARK, WheelSource, WrittenFile, comments
 from matrix.consumers.shared.requirements import (
     IMAGE_HASHES_HINT,
     constraint_lines,
@@ -40,7 +40,7 @@ _END = "# end of the file"
 """The end of a here-document; no requirement can be this text, as it could be a word."""
 
 
-def _emit(installation: Installation, layout: Layout) -> list[File]:
+def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
     if not installation.image_path:
         msg = "The lock has no base image to build on."
         is_cpu = installation.lock.target.backend == "cpu"
@@ -94,7 +94,7 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
         "%test",
         f"{_PREFIX}/bin/python -m pip --version",
     ]
-    return [File(layout.main, "\n".join(text) + "\n")]
+    return [WrittenFile(layout.main, "\n".join(text) + "\n")]
 
 
 def _digest_note(installation: Installation) -> list[str]:

@@ -10,7 +10,7 @@ from builders.findings import Finding
 from builders.network.urls import local_path
 from matrix.consumers import Consumer, Maker
 from matrix.consumers.shared.container_variables import is_visible
-from matrix.consumers.shared.files import MARK, File, comments
+from matrix.consumers.shared.files import MARK, WrittenFile, comments
 from matrix.consumers.shared.installation import pin
 from matrix.consumers.shared.requirements import environment_file, reject_preinstalled, requirement_lines
 from matrix.consumers.shared.shell import (
@@ -37,7 +37,7 @@ _JOB = ("-p", "debug", "-t", "30:00", "-c", "8", "--mem=100G")
 (the unpacked image needs up to 100 GB, and /tmp is memory)."""
 
 
-def _emit(installation: Installation, layout: Layout) -> list[File]:
+def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
     reject_preinstalled(installation, "conda environments")
     image = f", on the base image {installation.image_path}" if installation.image_path else ""
     notes = [f"Build the container with `bash {SCRIPT}`{image}"]
@@ -48,12 +48,12 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
     lines = requirement_lines(installation, layout.mounted)
     return [
         environment_file(layout.main, installation, notes, "cotainr", lines),
-        File(SCRIPT, _build_script(installation, layout), executable=True),
+        WrittenFile(SCRIPT, _build_script(installation, layout), executable=True),
         *_environment_of_jobs(installation),
     ]
 
 
-def _environment_of_jobs(installation: Installation) -> list[File]:
+def _environment_of_jobs(installation: Installation) -> list[WrittenFile]:
     """Return the file that job scripts source, if programs need any variable."""
     if not installation.variables:
         return []
@@ -62,7 +62,7 @@ def _environment_of_jobs(installation: Installation) -> list[File]:
         f"Source it in every job script: source {ENVIRONMENT}",
     ]
     lines = [*comments(notes), site_environment(installation)]
-    return [File(ENVIRONMENT, "\n".join(lines) + "\n")]
+    return [WrittenFile(ENVIRONMENT, "\n".join(lines) + "\n")]
 
 
 def _build_script(installation: Installation, layout: Layout) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from matrix.consumers import Consumer
-from matrix.consumers.shared.files import MARK, File, comments
+from matrix.consumers.shared.files import MARK, WrittenFile, comments
 from matrix.consumers.shared.installation import pin
 from matrix.consumers.shared.requirements import (
     IMAGE_HASHES_HINT,
@@ -31,7 +31,7 @@ _INTERPRETED = ("$", "`", "\\", "{", "}", '"""', "%(")
 _SPECIAL = "%$`\\{}\"',: "
 
 
-def _emit(installation: Installation, layout: Layout) -> list[File]:
+def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
     require_torch_of_image(installation, "easybuild")
     binds = layout.binds(installation)
     if binds and {*str(layout.bound)} & {*_SPECIAL}:
@@ -80,7 +80,7 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
         "    + '-r requirements.txt -c constraints.txt || exit 1\\' || exit 1',",
         "]",
     ]
-    return [File(layout.main, "\n".join(lines) + "\n")]
+    return [WrittenFile(layout.main, "\n".join(lines) + "\n")]
 
 
 def _checked(lines: list[str]) -> list[str]:

@@ -17,11 +17,11 @@ from matrix.consumers.shared.requirements import (
 )
 
 if TYPE_CHECKING:
-    from matrix.consumers.shared.files import File, Layout
+    from matrix.consumers.shared.files import Layout, WrittenFile
     from matrix.consumers.shared.installation import Installation
 
 
-def _emit(installation: Installation, layout: Layout) -> list[File]:
+def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
     """Return requirements that are complete by themselves, and constraints for later installs."""
     name = "constraints.txt"
     no_deps = "--no-deps " if installation.is_complete else ""

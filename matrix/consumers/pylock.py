@@ -33,13 +33,16 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from builders.findings import Finding
-from builders.index.published import published_wheels
-from builders.network.urls import git_commit, local_path
+from builders.index_client import IndexClient
+from builders.network.urls import git_commit, local_path, without_password
+from builders.sources import index_url
 from builders.storage.files import sha256_of
 from matrix.consumers import Consumer
-from matrix.consumers.shared.files import File, comments, files_in_wheelhouse
+from matrix.consumers.shared.files import WrittenFile, comments, files_in_wheelhouse
 from matrix.consumers.shared.installation import pin
-from resolver.errors import MatrixError, UsageError
+from resolver.environment import Environment
+from resolver.errors import MatrixError, SourceError, UsageError
+from resolver.versions import minor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,7 +59,7 @@ _INCOMPLETE = (
 )
 
 
-def _emit(installation: Installation, layout: Layout) -> list[File]:
+def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
     """Return ``pylock.toml``, validated."""
     import tomli_w
 
@@ -94,7 +97,7 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
     lock.validate()
     text = tomli_w.dumps({key: _plain(value) for key, value in lock.to_dict().items()})
     note = "".join(f"{line}\n" for line in comments(installation.rocm_note))
-    return [File(layout.main, _HEAD + note + ("" if installation.is_complete else _INCOMPLETE) + text)]
+    return [WrittenFile(layout.main, _HEAD + note + ("" if installation.is_complete else _INCOMPLETE) + text)]
 
 
 def _check(installation: Installation, _: Layout) -> list[Finding]:
@@ -259,3 +262,25 @@ CONSUMER = Consumer(
     check=_check,
     hashes_hint="Omit --hashes: pylock.toml always has a hash for every file.",
 )
+
+
+def published_wheels(project: str, version: str, index: str, *, python: str) -> list[LockedFile]:
+    """Return the wheels of one version for one Python on Linux, for any glibc, sorted by name.
+
+    `version` has its local label. An empty `index` is the index in pip's configuration. `python` is a CPython
+    version, such as ``3.12``.
+    """
+    where = index or index_url()
+    published = IndexClient([where]).project(project)
+    if published is None:
+        msg = f"The index {without_password(where)} has no project {project}."
+        raise SourceError(msg, hint="It may be an incomplete mirror. Configure another index for pip.")
+    environment = Environment(minor(python))
+    files = [
+        file
+        for release in published.releases
+        if Version(release.version) == Version(version)
+        for file in release.files
+        if file.name.endswith(".whl") and environment.rank(file.name) is not None
+    ]
+    return sorted(files, key=lambda file: file.name)

@@ -12,7 +12,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from matrix.consumers import Consumer
-from matrix.consumers.shared.files import MARK, File, comments
+from matrix.consumers.shared.files import MARK, WrittenFile, comments
 from matrix.consumers.shared.shell import fill, site_environment
 from resolver.errors import UsageError
 
@@ -25,7 +25,7 @@ _NODES, _NODE, _GPU = "job-nodes.sh", "job-node.sh", "job-gpu.sh"
 _TITLES = {_NODES: "several nodes", _NODE: "one node", _GPU: "one GPU"}
 
 
-def _emit(installation: Installation, layout: Layout) -> list[File]:
+def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
     job = installation.job
     site = installation.lock.target.site
     if job is None:
@@ -33,7 +33,8 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
         raise UsageError(msg, hint="Add a [[job]] row in a file of facts, and name it with --catalog.")
     names = {layout.main: _NODES, _NODE: _NODE, _GPU: _GPU}
     return [
-        File(name, _script(installation, job, kind, name), executable=True) for name, kind in names.items()
+        WrittenFile(name, _script(installation, job, kind, name), executable=True)
+        for name, kind in names.items()
     ]
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from matrix.consumers import Consumer, Maker
 from matrix.consumers.shared.container_variables import DISTURBING
-from matrix.consumers.shared.files import MARK, File, comments
+from matrix.consumers.shared.files import MARK, WrittenFile, comments
 from matrix.consumers.shared.glibc import newer_glibc, newest_required
 from matrix.consumers.shared.requirements import (
     environment_file,
@@ -44,7 +44,7 @@ _SCRIPT = "build.sh"
 _MODULE = "LUMI lumi-container-wrapper"
 
 
-def _emit(installation: Installation, layout: Layout) -> list[File]:
+def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
     reject_preinstalled(installation, "conda environments")
     lines = requirement_lines(installation, layout.local)
     about = [f"{_SCRIPT} passes this file to conda-containerize -r."]
@@ -61,8 +61,8 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
     return [
         environment_file(layout.main, installation, [f"Build with `bash {_SCRIPT} DIR`."], "tykky"),
         requirements_file(_REQUIREMENTS, installation, lines, about, "tykky"),
-        File(_SCRIPT, _build_script(installation, layout), executable=True),
-        File(ENVIRONMENT, "\n".join(variables).rstrip() + "\n"),
+        WrittenFile(_SCRIPT, _build_script(installation, layout), executable=True),
+        WrittenFile(ENVIRONMENT, "\n".join(variables).rstrip() + "\n"),
     ]
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from builders.constants import MOUNT_POINT
 from matrix.consumers import Consumer, Maker
-from matrix.consumers.shared.files import File
+from matrix.consumers.shared.files import WrittenFile
 from matrix.consumers.shared.requirements import (
     IMAGE_HASHES_HINT,
     constraint_lines,
@@ -44,7 +44,7 @@ _PREFIX = "/user-software"
 _MAKE, _PACK, _RUN = "create_venv.sh", "create_squashfs.sh", "run.sh"
 
 
-def _emit(installation: Installation, layout: Layout) -> list[File]:
+def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
     require_torch_of_image(installation, "venv")
     notes = [
         f"Create the environment with `bash {_MAKE}`, pack it with `bash {_PACK}`,",
@@ -58,9 +58,9 @@ def _emit(installation: Installation, layout: Layout) -> list[File]:
         requirements_file(
             "constraints.txt", installation, limits, ["Versions of the image to keep."], "venv"
         ),
-        File(_MAKE, _create(installation, layout), executable=True),
-        File(_PACK, _pack(installation), executable=True),
-        File(_RUN, _run(installation), executable=True),
+        WrittenFile(_MAKE, _create(installation, layout), executable=True),
+        WrittenFile(_PACK, _pack(installation), executable=True),
+        WrittenFile(_RUN, _run(installation), executable=True),
     ]
 
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from matrix.checking.document import Entry
 from resolver.texts import printable
 from resolver.versions import shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
 _DOCKER = re.compile(r"(?im)^\s*FROM\s+\S+")
 _DEFINITION = re.compile(r"(?im)^\s*Bootstrap\s*:")
@@ -41,15 +41,6 @@ _CONDA_VALUES = {"-n", "--name", "-p", "--prefix", "-c", "--channel", "-f", "--f
 _LONGEST = 100
 
 
-class Recipe(NamedTuple):
-    """What a file installs."""
-
-    pip: Sequence[Entry]
-    conda: Sequence[Entry]
-    unread: Sequence[str]
-    """What was not read, each with its line."""
-
-
 def is_recipe(name: str, text: str) -> bool:
     """Return whether a file is a Dockerfile or a definition file, by its name and content."""
     named = name.lower().startswith(("dockerfile", "containerfile")) or name.endswith(
@@ -59,13 +50,13 @@ def is_recipe(name: str, text: str) -> bool:
     return (named and _DOCKER.search(text) is not None) or is_definition
 
 
-def read_recipe(text: str) -> Recipe:
-    r"""Return the pip and conda lines of a Dockerfile or definition file.
+def read_recipe(text: str) -> tuple[list[Entry], list[Entry], list[str]]:
+    r"""Return the pip and the conda lines of a Dockerfile or definition file, and what was not read.
 
     Examples
     --------
-    >>> recipe = read_recipe("FROM ubuntu\nARG T=2.5.1\nRUN pip install torch==$T && make\n")
-    >>> [(entry.line, entry.text) for entry in recipe.pip], recipe.unread
+    >>> pip, conda, unread = read_recipe("FROM ubuntu\nARG T=2.5.1\nRUN pip install torch==$T && make\n")
+    >>> [(entry.line, entry.text) for entry in pip], unread
     ([(3, 'torch==2.5.1')], ['line 1: the base image ubuntu', 'line 3: make'])
     """
     pip: list[Entry] = []
@@ -81,7 +72,7 @@ def read_recipe(text: str) -> Recipe:
             _add(conda, unread, number, _conda_words(match[1]))
         elif not _HARMLESS.match(command):
             unread.append(f"line {number}: {printable(shorten(' '.join(command.split()), _LONGEST))}")
-    return Recipe(pip, conda, unread)
+    return pip, conda, unread
 
 
 def _add(entries: list[Entry], unread: list[str], number: int, words: Iterable[tuple[str, bool]]) -> None:

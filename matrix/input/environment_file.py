@@ -43,7 +43,7 @@ _COLUMNS = re.compile(r"\s*(\[|Package\s+Version\b)")
 _IMAGES = {".sif", ".sqsh", ".squashfs", ".tar"}
 
 
-class Environment(msgspec.Struct):
+class DescribedEnvironment(msgspec.Struct):
     """The content of a file, directory or image."""
 
     wanted: list[Wanted] = []
@@ -70,7 +70,7 @@ def is_environment(path: Path) -> bool:
     return path.is_dir() or path.suffix in _IMAGES
 
 
-def read_environment(path: Path) -> Environment:
+def read_environment(path: Path) -> DescribedEnvironment:
     """Read an environment.
 
     It is a virtual or conda environment, a wheel or a directory of wheels, an image, a requirements file, a
@@ -86,14 +86,14 @@ def read_environment(path: Path) -> Environment:
         The image cannot be inspected.
     """
     if path.suffix == ".whl" and path.is_file():
-        found = Environment([_of_wheel(path.name)])
+        found = DescribedEnvironment([_of_wheel(path.name)])
     elif path.is_dir() and not _is_prefix(path) and any(path.glob("*.whl")):
-        found = Environment([_of_wheel(file.name) for file in sorted(path.glob("*.whl"))])
+        found = DescribedEnvironment([_of_wheel(file.name) for file in sorted(path.glob("*.whl"))])
     elif is_environment(path):
         found = _read_installed(path)
     elif is_pylock(path):
-        found = Environment()
-        for package in read_pylock(path).packages:
+        found = DescribedEnvironment()
+        for package in read_pylock(path)[0]:
             _add_text(found, package.requirement, package.name)
     else:
         text = read_text(path, pipes=True)
@@ -102,7 +102,9 @@ def read_environment(path: Path) -> Environment:
         elif path.name == "uv.lock":
             found = _read_uv_lock(text, path)
         elif _COLUMNS.match(text):
-            found = Environment([Wanted(dist.name, dist.version) for dist in parse_pip_list(text, str(path))])
+            found = DescribedEnvironment(
+                [Wanted(name, version) for name, version, _ in parse_pip_list(text, str(path))]
+            )
         else:
             found = _read_lines(text, str(path))
     if not found.wanted and not (found.content and found.content.is_image):
@@ -112,7 +114,7 @@ def read_environment(path: Path) -> Environment:
     return found
 
 
-def _read_installed(path: Path) -> Environment:
+def _read_installed(path: Path) -> DescribedEnvironment:
     """Read what is installed in a directory or an image, without starting it if possible.
 
     Of what only conda has, what is for CUDA counts.
@@ -123,7 +125,9 @@ def _read_installed(path: Path) -> Environment:
     log = cache_root() / "logs" / f"inspect-{os.uname().nodename}-{os.getpid()}.log"
     content = read_installed(path, log)
     log.unlink(missing_ok=True)
-    found = Environment(installed=True, how=f"{path}: {how_read(path)}" if is_image else "", content=content)
+    found = DescribedEnvironment(
+        installed=True, how=f"{path}: {how_read(path)}" if is_image else "", content=content
+    )
     if content.python:
         found.wanted.append(Wanted("python", content.python))
     found.unread += [f"{name}: its metadata is damaged" for name in content.damaged]
@@ -144,7 +148,7 @@ def _is_prefix(path: Path) -> bool:
     return (path / "pyvenv.cfg").is_file() or (path / "conda-meta").is_dir()
 
 
-def _list_image(path: Path) -> Environment:
+def _list_image(path: Path) -> DescribedEnvironment:
     """List the distributions of the Python of an image that has torch, else of the one that has most."""
     facts = inspect_image(find_image(path))
     python = max(facts.with_torch or facts.pythons, key=lambda each: len(each.holds), default=None)
@@ -152,7 +156,7 @@ def _list_image(path: Path) -> Environment:
         f"{path} was listed by a script in an isolated container, because unsquashfs is not installed: names "
         "and versions were judged, not the content of files"
     )
-    found = Environment(installed=True, how=how)
+    found = DescribedEnvironment(installed=True, how=how)
     known = {
         "rocm": facts.rocm,
         "glibc": facts.glibc,
@@ -175,11 +179,11 @@ def _of_wheel(name: str) -> Wanted:
     return Wanted(project, str(version))
 
 
-def _read_uv_lock(text: str, path: Path) -> Environment:
+def _read_uv_lock(text: str, path: Path) -> DescribedEnvironment:
     """Read ``uv.lock``; the project itself and what it has in directories are not part of the environment."""
     try:
         packages: list[dict[str, Any]] = tomllib.loads(text)["package"]
-        found = Environment()
+        found = DescribedEnvironment()
         for package in packages:
             if {"registry"} & package["source"].keys():
                 found.wanted.append(Wanted(normalize_name(package["name"]), package["version"]))
@@ -191,9 +195,9 @@ def _read_uv_lock(text: str, path: Path) -> Environment:
     return found
 
 
-def _read_lines(text: str, name: str) -> Environment:
+def _read_lines(text: str, name: str) -> DescribedEnvironment:
     document = read_document(text, name)
-    found = Environment(document=document)
+    found = DescribedEnvironment(document=document)
     for finding in document.findings:
         if finding.severity == "error":
             raise UsageError(f"{name}:{finding.evidence['line']}: {finding.message}", hint=finding.fix)
@@ -204,18 +208,18 @@ def _read_lines(text: str, name: str) -> Environment:
     return found
 
 
-def _read_recipe(text: str) -> Environment:
+def _read_recipe(text: str) -> DescribedEnvironment:
     """Read the packages that a Dockerfile or definition file installs."""
-    recipe = read_recipe(text)
-    found = Environment(unread=list(recipe.unread))
-    for entry in recipe.conda:
+    pip, conda, unread = read_recipe(text)
+    found = DescribedEnvironment(unread=unread)
+    for entry in conda:
         _add_conda(found, entry)
-    for entry in recipe.pip:
+    for entry in pip:
         _add_line(found, entry)
     return found
 
 
-def _add_conda(found: Environment, entry: Entry) -> None:
+def _add_conda(found: DescribedEnvironment, entry: Entry) -> None:
     name = conda_name(entry.text)
     pin = _CONDA_PIN.match(entry.text)
     version = pin[1].rstrip(".") if pin else ""  # 1.12.* and =1.12 mean the same
@@ -227,7 +231,7 @@ def _add_conda(found: Environment, entry: Entry) -> None:
         found.wanted.append(Wanted(name, version, conda=True))
 
 
-def _add_line(found: Environment, entry: Entry) -> None:
+def _add_line(found: DescribedEnvironment, entry: Entry) -> None:
     line = entry.pip
     urls = line.values("--index-url", "--extra-index-url")
     if line.location and line.name:
@@ -246,7 +250,7 @@ def _add_line(found: Environment, entry: Entry) -> None:
         found.unread.append(f"line {entry.line}: {entry.text}")
 
 
-def _add_text(found: Environment, text: str, place: str) -> None:
+def _add_text(found: DescribedEnvironment, text: str, place: str) -> None:
     try:
         requirement = parse_requirement(text)
     except UsageError as error:

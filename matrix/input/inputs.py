@@ -45,13 +45,9 @@ _IGNORED = {
 _OPTIONS = {".txt": "-r", ".in": "-r", ".yml": "--env", ".yaml": "--env", ".toml": "--project"}
 """The option for a file of requirements, by its suffix."""
 
-
-class FileHashes(msgspec.Struct):
-    """The hashes of the files of a distribution that lines of requirements files allow."""
-
-    where: str
-    """File and line of the first of them."""
-    sha256: set[str] = set()
+StatedHashes = tuple[str, set[str]]
+"""The SHA-256 of the files of a distribution that requirements files allow, after the file and line of the
+first of them."""
 
 
 class Inputs(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +65,7 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a file disables package indexes (``--no-index``)."""
     bound: dict[str, str] = {}
     """By distribution, the index that a lock (``pylock.toml``) names for it."""
-    hashes: dict[str, FileHashes] = {}
+    hashes: dict[str, StatedHashes] = {}
     """By distribution, the files that requirements files allow (``--hash``)."""
     warnings: tuple[str, ...] = ()
     """Warnings about content of the files that `matrix` does not use."""
@@ -91,18 +87,18 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(url for url in urls if url != public_index().rstrip("/"))
 
 
-def with_stated_hashes(resolution: Resolution, hashes: Mapping[str, FileHashes]) -> Resolution:
+def with_stated_hashes(resolution: Resolution, hashes: Mapping[str, StatedHashes]) -> Resolution:
     """Return a resolution with only those files of its distributions that requirements files allow."""
     picks = []
     for pick in resolution.picks:
-        stated = hashes.get(pick.name)
-        if stated is not None and pick.origin != "preinstalled":
+        where, stated = hashes.get(pick.name, ("", set()))
+        if stated and pick.origin != "preinstalled":
             sources = {pin.sha256 for pin in (pick.sdist, pick.wheel) if pin}
-            files = tuple(file for file in pick.files if file.sha256 in stated.sha256)
-            if not files and not sources & stated.sha256:
+            files = tuple(file for file in pick.files if file.sha256 in stated)
+            if not files and not sources & stated:
                 found = ", ".join(f"{file.name} {file.sha256 or 'without hash'}" for file in pick.files[:3])
                 msg = (
-                    f"{stated.where}: no file of {pick.name} {pick.version} that fits the target has one of "
+                    f"{where}: no file of {pick.name} {pick.version} that fits the target has one of "
                     f"the stated hashes. Found: {found or 'no files'}."
                 )
                 raise MatrixError(
@@ -182,7 +178,7 @@ class _InputReader:
         self.find_links: list[str] = []
         self.no_index = False
         self.bound: dict[str, str] = {}
-        self.hashes: dict[str, FileHashes] = {}
+        self.hashes: dict[str, StatedHashes] = {}
         self.warnings: list[str] = []
         self._done: set[tuple[str, Kind]] = set()
 
@@ -242,16 +238,16 @@ class _InputReader:
         from builders.network.pip_configuration import public_index
         from matrix.input.pylock_file import read_pylock
 
-        lock = read_pylock(path)
-        if lock.python and kind == "requirements":
-            self._append(parse_requirement(f"python{lock.python}"), kind, _Source())
-        for package in lock.packages:
+        packages, python = read_pylock(path)
+        if python and kind == "requirements":
+            self._append(parse_requirement(f"python{python}"), kind, _Source())
+        for package in packages:
             self._add_requirement(package.requirement, kind, _Source(str(path), key=package.name))
         # Packages from PyPI come from the configured index, which may be a mirror.
         known = {"", public_index().rstrip("/")}
         others = {
             package.name: _index_url(package.index_url, _Source(str(path)))
-            for package in lock.packages
+            for package in packages
             if package.index_url.rstrip("/") not in known
         }
         self.bound |= others
@@ -369,8 +365,8 @@ class _InputReader:
             msg = "the line has no SHA-256, the only hash that matrix can compare with the indexes."
             raise source.error(msg, hint="Add --hash=sha256:...")
         name = self.requirements[kind][-1].name
-        known = self.hashes.setdefault(name, FileHashes(source.text("").removesuffix(": ").rstrip(), set()))
-        known.sha256 |= sha256
+        _, known = self.hashes.setdefault(name, (source.text("").removesuffix(": ").rstrip(), set()))
+        known |= sha256
 
     def _include(self, flag: str, value: str, kind: Kind, source: _Source) -> None:
         """Add a file that a line names, as pip does."""

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
@@ -32,15 +32,6 @@ _COLUMNS = 2
 """Name and version, and for an editable project its directory."""
 
 
-class ListedDistribution(NamedTuple):
-    """An installed distribution, and the line of the file that lists it, from 1."""
-
-    name: str
-    version: str
-    """Empty if the line gives a URL without a version."""
-    line: int
-
-
 def read_preinstalled(source: str, catalog: Catalog, base_image: str = "") -> Preinstalled:
     """Return the distributions that ``--keep-installed`` names, in a file or in the base image.
 
@@ -60,7 +51,7 @@ def read_preinstalled(source: str, catalog: Catalog, base_image: str = "") -> Pr
     return Preinstalled(source, dict(sorted(_versions(dists, source, known).items())))
 
 
-def _versions(dists: Iterable[ListedDistribution], source: str, known: set[str]) -> dict[str, str]:
+def _versions(dists: Iterable[tuple[str, str, int]], source: str, known: set[str]) -> dict[str, str]:
     """Return the version of each name. Names in the catalog must have a valid version."""
     versions: dict[str, str] = {}
     for name, version, line in dists:
@@ -76,12 +67,12 @@ def _versions(dists: Iterable[ListedDistribution], source: str, known: set[str])
     return versions
 
 
-def parse_pip_list(text: str, source: str) -> Iterator[ListedDistribution]:
+def parse_pip_list(text: str, source: str) -> Iterator[tuple[str, str, int]]:
     """Yield the distributions in the output of pip; `source` is named in errors.
 
     Examples
     --------
-    >>> [(dist.name, dist.version) for dist in parse_pip_list("Torch==2.9.1+rocm6.4", "list.txt")]
+    >>> [(name, version) for name, version, _ in parse_pip_list("Torch==2.9.1+rocm6.4", "list.txt")]
     [('torch', '2.9.1+rocm6.4')]
     """
     if text.lstrip().startswith(("[", "{")) and not text.lstrip().startswith("[notice]"):
@@ -96,17 +87,17 @@ def parse_pip_list(text: str, source: str) -> Iterator[ListedDistribution]:
         yield from _parse_line(line, number, source)
 
 
-def _parse_line(line: str, number: int, source: str) -> Iterator[ListedDistribution]:
+def _parse_line(line: str, number: int, source: str) -> Iterator[tuple[str, str, int]]:
     if line.startswith(("-e ", "--editable")):
         egg = _EGG.search(line)
         if egg:
-            yield ListedDistribution(canonicalize_name(egg[1]), "", number)
+            yield canonicalize_name(egg[1]), "", number
         return
     name, version = _name_and_version(line)
     if name is None or not _NAME.fullmatch(name):
         msg = f"{source}:{number}: {shorten(line)!r} is not a line of `pip list` or `pip freeze`."
         raise UsageError(msg, hint=_HINT)
-    yield ListedDistribution(canonicalize_name(name), version, number)
+    yield canonicalize_name(name), version, number
 
 
 def _name_and_version(line: str) -> tuple[str | None, str]:
@@ -133,7 +124,7 @@ def _version_in_url(url: str) -> str:
         return ""
 
 
-def _parse_json(text: str, source: str) -> Iterator[ListedDistribution]:
+def _parse_json(text: str, source: str) -> Iterator[tuple[str, str, int]]:
     try:
         rows = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -148,4 +139,4 @@ def _parse_json(text: str, source: str) -> Iterator[ListedDistribution]:
         if not (isinstance(name, str) and isinstance(version, str) and _NAME.fullmatch(name)):
             msg = f"{source}: entry {number} has no valid name and version."
             raise UsageError(msg, hint=_HINT)
-        yield ListedDistribution(canonicalize_name(name), version, number)
+        yield canonicalize_name(name), version, number

@@ -28,14 +28,6 @@ class LockedPackage(NamedTuple):
     """The index that it comes from; empty if the file does not name one."""
 
 
-class LockedPackages(NamedTuple):
-    """The environment that the file describes."""
-
-    packages: tuple[LockedPackage, ...]
-    python: str
-    """Specifier; empty if the file allows every Python."""
-
-
 def is_pylock(path: Path) -> bool:
     """Return whether installers accept a file of this name as a lock.
 
@@ -47,8 +39,10 @@ def is_pylock(path: Path) -> bool:
     return _NAME.fullmatch(path.name) is not None
 
 
-def read_pylock(path: Path) -> LockedPackages:
+def read_pylock(path: Path) -> tuple[list[LockedPackage], str]:
     """Read the packages that a lock installs by default, without extras and with its default groups.
+
+    The second value is the specifier of Python; empty if the file allows every Python.
 
     Hashes and files are not read: `matrix` locks the files that fit the target.
     """
@@ -59,12 +53,12 @@ def read_pylock(path: Path) -> LockedPackages:
     except (ValueError, RecursionError, PylockValidationError) as error:
         msg = f"{path} is not a valid lock (PEP 751): {error}."
         raise UsageError(msg, hint=_HINT) from None
-    packages = tuple(
+    packages = [
         LockedPackage(package.name, _requirement(package, lock, path.parent), package.index or "")
         for package in lock.packages
         if _is_default(package, lock)
-    )
-    return LockedPackages(packages, str(lock.requires_python or ""))
+    ]
+    return packages, str(lock.requires_python or "")
 
 
 def _is_default(package: Package, lock: Pylock) -> bool:

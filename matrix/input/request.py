@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from builders.containers.image import image_name
+from builders.network.urls import without_password
 from matrix.input.inputs import Inputs
 from matrix.input.settings import Settings, overlays, site_file
 from resolver.errors import CatalogError, UsageError, did_you_mean
@@ -22,8 +23,13 @@ from resolver.requirements import normalize_name, parse_requirement
 from resolver.versions import join_words, minor, parse_specifier, shorten
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from matrix.input.inputs import Inputs
+    from matrix.input.settings import Settings
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Backend
+    from resolver.model import Suggestion
 
 _OP = re.compile(r"[A-Za-z0-9_]+")
 DEFAULT_REQUIREMENTS = {
@@ -65,6 +71,7 @@ def make_request(settings: Settings, catalog: Catalog, today: datetime.date, inp
         catalogs=tuple(settings.catalog),
         preinstalled=preinstalled,
         no_prebuilt=settings.no_prebuilt,
+        no_network_plugin=settings.no_network_plugin,
         no_content_check=settings.no_content_check,
         facts_files=facts_files(overlays(settings)),
         dated=settings.date is not None and settings.date < today,
@@ -196,6 +203,14 @@ def _target(settings: Settings, catalog: Catalog, today: datetime.date, inputs: 
     if backend == "rocm" and not gfx:
         msg = f"The site {site_name} has no GPU architecture."
         raise UsageError(msg, hint="Name an architecture, such as --gfx90a.")
+    if (
+        backend == "rocm"
+        and site_name != "local"
+        and not _is_rocm_limited(site_name, settings, catalog, inputs)
+    ):
+        msg = f"Neither the kernel driver of the site {site_name} nor a ROCm that runs there is known."
+        hint = "Name the driver, such as --driver 6.3, or the ROCm of the site, such as 'rocm==6.4.*'."
+        raise UsageError(msg, hint=hint)
     target = Target(
         backend=backend,
         gfx=gfx,
@@ -205,6 +220,17 @@ def _target(settings: Settings, catalog: Catalog, today: datetime.date, inputs: 
         base_image=image_name(settings.base_image, catalog) if settings.base_image else None,
     )
     return _with_this_machine(target, settings, catalog, inputs) if site_name == "local" else target
+
+
+def _is_rocm_limited(site: str, settings: Settings, catalog: Catalog, inputs: Inputs) -> bool:
+    """Return whether a fact about a site, or the request, limits ROCm; else the newest would be chosen."""
+    sites = {row.site for row in catalog.window.values()}
+    sites |= {row.site for row in catalog.site_advice.values()}
+    sites |= {row.site for row in catalog.site_image.values()}
+    stated = [one for one in inputs.requirements if one.name == "rocm" and one.specifier]
+    labels = [one for one in inputs.requirements if one.name == "torch" and "+rocm" in one.text]
+    limits = (settings.driver, settings.rocm, settings.base_image, stated, labels)
+    return site in sites or any(limits)
 
 
 def _default_site(settings: Settings, catalog: Catalog) -> str:
@@ -265,3 +291,37 @@ def driver_line(text: str | None, catalog: Catalog) -> str | None:
 def check_names(names: Sequence[str]) -> list[str]:
     """Return the normalized names of the distributions on a command line."""
     return [parse_requirement(name).name for name in names]
+
+
+def as_command(suggestion: Suggestion, settings: Settings, inputs: Inputs) -> Suggestion:
+    """Return a suggestion whose arguments resolve the same request in the same place.
+
+    Requirements from files are named by their files, unless the change concerns one of them; then all of
+    them are listed. Constraints, overrides and indexes are kept. A login in the URL of an index is left
+    out.
+    """
+    words = list(suggestion.request)
+    if settings.base_image and "--base-image" in words:  # the name of an image file is not enough to find it
+        words[words.index("--base-image") + 1] = settings.base_image
+    typed = [*settings.requirements]
+    from_files = [one.text for one in inputs.requirements if one.text not in typed]
+    index, extra_indexes = inputs.index_url, inputs.extra_index_urls
+    if from_files and all(text in words for text in from_files):
+        for text in from_files:
+            words.remove(text)
+        words += _repeated("-r", settings.requirement_files)
+        words += _repeated("--env", [settings.env] if settings.env else [])
+        words += _repeated("--project", [settings.project] if settings.project else [])
+        words += [*_repeated("--extra", settings.extras), *_repeated("--group", settings.groups)]
+        index, extra_indexes = settings.index_url, tuple(settings.extra_index_url)
+    words += _repeated("-c", settings.constraint_files)
+    words += _repeated("--override", settings.override_files)
+    words += _repeated("--index-url", [without_password(index)] if index else [])
+    words += _repeated("--extra-index-url", map(without_password, extra_indexes))
+    words += _repeated("--index-strategy", [settings.index_strategy] if settings.index_strategy else [])
+    words += ["--offline"] if settings.offline else []
+    return replace(suggestion, request=tuple(words))
+
+
+def _repeated(option: str, values: Iterable[str]) -> list[str]:
+    return [word for value in values for word in (option, value)]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from builders.containers.image import is_local
 from builders.learning import LearnedFacts
-from builders.learning.image import learn_image
+from builders.learning.machine import learn_image
 from builders.learning.origin import ARCHIVES, is_git, learn_origin, read_origin
 from matrix.api import package_indexes
 from resolver.errors import SourceError, UsageError

@@ -15,9 +15,9 @@ from packaging.version import Version
 
 from matrix.refresh import CatalogUpdate
 from matrix.refresh.client import first_upload, wheels_of
-from resolver.compiling.clauses import PAIRED_WITH_TORCH
 from resolver.errors import EnvironmentLacksError
 from resolver.facts import schema
+from resolver.requirements import PAIRED_WITH_TORCH
 from resolver.versions import minor, sort_key
 
 if TYPE_CHECKING:

@@ -7,9 +7,11 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from resolver.compiling.choices import Installed, Pick
+from resolver.compiling.choices import Pick
+from resolver.indexes import InstalledFiles
 from resolver.solving.reading import override_hint
 from resolver.solving.search import is_required
+from resolver.solving.world import Part
 from resolver.specifiers import version_key
 from resolver.versions import join_words
 
@@ -24,13 +26,11 @@ _ROCM_EXTRA = re.compile(r"(^|-)(rocm|hip|amd)(-|\d|$)")
 """Extras for AMD GPUs, such as ``srt-hip`` or ``rocm7-local``."""
 
 
-class Answer:
+class Answer(Part):
     """The solution of a solver, which must have found one.
 
     Attributes
     ----------
-    world
-        The problem, the search, and the providers.
     solution
         The values of the problem's variables.
     skipped
@@ -38,15 +38,7 @@ class Answer:
     """
 
     def __init__(self, solver: Solver) -> None:
-        self.world = solver.world
-        self.problem = solver.problem
-        self.session = solver.session
-        self.search = solver.search
-        self.index = self.world.index
-        self.targets = self.world.targets
-        self.triton = self.world.triton
-        self.request = self.world.request
-        self.catalog = self.world.catalog
+        super().__init__(solver.world)
         self.projects = solver.projects
         self.contents = solver.contents
         self._requirements = solver.requirements
@@ -131,7 +123,9 @@ class Answer:
         """Return the files of a pick from which its metadata was read; none if it is only installed."""
         choices = self.projects.open[name]
         bit = self.search.domains[choices.number].bit_length() - 1
-        return () if isinstance(choices.release(bit), Installed) else self.projects.files_of(choices, bit)
+        return (
+            () if isinstance(choices.release(bit), InstalledFiles) else self.projects.files_of(choices, bit)
+        )
 
     def needs_newer_patch(self, pick: Pick) -> bool:
         """Return whether only some patch releases of the Python may install a pick."""
@@ -162,7 +156,7 @@ class Answer:
     def unread(self) -> dict[str, str]:
         """Return the distributions of the solution whose metadata could not be read, with the reason."""
         return {
-            self.world.names[number]: reason
+            self.session.names[number]: reason
             for (number, mask), reason in self._requirements.unread.items()
             if self.search.domains[number] == mask
         }

@@ -10,7 +10,7 @@ import msgspec
 
 from resolver.answers.explain import core_items
 from resolver.compiling import compile_problem
-from resolver.compiling.problem import ABSENT, Demand, Problem, Row
+from resolver.compiling.problem import ABSENT, Demand, Problem, RelationRow
 from resolver.model import CoreItem, Request, Requirement, Target
 from resolver.solving.session import Session, Solution
 
@@ -78,7 +78,7 @@ def _demands(problem: Problem, row: ProvenSet) -> tuple[list[Demand], list[str]]
     return demands, unknown
 
 
-def risks(problem: Problem, solution: Mapping[str, int]) -> Iterator[Row]:
+def risks(problem: Problem, solution: Mapping[str, int]) -> Iterator[RelationRow]:
     """Yield a fact for each pair of picks that is allowed only at your own risk."""
     for relation in problem.relations:
         subject, other = relation.subject.name, relation.object.name

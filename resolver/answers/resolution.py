@@ -30,7 +30,7 @@ from resolver.solving.session import Session, Solution
 from resolver.versions import join_words, sort_key
 
 if TYPE_CHECKING:
-    from resolver.compiling.problem import Problem, Relation, Row
+    from resolver.compiling.problem import Problem, Relation, RelationRow
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Image, Release, Rocm, SiteAdvice, Torch
     from resolver.indexes import File
@@ -98,6 +98,7 @@ def resolution_of(
             for candidate in builds
         ]
     picks = [_with_origin(pick, request, image) for pick in picks]
+    picks = [_with_extras(pick, catalog, request) for pick in picks]
     advice = advice_for(catalog, request)
     picks = [_advised_pick(pick, advice[pick.name]) if pick.name in advice else pick for pick in picks]
     if image and image.python and versions.get("python", image.python[0]) not in image.python:
@@ -199,6 +200,12 @@ def _with_origin(pick: Distribution, request: Request, image: Image | None) -> D
     return pick
 
 
+def _with_extras(pick: Distribution, catalog: Catalog, request: Request) -> Distribution:
+    """Return torch with the extras that install the code for the GPU architectures of the target."""
+    row = catalog.torch.get(pick.version) if pick.name == "torch" else None
+    return replace(pick, extras=row.device_extras(request.target.gfx)) if row else pick
+
+
 def _python_pick(pick: Distribution, request: Request, image: Image | None) -> Distribution:
     """Return the chosen Python with its origin: the request, the base image, this machine, or the default."""
     installed = request.preinstalled.installed if request.preinstalled else {}
@@ -288,7 +295,7 @@ def _files(problem: Problem, solution: Solution, release: Release) -> tuple[File
     return tuple(Environment(python, glibc).installable(files_of(release)))
 
 
-def _reasons(problem: Problem, solution: Solution, name: str) -> Iterator[tuple[Relation, Row]]:
+def _reasons(problem: Problem, solution: Solution, name: str) -> Iterator[tuple[Relation, RelationRow]]:
     """Yield the relations that are reasons for a pick, each with its most trusted row."""
     for relation in problem.relations:
         if _is_reason(relation, name, solution):
@@ -297,7 +304,7 @@ def _reasons(problem: Problem, solution: Solution, name: str) -> Iterator[tuple[
                 yield relation, max(rows, key=lambda row: (not row.risk, STATUS_RANK[row.text.status]))
 
 
-def _is_risk(relation: Relation, row: Row, name: str) -> bool:
+def _is_risk(relation: Relation, row: RelationRow, name: str) -> bool:
     return row.risk and relation.subject.name == name
 
 

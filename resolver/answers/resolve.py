@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from resolver.answers.network import with_network_plugin
 from resolver.answers.resolution import preferred_solution, resolution_of
 from resolver.compiling import compile_facts, compile_problem, start_problem, state_request
-from resolver.compiling.clauses import PAIRED_WITH_TORCH
 from resolver.compiling.names import for_rocm
 from resolver.compiling.problem_builder import ProblemBuilder, reachable
 from resolver.errors import MatrixError
@@ -20,7 +20,7 @@ from resolver.model import Resolution
 from resolver.providers.inferred import InferredProvider
 from resolver.providers.labelled import LabelledProvider
 from resolver.reporter import SILENT
-from resolver.requirements import parse_requirement
+from resolver.requirements import PAIRED_WITH_TORCH, parse_requirement
 from resolver.solving.session import Refuted, Session
 
 if TYPE_CHECKING:
@@ -102,6 +102,9 @@ def resolve(
     )
     if isinstance(answer, Resolution):
         notes += _published_instead(catalog, request, answer, indexes)
+        answer = with_network_plugin(
+            catalog, request, answer, lambda other, kept: solve(catalog, other, indexes, kept)
+        )
         return replace(answer, notes=(*answer.notes, *notes)) if notes else answer
     from resolver.answers.explain import explain_conflict
     from resolver.answers.suggest import SECONDS, suggest

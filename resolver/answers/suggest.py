@@ -64,7 +64,14 @@ def suggest(
             resolving = list(trials.resolving([[change]]))
             kinds |= {change.kind} - {""} if resolving else set()
             suggestions += resolving
-    far = [change for change in changes if change.last]
+    # For a site without GPUs, files are not read, so it would seem to help against what a file contains.
+    is_of_files = any(isinstance(item, LinkGroup) for item in core)
+    backend = request.target.backend
+    far = [
+        change
+        for change in changes
+        if change.last and (not is_of_files or change.apply(request).target.backend == backend)
+    ]
     stages: list[tuple[Iterable[Sequence[RequestChange]], int]] = [
         (_combinations(changes, near), 1),
         (trials.relax_core_by_core(changes, blamed), 1),
@@ -226,6 +233,7 @@ def request_arguments(request: Request) -> tuple[str, ...]:
     }
     arguments = [word for option, value in options.items() if value for word in (option, value)]
     arguments += ["--no-prebuilt"] if request.no_prebuilt else []
+    arguments += ["--no-network-plugin"] if request.no_network_plugin else []
     arguments += ["--no-content-check"] if request.no_content_check else []
     arguments += [word for ops in request.ops for word in ("--ops", ops)]
     arguments += [word for name in request.catalogs for word in ("--catalog", name)]

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from resolver.compiling.clauses import PAIRED_WITH_TORCH
 from resolver.compiling.distributions import compile_packages, compile_torch
 from resolver.compiling.known_bad import AVOIDED, compile_known_bad
 from resolver.compiling.platform import compile_platform
@@ -17,6 +16,7 @@ from resolver.compiling.preinstalled import compile_preinstalled
 from resolver.compiling.problem import Problem, Relation
 from resolver.compiling.problem_builder import ProblemBuilder, reachable
 from resolver.compiling.request import compile_request, demand_limits
+from resolver.requirements import PAIRED_WITH_TORCH
 
 if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog

@@ -12,7 +12,7 @@ from resolver.specifiers import version_key
 
 if TYPE_CHECKING:
     from resolver.facts.schema import Status
-    from resolver.indexes import File, Release
+    from resolver.indexes import File, ProjectRelease
     from resolver.specifiers import Specifier, VersionKey
 
 _PRERELEASE = re.compile(r"\d[-_.]?(a|b|c|pre|rc)|dev", re.IGNORECASE)
@@ -63,7 +63,7 @@ class Choices:
         "releases",
     )
 
-    def __init__(self, name: str, extra: str, releases: Sequence[Release]) -> None:
+    def __init__(self, name: str, extra: str, releases: Sequence[ProjectRelease]) -> None:
         self.name = name
         self.extra = extra
         self.releases = releases
@@ -82,7 +82,7 @@ class Choices:
         """The name, with the extra in brackets."""
         return f"{self.name}[{self.extra}]" if self.extra else self.name
 
-    def release(self, bit: int) -> Release:
+    def release(self, bit: int) -> ProjectRelease:
         """Return the release for a bit number (1 or more)."""
         return self.releases[bit - 1]
 
@@ -120,13 +120,6 @@ class Choices:
             return version_key(self.releases[self._size - 1 - position].version)
 
         return self._size - bisect_left(range(self._size), key, 0, self._size, key=key_of)
-
-
-class Installed(NamedTuple):
-    """An installed version that no index has."""
-
-    version: str
-    files: tuple[File, ...] = ()
 
 
 class Pick(NamedTuple):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,8 +19,6 @@ if TYPE_CHECKING:
 
 REQUEST = "the request"
 THIS_MACHINE = "this machine"
-PAIRED_WITH_TORCH = ("torchvision", "torchaudio")
-"""Distributions that require an exact version of torch, which does not require them."""
 LIMITS = ("glibc", "libstdcxx", "kernel-driver")
 """Components that a requirement of a distribution only limits, without adding them to the solution."""
 OTHER_ARCHITECTURES = "others"
@@ -58,80 +58,47 @@ def no_candidate(_: Candidate) -> bool:
 class IndexedTest(msgspec.Struct, frozen=True):
     """A test whose mask comes from an index of the variable, without testing each candidate."""
 
+    allows: Test
+    mask: Callable[[Variable], int]
+    """Returns the mask of the candidates that pass."""
+
     def __call__(self, candidate: Candidate) -> bool:
         """Return whether a candidate passes."""
+        return self.allows(candidate)
+
+
+def known_mask(mask: int) -> Test:
+    """Return a test that allows the candidates in a mask; it can only be used as a mask of that variable."""
+
+    def allows(_: Candidate) -> bool:
         raise NotImplementedError
 
-    def mask(self, variable: Variable) -> int:
-        """Return the mask of the candidates that pass."""
-        raise NotImplementedError
-
-
-class KnownMask(IndexedTest, frozen=True):
-    """Allow the candidates in a mask of the same variable."""
-
-    known: int
-
-    def mask(self, variable: Variable) -> int:  # noqa: ARG002
-        """Return the mask."""
-        return self.known
-
-
-class VersionIn(IndexedTest, frozen=True):
-    """Allow certain versions."""
-
-    versions: frozenset[str]
-
-    def __call__(self, candidate: Candidate) -> bool:
-        """Return whether the candidate has one of the versions."""
-        return candidate.version in self.versions
-
-    def mask(self, variable: Variable) -> int:
-        """Return the mask of the candidates that have one of the versions."""
-        return variable.of_versions(self.versions)
-
-
-class AllowedBy(IndexedTest, frozen=True):
-    """Allow the versions that at least one of several specifiers allows."""
-
-    specifiers: tuple[str, ...]
-
-    def __call__(self, candidate: Candidate) -> bool:
-        """Return whether a specifier allows the candidate."""
-        return any(satisfies(candidate.version, specifier) for specifier in self.specifiers)
-
-    def mask(self, variable: Variable) -> int:
-        """Return the mask of the candidates that a specifier allows."""
-        mask = 0
-        for specifier in self.specifiers:
-            mask |= variable.allowed_by(specifier)
-        return mask
+    return IndexedTest(allows, lambda _: mask)
 
 
 def version_in(versions: Iterable[str]) -> Test:
     """Return a test that allows these versions."""
-    return VersionIn(frozenset(versions))
+    allowed = frozenset(versions)
+    return IndexedTest(
+        lambda candidate: candidate.version in allowed, lambda variable: variable.of_versions(allowed)
+    )
 
 
-class LineIs(IndexedTest, frozen=True):
-    """Allow the versions of one major.minor line."""
-
-    line: str
-
-    def __call__(self, candidate: Candidate) -> bool:
-        """Return whether the candidate belongs to the line."""
-        return minor(candidate.version) == self.line
-
-    def mask(self, variable: Variable) -> int:
-        """Return the mask of the candidates in the line."""
-        return variable.of_line(self.line)
+def line_is(line: str) -> Test:
+    """Return a test that allows the versions of one major.minor line."""
+    return IndexedTest(
+        lambda candidate: minor(candidate.version) == line, lambda variable: variable.of_line(line)
+    )
 
 
 def allowed_by(specifiers: Sequence[str]) -> Test:
     """Return a test that allows the versions of any specifier, or every version without specifiers."""
     if not specifiers:
         return any_candidate
-    return AllowedBy(tuple(specifiers))
+    return IndexedTest(
+        lambda candidate: any(satisfies(candidate.version, specifier) for specifier in specifiers),
+        lambda variable: reduce(or_, map(variable.allowed_by, specifiers)),
+    )
 
 
 def covers(offered: Iterable[str], requested: Sequence[str]) -> Test:

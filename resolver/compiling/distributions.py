@@ -14,13 +14,13 @@ from msgspec.structs import replace
 from resolver.compiling.choices import is_prerelease
 from resolver.compiling.clauses import (
     LIMITS,
-    PAIRED_WITH_TORCH,
     Clause,
-    KnownMask,
-    LineIs,
     allowed_by,
     any_candidate,
     covers,
+    known_mask,
+    line_is,
+    mask_of,
     no_candidate,
     version_in,
 )
@@ -28,7 +28,13 @@ from resolver.compiling.problem import LazyText, Variable
 from resolver.compiling.problem_builder import built_for_builds, exclude_later_releases
 from resolver.facts.catalog import is_elsewhere, recipe_for
 from resolver.model import UNLISTED, Candidate, Fact
-from resolver.requirements import TRITON_NAMES, exact_requirement, normalize_name, split_marker
+from resolver.requirements import (
+    PAIRED_WITH_TORCH,
+    TRITON_NAMES,
+    exact_requirement,
+    normalize_name,
+    split_marker,
+)
 from resolver.versions import allows, join_words, minor, newest_first, satisfies
 
 if TYPE_CHECKING:
@@ -127,7 +133,7 @@ def _relate_torch_to_platform(builder: ProblemBuilder, rows: Iterable[schema.Tor
                 clauses["rocm"].append(Clause(this, own, fact(text)))
             else:
                 where = "" if row.index.startswith(_PYTORCH) else f" and published at {row.index}"
-                clauses["rocm"].append(Clause(this, LineIs(line), fact(f"is built for ROCm {line}{where}")))
+                clauses["rocm"].append(Clause(this, line_is(line), fact(f"is built for ROCm {line}{where}")))
         if row.gfx and requested:
             text = f"contains code for {', '.join(row.gfx)}"
             clauses["gfx"].append(Clause(this, covers(row.gfx, requested), fact(text)))
@@ -375,12 +381,11 @@ def _requirement_fact(name: str, row: schema.Requires, neighbour: str) -> Fact:
 
 
 def _relate_to_build_requirements(builder: ProblemBuilder, name: str, masks: _ReleaseMasks) -> None:
-    """Relate built distributions to a base image with ROCm, the torch they are compiled against, and others.
+    """Relate built distributions to the ROCm and the torch that they are compiled with, and to others.
 
     The others are the build requirements that no index has.
     """
-    has_rocm = version_in(row.name for row in builder.catalog.image.values() if row.rocm)
-    in_image, against_torch, in_standard = [], [], []
+    against_torch, in_standard = [], []
     others: dict[str, list[Clause]] = {}
     standards: dict[str, tuple[Test, str]] = {}
     for candidate in builder.variables[name].candidates:
@@ -388,8 +393,6 @@ def _relate_to_build_requirements(builder: ProblemBuilder, name: str, masks: _Re
         if candidate.origin != "build" or recipe is None or candidate.release is None:
             continue
         this = masks.of(candidate.release)
-        fact = Fact.of(recipe, f"{candidate} is compiled in a base image with ROCm", note="")
-        in_image.append(Clause(this, has_rocm, fact, build_only=True))
         if "torch" in recipe.match_runtime:
             fact = Fact.of(recipe, f"{candidate} is compiled against torch")
             against_torch.append(Clause(this, any_candidate, fact, build_only=True))
@@ -405,12 +408,40 @@ def _relate_to_build_requirements(builder: ProblemBuilder, name: str, masks: _Re
             text = f"{candidate} is compiled as C++{standard}, which torch supports up to {newest}"
             in_standard.append(Clause(this, allowed, Fact.of(recipe, text), build_only=True))
     if builder.target.backend == "rocm":
-        builder.relate(name, "base-image", in_image, build=True)
+        _relate_to_rocm_of_builds(builder, name, masks)
     if name != "torch":
         builder.relate(name, "torch", against_torch, build=True)
         builder.relate(name, "torch", in_standard, build=True)
     for other, clauses in others.items():
         builder.relate(name, other, clauses, build=True)
+
+
+def _relate_to_rocm_of_builds(builder: ProblemBuilder, name: str, masks: _ReleaseMasks) -> None:
+    """Relate built distributions to base images with ROCm, or to torch wheels that bring ROCm.
+
+    The latter only if the request names an image without ROCm: it is not known which others have a compiler.
+    """
+    catalog = builder.catalog
+    has_rocm = version_in(row.name for row in catalog.image.values() if row.rocm)
+    brings_rocm = version_in(row.version for row in catalog.torch.values() if row.pip_rocm)
+    named = catalog.image.get(builder.target.base_image or "")
+    bare = named.name if named and not named.rocm and name != "torch" else ""
+    in_image, with_torch = [], []
+    for candidate in builder.variables[name].candidates:
+        recipe = candidate.recipe
+        if candidate.origin != "build" or recipe is None or candidate.release is None:
+            continue
+        this = masks.of(candidate.release)
+        if bare and "torch" in recipe.match_runtime:
+            text = (
+                f"{candidate} is compiled in {bare}, without ROCm, and so with that of torch's pip packages"
+            )
+            with_torch.append(Clause(this, brings_rocm, Fact.of(recipe, text, note=""), build_only=True))
+        else:
+            fact = Fact.of(recipe, f"{candidate} is compiled in a base image with ROCm", note="")
+            in_image.append(Clause(this, has_rocm, fact, build_only=True))
+    builder.relate(name, "base-image", in_image, build=True)
+    builder.relate(name, "torch", with_torch, build=True)
 
 
 def _torch_for_standard(builder: ProblemBuilder, standard: str) -> tuple[Test, str]:
@@ -423,7 +454,8 @@ def _torch_for_standard(builder: ProblemBuilder, standard: str) -> tuple[Test, s
     }
     compiling = [version.partition("+")[0] for version, needed in required.items() if needed <= int(standard)]
     newest = newest_first(compiling)[0] if compiling else "none"
-    return (lambda torch: required.get(torch.version, 0) <= int(standard)), newest
+    allowed = mask_of(builder.variables["torch"], lambda one: required.get(one.version, 0) <= int(standard))
+    return known_mask(allowed), newest
 
 
 class _ReleaseMasks:
@@ -441,11 +473,11 @@ class _ReleaseMasks:
                 for variant in (None, candidate.variant):
                     self._of_variant[variant] = self._of_variant.get(variant, 0) | 1 << number
 
-    def of(self, release: schema.Release) -> KnownMask:
+    def of(self, release: schema.Release) -> Test:
         """Return a test that allows one release."""
-        return KnownMask(self._of[release.version, release.variant])
+        return known_mask(self._of[release.version, release.variant])
 
-    def of_rows(self, rows: Sequence[schema.Requires]) -> list[KnownMask]:
+    def of_rows(self, rows: Sequence[schema.Requires]) -> list[Test]:
         """Return for each row about one object a test that allows the releases that it applies to.
 
         What is known of one variant replaces what is said of all variants.
@@ -456,7 +488,7 @@ class _ReleaseMasks:
             if row.variant and not row.partial:
                 of_variants[row.kind] |= mask
         return [
-            KnownMask(mask if row.variant else mask & ~of_variants[row.kind])
+            known_mask(mask if row.variant else mask & ~of_variants[row.kind])
             for row, mask in zip(rows, masks, strict=True)
         ]
 

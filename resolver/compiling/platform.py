@@ -9,10 +9,10 @@ from resolver.compiling.clauses import (
     REQUEST,
     THIS_MACHINE,
     Clause,
-    LineIs,
     allowed_by,
     architectures,
     covers,
+    line_is,
     no_candidate,
     version_in,
 )
@@ -139,7 +139,7 @@ def _driver_table(builder: ProblemBuilder) -> list[Clause]:
         names = newest_first(row.version for row in supporting)[::-1]
         if here and _is_not_mentioned(here, line):
             text = f"AMD's driver table does not mention ROCm {line} with driver {here.version}"
-            clauses.append(Clause(LineIs(line), version_in(names), Fact.of(here, text)))
+            clauses.append(Clause(line_is(line), version_in(names), Fact.of(here, text)))
             continue
         text = (
             f"ROCm {line} is supported on kernel drivers {join_words(names, most=12, joiner='and')}"
@@ -147,7 +147,7 @@ def _driver_table(builder: ProblemBuilder) -> list[Clause]:
             else f"ROCm {line} is not in AMD's driver table"
         )
         fact = Fact.of((supporting or drivers)[0], text, note="")
-        clauses.append(Clause(LineIs(line), version_in(names), fact))
+        clauses.append(Clause(line_is(line), version_in(names), fact))
         clauses += [_at_own_risk(line, row) for row in drivers if _is_older(line, row)]
     return clauses + _runs_outside_table(builder)
 
@@ -169,7 +169,7 @@ def _runs_outside_table(builder: ProblemBuilder) -> list[Clause]:
         text = (
             f"{site} ran ROCm {line} in {row.date:%B %Y}, which AMD does not list for driver {table.version}"
         )
-        clause = Clause(LineIs(line), version_in([table.version]), Fact.of(row, text), risk=True)
+        clause = Clause(line_is(line), version_in([table.version]), Fact.of(row, text), risk=True)
         if line not in newest or newest[line][0] < row.date:
             newest[line] = row.date, clause
     return [clause for _, clause in newest.values()]
@@ -189,7 +189,7 @@ def _at_own_risk(line: str, driver: schema.Driver) -> Clause:
     text = f"ROCm {line} is older than driver {driver.version} supports ({oldest} to {newest})"
     note = "Single-node jobs may run, but AMD does not support this."
     fact = Fact(text, "inferred", driver.source, note, driver.file)
-    return Clause(LineIs(line), version_in([driver.version]), fact, risk=True)
+    return Clause(line_is(line), version_in([driver.version]), fact, risk=True)
 
 
 def _add_images(builder: ProblemBuilder) -> None:
@@ -208,7 +208,7 @@ def _add_images(builder: ProblemBuilder) -> None:
         if row.rocm:  # an image without ROCm gets it only from torch's wheel
             fact = Fact.of(row, f"{row.name} contains ROCm {row.rocm}", note="")
             known = row.rocm in builder.catalog.rocm
-            rocm.append(Clause(this, version_in([row.rocm]) if known else LineIs(minor(row.rocm)), fact))
+            rocm.append(Clause(this, version_in([row.rocm]) if known else line_is(minor(row.rocm)), fact))
         if row.glibc:
             fact = Fact.of(row, f"{row.name} is {row.os}, which has glibc {row.glibc}", note=_glibc_note(row))
             glibc.append(Clause(this, version_in([row.glibc]), fact))

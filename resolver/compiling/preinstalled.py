@@ -6,12 +6,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from resolver.compiling.clauses import Clause, LineIs, any_candidate, version_in
-from resolver.compiling.problem import Problem
+from msgspec.structs import replace
+
+from resolver.compiling.clauses import Clause, any_candidate, line_is, version_in
+from resolver.compiling.problem import Problem, RelationRow
 from resolver.errors import UsageError
 from resolver.facts.catalog import within
 from resolver.model import IMAGE, Candidate, Fact
-from resolver.providers.installed import inspected_images, installed_names, source_of
+from resolver.providers.installed import InstalledVersion, inspected_images, installed_names, source_of
 from resolver.versions import join_words, minor, newest_first
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
     from resolver.model import Distribution, Preinstalled, Request
 
-_LABEL = re.compile(r"rocm(?P<rocm>\d+\.\d+)|(?P<other>cpu|cu\d)")
+_LABEL = r"rocm(?P<rocm>\d+\.\d+)|(?P<other>cpu|cu\d)"
 
 
 def compile_preinstalled(builder: ProblemBuilder) -> None:
@@ -54,12 +56,12 @@ def _demand_by_label(builder: ProblemBuilder, version: str, source: str) -> None
     is listed, Python is limited to the versions that the same public version of torch is published for.
     """
     public, _, label = version.partition("+")
-    torch, match = f"the installed torch {version}", _LABEL.match(label)
+    torch, match = f"the installed torch {version}", re.match(_LABEL, label)
     if match and match["rocm"]:
         text = f"{torch} is labelled as a build for ROCm {match['rocm']}"
         builder.demand_stated("backend", version_in(["rocm"]), text, source)
         if builder.target.backend == "rocm":
-            builder.demand_stated("rocm", LineIs(match["rocm"]), text, source)
+            builder.demand_stated("rocm", line_is(match["rocm"]), text, source)
     elif match:
         other = "the CPU" if match["other"] == "cpu" else "CUDA"
         backends = ["cpu"] if match["other"] == "cpu" else []
@@ -219,3 +221,58 @@ def _content(image: schema.Image, held: Mapping[str, str], options: str) -> str:
 
 def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
+
+
+def extend_to_installed(
+    rows: list[RelationRow],
+    runtime: int,
+    subject: tuple[str, list[InstalledVersion]],
+    target: tuple[str, list[InstalledVersion]],
+    *,
+    request: Request,
+    forbids: bool,
+) -> None:
+    """Extend the rows of a relation to the installed versions that match the versions in them.
+
+    `subject` and `target` are the names of the components, with their installed versions. `rows` are replaced
+    in place. `runtime` has a bit for each row that applies at run time, and not only to
+    the build. A relation that `forbids` only excludes combinations.
+    """
+    (name, subjects), (other_name, objects) = subject, target
+    mentioned = 0
+    for number, row in enumerate(rows):
+        mentioned |= row.subjects if runtime >> number & 1 else 0
+    allowed = dict.fromkeys(
+        (
+            installed.bit
+            for installed in subjects
+            if installed.requires_as and not installed.requires_as & ~mentioned
+        ),
+        0,
+    )
+    for number, row in enumerate(rows):
+        row_subjects, row_objects = row.subjects, row.objects
+        for installed in objects:
+            row_objects &= ~installed.bit if installed.requires_as else row_objects
+            row_objects |= installed.bit if row_objects & installed.accepted_as else 0
+        for installed in subjects:
+            row_subjects &= ~installed.bit
+            if installed.bit in allowed and row.subjects & installed.requires_as and runtime >> number & 1:
+                row_subjects |= installed.bit
+                allowed[installed.bit] |= row_objects
+        rows[number] = replace(row, subjects=row_subjects, objects=row_objects)
+    together = sum(installed.bit for installed in objects)
+    for bit, row_objects in allowed.items():
+        if together & ~row_objects and not forbids:
+            text = f"the base image contains {name} and {other_name} in versions that the catalog excludes"
+            fact = Fact(text, "observed", _source_of_all(request))
+            rows.append(RelationRow(bit, together & ~row_objects, fact, contradicts=True))
+
+
+def _source_of_all(request: Request) -> str:
+    preinstalled = request.preinstalled
+    return (
+        source_of(preinstalled)
+        if preinstalled and preinstalled.source != IMAGE
+        else "the catalog's rows of base images"
+    )

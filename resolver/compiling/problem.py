@@ -120,7 +120,7 @@ class LazyText(msgspec.Struct, frozen=True):
         return self.render(*self.args)
 
 
-class Row(msgspec.Struct, frozen=True):
+class RelationRow(msgspec.Struct, frozen=True):
     """One fact as masks: these subjects allow these objects."""
 
     subjects: int
@@ -143,7 +143,7 @@ class Relation(msgspec.Struct, eq=False):
     subject: Variable
     object: Variable
     kind: Literal["run", "build"]
-    rows: list[Row]
+    rows: list[RelationRow]
     when_present: bool = False
     """Whether the relation applies only if the object is part of the set."""
     forbids: bool = False
@@ -172,7 +172,7 @@ class Relation(msgspec.Struct, eq=False):
             reachable |= self.table[bit] & objects
         return kept, reachable
 
-    def rows_between(self, subject: int, target: int) -> list[Row]:
+    def rows_between(self, subject: int, target: int) -> list[RelationRow]:
         """Return the rows that allow this pair of bit numbers."""
         return [row for row in self.rows if row.subjects >> subject & 1 and row.objects >> target & 1]
 

@@ -11,15 +11,28 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from resolver.compiling.clauses import PAIRED_WITH_TORCH, REQUEST, Clause, KnownMask, mask_of, no_candidate
-from resolver.compiling.problem import ABSENT, Demand, LazyText, Preference, Problem, Relation, Row, Variable
+from resolver.compiling.clauses import REQUEST, Clause, known_mask, mask_of, no_candidate
+from resolver.compiling.preinstalled import extend_to_installed
+from resolver.compiling.problem import (
+    ABSENT,
+    Demand,
+    LazyText,
+    Preference,
+    Problem,
+    Relation,
+    RelationRow,
+    Variable,
+)
 from resolver.errors import UsageError, did_you_mean
-from resolver.facts.catalog import recipe_for, within
-from resolver.facts.schema import PLATFORM
+from resolver.facts.catalog import closed_names, recipe_for, within
 from resolver.model import STATUS_RANK, SUPPORT_FLOOR, Fact
 from resolver.providers.catalog import CatalogProvider
-from resolver.providers.installed import InstalledProvider, InstalledVersion, extend, installed_names
-from resolver.requirements import exact_requirement, normalize_name, parse_requirement, required_name
+from resolver.providers.installed import InstalledProvider, InstalledVersion, installed_names
+from resolver.requirements import (
+    normalize_name,
+    parse_requirement,
+    required_name,
+)
 from resolver.versions import satisfies, shorten, sort_key
 
 if TYPE_CHECKING:
@@ -132,12 +145,13 @@ class ProblemBuilder:
         return is_new
 
     @cached_property
-    def _closed(self) -> frozenset[str]:
+    def closed(self) -> frozenset[str]:
+        """The names that are resolved from the catalog only, whether or not the problem has them."""
         return closed_names(self.catalog, self.target.backend)
 
     def is_closed(self, name: str) -> bool:
         """Return whether a name is resolved from the catalog only; without indexes, all names are."""
-        return not self.open_world or name in self.variables or name in self._closed
+        return not self.open_world or name in self.variables or name in self.closed
 
     def is_required(self, name: str) -> bool:
         """Return whether one of the reachable distributions has a fact about a component."""
@@ -206,7 +220,7 @@ class ProblemBuilder:
         apply to the installed versions that match it, unless the relation is `exact`.
         """
         variable, other = self.variables[subject], self.variables[target]
-        rows: list[Row] = []
+        rows: list[RelationRow] = []
         runtime = 0
         for clause in clauses:
             subjects = mask_of(variable, clause.subjects)
@@ -220,10 +234,10 @@ class ProblemBuilder:
                 reason = f"only {fact.status}, which --support {self.request.support} does not allow"
                 text = replace(fact, text=f"{fact.text} ({reason})")
             runtime |= 0 if clause.build_only else 1 << len(rows)
-            rows.append(Row(subjects, objects, text, clause.risk))
+            rows.append(RelationRow(subjects, objects, text, clause.risk))
         if rows and self.request.preinstalled is not None and not exact:
             ends = ((name, self.installed(name)) for name in (subject, target))
-            extend(rows, runtime, *ends, request=self.request, forbids=forbids)
+            extend_to_installed(rows, runtime, *ends, request=self.request, forbids=forbids)
         if rows:
             self._relations.append(
                 Relation(
@@ -263,19 +277,6 @@ class ProblemBuilder:
         return mask | ABSENT if optional else mask
 
 
-def closed_names(catalog: Catalog, backend: Backend) -> frozenset[str]:
-    """Return the names that are resolved from the catalog only.
-
-    An index may have something else under these names: PyPI's torch is a CUDA build, and PyPI's apex is not
-    NVIDIA's. Distributions whose releases in the catalog are from PyPI, such as numpy, are not included.
-    """
-    packages = {row.package for row in catalog.release.values() if not row.pypi}
-    packages |= {row.name for row in catalog.package.values() if row.pypi == "none"}
-    tritons = (exact_requirement(row.triton) for row in catalog.torch.values() if row.backend == backend)
-    names = {exact[0] for exact in tritons if exact}
-    return frozenset({*PLATFORM, "torch", *PAIRED_WITH_TORCH, *packages, *names})
-
-
 def exclude_later_releases(builder: ProblemBuilder, name: str) -> None:
     """Exclude the releases of catalog files that did not exist on the day of the target.
 
@@ -299,7 +300,7 @@ def exclude_later_releases(builder: ProblemBuilder, name: str) -> None:
             text = f"{candidate} has no known release date, so it may be newer than {day}"
         else:
             continue
-        clauses.append(Clause(KnownMask(1 << number), no_candidate, Fact.of(row, text, note="")))
+        clauses.append(Clause(known_mask(1 << number), no_candidate, Fact.of(row, text, note="")))
     builder.relate(name, "backend", clauses, exact=True)
 
 

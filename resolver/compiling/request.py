@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from resolver.compiling.clauses import (
-    PAIRED_WITH_TORCH,
     REQUEST,
     THIS_MACHINE,
     Clause,
@@ -19,7 +18,8 @@ from resolver.compiling.names import INSPECT_HINT, reject_wrong_name
 from resolver.errors import NoVersionError, UsageError, closest_names, did_you_mean
 from resolver.facts.catalog import within
 from resolver.model import Fact, Requirement
-from resolver.versions import bounds_cross, is_version, join_words, minor, newest_first, shorten, sort_key
+from resolver.requirements import PAIRED_WITH_TORCH, closest_versions
+from resolver.versions import bounds_cross, join_words, minor, newest_first, shorten
 
 if TYPE_CHECKING:
     from resolver.compiling.clauses import Test
@@ -255,29 +255,3 @@ def unknown_component(name: str, known: Iterable[str]) -> UsageError:
     if hint.startswith("Known"):
         hint += " Only `matrix resolve` looks up other distributions, if a package index is configured."
     return UsageError(f"{shorten(name)!r} is not in the catalog.", hint=hint)
-
-
-def closest_versions(requirement: Requirement, versions: Iterable[str]) -> str:
-    """Return a hint with the known versions before and after the requested one, and the known versions.
-
-    Examples
-    --------
-    >>> from resolver.requirements import parse_requirement
-    >>> closest_versions(parse_requirement("torch==2.9.5"), ["2.10.0", "2.9.1+rocm6.4", "2.9.1+cpu", "2.9.0"])
-    'The nearest versions are 2.9.1 and 2.10.0. Known versions: 2.10.0, 2.9.1 and 2.9.0.'
-    """
-    versions = list(versions)
-    known = list(dict.fromkeys(version.partition("+")[0] for version in versions))
-    listed = f"Known versions: {join_words(known, most=12, joiner='and')}."
-    stated = [clause.version.removesuffix(".*").partition("+")[0] for clause in requirement.specifier or ()]
-    if not stated or not is_version(stated[0]):
-        return listed
-    labels = [version for version in versions if version.startswith(f"{stated[0]}+")]
-    if labels:
-        return f"Known labels of this version: {join_words(labels, most=12, joiner='and')}."
-    key = sort_key(stated[0])
-    lower = max((version for version in known if sort_key(version) < key), key=sort_key, default="")
-    higher = min((version for version in known if sort_key(version) > key), key=sort_key, default="")
-    near = [version for version in (lower, higher) if version]
-    verb = "version is" if len(near) == 1 else "versions are"
-    return f"The nearest {verb} {join_words(near, joiner='and')}. {listed}" if near else listed

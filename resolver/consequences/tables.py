@@ -10,14 +10,13 @@ import msgspec
 from msgspec.structs import replace
 
 from resolver.answers.table import ROW_COMPONENTS, UNDECIDED, Cell, Table, TableRow, available_packages
-from resolver.compiling.clauses import PAIRED_WITH_TORCH
 from resolver.compiling.problem_builder import advice_for, window_of
 from resolver.consequences.model import Consequence, Kind, RowKey, Side
 from resolver.consequences.questions import ANY, Question, Reason, Reasons, not_in_catalog
 from resolver.facts import schema
 from resolver.facts.catalog import recipe_for
 from resolver.model import CoreItem, Requirement
-from resolver.requirements import normalize_name
+from resolver.requirements import PAIRED_WITH_TORCH, normalize_name
 from resolver.versions import join_words, sort_key
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from resolver.facts import schema
+from resolver.requirements import PAIRED_WITH_TORCH, exact_requirement
 from resolver.versions import satisfies
 
 if TYPE_CHECKING:
@@ -165,3 +166,16 @@ def _by_package(rows: Iterable[_OfPackage]) -> dict[str, list[_OfPackage]]:
     for row in rows:
         by_package.setdefault(row.package, []).append(row)
     return by_package
+
+
+def closed_names(catalog: Catalog, backend: schema.Backend) -> frozenset[str]:
+    """Return the names that are resolved from the catalog only.
+
+    An index may have something else under these names: PyPI's torch is a CUDA build, and PyPI's apex is not
+    NVIDIA's. Distributions whose releases in the catalog are from PyPI, such as numpy, are not included.
+    """
+    packages = {row.package for row in catalog.release.values() if not row.pypi}
+    packages |= {row.name for row in catalog.package.values() if row.pypi == "none"}
+    tritons = (exact_requirement(row.triton) for row in catalog.torch.values() if row.backend == backend)
+    names = {exact[0] for exact in tritons if exact}
+    return frozenset({*schema.PLATFORM, "torch", *PAIRED_WITH_TORCH, *packages, *names})

@@ -12,16 +12,14 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from resolver.compiling.problem_builder import closed_names
-from resolver.compiling.request import closest_versions
 from resolver.errors import NoVersionError
-from resolver.facts.catalog import is_elsewhere, recipe_for
+from resolver.facts.catalog import closed_names, is_elsewhere, recipe_for
 from resolver.facts.schema import Sdist
 from resolver.indexes import uploaded_by
 from resolver.providers.catalog import candidate_of
 from resolver.providers.installed import installed_names
-from resolver.requirements import normalize_name
-from resolver.specifiers import Versions, version_key, version_or_none
+from resolver.requirements import closest_versions, normalize_name
+from resolver.specifiers import Versions, is_plain, version_key, version_or_none
 from resolver.versions import bounds_cross, newest_first, parse_specifier, shorten
 
 if TYPE_CHECKING:
@@ -30,8 +28,7 @@ if TYPE_CHECKING:
 
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Backend, Recipe, Release, Requires
-    from resolver.indexes import File, PackageIndexes, Project
-    from resolver.indexes import Release as Published
+    from resolver.indexes import File, PackageIndexes, Project, ProjectRelease
     from resolver.model import Candidate, Distribution, Request, Requirement, Resolution
 
 
@@ -211,7 +208,7 @@ def _closest(requirement: Requirement, versions: Iterable[str]) -> str:
     return closest_versions(requirement, newest_first({*versions}))
 
 
-def _obstacle(catalog: Catalog, name: str, published: Published, request: Request) -> str:
+def _obstacle(catalog: Catalog, name: str, published: ProjectRelease, request: Request) -> str:
     """Return the reason why a release of an index was not added to the catalog."""
     backend, until = request.target.backend, request.target.date
     if not _is_final(published.version):
@@ -230,6 +227,8 @@ def _obstacle(catalog: Catalog, name: str, published: Published, request: Reques
 
 
 def _is_final(version: str) -> bool:
+    if is_plain(version):
+        return True
     parsed = version_or_none(version)
     return parsed is not None and not parsed.is_prerelease and parsed.local is None
 
@@ -261,7 +260,9 @@ class _ReleasesBelow:
         return self._rows[self._keys[position - 1]] if position else None
 
 
-def _row(published: Published, neighbour: Release, backend: Backend, until: date | None) -> Release | None:
+def _row(
+    published: ProjectRelease, neighbour: Release, backend: Backend, until: date | None
+) -> Release | None:
     """Return the row of a release, from the kind of file that its neighbour has; None without such a file."""
     if neighbour.git is not None:
         return None

@@ -19,7 +19,6 @@ import msgspec
 from msgspec.structs import replace
 from packaging.version import Version
 
-from resolver.compiling.problem import Row
 from resolver.facts.schema import PLATFORM
 from resolver.model import IMAGE, Candidate, Fact
 from resolver.specifiers import version_or_none
@@ -39,10 +38,6 @@ class InstalledVersion(msgspec.Struct, frozen=True):
     """The candidates whose requirements it shares."""
     accepted_as: int
     """The candidates that it replaces in the requirements of other distributions."""
-
-
-_Installed = tuple[str, list[InstalledVersion]]
-"""Name of a component, and its installed versions."""
 
 
 def installed_names(catalog: Catalog, request: Request) -> set[str]:
@@ -142,57 +137,3 @@ def _remark(name: str, version: str, similar: Sequence[str], accepted_as: Sequen
         public = Version(version).public
         return f"{text}; it was treated as {name} {public}, and its own requirements were not checked."
     return f"{text}, so its requirements were not checked."
-
-
-def extend(
-    rows: list[Row],
-    runtime: int,
-    subject: _Installed,
-    target: _Installed,
-    *,
-    request: Request,
-    forbids: bool,
-) -> None:
-    """Extend the rows of a relation to the installed versions that match the versions in them.
-
-    `rows` are replaced in place. `runtime` has a bit for each row that applies at run time, and not only to
-    the build. A relation that `forbids` only excludes combinations.
-    """
-    (name, subjects), (other_name, objects) = subject, target
-    mentioned = 0
-    for number, row in enumerate(rows):
-        mentioned |= row.subjects if runtime >> number & 1 else 0
-    allowed = dict.fromkeys(
-        (
-            installed.bit
-            for installed in subjects
-            if installed.requires_as and not installed.requires_as & ~mentioned
-        ),
-        0,
-    )
-    for number, row in enumerate(rows):
-        row_subjects, row_objects = row.subjects, row.objects
-        for installed in objects:
-            row_objects &= ~installed.bit if installed.requires_as else row_objects
-            row_objects |= installed.bit if row_objects & installed.accepted_as else 0
-        for installed in subjects:
-            row_subjects &= ~installed.bit
-            if installed.bit in allowed and row.subjects & installed.requires_as and runtime >> number & 1:
-                row_subjects |= installed.bit
-                allowed[installed.bit] |= row_objects
-        rows[number] = replace(row, subjects=row_subjects, objects=row_objects)
-    together = sum(installed.bit for installed in objects)
-    for bit, row_objects in allowed.items():
-        if together & ~row_objects and not forbids:
-            text = f"the base image contains {name} and {other_name} in versions that the catalog excludes"
-            fact = Fact(text, "observed", _source_of_all(request))
-            rows.append(Row(bit, together & ~row_objects, fact, contradicts=True))
-
-
-def _source_of_all(request: Request) -> str:
-    preinstalled = request.preinstalled
-    return (
-        source_of(preinstalled)
-        if preinstalled and preinstalled.source != IMAGE
-        else "the catalog's rows of base images"
-    )

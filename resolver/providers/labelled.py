@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from resolver.compiling.clauses import PAIRED_WITH_TORCH
 from resolver.facts import schema
 from resolver.facts.catalog import recipe_for
 from resolver.indexes import uploaded_by
 from resolver.label import built_for
 from resolver.providers.catalog import candidate_of
+from resolver.requirements import PAIRED_WITH_TORCH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from resolver.facts.catalog import Catalog
-    from resolver.indexes import PackageIndexes, Release
+    from resolver.indexes import PackageIndexes, ProjectRelease
     from resolver.label import BuiltFor
     from resolver.model import Candidate, Request
 
@@ -65,7 +65,7 @@ class LabelledProvider:
         return list(_requirements(candidate.name, candidate.version, label, url))
 
 
-def _release(name: str, published: Release, index: str, backend: schema.Backend) -> schema.Release:
+def _release(name: str, published: ProjectRelease, index: str, backend: schema.Backend) -> schema.Release:
     return schema.Release(
         package=name,
         version=published.version,

@@ -7,17 +7,18 @@ from functools import cached_property, partial, reduce
 from operator import or_
 from typing import TYPE_CHECKING
 
-from resolver.compiling.choices import ALWAYS, Choices, Installed, Link, is_prerelease, names_prerelease
+from resolver.compiling.choices import ALWAYS, Choices, Link, is_prerelease, names_prerelease
 from resolver.compiling.clauses import REQUEST
 from resolver.compiling.known_bad import concerning
 from resolver.compiling.problem import ABSENT, bits
 from resolver.content import evidence_against
 from resolver.errors import TooLargeError
+from resolver.indexes import InstalledFiles
 from resolver.model import layer
-from resolver.requirements import TRITON_NAMES
-from resolver.solving.rules import EVERYWHERE, Context, Exclusion, judge
+from resolver.requirements import TRITON_NAMES, has_rocm_release
+from resolver.solving.rules import EVERYWHERE, Exclusion, RuleContext, judge
 from resolver.solving.search import is_required
-from resolver.solving.world import LENIENT, STRICT, Terms, is_limit
+from resolver.solving.world import LENIENT, STRICT, Part, Terms, is_limit
 from resolver.versions import join_words, parse_specifier, satisfies
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ _FIRST = (-1, 0, 0, "")
 _WHEELS_ONLY = layer("python")[0] - 0.5
 
 
-class Projects:
+class Projects(Part):
     """The projects that the search has met.
 
     Attributes
@@ -60,14 +61,7 @@ class Projects:
     """
 
     def __init__(self, world: World, keep: Mapping[str, str]) -> None:
-        self.world = world
-        self.problem = world.problem
-        self.session = world.session
-        self.search = world.search
-        self.index = world.index
-        self.targets = world.targets
-        self.request = world.request
-        self.catalog = world.catalog
+        super().__init__(world)
         self.open: dict[str, Choices] = {}
         self.nodes_of: dict[str, list[Choices]] = {}
         self.by_number: dict[int, Choices] = {}
@@ -80,6 +74,8 @@ class Projects:
         self._judged: dict[tuple[str, int], Judged] = {}
         self._excluded: set[tuple[str, int]] = set()
         """The releases whose exclusions were added."""
+        self._usable: dict[int, tuple[tuple[int, ...], int]] = {}
+        """By number in the search, what the last choice depended on, and the choice."""
         self._wheels_only: dict[str, int] = {}
         self._lenient = -1
         """The variable that decides whether some patch releases of Python are enough; -1 if not needed."""
@@ -111,7 +107,7 @@ class Projects:
         self.nodes_of.setdefault(name, []).append(choices)
         choices.number = self.search.add_variable(choices.everything)
         self.by_number[choices.number] = choices
-        self.world.rank[choices.number] = self.problem.layer(name)[0], 0, choices.number, key
+        self.session.rank[choices.number] = self.problem.layer(name)[0], 0, choices.number, key
         if base:
             present = choices.everything & ~ABSENT
             self.search.add({choices.number: present, base.number: ABSENT}, ALWAYS)
@@ -144,6 +140,8 @@ class Projects:
     def _add_facts(self, choices: Choices) -> None:
         """Add the catalog's facts about the releases of a project."""
         self._require_image(choices)
+        if has_rocm_release(choices.name):
+            self._tie_to_platform(choices)
         for row in self.world.rows_of(choices.name):
             releases = choices.allowed_by(parse_specifier(row.releases) if row.releases else None)
             if row.is_of_wheel:
@@ -162,6 +160,15 @@ class Projects:
                 self.session.number["base-image"]: images & ~allowed,
             }
             self.search.add(terms, link)
+
+    def _tie_to_platform(self, choices: Choices) -> None:
+        """Require the ROCm that the kernel driver limits to be that of the pip packages."""
+        rocm, number = self.problem.variables["rocm"], self.session.number["rocm"]
+        for bit, release in enumerate(choices.releases, start=1):
+            text = f"is of ROCm {release.version}"
+            link = Link(choices.name, "rocm", release.version, text, self.index.indexes.urls[0])
+            excluded = rocm.everything & ~rocm.of_versions([release.version])
+            self.search.add({choices.number: 1 << bit, number: excluded}, link)
 
     def _with_wheel(self, choices: Choices, releases: int) -> int:
         """Return the releases with a file that has the hash of a wheel that was read, or has no hash."""
@@ -205,7 +212,7 @@ class Projects:
     def admit(self, choices: Choices, mask: int) -> bool:
         """Add what follows from the choice of a release; return whether its metadata can be read."""
         number, bit = choices.number, mask.bit_length() - 1
-        is_installed = isinstance(choices.release(bit), Installed)
+        is_installed = isinstance(choices.release(bit), InstalledFiles)
         if choices.extra:
             project = self.open[choices.name]
             self.search.add({number: mask, project.number: project.everything & ~mask}, ALWAYS)
@@ -239,9 +246,9 @@ class Projects:
             judged = self._judged[key] = judge(choices.release(bit), self._context(choices))
         return judged
 
-    def _context(self, choices: Choices, *, any_patch: bool = False) -> Context:
+    def _context(self, choices: Choices, *, any_patch: bool = False) -> RuleContext:
         name = choices.name
-        return Context(
+        return RuleContext(
             self.request.target.date,
             self.targets,
             partial(self.is_pinned, name),
@@ -287,6 +294,15 @@ class Projects:
 
     def first_usable(self, choices: Choices, domain: int) -> int:
         """Return the preferred release that may be used; exclude the releases before it."""
+        domains, number = self.search.domains, self.session.number
+        lenient = domains[self._lenient] if self._lenient >= 0 else 0
+        state = domain, domains[number["python"]], domains[number["glibc"]], lenient
+        known = self._usable.get(choices.number)
+        if known is None or known[0] != state:
+            known = self._usable[choices.number] = state, self._first_usable(choices, domain)
+        return known[1]
+
+    def _first_usable(self, choices: Choices, domain: int) -> int:
         unusable: dict[tuple[str, int, int, bool], list[int]] = {}
         mask = domain & -domain
         left = domain
@@ -316,7 +332,7 @@ class Projects:
 
     def exclusions(self, choices: Choices, bit: int) -> list[tuple[Exclusion, bool]]:
         """Return the exclusions of a release, and whether each may be lifted for some patch releases."""
-        if isinstance(choices.release(bit), Installed):
+        if isinstance(choices.release(bit), InstalledFiles):
             return []
         strict = self.judge(choices, bit).exclusions
         if not strict:
@@ -372,7 +388,7 @@ class Projects:
 
     def _is_source(self, choices: Choices, bit: int, python: int) -> bool:
         """Return whether none of some Pythons has a wheel of a release."""
-        if isinstance(choices.release(bit), Installed) or self.index.url(choices.name):
+        if isinstance(choices.release(bit), InstalledFiles) or self.index.url(choices.name):
             return False
         return not python & ~ABSENT & ~self.judge(choices, bit).source_only
 
@@ -382,7 +398,7 @@ class Projects:
             return
         excluded: dict[int, int] = {}
         for bit in range(1, len(choices.releases) + 1):
-            if isinstance(choices.release(bit), Installed):
+            if isinstance(choices.release(bit), InstalledFiles):
                 return
             judged = self.judge(choices, bit)
             if not judged.is_excluded and judged.source_only:
@@ -416,7 +432,7 @@ class Projects:
 
     def to_install(self, choices: Choices, bit: int, environment: Environment) -> tuple[File, ...]:
         """Return the files of a release that the chosen Python may install; none if it is preinstalled."""
-        if choices.name in self.world.installed or isinstance(choices.release(bit), Installed):
+        if choices.name in self.world.installed or isinstance(choices.release(bit), InstalledFiles):
             return ()
         key = choices.name, bit, environment
         known = self._to_install.get(key)

@@ -17,8 +17,8 @@ from resolver.indexes import uploaded_by
 if TYPE_CHECKING:
     from datetime import date
 
-    from resolver.indexes import File, Release
-    from resolver.solving.targets import Targets
+    from resolver.indexes import File, ProjectRelease
+    from resolver.solving.targets import Fit, Targets
 
 EVERYWHERE = -1
 """The mask of all Pythons, or of all versions of glibc."""
@@ -34,7 +34,7 @@ class Exclusion(NamedTuple):
     """The versions of glibc for which it may not be used."""
 
 
-class Context(NamedTuple):
+class RuleContext(NamedTuple):
     """What the rules know about a request and a project."""
 
     day: date
@@ -55,8 +55,10 @@ class Context(NamedTuple):
 class Offered(NamedTuple):
     """A release, and its files that count: uploaded by the day, and not yanked if others are not."""
 
-    release: Release
+    release: ProjectRelease
     files: Sequence[File]
+    fit: Fit
+    """Where the files can be installed."""
 
 
 class Judged(NamedTuple):
@@ -74,49 +76,48 @@ class Judged(NamedTuple):
         return any(one.python == EVERYWHERE and one.glibc == EVERYWHERE for one in self.exclusions)
 
 
-def has_no_linux_file(offered: Offered, _: Context) -> Iterator[Exclusion]:
+def has_no_linux_file(offered: Offered, _: RuleContext) -> Iterator[Exclusion]:
     """Exclude a release that has files for other systems only."""
     if not offered.release.files:
         yield Exclusion("has no file for Linux")
 
 
-def is_uploaded_later(offered: Offered, context: Context) -> Iterator[Exclusion]:
+def is_uploaded_later(offered: Offered, context: RuleContext) -> Iterator[Exclusion]:
     """Exclude a release whose files were uploaded after the day of the request."""
     if offered.release.files and not offered.files:
         yield Exclusion(f"was uploaded after {context.day}")
 
 
-def is_yanked(offered: Offered, context: Context) -> Iterator[Exclusion]:
+def is_yanked(offered: Offered, context: RuleContext) -> Iterator[Exclusion]:
     """Exclude a yanked release, unless a requirement pins its version (PEP 592)."""
     are_yanked = bool(offered.files) and all(file.yanked is not None for file in offered.files)
     if are_yanked and not context.is_pinned(offered.release.version):
         yield Exclusion("is yanked")
 
 
-def is_unrequested_prerelease(offered: Offered, context: Context) -> Iterator[Exclusion]:
+def is_unrequested_prerelease(offered: Offered, context: RuleContext) -> Iterator[Exclusion]:
     """Exclude a pre-release, unless the request names one or the project has no other releases."""
     if not context.allows_prereleases and is_prerelease(offered.release.version):
         yield Exclusion("is a pre-release, and the request does not name one")
 
 
-def was_found_unfit(offered: Offered, context: Context) -> Iterator[Exclusion]:
+def was_found_unfit(offered: Offered, context: RuleContext) -> Iterator[Exclusion]:
     """Exclude a release with a file that did not fit when it was read completely."""
     evidence = context.evidence_against(offered.release.version, {file.sha256 for file in offered.files})
     if evidence:
         yield Exclusion(f"is excluded in the lock: {evidence}")
 
 
-def is_known_bad(offered: Offered, context: Context) -> Iterator[Exclusion]:
+def is_known_bad(offered: Offered, context: RuleContext) -> Iterator[Exclusion]:
     """Exclude a release that does not work according to the catalog."""
     problem = context.problem_of(offered.release.version)
     if problem:
         yield Exclusion(f"does not work: {problem}")
 
 
-def fits_no_target(offered: Offered, context: Context) -> Iterator[Exclusion]:
+def fits_no_target(offered: Offered, context: RuleContext) -> Iterator[Exclusion]:
     """Exclude the Pythons and versions of glibc for which a release has no file."""
-    targets, files = context.targets, offered.files
-    fit = targets.fit(files, any_patch=context.any_patch)
+    targets, files, fit = context.targets, offered.files, offered.fit
     missing = targets.allowed & ~fit.pythons
     if missing:
         yield Exclusion(_without_file(files, missing, targets), missing)
@@ -149,14 +150,15 @@ RULES = (
 )
 
 
-def judge(release: Release, context: Context) -> Judged:
+def judge(release: ProjectRelease, context: RuleContext) -> Judged:
     """Return what the rules find about a release; the first reason that excludes it everywhere is enough."""
     uploaded = uploaded_by(release.files, context.day)
     files = [file for file in uploaded if file.yanked is None] or uploaded
+    fit = context.targets.fit(files, any_patch=context.any_patch)
+    offered = Offered(release, files, fit)
     found: list[Exclusion] = []
     for rule in RULES:
-        found += rule(Offered(release, files), context)
+        found += rule(offered, context)
         if found:
             break
-    fit = context.targets.fit(files, any_patch=context.any_patch)
     return Judged(tuple(found), tuple(files), fit.sdist & ~fit.with_wheel)

@@ -12,7 +12,7 @@ import pytest
 
 from builders.containers import image as images
 from builders.containers.image import (
-    Image,
+    LocalImage,
     cached_digest,
     check_digest,
     find_image,
@@ -52,7 +52,7 @@ def test_find_image_follows_symbolic_link(tmp_path: Path) -> None:
     real = sif(tmp_path / "lumi-6.2.4.sif")
     (tmp_path / "latest.sif").symlink_to(real)
     image = find_image(tmp_path / "latest.sif")
-    assert image == Image("latest", real, sha256_of(real))
+    assert image == LocalImage("latest", real, sha256_of(real))
     assert find_image(real, "named").name == "named"
 
 
@@ -180,7 +180,7 @@ class TestLocked:
         there, here = sif(tmp_path / "there.sif"), sif(tmp_path / "here.sif")
         locked = BaseImage(name="base", path=str(there), digest=find_image(there).digest)
         there.unlink()
-        assert locked_image(locked, here) == Image("base", here, sha256_of(here))
+        assert locked_image(locked, here) == LocalImage("base", here, sha256_of(here))
         with pytest.raises(EnvironmentLacksError, match="does not exist"):
             locked_image(locked)
 

@@ -19,13 +19,13 @@ from builders.building.compilation import build_view
 from builders.building.inputs import Limits
 from builders.building.plan import Task
 from builders.building.task import build_wheel
-from builders.containers.image import Image
+from builders.containers.image import LocalImage
 from builders.containers.inspection import ImageFacts
 from builders.containers.runtime import HostRuntime, View
 from builders.containers.sandbox import BUILD
 from builders.environments.layers import BuildEnvironment
 from builders.index import Index
-from builders.recipes.compilers import Compiler
+from builders.recipes.compilers import Program
 from builders.storage.files import exclusive_lock
 from resolver.errors import EnvironmentLacksError, MatrixError
 from resolver.facts.catalog import recipe_for
@@ -44,7 +44,7 @@ RICH = ImageFacts(
     glibc="2.39",
     rocm="6.4.1",
     hipcc="6.4",
-    compilers=(Compiler("g++", "13.2", "/usr/bin/g++"), Compiler("gcc", "13.2", "/usr/bin/gcc")),
+    compilers=(Program("g++", "13.2", "/usr/bin/g++"), Program("gcc", "13.2", "/usr/bin/gcc")),
 )
 
 
@@ -168,7 +168,7 @@ def test_shim_at_fixed_path_must_run(tmp_path: Path, version: str, binds: bool, 
     recipe = recipe_for(catalog, release, "rocm")
     assert recipe is not None
     application = apply_recipe(make_task(recipe, "gfx90a", version=version))
-    runtime = Container(Image("base", tmp_path, "0" * 64))
+    runtime = Container(LocalImage("base", tmp_path, "0" * 64))
     monkey = pytest.MonkeyPatch()
     monkey.setattr(Container, "can_bind", binds)
     environment = BuildEnvironment(tmp_path / "env", (), ())

@@ -15,9 +15,15 @@ from pathlib import Path
 import pytest
 
 from builders.containers import engines, sandbox
-from builders.containers.container import binds, private_mounts, script
-from builders.containers.engines import ApptainerRuntime, PodmanRuntime, choose_runtime
-from builders.containers.image import Image
+from builders.containers.engines import (
+    ApptainerRuntime,
+    PodmanRuntime,
+    binds,
+    choose_runtime,
+    private_mounts,
+    script,
+)
+from builders.containers.image import LocalImage
 from builders.containers.runtime import Bind, HostRuntime, View, only_loopback, output_in, run_in
 from builders.storage.cache import cache_root
 from builders.storage.temporary import TemporaryDirectory
@@ -34,11 +40,11 @@ def in_shell(view: View, *command: str, path: str = "/usr/bin:/bin") -> str:
 
 
 @pytest.fixture
-def image(tmp_path: Path) -> Image:
+def image(tmp_path: Path) -> LocalImage:
     """Return an empty unpacked image."""
     root = tmp_path / "image"
     (root / "usr").mkdir(parents=True)
-    return Image("base", root, "ab" * 32)
+    return LocalImage("base", root, "ab" * 32)
 
 
 @pytest.fixture
@@ -178,7 +184,7 @@ class TestPrivateTmp:
                     assert [root.exists() for root in roots] == [True, False]
                 return list(command), {}
 
-        image = Image("base", tmp_path / "base.sif", "0" * 64)
+        image = LocalImage("base", tmp_path / "base.sif", "0" * 64)
         run_in(Nested(image), ["true"], View(), what="Trying", log=tmp_path / "log")
         assert len(set(roots)) == 2
         assert not any(root.exists() for root in roots)
@@ -216,7 +222,7 @@ class TestPrivateTmp:
 
 class TestApptainer:
     def test_callers_variables_do_not_reach_the_engine(
-        self, image: Image, runtimes: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+        self, image: LocalImage, runtimes: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         put(runtimes, "apptainer", f"printf '{ONLY_LO}'")
         for name in ("SINGULARITY_BIND", "APPTAINERENV_CFLAGS", "PYTHONPATH", "SINGULARITY_CACHEDIR"):
@@ -224,7 +230,7 @@ class TestApptainer:
         _, env = ApptainerRuntime(image).command(["true"], View(), tmp_path)
         assert [name for name, value in env.items() if value == "/of/the/caller"] == ["SINGULARITY_CACHEDIR"]
 
-    def test_command_line(self, image: Image, runtimes: Path, tmp_path: Path) -> None:
+    def test_command_line(self, image: LocalImage, runtimes: Path, tmp_path: Path) -> None:
         put(runtimes, "apptainer", f"printf '{ONLY_LO}'; echo yes")
         own = tmp_path / "own"
         own.mkdir()
@@ -241,7 +247,7 @@ class TestApptainer:
 
     @pytest.mark.parametrize("option", ["--no-privs", "--userns"])
     def test_root_runs_without_capabilities(
-        self, image: Image, runtimes: Path, monkeypatch: pytest.MonkeyPatch, option: str, tmp_path: Path
+        self, image: LocalImage, runtimes: Path, monkeypatch: pytest.MonkeyPatch, option: str, tmp_path: Path
     ) -> None:
         """Root in a container lacks some capabilities, and the engine fails when it passes them on."""
         put(runtimes, "apptainer", f'case "$*" in *{option}*"echo yes") echo yes;; *) exit 255;; esac')
@@ -252,7 +258,9 @@ class TestApptainer:
         line = ApptainerRuntime(image).command(["true"], View(network=True), tmp_path)[0]
         assert not {"--no-privs", "--userns"} & set(line)
 
-    def test_engine_cuts_the_network_if_it_can(self, image: Image, runtimes: Path, tmp_path: Path) -> None:
+    def test_engine_cuts_the_network_if_it_can(
+        self, image: LocalImage, runtimes: Path, tmp_path: Path
+    ) -> None:
         put(
             runtimes,
             "apptainer",
@@ -264,7 +272,7 @@ class TestApptainer:
         assert "--net" not in runtime.command(["true"], View(network=True), tmp_path)[0]
 
     def test_unshare_cuts_the_network_if_the_engine_cannot(
-        self, image: Image, runtimes: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+        self, image: LocalImage, runtimes: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         put(runtimes, "around", f"printf '{ONLY_LO}'")
         put(runtimes, "apptainer", "exit 1")
@@ -276,7 +284,7 @@ class TestApptainer:
         assert "--net" not in line
 
     def test_network_that_stays_is_reported(
-        self, image: Image, runtimes: Path, monkeypatch: pytest.MonkeyPatch
+        self, image: LocalImage, runtimes: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         put(runtimes, "apptainer", f"printf '{MORE}'")
         monkeypatch.setattr(engines, "without_network", tuple)
@@ -284,7 +292,7 @@ class TestApptainer:
 
 
 class TestPodman:
-    def test_command_line(self, image: Image, runtimes: Path, tmp_path: Path) -> None:
+    def test_command_line(self, image: LocalImage, runtimes: Path, tmp_path: Path) -> None:
         put(runtimes, "podman", f"printf '{ONLY_LO}'")
         runtime = PodmanRuntime(image)
         line, env = runtime.command(["cc", "-c"], View(binds=[Bind(tmp_path)]), tmp_path)
@@ -298,7 +306,7 @@ class TestPodman:
         assert runtime.isolates_network
 
     def test_runc_replaces_a_default_that_does_not_work(
-        self, image: Image, runtimes: Path, tmp_path: Path
+        self, image: LocalImage, runtimes: Path, tmp_path: Path
     ) -> None:
         put(runtimes, "podman", f"case \"$*\" in *'--runtime runc'*) printf '{ONLY_LO}';; *) exit 125;; esac")
         put(runtimes, "runc", "true")
@@ -307,7 +315,7 @@ class TestPodman:
         assert runtime.isolates_network
 
     def test_limits_stay_below_the_users_hard_limits(
-        self, image: Image, runtimes: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+        self, image: LocalImage, runtimes: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         put(runtimes, "podman", f"printf '{ONLY_LO}'")
         monkeypatch.setattr(resource, "getrlimit", lambda _: (100, 1000))
@@ -360,7 +368,7 @@ class TestChoosing:
         ],
     )
     def test_installed_engine_is_chosen(
-        self, image: Image, runtimes: Path, installed: list[str], kind: str | None, chosen: str
+        self, image: LocalImage, runtimes: Path, installed: list[str], kind: str | None, chosen: str
     ) -> None:
         for name in installed:
             put(runtimes, name, "true")
@@ -371,7 +379,7 @@ class TestChoosing:
 
     @pytest.mark.usefixtures("runtimes")
     @pytest.mark.parametrize(("kind", "named"), [(None, "apptainer or singularity"), ("podman", "podman")])
-    def test_missing_engine_names_the_module(self, image: Image, kind: str | None, named: str) -> None:
+    def test_missing_engine_names_the_module(self, image: LocalImage, kind: str | None, named: str) -> None:
         with pytest.raises(EnvironmentLacksError, match=named) as caught:
             choose_runtime(kind, image)
         assert caught.value.exit_code == 3
@@ -381,12 +389,12 @@ class TestChoosing:
         with pytest.raises(UsageError, match="requires a base image"):
             choose_runtime("apptainer", None)
 
-    def test_unknown_runtime_is_rejected(self, image: Image) -> None:
+    def test_unknown_runtime_is_rejected(self, image: LocalImage) -> None:
         with pytest.raises(UsageError, match="'docker'"):
             choose_runtime("docker", image)
 
     def test_engine_rejects_unsupported_image_form(
-        self, image: Image, runtimes: Path, monkeypatch: pytest.MonkeyPatch
+        self, image: LocalImage, runtimes: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         put(runtimes, "podman", "true")
         put(runtimes, "apptainer", "true")
@@ -419,7 +427,7 @@ def test_program_in_a_hidden_directory_does_not_switch_isolation_off(
     assert sandbox.system_program("of-nobody") == "of-nobody"
 
 
-def test_podman_drops_all_privileges(runtimes: Path, image: Image, tmp_path: Path) -> None:
+def test_podman_drops_all_privileges(runtimes: Path, image: LocalImage, tmp_path: Path) -> None:
     """Root in the container would otherwise keep privileges of root on this machine."""
     put(runtimes, "podman", f"printf '{ONLY_LO}'")
     line, _ = PodmanRuntime(image).command(["true"], View(untrusted=True), tmp_path)

@@ -110,7 +110,7 @@ def test_changed_object_is_read_or_damaged(changes: list[tuple[float, bytes]], r
         item = read_object(OP, bytes(data))
     except DamagedError:
         return
-    assert len(item.symbols.imports) < 100
+    assert len(item.imports) < 100
     if item.gpu_section is not None:
         objects, problems = read_code_objects(bytes(data), *item.gpu_section)
         assert len(objects) <= 6

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from builders.containers import inspection
-from builders.containers.image import Image
+from builders.containers.image import LocalImage
 from builders.containers.inspection import (
     as_row,
     cached_facts,
@@ -27,14 +27,14 @@ from builders.containers.inspection import (
 )
 from builders.containers.runtime import View
 from builders.machine import host
-from builders.recipes.compilers import Compiler
+from builders.recipes.compilers import Program
 from resolver.errors import CommandError, MatrixError, TooSlowError, UsageError
 from resolver.facts.loading import load
 from resolver.texts import check_texts
 from resolver.versions import is_version
 from tests.support.hostile import INVISIBLE, VISIBLE, places, with_text
 
-IMAGE = Image("base", Path("/images/base.sif"), "ab" * 32)
+IMAGE = LocalImage("base", Path("/images/base.sif"), "ab" * 32)
 PYTHON = {
     "version": "3.12.1", "path": "/opt/venv/bin/python3", "prefix": "/opt/venv", "base": "/usr",
     "implementation": "cpython", "headers": True, "venv": True,
@@ -49,6 +49,7 @@ LINES = [
     ("symbol", "libstdc++.so.6", "GLIBCXX_3.4.30"),
     ("symbol", "libstdc++.so.6", "CXXABI_1.3.13"), ("symbol", "libgcc_s.so.1", "GCC_4.2.0"),
     ("symbol", "libgcc_s.so.1", "GCC_12.0.0"),
+    ("symbol", "libfabric.so.1", "FABRIC_1.10"), ("symbol", "libfabric.so.1", "FABRIC_1.8"),
     ("rocm", "/opt/rocm", "6.2.4-120"), ("rocm", "/opt/rocm-6.2.4", "6.2.4"),
     ("hipcc", "/opt/rocm/bin/hipcc", "HIP version: 6.2.41134-65d174c3e"),
     ("hipcc", "/opt/rocm/bin/hipcc", "AMD clang version 18.0.0git (https://example/llvm roc-6.2.4)"),
@@ -58,6 +59,9 @@ LINES = [
     ("compiler", "/usr/bin/g++", "", "g++ (SUSE Linux) 7.5.0"), ("compiler", "/bin/g++", "9", "g++ 9"),
     ("tool", "cmake", "/usr/bin/cmake", "cmake version 3.28.3"),
     ("mpi", "HYDRA build details:"), ("mpi", "MPICH Version:      4.1.2"),
+    ("network-plugin", "/usr/lib/librccl-net.so", ""),
+    ("network-plugin", "/opt/libnccl-net.so", "aws-ofi-nccl 1.20.0"),
+    ("header", "hwloc.h", ""), ("header", "rdma/fabric.h", "2.1.0."), ("header", "rdma/fabric.h", "1.17.0."),
     ("conda", "/opt/conda"), ("python", "/usr/bin/python3", ""),
     ("python", "/opt/venv/bin/python3", json.dumps(PYTHON)), ("labels", '{"a": "b"}'), ("end",),
 ]  # fmt: skip
@@ -90,9 +94,11 @@ def test_parse_output(noise: bool) -> None:
         "18.0.0",
     )
     assert facts.libraries == ("librccl.so.1", "libz.so.1")
-    assert Compiler("g++", "7.5.0", "/usr/bin/g++") in facts.compilers
+    assert Program("g++", "7.5.0", "/usr/bin/g++") in facts.compilers
     assert facts.tools["cmake"].version == "3.28.3"
     assert facts.mpi == "MPICH 4.1.2"
+    assert (facts.libfabric, facts.network_headers, facts.network_plugin) == ("2.1.0", True, "1.20.0")
+    assert facts.fabric == "1.10"
     (python,) = facts.pythons
     assert (python.path, python.base, python.headers) == ("/opt/venv/bin/python3", "/usr", True)
     assert python.holds["typing-extensions"] == "4.1"
@@ -241,7 +247,7 @@ class Standin:
     """A STAND-IN for a container: it runs a shell on the host, which prints the output."""
 
     kind: ClassVar[str] = "stand-in"
-    image: Image | None = IMAGE
+    image: LocalImage | None = IMAGE
     output: str = ""
     code: int = 0
     seconds: int = 0
@@ -261,10 +267,10 @@ class TestInspecting:
     def test_result_is_cached_by_digest(self) -> None:
         assert cached_facts(IMAGE) is None
         facts = inspect_in(Standin(output=answer()))  # type: ignore[arg-type]
-        renamed = Image("other", Path("/else/other.sif"), IMAGE.sha256)
+        renamed = LocalImage("other", Path("/else/other.sif"), IMAGE.sha256)
         again = inspect_image(renamed)
         assert again == msgspec.structs.replace(facts, name="other", path="/else/other.sif")
-        assert cached_facts(Image("base", IMAGE.path, "cd" * 32)) is None
+        assert cached_facts(LocalImage("base", IMAGE.path, "cd" * 32)) is None
 
     def test_changed_script_inspects_again(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         inspect_in(Standin(output=answer()))  # type: ignore[arg-type]
@@ -314,6 +320,24 @@ def test_script_reads_only_regular_files(make: Callable[[Path], None], tmp_path:
     )
     facts = parse_output(done.stdout, IMAGE)
     assert (facts.os, facts.rocm, facts.labels) == ("", "", {})
+
+
+def test_script_reads_network_plugin_and_headers(tmp_path: Path) -> None:
+    """The directories that the loader and the compiler are told to search come before those of the system."""
+    (tmp_path / "rdma").mkdir()
+    header = "#define FI_MAJOR_VERSION 2\n#define FI_MINOR_VERSION 6\n#define FI_REVISION_VERSION 0\n"
+    (tmp_path / "rdma" / "fabric.h").write_text(header)
+    (tmp_path / "hwloc.h").write_text("")
+    (tmp_path / "librccl-net.so").write_bytes(b"\x7fELF\0NET/OFI Initializing aws-ofi-nccl 1.19.1-git\0")
+    script = Path(inspection.__file__).with_name("inspect.sh").read_text()
+    start, end = script.index("# RCCL's network plugin"), script.index("# Pythons and conda.")
+    script = script[: script.index("# The system.")] + script[start:end] + "fact end\n"
+    env = {**os.environ, "LD_LIBRARY_PATH": f"/nowhere:{tmp_path}", "CPATH": str(tmp_path)}
+    done = subprocess.run(
+        ["/bin/sh", "-c", script], capture_output=True, text=True, check=True, timeout=60, env=env
+    )
+    facts = parse_output(done.stdout, IMAGE)
+    assert (facts.libfabric, facts.network_headers, facts.network_plugin) == ("2.6.0", True, "1.19.1")
 
 
 @pytest.mark.integration

@@ -15,14 +15,14 @@ from builders.building.build_host import BuildHost
 from builders.building.plan import Task
 from builders.building.records import changes_since_last_build
 from builders.index import Index
-from builders.recipes.compilers import Compiler
+from builders.recipes.compilers import Program
 from resolver.facts.schema import Git, Patch, Sdist
 from resolver.model import Distribution, Edge
 from tests.support.records import record_of
 from tests.support.tasks import PYTHON, make_distribution, make_host, make_recipe, make_resolution
 
 IDENTITY = {"runtime": "sha256:1", "python": "3.12.3 (cp312)", "glibc": "2.39", "cpu": "znver3"}
-COMPILERS = (Compiler("g++", "7.5.0", "/usr/bin/g++"), Compiler("g++-12", "12.3.0", "/usr/bin/g++-12"))
+COMPILERS = (Program("g++", "7.5.0", "/usr/bin/g++"), Program("g++-12", "12.3.0", "/usr/bin/g++-12"))
 SDIST = Sdist("tiny-1.0.tar.gz", "1" * 64)
 PATCH = Patch("fix.patch", "2" * 64)
 NUMPY = make_distribution("numpy", "2.1.0", origin="published")

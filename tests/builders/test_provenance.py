@@ -27,12 +27,12 @@ from builders.building.provenance import (
     statement,
 )
 from builders.building.sbom import sbom
-from builders.containers.image import Image
+from builders.containers.image import LocalImage
 from builders.containers.runtime import HostRuntime
 from builders.environments.layers import Layer, Layers
 from builders.environments.wheelhouse import FetchedWheel
 from builders.index.repository import build_key_of
-from builders.recipes.compilers import Compiler
+from builders.recipes.compilers import Program
 from builders.sources import Source
 from resolver.errors import ProvenanceError
 from resolver.facts.schema import Git
@@ -63,9 +63,9 @@ def make_image_task(name: str, version: str, **pick: Any) -> Task:
         "gfx90a",
         "gfx942",
         pick=make_distribution(name, wheel_version=version, **pick),
-        runtime=HostRuntime(Image("rocm-6.4.4", Path("image.sif"), D)),
+        runtime=HostRuntime(LocalImage("rocm-6.4.4", Path("image.sif"), D)),
         rocm="6.4.4",
-        compilers=(Compiler("hipcc", "6.4.43484", "/hipcc"), Compiler("g++", "13.3.0", "/g++")),
+        compilers=(Program("hipcc", "6.4.43484", "/hipcc"), Program("g++", "13.3.0", "/g++")),
     )
 
 

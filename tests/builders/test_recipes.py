@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from builders.building.apply_recipe import AppliedRecipe, apply_recipe
-from builders.recipes.compilers import Compiler, choose_compilers
+from builders.recipes.compilers import Program, choose_compilers
 from builders.recipes.recipe import check_source, recipe_as_built, with_ops
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
 from resolver.facts.catalog import Catalog, recipe_for
@@ -21,10 +21,10 @@ from tests.support.tasks import make_recipe, make_task
 
 TWO = ("gfx90a", "gfx942")
 LUMI = (
-    Compiler("gcc", "7.5.0", "/usr/bin/gcc"),
-    Compiler("g++", "7.5.0", "/usr/bin/g++"),
-    Compiler("gcc-12", "12.3.0", "/usr/bin/gcc-12"),
-    Compiler("g++-12", "12.3.0", "/usr/bin/g++-12"),
+    Program("gcc", "7.5.0", "/usr/bin/gcc"),
+    Program("g++", "7.5.0", "/usr/bin/g++"),
+    Program("gcc-12", "12.3.0", "/usr/bin/gcc-12"),
+    Program("g++-12", "12.3.0", "/usr/bin/g++-12"),
 )
 """Compilers of LUMI's SUSE images."""
 
@@ -86,6 +86,16 @@ def test_environment_names_target_in_all_variables() -> None:
     assert made["ROCM_PATH"] == made["ROCM_HOME"] == "/opt/rocm"
     assert made["MAX_JOBS"] == made["CMAKE_BUILD_PARALLEL_LEVEL"] == "5"
     assert made["SOURCE_DATE_EPOCH"] == "315532800"
+
+
+def test_rocm_of_pip_is_found_by_every_tool() -> None:
+    """The tree for development may lack device libraries, so they are those of the runtime package."""
+    root = "/layer/site-packages/_rocm_sdk_devel"
+    made = apply(make_recipe(), "gfx90a", pip_rocm="10.1.0", rocm_path=root).environment
+    assert {made[name] for name in ("ROCM_PATH", "ROCM_HOME", "HIP_PATH")} == {root}
+    assert made["CMAKE_PREFIX_PATH"] == f"{root}/lib/cmake"
+    assert made["HIP_DEVICE_LIB_PATH"] == "/layer/site-packages/_rocm_sdk_core/lib/llvm/amdgcn/bitcode"
+    assert "HIP_DEVICE_LIB_PATH" not in apply(make_recipe(), "gfx90a").environment
 
 
 def test_several_targets_leave_hip_architectures_unset() -> None:
@@ -181,7 +191,7 @@ def test_compilers_are_those_of_image() -> None:
 )
 def test_choose_compilers_by_standard_and_name(names: str, standard: str, cxx: str, cc: str | None) -> None:
     pairs = [pair.split() for pair in names.split(", ")]
-    compilers = [Compiler(name, version, f"/usr/bin/{name}") for name, version in pairs]
+    compilers = [Program(name, version, f"/usr/bin/{name}") for name, version in pairs]
     chosen = cxx_, cc_ = choose_compilers(compilers, standard)
     assert cxx_.name == cxx
     assert (cc_.name if cc_ else None) == cc

@@ -11,7 +11,7 @@ import pytest
 
 from builders.building.apply_recipe import apply_recipe
 from builders.recipes import shims
-from builders.recipes.compilers import Compiler
+from builders.recipes.compilers import Program
 from resolver.facts.loading import load
 from tests.support.tasks import make_recipe, make_task
 
@@ -93,12 +93,12 @@ def test_programs_called_by_path_get_overlay_mounts() -> None:
 # --- the compiler --------------------------------------------------------------------------------------
 
 
-def recording(folder: Path) -> Compiler:
+def recording(folder: Path) -> Program:
     """Return a compiler that only prints its arguments, one per line."""
     path = folder / "g++"
     path.write_text('#!/bin/sh\nfor word do printf "%s\\n" "$word"; done\n')
     path.chmod(0o755)
-    return Compiler("g++", "12.3.0", str(path))
+    return Program("g++", "12.3.0", str(path))
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_compiler_shim_replaces_native_only(
 
 def test_real_compiler_compiles_for_chosen_cpu(tmp_path: Path) -> None:
     gcc = subprocess.run(["which", "gcc"], check=True, capture_output=True, text=True).stdout.strip()
-    env = put(tmp_path / "bin", {"gcc": shims.compiler_shim(Compiler("gcc", "12", gcc), "x86-64-v2")})
+    env = put(tmp_path / "bin", {"gcc": shims.compiler_shim(Program("gcc", "12", gcc), "x86-64-v2")})
     command = "gcc -march=native -dM -E - </dev/null"
     assert "#define __SSE4_2__ 1" in answer(command, env)
     assert "__AVX2__" not in answer(command, env)

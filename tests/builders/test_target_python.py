@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from builders.containers.image import Image
+from builders.containers.image import LocalImage
 from builders.containers.runtime import Bind, HostRuntime, View
 from builders.environments import python as module
 from builders.environments.python import find_python, python_view
@@ -40,7 +40,9 @@ class ImageRuntime(HostRuntime, frozen=True):
 @pytest.fixture
 def runtime(tmp_path: Path) -> ImageRuntime:
     (tmp_path / "image").mkdir()
-    return ImageRuntime(image=Image("rocm-6.4", tmp_path / "base.sif", "0" * 64), inside=tmp_path / "image")
+    return ImageRuntime(
+        image=LocalImage("rocm-6.4", tmp_path / "base.sif", "0" * 64), inside=tmp_path / "image"
+    )
 
 
 @pytest.fixture
@@ -188,7 +190,7 @@ def test_key_depends_on_image_and_interpreter(runtime: ImageRuntime, interpreter
     second = find_python(
         runtime, "3.12", image_pythons=[interpreter(runtime.inside / "b", build="3.12.3 (other)")]
     )
-    other = ImageRuntime(image=Image("rocm-6.4", Path("x"), "1" * 64), inside=runtime.inside)
+    other = ImageRuntime(image=LocalImage("rocm-6.4", Path("x"), "1" * 64), inside=runtime.inside)
     assert len({first.key(runtime), second.key(runtime), first.key(other)}) == 3
 
 

@@ -38,7 +38,7 @@ from builders.wheels.wheel import DamagedError
 from matrix.building.plan_formats import github_workflow, gitlab_pipeline
 from matrix.checking.check import check, fixed, read_document
 from matrix.checking.document import Document
-from matrix.checking.target import Expected, expect_request
+from matrix.checking.target import ExpectedTarget, expect_request
 from matrix.input.inputs import read_inputs
 from matrix.input.pylock_file import read_pylock
 from matrix.input.settings import read_settings
@@ -211,7 +211,7 @@ def enter_run(content: bytes, work: Path) -> None:
 
 
 def enter_pylock(content: bytes, work: Path) -> None:
-    for package in read_pylock(written(content, work / "pylock.toml")).packages:
+    for package in read_pylock(written(content, work / "pylock.toml"))[0]:
         assert package.requirement.isprintable()
         parse_requirement(package.requirement)
 
@@ -241,7 +241,7 @@ SETTINGS: list[dict[str, Any]] = [
 
 
 @cache
-def lumi() -> Expected:
+def lumi() -> ExpectedTarget:
     target = Target(backend="rocm", gfx=("gfx90a",), site="lumi-g", date=datetime.date(2026, 3, 1))
     return expect_request(Request(target, ()), load(), "cotainr")
 

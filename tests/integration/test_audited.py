@@ -37,7 +37,7 @@ def test_real_torch_exports_symbols(torch: TorchLibraries) -> None:
 
 def test_real_op_finds_all_symbols(built: Built, torch: TorchLibraries) -> None:
     report = audit_wheel(built.wheel, Expected(torch=torch))
-    imports = {name for item in report.objects for name in item.symbols.imports}
+    imports = {name for item in report.objects for name in item.imports}
     assert any(name.startswith("_ZN3c10") for name in imports)
     assert [error.id for error in report.errors] == []
 
@@ -49,7 +49,7 @@ def test_real_op_with_missing_symbol_is_an_error(built: Built, torch: TorchLibra
         (op,) = (name for name in source.namelist() if "cpu_adam_op" in name and ".so" in name)
         source.extractall(tmp_path / "content")
     (item,) = (item for item in audit_wheel(built.wheel).objects if item.path == op)
-    name = min(symbol for symbol in item.symbols.imports if symbol.startswith("_ZN3c10"))
+    name = min(symbol for symbol in item.imports if symbol.startswith("_ZN3c10"))
     path = tmp_path / "content" / op
     data = path.read_bytes()
     assert b"\0" + name.encode() + b"\0" in data

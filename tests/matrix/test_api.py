@@ -15,7 +15,7 @@ import pytest
 
 import matrix
 from builders.containers.engines import ApptainerRuntime
-from builders.containers.image import Image
+from builders.containers.image import LocalImage
 from resolver.errors import BuildError, CatalogError, CycleError, MatrixError, SourceError, UsageError
 
 MPI4PY = """
@@ -138,7 +138,7 @@ def test_inspection_without_writable_cache_is_documented(
     assert "\nOSError\n" in (inspect.getdoc(matrix.resolve) or "")
 
 
-def runtime_of(_: object, image: Image) -> ApptainerRuntime:
+def runtime_of(_: object, image: LocalImage) -> ApptainerRuntime:
     """Choose Apptainer, whether or not it is installed."""
     return ApptainerRuntime(image)
 

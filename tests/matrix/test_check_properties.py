@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from matrix.checking.check import check, fixed, read_document
 from matrix.checking.document import read_requirements
 from matrix.checking.rules import fixable
-from matrix.checking.target import Expected, expect_request
+from matrix.checking.target import ExpectedTarget, expect_request
 from resolver.errors import UsageError
 from resolver.facts.loading import load
 from resolver.model import Request, Target
@@ -80,7 +80,7 @@ _HEAD = "channels: [conda-forge]\ndependencies:\n  - python=3.12\n  - pip:\n"
 
 
 @cache
-def lumi(consumer: str) -> Expected:
+def lumi(consumer: str) -> ExpectedTarget:
     """Return the versions that fit LUMI-G in March 2026."""
     target = Target(backend="rocm", gfx=("gfx90a",), site="lumi-g", date=datetime.date(2026, 3, 1))
     kind = "cotainr" if consumer == "cotainr" else "pip"

@@ -245,7 +245,7 @@ def test_hostile_state_of_a_run_is_refused(tmp_path: Path) -> None:
 def test_texts_of_a_pylock_are_refused_or_stay_data(tmp_path: Path) -> None:
     path = tmp_path / "pylock.toml"
     path.write_text(tomli_w.dumps(PYLOCK))
-    names = [package.name for package in read_pylock(path).packages]
+    names = [package.name for package in read_pylock(path)[0]]
     for place in places(PYLOCK):
         for text in INVISIBLE:
             path.write_text(tomli_w.dumps(with_text(PYLOCK, place, text)))
@@ -255,12 +255,12 @@ def test_texts_of_a_pylock_are_refused_or_stay_data(tmp_path: Path) -> None:
         for text in VISIBLE:
             path.write_text(tomli_w.dumps(with_text(PYLOCK, place, text)))
             try:
-                lock = read_pylock(path)
-                parsed = [parse_requirement(package.requirement) for package in lock.packages]
+                packages, _ = read_pylock(path)
+                parsed = [parse_requirement(package.requirement) for package in packages]
             except UsageError:
                 continue
             assert [requirement.name for requirement in parsed] == names
-            assert all(package.requirement.isprintable() for package in lock.packages)
+            assert all(package.requirement.isprintable() for package in packages)
 
 
 def test_texts_of_a_site_file_are_refused_or_stay_data(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ import pytest
 
 from builders.building import build_host
 from builders.containers import inspection
-from builders.containers.image import Image, find_image, image_name
+from builders.containers.image import LocalImage, find_image, image_name
 from builders.containers.inspection import ImageFacts
 from builders.diagnosis import doctor as machine
-from builders.recipes.compilers import Compiler
+from builders.recipes.compilers import Program
 from builders.sources import FetchResult
 from matrix.cli import main
 from matrix.commands import doctor, fetch
@@ -37,7 +37,7 @@ def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return an unpacked image; a STAND-IN replaces its inspection."""
     (tmp_path / "mine.sif" / "usr").mkdir(parents=True)
 
-    def inspect_image(image: Image, kind: str | None = None) -> ImageFacts:  # noqa: ARG001
+    def inspect_image(image: LocalImage, kind: str | None = None) -> ImageFacts:  # noqa: ARG001
         return ImageFacts(
             name=image.name,
             path=str(image.path),
@@ -48,7 +48,7 @@ def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             rocm="6.2.4",
             rocm_path="/opt/rocm",
             hipcc="6.2.41134",
-            compilers=(Compiler("g++-12", "12.3.0", "/usr/bin/g++-12"),),
+            compilers=(Program("g++-12", "12.3.0", "/usr/bin/g++-12"),),
         )
 
     monkeypatch.setattr(inspection, "inspect_image", inspect_image)
@@ -131,7 +131,7 @@ def test_fetch_accepts_image_that_has_moved(
     moved = image.rename(tmp_path / "elsewhere" / image.name)
     used: list[Path] = []
 
-    def choose_runtime(_: object, image: Image) -> None:
+    def choose_runtime(_: object, image: LocalImage) -> None:
         used.append(image.path)
         msg = "no container runtime"
         raise EnvironmentLacksError(msg)

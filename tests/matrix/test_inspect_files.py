@@ -15,9 +15,9 @@ from builders.findings import Finding
 from builders.installed.checks import findings_of
 from builders.installed.reading import read_installed
 from matrix.cli import main
+from matrix.commands.inspect import verdict_of
 from matrix.input.container_recipe import read_recipe
 from matrix.input.environment_file import read_environment
-from matrix.inspecting import verdict_of
 from resolver.answers.proven import judge
 from resolver.consequences import Side
 from resolver.consequences.drivers import driver_states

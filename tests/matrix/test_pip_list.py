@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders.containers.image import Image, find_image
+from builders.containers.image import LocalImage, find_image
 from builders.containers.inspection import ImageFacts, ImagePython, as_row
 from matrix.cli import main
 from matrix.input.pip_list import parse_pip_list, read_preinstalled
@@ -88,7 +88,7 @@ def test_image_on_this_machine_lists_everything(
     system = {"packaging": "23.0"}
     own = {"sympy": "1.13.3", "torch": "2.10.0", "triton-rocm": "3.6.0"}
 
-    def inspected(image: Image) -> ImageFacts:
+    def inspected(image: LocalImage) -> ImageFacts:
         pythons = tuple(
             ImagePython(
                 path="/python",
@@ -172,7 +172,7 @@ def test_pip_list_formats_agree_for_any_list(installed: dict[str, str]) -> None:
         json.dumps([{"name": name, "version": version} for name, version in installed.items()]),
     ]
     for form in forms:
-        assert {dist.name: dist.version for dist in parse_pip_list(form, "list.txt")} == installed
+        assert {name: version for name, version, _ in parse_pip_list(form, "list.txt")} == installed
 
 
 ASKED = ["resolve", "deepspeed", "--date", "2026-05-01", "--keep-installed", "list.txt"]

@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from resolver.answers.resolve import resolve
-from resolver.compiling.clauses import PAIRED_WITH_TORCH
 from resolver.facts.catalog import Catalog
 from resolver.facts.loading import load
 from resolver.facts.validate import incomplete_rows
 from resolver.model import Conflict, Distribution, Preinstalled, Resolution
-from resolver.requirements import TRITON_NAMES
+from resolver.requirements import PAIRED_WITH_TORCH, TRITON_NAMES
 from tests.resolver.solve_helpers import ask
 
 DAYS = st.dates(datetime.date(2023, 6, 1), datetime.date(2026, 11, 20))
@@ -74,6 +73,7 @@ def test_no_pick_is_newer_than_the_day(
             str(pick): _released(catalog, pick)
             for pick in answer.picks
             if pick.name in {*PAIRED_WITH_TORCH, *TRITON_NAMES, *catalog.package}
+            if pick.kind == "distribution"
         }
         target = answer.target
         if target.rocm:

@@ -18,7 +18,7 @@ from resolver.answers.explain import MAX_CORE_ITEMS, core_items
 from resolver.answers.resolve import resolve
 from resolver.answers.suggest import MAX_SUGGESTIONS, request_arguments
 from resolver.compiling import compile_problem
-from resolver.compiling.problem import Demand, Problem, Relation, Row, Variable
+from resolver.compiling.problem import Demand, Problem, Relation, RelationRow, Variable
 from resolver.facts.catalog import Catalog
 from resolver.facts.loading import load
 from resolver.model import Conflict, Fact, Request, Resolution, Support
@@ -149,7 +149,7 @@ def _chain(length: int) -> Problem:
     names = [f"c{number}" for number in range(length)]
     chain = [Variable(name, [candidate(name, "2"), candidate(name, "1")]) for name in names]
     relations = [
-        Relation(left, right, "run", [Row(bit, bit, fact) for bit in (0b10, 0b100)])
+        Relation(left, right, "run", [RelationRow(bit, bit, fact) for bit in (0b10, 0b100)])
         for left, right in pairwise(chain)
         for fact in [Fact(f"{left.name} goes with {right.name}", "documented", f"page {left.name}")]
     ]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from resolver.answers.order import edges_of, generations
 from resolver.answers.resolve import resolve
-from resolver.compiling.problem import Relation, Row, Variable
+from resolver.compiling.problem import Relation, RelationRow, Variable
 from resolver.errors import CycleError
 from resolver.facts.catalog import Catalog
 from resolver.facts.schema import Recipe
@@ -101,7 +101,7 @@ def test_published_wheel_has_no_build_edges() -> None:
 def test_relations_that_require_become_run_edges() -> None:
     apex, torch, rocm = candidate("apex", "1"), candidate("torch", "2"), _platform("rocm")
     variables = {name.name: Variable(name.name, [name]) for name in (apex, torch, rocm)}
-    row = Row(0b10, 0b10, FACT)
+    row = RelationRow(0b10, 0b10, FACT)
     needs = Relation(variables["apex"], variables["torch"], "run", [row])
     constrains = Relation(variables["torch"], variables["apex"], "run", [row], when_present=True)
     silent = Relation(variables["torch"], variables["apex"], "run", [])

@@ -14,10 +14,9 @@ from packaging.version import Version
 
 from resolver.answers.explain import LinkGroup, _core_with_links, explain_conflict
 from resolver.answers.resolve import resolve, solve
-from resolver.compiling.problem_builder import closed_names
 from resolver.errors import SourceError, UsageError
 from resolver.facts import schema
-from resolver.facts.catalog import Catalog
+from resolver.facts.catalog import Catalog, closed_names
 from resolver.facts.loading import load
 from resolver.indexes import File, Metadata
 from resolver.model import Conflict, Request, Resolution, Support, Target

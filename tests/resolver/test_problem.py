@@ -8,7 +8,7 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from resolver.compiling.problem import ABSENT, Relation, Row, Variable, bits
+from resolver.compiling.problem import ABSENT, Relation, RelationRow, Variable, bits
 from tests.resolver.solving import propagate, restricted
 from tests.resolver.universe import EXAMPLES, FACT, Limit, Link, Universe, candidate, universes
 
@@ -36,7 +36,10 @@ def test_bits_yields_set_bits_in_order(mask: int) -> None:
 
 def test_relation_table_merges_rows() -> None:
     apex, torch = _variable("apex", 3), _variable("torch", 2)
-    rows = [Row(apex.mask([0, 1]), torch.mask([0]), FACT), Row(apex.mask([1]), torch.mask([1]), FACT)]
+    rows = [
+        RelationRow(apex.mask([0, 1]), torch.mask([0]), FACT),
+        RelationRow(apex.mask([1]), torch.mask([1]), FACT),
+    ]
     needs = Relation(apex, torch, "run", rows)
     goes_with = Relation(apex, torch, "run", rows, when_present=True)
     assert needs.table == [0b111, 0b010, 0b110, 0b111]
@@ -94,7 +97,7 @@ def _union(masks: list[int]) -> int:
 def test_restricted_problem_shares_variables() -> None:
     a, b = _variable("a", 1), _variable("b", 1)
     problem = Universe({"a": 1, "b": 1}, (), ()).problem()
-    relation = Relation(a, b, "run", [Row(a.present, b.present, FACT)])
+    relation = Relation(a, b, "run", [RelationRow(a.present, b.present, FACT)])
     part = restricted(problem, [], [relation])
     assert part.variables is problem.variables
     assert (part.relations, problem.relations) == ([relation], [])

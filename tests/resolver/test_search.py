@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from resolver.compiling.problem import Demand, Problem, Relation, Row, Variable
+from resolver.compiling.problem import Demand, Problem, Relation, RelationRow, Variable
 from tests.resolver.solving import solve_preferred
 from tests.resolver.universe import EXAMPLES, FACT, Universe, candidate, universes
 
@@ -35,7 +35,10 @@ def test_preferred_solution_is_best_by_component(universe: Universe) -> None:
 def test_newest_torch_wins_over_newest_apex() -> None:
     torch = Variable("torch", [candidate("torch", version) for version in ("3", "2", "1")])
     apex = Variable("apex", [candidate("apex", version) for version in ("2", "1")])
-    rows = [Row(apex.mask([0]), torch.mask([2]), FACT), Row(apex.mask([1]), torch.mask([0, 1]), FACT)]
+    rows = [
+        RelationRow(apex.mask([0]), torch.mask([2]), FACT),
+        RelationRow(apex.mask([1]), torch.mask([0, 1]), FACT),
+    ]
     demands = [
         Demand(variable, variable.present, variable.name, "request", "a test") for variable in (torch, apex)
     ]

@@ -10,7 +10,7 @@ from itertools import combinations, permutations, product
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from resolver.compiling.problem import ABSENT, Demand, Problem, Relation, Row, Variable
+from resolver.compiling.problem import ABSENT, Demand, Problem, Relation, RelationRow, Variable
 from resolver.model import Candidate, Fact
 
 NAMES = ("rocm", "torch", "apex", "deepspeed", "zlib")
@@ -86,7 +86,8 @@ class Universe:
         for link in self.links:
             subject, target = variables[link.subject], variables[link.object]
             rows = [
-                Row(subject.mask(subjects), target.mask(objects), FACT) for subjects, objects in link.rows
+                RelationRow(subject.mask(subjects), target.mask(objects), FACT)
+                for subjects, objects in link.rows
             ]
             relations.append(Relation(subject, target, "run", rows, when_present=link.when_present))
         return Problem(variables, demands, relations)

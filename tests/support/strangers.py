@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from ruamel.yaml import YAML
 
 from matrix.consumers import consumer_names, load_consumer
-from matrix.consumers.shared.files import File, Layout
+from matrix.consumers.shared.files import Layout, WrittenFile
 from matrix.consumers.shared.installation import Installation
 from resolver import indexes
 from resolver.content import ExcludedFile, Judgement
@@ -121,7 +121,7 @@ PLAIN_PATHS = {"apptainer", "easybuild"}
 """Consumers that refuse paths with special characters."""
 
 
-def emitted(lock: Resolution, consumer: str, folder: Path) -> list[File]:
+def emitted(lock: Resolution, consumer: str, folder: Path) -> list[WrittenFile]:
     variable = SiteVariable(
         site="lumi-g",
         name="A",
@@ -172,7 +172,7 @@ def shell(script: str, folder: Path, *, run: bool = True) -> subprocess.Complete
     )  # fmt: skip
 
 
-def read_back(file: File, folder: Path) -> Any:  # noqa: PLR0911  one for each format
+def read_back(file: WrittenFile, folder: Path) -> Any:  # noqa: PLR0911  one for each format
     """Return the meaning of a file for the program that reads it; scripts are run."""
     text = file.text
     if file.name.endswith(".yml"):

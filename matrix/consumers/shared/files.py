@@ -32,7 +32,7 @@ def comments(notes: Iterable[str]) -> list[str]:
     return [f"# {printable(note)}".rstrip() for note in notes]
 
 
-class File(msgspec.Struct, frozen=True):
+class WrittenFile(msgspec.Struct, frozen=True):
     """A file to write."""
 
     name: str
@@ -128,7 +128,7 @@ def files_in_wheelhouse(folder: Path, picks: Iterable[Distribution]) -> dict[str
     return present
 
 
-def write_files(files: Sequence[File], folder: Path, *, named: bool) -> list[Path]:
+def write_files(files: Sequence[WrittenFile], folder: Path, *, named: bool) -> list[Path]:
     """Write all files, or none if one would replace a file that the user wrote.
 
     The main file is the first. If the user named it, it may replace any file.

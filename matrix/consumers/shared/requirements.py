@@ -22,7 +22,7 @@ import json
 import re
 from typing import TYPE_CHECKING
 
-from matrix.consumers.shared.files import MARK, File, comments
+from matrix.consumers.shared.files import MARK, WrittenFile, comments
 from matrix.consumers.shared.installation import index_of, pin, wheel_only
 from resolver.errors import UsageError
 
@@ -67,7 +67,7 @@ def requirement_lines(
 def _line(pick: Distribution, installation: Installation, source: WheelSource) -> str:
     url = source.url_of(pick, installation.named)
     hashes = [f"--hash=sha256:{digest}" for digest in installation.hashes.get(pick.name, ())]
-    return " ".join([f"{pick.name} @ {url}" if url else pin(pick), *hashes])
+    return " ".join([installation.requirement(pick, url), *hashes])
 
 
 def constraint_lines(installation: Installation, chosen: Sequence[Distribution] | None = None) -> list[str]:
@@ -84,15 +84,15 @@ def constraint_lines(installation: Installation, chosen: Sequence[Distribution] 
 
 def requirements_file(
     name: str, installation: Installation, lines: Iterable[str], notes: Iterable[str], consumer: str
-) -> File:
+) -> WrittenFile:
     """Return a requirements file that starts with notes for the reader."""
     head = [f"{installation.heading}; {MARK} --for {consumer}`.", *notes, *installation.rocm_note]
-    return File(name, "\n".join([*comments(head), *lines]) + "\n")
+    return WrittenFile(name, "\n".join([*comments(head), *lines]) + "\n")
 
 
 def environment_file(
     name: str, installation: Installation, notes: Iterable[str], consumer: str, lines: Sequence[str] = ()
-) -> File:
+) -> WrittenFile:
     """Return a conda environment file.
 
     The lines of the pip section are plain YAML scalars if YAML reads them as they are.
@@ -116,7 +116,7 @@ def environment_file(
         *(["  - pip:"] if lines else []),
         *(f"      - {_scalar(line)}" for line in lines),
     ]
-    return File(name, "\n".join(text) + "\n")
+    return WrittenFile(name, "\n".join(text) + "\n")
 
 
 def _scalar(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builders.index.published import published_wheels
+from matrix.consumers.pylock import published_wheels
 from tests.support.indexes import FakeIndexes, FakeRelease
 
 
@@ -29,6 +29,6 @@ from tests.support.indexes import FakeIndexes, FakeRelease
 def test_wheel_fits_python_and_platform(tags: str, *, fits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     release = FakeRelease(wheels=[tags], sdist=True)
     indexes = FakeIndexes({"torch": {"2.0": release, "2.1": release}})
-    monkeypatch.setattr("builders.index.published.IndexClient", lambda _: indexes)
+    monkeypatch.setattr("matrix.consumers.pylock.IndexClient", lambda _: indexes)
     names = [file.name for file in published_wheels("torch", "2.0.0", "https://index", python="3.12.3")]
     assert names == ([f"torch-2.0-{tags}.whl"] if fits else [])
