@@ -13,7 +13,7 @@ from __future__ import annotations
 import io
 import re
 import struct
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 import msgspec
 from elftools.elf.dynamic import DynamicSection
