@@ -25,8 +25,8 @@ def read_html(text: str) -> tuple[str, dict[str, str], list[dict[str, str]]]:
     """Return the parts of a page that an index uses; names of attributes are in lower case.
 
     They are the URL in the first ``<base>``, the names and contents of ``<meta>`` elements, and the
-    attributes of each ``<a>`` that has a ``href``. In a malformed page, what cannot be a tag is text, and an unfinished
-    tag ends the page.
+    attributes of each ``<a>`` that has a ``href``. In a malformed page, what cannot be a tag is text, and
+    an unfinished tag ends the page.
     """
     base = ""
     meta: dict[str, str] = {}
