@@ -242,7 +242,7 @@ def extend_to_installed(
     mentioned = 0
     for number, row in enumerate(rows):
         mentioned |= row.subjects if runtime >> number & 1 else 0
-    # The installed subjects whose counterparts in the catalog all have rows, with the objects that these allow.
+    # The installed subjects whose counterparts in the catalog all have rows, with what these allow.
     allowed = dict.fromkeys(
         (
             installed.bit

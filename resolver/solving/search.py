@@ -526,9 +526,9 @@ class Search:
             raise AssertionError(msg)
         if isinstance(cause, _Table):
             cause = cause.why(entry.variable, entry.before & ~entry.after)
-        # The rule of resolution: each value of the shared variable that is in either mask is forbidden by one of
-        # the two incompatibilities, so these masks are united. Both conditions on any other variable must hold,
-        # so its masks are intersected. A mask with all values is no condition.
+        # The rule of resolution: each value of the shared variable that is in either mask is forbidden by one
+        # of the two incompatibilities, so these masks are united. Both conditions on any other variable must
+        # hold, so its masks are intersected. A mask with all values is no condition.
         terms = dict(conflict.terms)
         for variable, mask in cause.terms.items():
             if variable == entry.variable:
