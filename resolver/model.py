@@ -32,7 +32,7 @@ _FIRST = (*(name for name in PLATFORM if name != "python"), "torch")
 _LAYERS = {name: position for position, name in enumerate(_FIRST)}
 UNLISTED = "unlisted-"
 """Prefix of the components that decide whether releases are used that the catalog does not list."""
-EARLY_PYTHON = (len(_FIRST), "python")
+EARLY_PYTHON = len(_FIRST)
 """The layer in which Python is limited to that of the base image or the site, if there is one."""
 _REQUESTED, _PYTHON, _OTHERS = (len(_FIRST) + number for number in (1, 2, 3))
 
@@ -164,6 +164,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """glibc version. In a request, the machine's own version if the target is the machine."""
 
 
+NETWORK_PLUGIN = "rccl-net"
+"""The package with RCCL's network plugin, and the component of an answer if the base image has the plugin."""
 IMAGE = "image"
 """The value of `Preinstalled.source` for the content of the chosen base image."""
 
@@ -209,6 +211,8 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether to build every distribution that has a recipe, even if wheels are published."""
     facts_files: tuple[FactsFile, ...] = ()
     """All files of facts that were read over the shipped ones, weakest first."""
+    no_network_plugin: bool = False
+    """Whether RCCL's network plugin is left out where the network of the site needs one."""
     no_content_check: bool = False
     """Whether releases are chosen without a look at the content of their wheels."""
     excluded: tuple[ExcludedFile, ...] = ()
@@ -270,6 +274,11 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     def weakest(self) -> Fact:
         """The fact with the weakest status."""
         return next((fact for fact in self.facts if fact.status == self.support), self.facts[0])
+
+    @property
+    def comes_with_image(self) -> bool:
+        """Whether it is in the base image and was not chosen: libfabric, and the image's network plugin."""
+        return self.kind == "platform" and self.name in {"libfabric", NETWORK_PLUGIN}
 
     @property
     def is_sdist(self) -> bool:
@@ -406,12 +415,14 @@ class Resolution(
         return html_table(caption, ["name", "version", "origin", "support"], rows)
 
 
-class CoreItem(msgspec.Struct, frozen=True, gc=False):
+class CoreItem(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One of the constraints that conflict."""
 
     text: str
     kind: Literal["request", "fact"]
     source: str
+    statements: tuple[str, ...] = ()
+    """Everything that it states, with every release, if the text is shorter."""
 
     @classmethod
     def of(cls, fact: Fact) -> CoreItem:

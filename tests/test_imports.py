@@ -16,7 +16,7 @@ FILES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
     for package in ("resolver", "builders", "matrix")
     for path in (ROOT / package).rglob("*.py")
-    if path.name != "payload.py"  # a separate program, which runs in the probed environment
+    if path.parent.name != "probe" or path.stem not in {"payload", "child"}  # separate programs
 }
 HEAVY = {
     "auditwheel", "elftools", "installer", "jinja2", "markupsafe", "networkx", "packageurl",

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 import msgspec
 from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
-from elftools.elf.gnuversions import GNUVerNeedSection
+from elftools.elf.gnuversions import GNUVerDefSection, GNUVerNeedSection
 
 from builders.audit.budget import Budget
 from builders.wheels.wheel import DamagedError
@@ -33,7 +33,7 @@ _ARCHIVE_SECTION = ".rocm_kpack_ref"
 _MOST_BYTES = 1 << 28
 _MOST_SYMBOLS = 4_000_000  # libtorch_cpu has 75,000
 _MOST_NAME_BYTES = 1 << 26  # of all names that are kept
-_SYMBOL_VERSION = re.compile(r"(GLIBC|GLIBCXX|CXXABI|GCC)_(\d+(?:\.\d+)*)")
+_SYMBOL_VERSION = re.compile(r"(GLIBC|GLIBCXX|CXXABI|GCC|FABRIC)_(\d+(?:\.\d+)*)")
 _GLIBC_NAME = re.compile(rb"GLIBC_2\.\d+(?:\.\d+)?")
 _NAME = re.compile(rb"[\x21-\x7e]+")
 _LIBRARY = re.compile(rb"lib[\w.+-]*\.so(?:\.[\w-]+)*")
@@ -71,7 +71,10 @@ class SharedObject(msgspec.Struct, frozen=True):
     search_paths: tuple[str, ...] = ()
     """Directories of its RPATH and RUNPATH."""
     versions: Mapping[str, str] = {}
-    """The newest symbol versions that it needs, by family: ``GLIBC``, ``GLIBCXX``, ``CXXABI``, ``GCC``."""
+    """The newest symbol versions that it needs, by family: ``GLIBC``, ``GLIBCXX``, ``CXXABI``, ``GCC``,
+    ``FABRIC`` (libfabric)."""
+    defines: Mapping[str, str] = {}
+    """The newest symbol versions that it defines, by family."""
     imports: frozenset[str] = frozenset()
     """Its undefined symbols of torch and of RCCL's network plugins, without weak ones."""
     exports: frozenset[str] = frozenset()
@@ -178,6 +181,7 @@ def _read(path: str, data: Content, stream: _CountedReader, budget: Budget) -> S
     end = stream.seek(0, io.SEEK_END)
     dynamic: dict[str, list[str]] = {}
     versions: dict[str, str] = {}
+    defines: dict[str, str] = {}
     sections: dict[str, tuple[int, int]] = {}  # position and size
     read: dict[str, set[int]] = {}  # kind of table to the offsets of those that are read here
     loaded: dict[str, set[int]] = {}  # kind of table to the addresses that the loader gets
@@ -197,10 +201,11 @@ def _read(path: str, data: Content, stream: _CountedReader, budget: Budget) -> S
                 name = str(tag.entry.d_tag).removeprefix("DT_").lower()
                 if name in {"needed", "soname", "rpath", "runpath"}:
                     dynamic.setdefault(name, []).append(str(getattr(tag, name)))
-        elif isinstance(section, GNUVerNeedSection):
-            read.setdefault("table of versions", set()).add(start)
+        elif isinstance(section, GNUVerNeedSection | GNUVerDefSection):
+            needed = isinstance(section, GNUVerNeedSection)
+            read.setdefault("table of versions", set()).update([start] if needed else [])
             for name in (str(each.name) for _, names in section.iter_versions() for each in names):
-                add_version(versions, name)
+                add_version(versions if needed else defines, name)
     if ".dynsym" in sections:
         read["table of symbols"] = {sections[".dynsym"][0]}
     _compare_with_loader(elf, read, loaded)
@@ -214,6 +219,7 @@ def _read(path: str, data: Content, stream: _CountedReader, budget: Budget) -> S
         soname="".join(dynamic.get("soname", [])[:1]),
         search_paths=tuple(directory for text in directories for directory in text.split(":")),
         versions=dict(sorted(versions.items())),
+        defines=dict(sorted(defines.items())),
         imports=imports,
         exports=exports,
         has_cuda_code=".nv_fatbin" in sections,

@@ -13,6 +13,7 @@ import re
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, TypeVar
 
+from builders.audit.elf import version_key
 from builders.findings import Finding
 from resolver.versions import satisfies
 
@@ -45,6 +46,14 @@ def wanted_name(rocm: str) -> str | None:
     return _for_rocm(_NAMES, rocm)
 
 
+def lacks_symbols(needed: str, present: str) -> bool:
+    """Return whether a plugin needs a newer symbol version of libfabric than there is, if both are known.
+
+    The loader then refuses the plugin: libfabric may be newer than that of the build, but not older.
+    """
+    return bool(needed and present) and version_key(needed) > version_key(present)
+
+
 def check_network_plugin(contents: Contents, expected: Expected) -> Iterator[Finding]:
     """Check the plugins in a wheel against the RCCL of the torch that the wheel is for."""
     plugins = {item.path: found for item in contents.objects if (found := interfaces(item))}
@@ -55,6 +64,15 @@ def check_network_plugin(contents: Contents, expected: Expected) -> Iterator[Fin
             text = f"{info.filename} is a second libfabric, which may not know the network of the machine."
             fix = "Leave it out: the plugin must use the libfabric of the base image."
             yield Finding("plugin-with-libfabric", "error", text, fix, {"member": info.filename})
+    for item in contents.objects:
+        needed = item.versions.get("FABRIC", "")
+        for provider in expected.providers:
+            present = provider.versions.get("FABRIC", "")
+            if item.path in plugins and lacks_symbols(needed, present):
+                text = f"{item.path} needs FABRIC_{needed} of libfabric, but {provider.name} has at most"
+                fix = "Build the plugin in the image that it will run in, else RCCL uses TCP."
+                evidence = {"member": item.path, "symbol version": f"FABRIC_{needed}"}
+                yield Finding("plugin-libfabric", "error", f"{text} FABRIC_{present}.", fix, evidence)
     rocm = expected.torch.rocm if expected.torch else ""
     wanted = wanted_interfaces(rocm)
     for path, found in plugins.items():

@@ -52,14 +52,14 @@ for d in $(unique $(split "${LD_LIBRARY_PATH-}") /opt/rocm/lib /opt/rocm/lib64 /
     done
 done
 
-# Symbol versions of the C++ and GCC runtimes.
-for name in libstdc++.so.6 libgcc_s.so.1; do
+# Symbol versions of the C++ and GCC runtimes, and of libfabric.
+for name in libstdc++.so.6 libgcc_s.so.1 libfabric.so.1; do
     f=$(ldconfig -p 2>/dev/null | sed -n "s/^[[:space:]]*$name (libc6,x86-64.*=> //p" | head -n 1)
     [ -n "$f" ] || for d in /usr/lib64 /lib64 /usr/lib/x86_64-linux-gnu /lib/x86_64-linux-gnu /usr/lib /lib; do
         [ -f "$d/$name" ] && f=$d/$name && break
     done
     [ -n "$f" ] || continue
-    for family in GLIBCXX CXXABI GCC; do
+    for family in GLIBCXX CXXABI GCC FABRIC; do
         grep -a -o "${family}_[0-9][0-9.]*" "$f" 2>/dev/null | sort -u | while read -r version; do
             fact symbol "$name" "$version"
         done
@@ -98,6 +98,23 @@ done
 has mpichversion && fact mpi "$(first mpichversion)"
 for name in ompi_info mpirun; do
     has "$name" && fact mpi "$(first "$name" --version)"
+done
+
+# RCCL's network plugin where the loader finds it, and the headers that a plugin is compiled with.
+for name in librccl-net.so libnccl-net.so; do
+    f=$(ldconfig -p 2>/dev/null | sed -n "s/^[[:space:]]*$name (libc6,x86-64.*=> //p" | head -n 1)
+    for d in $(split "${LD_LIBRARY_PATH-}"); do
+        [ -f "$d/$name" ] && f=$d/$name && break
+    done
+    [ -n "$f" ] && [ -f "$f" ] && fact network-plugin "$f" "$(grep -a -o 'aws-ofi-[nr]ccl [0-9][0-9.]*' "$f" 2>/dev/null | head -n 1)"
+done
+for d in $(unique $(split "${CPATH-}") /usr/local/include /usr/include /usr/include/x86_64-linux-gnu); do
+    [ -f "$d/hwloc.h" ] && fact header hwloc.h ""
+    [ -f "$d/rdma/fabric.h" ] && fact header rdma/fabric.h "$(
+        for part in MAJOR MINOR REVISION; do
+            sed -n "s/^#define FI_${part}_VERSION //p" "$d/rdma/fabric.h" | head -n 1
+        done | tr '\n' '.'
+    )"
 done
 
 # Pythons and conda.

@@ -46,11 +46,14 @@ _LONGEST = 900.0  # seconds; programs of the image answer within seconds, but th
 _VERSION = re.compile(r"\d+(\.\d+)+")
 _MPI = re.compile(r"(Open MPI|MPICH)\b\D*(\d+(?:\.\d+)+)")
 """Matches the output of Open MPI's ``ompi_info`` and ``mpirun``, and of MPICH's ``mpichversion``."""
-_LIBRARIES = {"GLIBCXX": "libstdc++.so.6", "CXXABI": "libstdc++.so.6", "GCC": "libgcc_s.so.1"}
+_LIBRARIES = {
+    "GLIBCXX": "libstdc++.so.6", "CXXABI": "libstdc++.so.6", "GCC": "libgcc_s.so.1",
+    "FABRIC": "libfabric.so.1",
+}  # fmt: skip
 _VALUES = {
     "os-id": 1, "os-version": 1, "os": 1, "architecture": 1, "glibc": 1, "library": 2, "symbol": 2, "rocm": 2,
     "hipcc": 2, "gpu-tool": 2, "compiler": 3, "tool": 3, "mpi": 1, "conda": 1, "python": 2, "labels": 1,
-    "end": 0,
+    "network-plugin": 2, "header": 2, "end": 0,
 }  # fmt: skip
 """Every key that the script prints, and its number of values."""
 
@@ -103,6 +106,14 @@ class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
     tools: dict[str, Program] = {}
     mpi: str = ""
     """Name and version, such as ``MPICH 4.1.2``."""
+    fabric: str = ""
+    """Newest symbol version of the libfabric that the loader finds, such as ``1.8``."""
+    libfabric: str = ""
+    """Its version, if its headers are there."""
+    network_headers: bool = False
+    """Whether the headers of libfabric and hwloc are there, for building a network plugin."""
+    network_plugin: str = ""
+    """Release of RCCL's network plugin, if the loader finds it and it names its release."""
     pythons: tuple[ImagePython, ...] = ()
     conda: tuple[str, ...] = ()
     """Prefixes of conda and its environments."""
@@ -240,6 +251,9 @@ def as_row(facts: ImageFacts, catalog: Catalog) -> schema.Image:
         dockerhash=documented.dockerhash if documented else "",
         python=tuple(newest_first({minor(python.version) for python in pythons})),
         mpi=facts.mpi or (documented.mpi if documented else ""),
+        libfabric=facts.libfabric or (documented.libfabric if documented else ""),
+        network_headers=facts.network_headers,
+        network_plugin=facts.network_plugin or (documented.network_plugin if documented else ""),
         holds=_catalogued(facts, catalog),
         status="observed",
         source=f"{schema.INSPECTED}{facts.path.rpartition('/')[2]} {facts.digest}",
@@ -281,6 +295,7 @@ def parse_output(text: str, image: LocalImage) -> ImageFacts:
     versions = {family: _newest_symbol(lines, family, library) for family, library in _LIBRARIES.items()}
     rocm_path, rocm = next(iter(lines["rocm"]), ["", ""])
     hip = "\n".join(line for _, line in lines["hipcc"])
+    headers = dict(reversed([(name, _version_in(version)) for name, version in lines["header"]]))
     return ImageFacts(
         name=image.name,
         path=str(image.path),
@@ -302,6 +317,10 @@ def parse_output(text: str, image: LocalImage) -> ImageFacts:
         compilers=_compilers(lines["compiler"]),
         tools={name: Program(name, _version_in(line), path) for name, path, line in lines["tool"]},
         mpi=_mpi(lines["mpi"]),
+        fabric=versions["FABRIC"],
+        libfabric=headers.get("rdma/fabric.h", ""),
+        network_headers={"rdma/fabric.h", "hwloc.h"} <= headers.keys(),
+        network_plugin=next(filter(None, (_version_in(text) for _, text in lines["network-plugin"])), ""),
         pythons=_pythons(lines["python"]),
         conda=tuple(sorted({path for (path,) in lines["conda"]})),
         labels=_labels(_only(lines, "labels")),

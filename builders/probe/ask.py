@@ -127,6 +127,10 @@ class InstalledDist(msgspec.Struct, frozen=True):
     differing: list[str] = []
     """Files that differ or are missing."""
     metadata_sha256: str = ""
+    device_requirements: list[str] = []
+    """The lines of ``Requires-Dist`` for extras that install the code for one GPU architecture."""
+    archives: list[str] = []
+    """Its ``.kpack`` archives of GPU code, by path."""
 
 
 class LibStdCxx(msgspec.Struct, frozen=True):
@@ -165,6 +169,10 @@ class NetworkPlugin(msgspec.Struct, frozen=True):
     """Where the loader finds this libfabric; empty if nowhere that is known."""
     searched: bool = True
     """Whether RCCL is known to search its directory."""
+    needs: str = ""
+    """The newest symbol version of libfabric that it needs, such as ``1.8``."""
+    has: str = ""
+    """The newest symbol version of this libfabric."""
 
 
 class Libraries(Outcome, frozen=True):
@@ -345,8 +353,11 @@ def ask(
 
 def probe_script(question: Mapping[str, Any], nonce: str) -> str:
     """Return the text of the script that answers a question."""
-    payload = Path(__file__).with_name("payload.py").read_text(encoding="utf-8")
-    return f"{payload}\nouter({dict(question)!r}, {nonce!r})\n"
+    payload, child = (
+        Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("payload.py", "child.py")
+    )
+    child += "\ninner(*sys.argv[1:])"
+    return f"{payload}\nCHILD = {child!r}\nouter({dict(question)!r}, {nonce!r})\n"
 
 
 def wheel_question(recipe: Recipe, lent: str = "") -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Run inside the environment that is probed: answer one question about it, as JSON.
 
 The script is independent of the program that sends it, and needs only Python 3.9. It runs with ``-I -S``, so
-that no installed code runs in its process. Child processes import the installed modules, one each, so that a
-crash loses only one answer. A child cannot forge the answer of this process:
+that no installed code runs in its process. Child processes run `child.py` and import the installed modules,
+one each, so that a crash loses only one answer. A child cannot forge the answer of this process:
 
 - A child has no descriptor for its answer. After the import it connects to a socket with a random address.
   The kernel identifies the process that connected. The answer begins with a number that is sent only then.
@@ -18,24 +18,19 @@ that follows the whole protocol, and passes the plain import, cannot be distingu
 
 from __future__ import annotations
 
-import ast
 import base64
 import ctypes
 import fnmatch
 import glob
 import hashlib
-import importlib
 import importlib.machinery
 import importlib.metadata
-import importlib.util
 import json
 import mmap
 import os
-import platform
 import re
 import select
 import signal
-import site
 import socket
 import struct
 import subprocess
@@ -45,12 +40,10 @@ import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import Any
 
 MARK = "rocm-matrix-probe: "
+CHILD = ""  # the program of child processes, which `builders.probe.ask` adds
 UNSEEN = "memory map not readable"
 LONGEST = 600  # characters of an error that are kept
 AT_ONCE = 4  # processes; each that imports torch takes half a gigabyte
@@ -63,7 +56,6 @@ ENDING = 10  # seconds in which killed processes end
 SYSTEM_LIBRARIES = ("/usr/lib64", "/lib64", "/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu")
 SBOM = "sboms/rocm-matrix.cdx.json"  # written into the wheels that matrix builds
 OP_PROPERTY = "rocm-matrix:op"
-SIZE = 256  # rows and columns of the matrices that a GPU multiplies
 PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER = 4, 24, 36  # linux/prctl.h
 CAP_SYS_PTRACE = 19  # linux/capability.h
 CHUNK = 1 << 20  # bytes
@@ -75,8 +67,7 @@ GPU_TEXTS = (b"libcu", b"libnv", b"_cuda.so", b"libamdhip64.so", b"libroc", b".h
 
 
 def outer(question: dict[str, Any], nonce: str) -> None:
-    """Answer the question. The last line of the script calls this function."""
-    own_source()
+    """Answer the question. The last line of the script calls this function, and defines `CHILD` before."""
     os.unlink(__file__)
     protect()
     needed = question.get("variables", {})
@@ -90,12 +81,6 @@ def outer(question: dict[str, Any], nonce: str) -> None:
     reply["variables"] = own
     end_descendants()
     print(f"\n{MARK}{nonce} {json.dumps(reply)}", flush=True)
-
-
-@cache
-def own_source() -> str:
-    """Return the script without its last line, as it was read when it started."""
-    return Path(__file__).read_text(encoding="utf-8").rpartition("\nouter(")[0]
 
 
 def protect() -> None:
@@ -147,11 +132,10 @@ def own_children() -> list[int]:
 def in_child(kind: str, value: object) -> tuple[dict[str, Any], list[str] | None]:
     """Answer one part in a separate process; return its answer, and the files that it has mapped as code."""
     address = os.urandom(16).hex()
-    program = own_source() + "\ninner(*sys.argv[1:])"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind("\0" + address)
         listener.listen()
-        return run_child([program, kind, json.dumps(value), address], listener)
+        return run_child([CHILD, kind, json.dumps(value), address], listener)
 
 
 def run_child(
@@ -282,39 +266,6 @@ def search_path() -> list[str]:
     return [str(path) for path in start()["path"]]
 
 
-def inner(kind: str, value: str, address: str) -> None:
-    """Answer one part in a child, after the outer process has inspected the child."""
-    parts: dict[str, Callable[[Any], dict[str, Any]]]
-    parts = {
-        "start": start_part,
-        "torch": torch_part,
-        "import": import_part,
-        "object": object_part,
-        "libraries": libraries_part,
-    }
-    reply = json.dumps(parts[kind](json.loads(value)))
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect("\0" + address)
-        connection.sendall(connection.recv(64) + reply.encode())
-    os._exit(0)  # without torch's slow shutdown
-
-
-def start_part(_: None) -> dict[str, Any]:
-    """Return the search path and the prefixes of Python, and the user's site-packages if Python uses it."""
-    return {
-        "path": sys.path[1:],
-        "prefixes": [sys.prefix, sys.base_prefix],
-        "user_site": site.getusersitepackages() if site.ENABLE_USER_SITE else "",
-    }
-
-
-def failure(error: BaseException) -> dict[str, Any]:
-    """Return the class and text of an error, and the module that was not found."""
-    lines = str(error).strip().splitlines()
-    missing = (getattr(error, "name", "") or "") if isinstance(error, ModuleNotFoundError) else ""
-    return {"error": type(error).__name__, "text": (lines[0] if lines else "")[:LONGEST], "missing": missing}
-
-
 # --- One installed wheel --------------------------------------------------------------------------------
 
 
@@ -403,78 +354,14 @@ def installed(name: str) -> tuple[dict[str, str], dict[str, Any] | None]:
     }
 
 
-def import_part(value: tuple[str, list[str], str]) -> dict[str, Any]:
-    """Import a module; return attributes of it as text, and the lent distributions that it used."""
-    name, attributes, lent = value
-    try:
-        if is_extension(name):
-            import_torch()
-        module = importlib.import_module(name)
-        values = {attribute: str(getattr(module, attribute)) for attribute in attributes}
-    except BaseException as error:
-        return dict(failure(error), borrowed=borrowed(lent))
-    return {"file": getattr(module, "__file__", None) or "", "values": values, "borrowed": borrowed(lent)}
-
-
-def is_extension(name: str) -> bool:
-    """Return whether a module is a shared object. Such a module needs the libraries that torch loads."""
-    spec = importlib.util.find_spec(name)
-    return spec is not None and isinstance(spec.loader, importlib.machinery.ExtensionFileLoader)
-
-
-def import_torch() -> None:
-    """Import torch if it is installed."""
-    try:
-        import torch  # noqa: F401  loads the libraries that the object needs
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-
-
-def borrowed(lent: str) -> list[str]:
-    """Return the distributions of a directory from which this process has imported something."""
-    if not lent:
-        return []
-    root = os.path.realpath(lent) + os.sep
-    real = cache(os.path.realpath)  # of a folder: torch has a thousand modules in a few folders
-    used = set()
-    for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None)
-        if file:
-            folder, _, name = file.rpartition("/")
-            path = f"{real(folder)}/{name}"
-            if path.startswith(root):
-                used.add(path.removeprefix(root))
-    return sorted(
-        distribution.metadata["Name"]
-        for distribution in importlib.metadata.distributions(path=[lent])
-        if any(str(file) in used for file in distribution.files or [])
-    )
-
-
-def object_part(path: str) -> dict[str, Any]:
-    """Load a shared object after torch: a Python module by importing it, any other library by its path."""
-    try:
-        import_torch()
-        if any(path.endswith(end) and end != ".so" for end in importlib.machinery.EXTENSION_SUFFIXES):
-            loader = importlib.machinery.ExtensionFileLoader(Path(path).name.split(".")[0], path)
-            spec = importlib.util.spec_from_loader(loader.name, loader)
-            if spec is None:
-                return {"error": "ImportError", "text": "Python does not accept it as a module"}
-            loader.exec_module(importlib.util.module_from_spec(spec))
-        else:
-            ctypes.CDLL(path)
-    except BaseException as error:
-        return failure(error)
-    return {}
-
-
 def op_table(files: dict[str, str], name: str) -> dict[str, Any] | None:
     """Read the ops that a build recorded, without executing the file."""
     if not name:
         return None
     if name not in files:
         return {"error": "missing", "text": name}
+    import ast  # few recipes have a table
+
     try:
         tree = ast.parse(Path(files[name]).read_text(encoding="utf-8"))
         values = {}
@@ -487,43 +374,7 @@ def op_table(files: dict[str, str], name: str) -> dict[str, Any] | None:
             "torch": str(values.get("torch_info", {}).get("version", "")),
         }
     except (OSError, ValueError, SyntaxError, KeyError, AttributeError) as error:
-        return failure(error)
-
-
-# --- torch ----------------------------------------------------------------------------------------------
-
-
-def torch_part(value: dict[str, Any]) -> dict[str, Any]:
-    """Return the versions of torch, HIP and CUDA; multiply two matrices on each GPU if requested."""
-    lent = value["lent"]
-    try:
-        import torch
-    except BaseException as error:
-        return dict(failure(error), borrowed=borrowed(lent))
-    return {
-        "version": torch.__version__,
-        "hip": getattr(torch.version, "hip", None) or "",
-        "cuda": getattr(torch.version, "cuda", None) or "",
-        "gpus": [test_gpu(torch, number) for number in range(torch.cuda.device_count())]
-        if value["gpus"]
-        else [],
-        "borrowed": borrowed(lent),
-    }
-
-
-def test_gpu(torch: Any, number: int) -> dict[str, str]:  # noqa: ANN401  a module
-    """Multiply two matrices on a GPU and compare the product with the CPU's."""
-    gpu = {"name": "", "arch": "", "error": ""}
-    try:
-        properties = torch.cuda.get_device_properties(number)
-        gpu.update(name=properties.name, arch=str(getattr(properties, "gcnArchName", "")))
-        left, right = torch.rand(SIZE, SIZE), torch.rand(SIZE, SIZE)
-        product = (left.to(f"cuda:{number}") @ right.to(f"cuda:{number}")).cpu()
-        if not torch.allclose(product, left @ right, rtol=1e-3, atol=1e-3):
-            gpu["error"] = "the product of two matrices is wrong"
-    except BaseException as error:
-        gpu["error"] = f"{type(error).__name__}: {error}"[:LONGEST]
-    return gpu
+        return {"error": type(error).__name__, "text": str(error)[:LONGEST]}
 
 
 # --- A whole environment --------------------------------------------------------------------------------
@@ -532,7 +383,7 @@ def test_gpu(torch: Any, number: int) -> dict[str, str]:  # noqa: ANN401  a modu
 def environment_reply(question: dict[str, Any]) -> dict[str, Any]:
     """Return installed distributions and loaded libraries; the keys are those of `EnvironmentReply`."""
     return {
-        "python": platform.python_version(),
+        "python": sys.version.partition(" ")[0],
         "executable": sys.executable,
         "distributions": distributions(question["files"]),
         "pip_check": pip_check(),
@@ -560,6 +411,8 @@ def distributions(expected: dict[str, dict[str, str]]) -> list[dict[str, Any]]:
             "version": distribution.version,
             "path": str(distribution.locate_file("")),
             "ops": recorded_ops(distribution),
+            "device_requirements": [line for line in distribution.requires or [] if "device-" in line],
+            "archives": [str(file) for file in distribution.files or [] if file.suffix == ".kpack"],
         }
         normal = re.sub(r"[-_.]+", "-", name).lower()
         if normal in expected and normal not in seen_names:
@@ -785,8 +638,19 @@ def plugin(path: str) -> dict[str, Any]:
         "path": path,
         "interfaces": sorted({int(version) for version in versions}),
         "libfabric": name,
-        "found": found[0] if found else "",
+        "found": os.path.realpath(found[0]) if found else "",
+        "needs": newest_fabric(content),
+        "has": newest_fabric(Path(found[0]).read_bytes()) if found else "",
     }
+
+
+def newest_fabric(content: bytes) -> str:
+    """Return the newest symbol version of libfabric that a shared object names."""
+    versions = [
+        [int(part) for part in match.split(b".")]
+        for match in re.findall(rb"\0FABRIC_(\d+\.\d+)(?=\0)", content)
+    ]
+    return ".".join(map(str, max(versions))) if versions else ""
 
 
 def in_loader_path(pattern: str, run_paths: list[str]) -> list[str]:
@@ -800,14 +664,3 @@ def in_loader_path(pattern: str, run_paths: list[str]) -> list[str]:
     cached = [os.fsdecode(path) for path in re.findall(rb"(/[^\0]+\.so[.\d]*)\0", cache)]
     matching = [path for path in cached if fnmatch.fnmatch(os.path.basename(path), pattern)]
     return [path for group in (*found[: len(first)], matching, *found[len(first) :]) for path in group]
-
-
-def libraries_part(modules: list[str]) -> dict[str, Any]:
-    """Import modules in turn, as a program does; return their errors."""
-    errors = {}
-    for name in modules:
-        try:
-            importlib.import_module(name)
-        except BaseException as error:
-            errors[name] = f"{type(error).__name__}: {error}"[:LONGEST]
-    return {"errors": errors}

@@ -12,7 +12,8 @@ from builders.network.git import CachedCommit, fetch_git, git_environment, requi
 from builders.network.urls import without_password
 from builders.sources.sdist import fetch_sdist, sdist_path, unpack_sdist
 from builders.storage.files import sha256_of
-from resolver.errors import CommandError, MatrixError, SourceError
+from resolver.errors import CommandError, EnvironmentLacksError, MatrixError, SourceError
+from resolver.model import NETWORK_PLUGIN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -137,7 +138,13 @@ def obtain(
     if pick.git is None:
         msg = f"{pick.name} {pick.version} is not built, so it has no source."
         raise SourceError(msg)
-    commit = fetch_git(pick.git, offline=offline, mirrors=mirrors)
+    try:
+        commit = fetch_git(pick.git, offline=offline, mirrors=mirrors)
+    except EnvironmentLacksError as error:
+        if pick.name == NETWORK_PLUGIN:  # the user may not have asked for it
+            hint = f"{error.hint} To do without RCCL's network plugin: `matrix resolve --no-network-plugin`."
+            raise error.changed(hint=hint.strip()) from None
+        raise
     url, submodules = without_password(pick.git.url), commit.trees[1:]
     return Source(
         name=pick.name,

@@ -155,7 +155,7 @@ def inputs_of(
     parts = {
         "consumer": consumer,
         "lock": hashlib.sha256(text).hexdigest(),
-        "image": [image, *_stamp(Path(image))],
+        "image": [image, *_stamp(Path(image))] if image else [],
         "wheels": {path.name: _digest(index, name, path) for name in wheels for path in wheels[name]},
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

@@ -67,6 +67,11 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
         help="build packages that have a recipe, even if others publish wheels",
     )
     group.add_argument(
+        "--no-network-plugin",
+        action="store_true",
+        help="leave out RCCL's network plugin at sites with Slingshot: on several nodes RCCL then uses TCP",
+    )
+    group.add_argument(
         "--no-content-check",
         action="store_true",
         help="do not read what the wheels of package indexes contain: they may need CUDA or another ROCm",

@@ -243,7 +243,8 @@ def _locks(
             catalog = catalog_with_image_of(lock, path, settings_of_lock, shipped)
             sides.append(Side(with_inspected_image(catalog, settings.base_image), request))
         follows = {"kernel-driver"} | ({"base-image", "glibc"} if "base_image" in changed else set())
-        pins = {pick.name: pick.key for pick in lock.picks if pick.name not in follows}
+        picks = (pick for pick in lock.picks if pick.name not in follows and not pick.comes_with_image)
+        pins = {pick.name: pick.key for pick in picks}
         yield Holding(
             kind="lock",
             name=str(path),

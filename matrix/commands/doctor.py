@@ -135,6 +135,11 @@ def _image_text(facts: ImageFacts, missing: list[str]) -> str:
         "GPU tools": ", ".join(facts.gpu_tools),
         "glibc": facts.glibc,
         "libstdc++": f"GLIBCXX_{facts.glibcxx}, CXXABI_{facts.cxxabi}" if facts.glibcxx else "",
+        "network": ", ".join(
+            [f"libfabric {facts.libfabric}"] * bool(facts.libfabric)
+            + ["headers for a network plugin"] * facts.network_headers
+            + [f"network plugin {facts.network_plugin}"] * bool(facts.network_plugin)
+        ),
         "compilers": compilers,
         "tools": ", ".join(f"{name} {tool.version}" for name, tool in facts.tools.items()),
         "Pythons": pythons,

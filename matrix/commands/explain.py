@@ -111,7 +111,8 @@ def execute(context: Context) -> int:
     if requirement and not picks:
         msg = f"{args.lock} does not contain {shorten(requirement.name)!r}."
         raise UsageError(msg, hint=did_you_mean(requirement.name, [pick.name for pick in lock.picks]))
-    has_choice = requirement and not picks[0].alias_of  # torch decides the version of an alias
+    follows = any(pick.alias_of or pick.comes_with_image for pick in picks)  # from torch, or from the image
+    has_choice = requirement and not follows
     rejected, more = _rejected(context, requirement) if requirement and has_choice else ([], 0)
     problems = _known_problems(context, requirement.name) if requirement else []
     if args.format == "json":

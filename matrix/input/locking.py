@@ -250,6 +250,9 @@ def same_target(lock: Resolution, args: argparse.Namespace, catalog: Catalog) ->
     if args.no_prebuilt and not lock.request.no_prebuilt:
         msg = f"{args.lock} was resolved with wheels that others publish, and --no-prebuilt excludes them."
         raise UsageError(msg, hint="Resolve again with --no-prebuilt.")
+    if args.no_network_plugin and not lock.request.no_network_plugin:
+        msg = f"{args.lock} was resolved without --no-network-plugin."
+        raise UsageError(msg, hint="Resolve again with --no-network-plugin.")
     ops = request_ops(getattr(args, "ops", None) or ())
     if ops and ops != lock.request.ops:
         locked = " ".join(lock.request.ops) or "the ops of the recipes"

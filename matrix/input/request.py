@@ -71,6 +71,7 @@ def make_request(settings: Settings, catalog: Catalog, today: datetime.date, inp
         catalogs=tuple(settings.catalog),
         preinstalled=preinstalled,
         no_prebuilt=settings.no_prebuilt,
+        no_network_plugin=settings.no_network_plugin,
         no_content_check=settings.no_content_check,
         facts_files=facts_files(overlays(settings)),
         dated=settings.date is not None and settings.date < today,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
 import os
 import re
 from pathlib import Path
@@ -63,6 +62,8 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename=
     prefer: Literal["advised", "newest", "proven", "oldest"] | None = None
     no_prebuilt: bool = False
     """Build packages that have a recipe, even if others publish wheels."""
+    no_network_plugin: bool = False
+    """Leave RCCL's network plugin out where the network of the site needs one."""
     no_content_check: bool = False
     """Choose releases without a look at the content of their wheels."""
     ops: list[str] = []
@@ -124,6 +125,8 @@ def _wrong_type(path: Path, text: str, data: dict[str, Any], error: msgspec.Vali
 
 def _wanted(info: msgspec.inspect.Type, value: object) -> tuple[str, str]:
     """Return what a key accepts, and the value as it should be written, or else an example."""
+    import json
+
     import msgspec.inspect
 
     if isinstance(info, msgspec.inspect.UnionType):

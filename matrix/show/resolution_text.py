@@ -114,7 +114,7 @@ _TELLING = (
     " is ",
 )
 """Parts of facts about a component itself, the most decisive first."""
-_ADVICE = re.compile(r" advises | is recorded to have ")
+_ADVICE = re.compile(r" advises | is recorded to have | needs a network plugin")
 _DETAILS = re.compile(r", with | \(\d+ in all\)")
 
 

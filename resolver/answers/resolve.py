@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from resolver.answers.network import with_network_plugin
 from resolver.answers.resolution import preferred_solution, resolution_of
 from resolver.compiling import compile_facts, compile_problem, start_problem, state_request
 from resolver.compiling.names import for_rocm
@@ -101,6 +102,9 @@ def resolve(
     )
     if isinstance(answer, Resolution):
         notes += _published_instead(catalog, request, answer, indexes)
+        answer = with_network_plugin(
+            catalog, request, answer, lambda other, kept: solve(catalog, other, indexes, kept)
+        )
         return replace(answer, notes=(*answer.notes, *notes)) if notes else answer
     from resolver.answers.explain import explain_conflict
     from resolver.answers.suggest import SECONDS, suggest

@@ -226,6 +226,7 @@ def request_arguments(request: Request) -> tuple[str, ...]:
     }
     arguments = [word for option, value in options.items() if value for word in (option, value)]
     arguments += ["--no-prebuilt"] if request.no_prebuilt else []
+    arguments += ["--no-network-plugin"] if request.no_network_plugin else []
     arguments += ["--no-content-check"] if request.no_content_check else []
     arguments += [word for ops in request.ops for word in ("--ops", ops)]
     arguments += [word for name in request.catalogs for word in ("--catalog", name)]

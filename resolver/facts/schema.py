@@ -22,7 +22,10 @@ from resolver.texts import Digest, FileName, RelativePath, SiteName, Url
 
 SCHEMA = 1
 FOLDER = os.path.dirname(__file__)
-PLATFORM = ("backend", "gfx", "kernel-driver", "rocm", "base-image", "glibc", "libstdcxx", "python")
+_SHIPPED = FOLDER + os.sep
+PLATFORM = (
+    "backend", "gfx", "kernel-driver", "rocm", "base-image", "glibc", "libstdcxx", "libfabric", "python",
+)  # fmt: skip
 """Names of the platform components."""
 
 Status = Literal["documented", "observed", "inferred"]
@@ -36,8 +39,8 @@ def displayed(path: str) -> str:
     A shipped file is shown in the same way on every machine, a file below the working directory
     relative to it, and any other file with its absolute path.
     """
-    if path.startswith(FOLDER + os.sep):
-        return f"resolver/facts{path[len(FOLDER) :]}"
+    if path.startswith(_SHIPPED):
+        return f"resolver/facts/{path[len(_SHIPPED) :]}"
     return path.removeprefix(os.getcwd() + os.sep)
 
 
@@ -165,11 +168,17 @@ class Torch(Row, frozen=True, kw_only=True):
     """Oldest C++ standard that its headers compile with, such as ``17``."""
     system_rocm: bool = False
     """Whether it uses the ROCm that is installed in the system, so that it needs a base image with ROCm."""
+    pip_rocm: bool = False
+    """Whether it requires ROCm as pip packages, such as ``rocm[libraries]``."""
     device_extra: str = ""
     """The extra that installs the code for one GPU architecture, such as ``device-{gfx}``. Without this code,
     no kernel runs. Empty if the wheel has the code."""
 
     identity = ("version",)
+
+    def device_extras(self, gfx: Iterable[str]) -> tuple[str, ...]:
+        """Return the extras that install the code for GPU architectures, sorted."""
+        return tuple(sorted(self.device_extra.format(gfx=target) for target in gfx if self.device_extra))
 
 
 INSPECTED = "inspection of "
@@ -199,6 +208,13 @@ class Image(Row, frozen=True, kw_only=True):
     Python comes from elsewhere (conda)."""
     mpi: str = ""
     """Its MPI library; empty if it has none, or if that is undocumented."""
+    libfabric: str = ""
+    """Its libfabric; empty if it has none, or if that is undocumented."""
+    network_headers: bool = False
+    """Whether it is known to have the headers of libfabric and hwloc, for building a network plugin."""
+    network_plugin: str = ""
+    """Release of RCCL's network plugin in it: of aws-ofi-nccl, or before 1.18 of AMD's fork. Empty if it has
+    none, or if that is undocumented."""
     holds: dict[str, str] = {}
     """Distributions that are installed in it (``torch = "2.9.1+rocm6.4"``)."""
 
@@ -213,6 +229,8 @@ class Site(Row, frozen=True, kw_only=True):
     backend: Backend
     """The backend if the request names none."""
     gfx: tuple[str, ...] = ()
+    network: Literal["", "slingshot"] = ""
+    """The network between its nodes, if RCCL needs a plugin for it and that is documented."""
     public_images: bool = False
     """Whether the site can use every public base image (an image whose path is in a registry)."""
 
@@ -438,7 +456,7 @@ class Requires(Row, frozen=True, kw_only=True):
     """Only for this backend."""
     on: str
     """Name of a component: ``torch``, ``rocm``, ``python``, ``gfx``, ``glibc``, ``libstdcxx``,
-    ``kernel-driver`` or another distribution."""
+    ``libfabric``, ``kernel-driver`` or another distribution."""
     versions: tuple[str, ...]
     """Specifiers, one of which must match; for ``gfx`` the GPU architectures that can be compiled."""
     gfx: tuple[str, ...] = ()

@@ -72,8 +72,8 @@ def _versions(file: schema.CatalogFile) -> Iterator[Value]:
         optional = ("rocm", "glibc", "torchvision", "torchaudio", "cxx_standard")
         yield from ((torch, key, getattr(torch, key)) for key in optional if getattr(torch, key))
     for image in file.image:
-        texts = {"rocm": image.rocm, "glibc": image.glibc, "libstdcxx": image.libstdcxx}
-        yield from ((image, key, text) for key, text in texts.items() if text)
+        versions = ("rocm", "glibc", "libstdcxx", "libfabric", "network_plugin")
+        yield from ((image, key, getattr(image, key)) for key in versions if getattr(image, key))
         yield from ((image, "python", text) for text in image.python)
         yield from ((image, "holds", text) for text in image.holds.values())
     yield from (

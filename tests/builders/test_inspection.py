@@ -49,6 +49,7 @@ LINES = [
     ("symbol", "libstdc++.so.6", "GLIBCXX_3.4.30"),
     ("symbol", "libstdc++.so.6", "CXXABI_1.3.13"), ("symbol", "libgcc_s.so.1", "GCC_4.2.0"),
     ("symbol", "libgcc_s.so.1", "GCC_12.0.0"),
+    ("symbol", "libfabric.so.1", "FABRIC_1.10"), ("symbol", "libfabric.so.1", "FABRIC_1.8"),
     ("rocm", "/opt/rocm", "6.2.4-120"), ("rocm", "/opt/rocm-6.2.4", "6.2.4"),
     ("hipcc", "/opt/rocm/bin/hipcc", "HIP version: 6.2.41134-65d174c3e"),
     ("hipcc", "/opt/rocm/bin/hipcc", "AMD clang version 18.0.0git (https://example/llvm roc-6.2.4)"),
@@ -58,6 +59,9 @@ LINES = [
     ("compiler", "/usr/bin/g++", "", "g++ (SUSE Linux) 7.5.0"), ("compiler", "/bin/g++", "9", "g++ 9"),
     ("tool", "cmake", "/usr/bin/cmake", "cmake version 3.28.3"),
     ("mpi", "HYDRA build details:"), ("mpi", "MPICH Version:      4.1.2"),
+    ("network-plugin", "/usr/lib/librccl-net.so", ""),
+    ("network-plugin", "/opt/libnccl-net.so", "aws-ofi-nccl 1.20.0"),
+    ("header", "hwloc.h", ""), ("header", "rdma/fabric.h", "2.1.0."), ("header", "rdma/fabric.h", "1.17.0."),
     ("conda", "/opt/conda"), ("python", "/usr/bin/python3", ""),
     ("python", "/opt/venv/bin/python3", json.dumps(PYTHON)), ("labels", '{"a": "b"}'), ("end",),
 ]  # fmt: skip
@@ -93,6 +97,8 @@ def test_parse_output(noise: bool) -> None:
     assert Program("g++", "7.5.0", "/usr/bin/g++") in facts.compilers
     assert facts.tools["cmake"].version == "3.28.3"
     assert facts.mpi == "MPICH 4.1.2"
+    assert (facts.libfabric, facts.network_headers, facts.network_plugin) == ("2.1.0", True, "1.20.0")
+    assert facts.fabric == "1.10"
     (python,) = facts.pythons
     assert (python.path, python.base, python.headers) == ("/opt/venv/bin/python3", "/usr", True)
     assert python.holds["typing-extensions"] == "4.1"
@@ -314,6 +320,24 @@ def test_script_reads_only_regular_files(make: Callable[[Path], None], tmp_path:
     )
     facts = parse_output(done.stdout, IMAGE)
     assert (facts.os, facts.rocm, facts.labels) == ("", "", {})
+
+
+def test_script_reads_network_plugin_and_headers(tmp_path: Path) -> None:
+    """The directories that the loader and the compiler are told to search come before those of the system."""
+    (tmp_path / "rdma").mkdir()
+    header = "#define FI_MAJOR_VERSION 2\n#define FI_MINOR_VERSION 6\n#define FI_REVISION_VERSION 0\n"
+    (tmp_path / "rdma" / "fabric.h").write_text(header)
+    (tmp_path / "hwloc.h").write_text("")
+    (tmp_path / "librccl-net.so").write_bytes(b"\x7fELF\0NET/OFI Initializing aws-ofi-nccl 1.19.1-git\0")
+    script = Path(inspection.__file__).with_name("inspect.sh").read_text()
+    start, end = script.index("# RCCL's network plugin"), script.index("# Pythons and conda.")
+    script = script[: script.index("# The system.")] + script[start:end] + "fact end\n"
+    env = {**os.environ, "LD_LIBRARY_PATH": f"/nowhere:{tmp_path}", "CPATH": str(tmp_path)}
+    done = subprocess.run(
+        ["/bin/sh", "-c", script], capture_output=True, text=True, check=True, timeout=60, env=env
+    )
+    facts = parse_output(done.stdout, IMAGE)
+    assert (facts.libfabric, facts.network_headers, facts.network_plugin) == ("2.6.0", True, "1.19.1")
 
 
 @pytest.mark.integration

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from builders.audit import Expected, TorchLibraries, image_provider
+from builders.audit.elf import read_object
 from builders.audit.network_plugin import interfaces
 from builders.audit.wheel_audit import audit_wheel
 from resolver.facts.loading import load
@@ -87,6 +88,28 @@ def test_image_without_libfabric_is_an_error(make_wheel: MakeWheel, compile_obje
         expected = Expected(torch=torch, providers=(image_provider({"libraries": libraries}),))
         found = [finding.id for finding in audit_wheel(wheel, expected).errors]
         assert found == ["need-not-provided"] * count
+
+
+@pytest.mark.parametrize(
+    ("present", "found"), [("1.6", ["plugin-libfabric"] * 2), ("1.8", []), ("1.10", []), ("", [])]
+)
+def test_symbol_versions_of_libfabric_must_be_those_of_the_image(
+    present: str, found: list[str], make_wheel: MakeWheel, compile_object: Compile, tmp_path: Path
+) -> None:
+    versions = tmp_path / "versions"
+    versions.write_text("FABRIC_1.0 { fi_getinfo; };\nFABRIC_1.8 { fi_new; } FABRIC_1.0;\n")
+    flags = ("-Wl,-soname,libfabric.so.1", f"-Wl,--version-script={versions}")
+    fabric = compile_object("libfabric.so.1", "int fi_getinfo, fi_new;", *flags)
+    assert read_object("libfabric.so.1", fabric.read_bytes()).defines == {"FABRIC": "1.8"}
+    source = "extern int fi_getinfo, fi_new; int *used[] = {&fi_getinfo, &fi_new}; int ncclNetPlugin_v8 = 1;"
+    library = compile_object("plugin.so", source, str(fabric)).read_bytes()
+    facts = {"libraries": ["libfabric.so.1", "libc.so.6"]} | ({"fabric": present} if present else {})
+    torch = TorchLibraries(version="2.9.1+rocm7.0", rocm="7.0")
+    expected = Expected(torch=torch, providers=(image_provider(facts),))
+    wheel = make_wheel(files=dict.fromkeys(BOTH, library), tags=TAGS)
+    report = audit_wheel(wheel, expected)
+    assert [finding.id for finding in report.errors] == found
+    assert all("needs FABRIC_1.8" in finding.message for finding in report.errors)
 
 
 def test_other_wheels_are_not_judged_as_plugins(make_wheel: MakeWheel, compile_object: Compile) -> None:

@@ -358,6 +358,23 @@ def test_library_other_than_torchs_own_is_an_error() -> None:
     assert not errors(both)
 
 
+def with_fabric(needs: str, has: str) -> NetworkPlugin:
+    found = "/f/libfabric.so.1"
+    return NetworkPlugin("/l/librccl-net.so", [6], "libfabric.so.1", found, needs=needs, has=has)
+
+
+def test_another_libfabric_in_the_process_is_reported() -> None:
+    plugin = with_fabric("1.8", "1.8")
+    for objects, reported in (
+        (["/f/libfabric.so.1"], False),
+        (["/venv/lib/libfabric.so.1"], True),
+        ([], False),
+    ):
+        libraries = Libraries(["/l/librccl.so", *objects], plugins=[plugin])
+        found = findings_of(reply(libraries=libraries, torch=TorchReply(TORCH, "7.0.1")))
+        assert ("verify-plugin-libfabric-other" in found) == reported
+
+
 @pytest.mark.parametrize(
     ("hip", "plugin", "variable", "expected"),
     [
@@ -375,6 +392,9 @@ def test_library_other_than_torchs_own_is_an_error() -> None:
         ("7.0.1", NetworkPlugin("/l/librccl-net.so", []), "", {"verify-plugin-interface"}),
         ("7.0.1", NetworkPlugin("/l/librccl-net.so", [6], "libfabric.so.1"), "", {"verify-plugin-libfabric"}),
         ("7.0.1", NetworkPlugin("/l/librccl-net.so", [6], "libfabric.so.1", "/f/libfabric.so.1"), "", set()),
+        ("7.0.1", with_fabric("1.8", "1.6"), "", {"verify-plugin-libfabric"}),
+        ("7.0.1", with_fabric("1.8", "1.10"), "", set()),
+        ("7.0.1", with_fabric("1.8", ""), "", set()),  # a libfabric without versions has all symbols of it
         ("", NetworkPlugin("/l/librccl-net.so", [5]), "", set()),  # nothing is claimed about an unknown ROCm
     ],
 )
@@ -480,8 +500,13 @@ def test_network_plugin_is_read_and_not_loaded(
     lib.mkdir()
     other.mkdir()
     (lib / "librccl.so.1").write_bytes(compile_object("librccl.so.1", "int rccl;").read_bytes())
-    fabric = compile_object("libfabric.so.97", "int fi_getinfo;", "-Wl,-soname,libfabric.so.97")
-    source = "int ncclNetPlugin_v6 = 1, ncclNetPlugin_v12 = 1;"
+    versions = tmp_path / "versions"
+    versions.write_text("FABRIC_1.9 { fi_getinfo; };\nFABRIC_1.10 { fi_other; } FABRIC_1.9;\n")
+    soname = ("-Wl,-soname,libfabric.so.97", f"-Wl,--version-script={versions}")
+    fabric = compile_object("libfabric.so.97", "int fi_getinfo, fi_other;", *soname)
+    source = (
+        "extern int fi_getinfo; int *used = &fi_getinfo; int ncclNetPlugin_v6 = 1, ncclNetPlugin_v12 = 1;"
+    )
     source += "void abort(void); __attribute__((constructor)) static void start(void) { abort(); }"
     flags = ("-Wl,--no-as-needed", str(fabric))
     plugin = compile_object("librccl-net.so", source, *flags, f"-Wl,-rpath,{other}")
@@ -495,9 +520,11 @@ def test_network_plugin_is_read_and_not_loaded(
         return result.libraries.plugins
 
     path = str(lib / "librccl-net.so")
-    assert plugins() == [NetworkPlugin(path, [6, 12], "libfabric.so.97", "")]
-    (other / "libfabric.so.97").write_bytes(fabric.read_bytes())
-    beside = NetworkPlugin(path, [6, 12], "libfabric.so.97", str(other / "libfabric.so.97"))
+    assert plugins() == [NetworkPlugin(path, [6, 12], "libfabric.so.97", "", needs="1.9")]
+    (other / "libfabric.so.97.2").write_bytes(fabric.read_bytes())
+    (other / "libfabric.so.97").symlink_to("libfabric.so.97.2")
+    real = str((other / "libfabric.so.97.2").resolve())
+    beside = NetworkPlugin(path, [6, 12], "libfabric.so.97", real, needs="1.9", has="1.10")
     assert plugins() == [beside]
     first = other / "libnccl-net.so"
     first.write_bytes(compile_object("old.so", "int ncclNetPlugin_v5 = 1;").read_bytes())
@@ -721,3 +748,43 @@ def test_two_rocms_are_reported(of_pip: str, of_system: str, *, is_reported: boo
         system_rocm=of_system,
     )
     assert ("verify-two-rocms" in findings_of(environment)) == is_reported
+
+
+DEVICE = "amd-torch-device-gfx90a==2.12.0; extra == 'device-gfx90a'"
+
+
+@pytest.mark.parametrize(
+    ("requirements", "present", "says"),
+    [
+        ([DEVICE], "", "Install torch[device-gfx90a]=="),
+        ([DEVICE], "amd-torch-device-gfx90a", ""),
+        ([DEVICE.replace("gfx90a", "gfx942")], "amd-torch-device-gfx942", "no package with code for gfx90a"),
+        ([], "", ""),
+    ],
+)
+def test_missing_device_package_is_reported(requirements: list[str], present: str, says: str) -> None:
+    more = [InstalledDist(present, "2.12.0", SITE)] if present else []
+    torch = InstalledDist("torch", TORCH, SITE, device_requirements=requirements)
+    environment = reply(distributions=[torch, InstalledDist("my-ext", "1.0+x", SITE), *more])
+    found = findings_of(environment)
+    assert ("verify-device-missing" in found) == bool(says)
+    if says:
+        finding = found["verify-device-missing"]
+        assert says in f"{finding.message} {finding.fix}"
+
+
+def test_code_of_rocm_is_missing_only_beside_its_libraries() -> None:
+    needs = ["rocm-sdk-device-gfx90a==7.14.1; extra == 'device-gfx90a'"]
+    rocm = InstalledDist("rocm", "7.14.1", SITE, device_requirements=needs)
+    known = [InstalledDist("torch", TORCH, SITE), InstalledDist("my-ext", "1.0+x", SITE), rocm]
+    assert "verify-device-missing" not in findings_of(reply(distributions=known))
+    known.append(InstalledDist("rocm-sdk-libraries", "7.14.1", SITE))
+    assert "verify-device-missing" in findings_of(reply(distributions=known))
+
+
+def test_stray_archive_is_reported() -> None:
+    paths = ["torch/.kpack/torch_gfx90a.kpack", "torch/.kpack/torch_gfx90a:xnack+.kpack"]
+    for archives, is_stray in ((paths, True), (paths[:1], False), (paths[1:], False)):
+        device = InstalledDist("amd-torch-device-gfx90a", "2.12.0", SITE, archives=archives)
+        known = [InstalledDist("torch", TORCH, SITE), InstalledDist("my-ext", "1.0+x", SITE), device]
+        assert ("verify-stray-kpack" in findings_of(reply(distributions=known))) == is_stray

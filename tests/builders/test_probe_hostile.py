@@ -54,7 +54,7 @@ raise ImportError('broken')
 """
 ONLY_PROBED = "\nif not probed: raise ImportError('only in a probe')\n"
 ARGUMENTS = "import sys; probed = len(sys.argv) > 1"
-MODULES = "import sys; probed = 'concurrent.futures' in sys.modules"
+MODULES = "import sys; probed = 'socket' in sys.modules"
 FRAMES = """
 import sys
 frame, names = sys._getframe(), []

@@ -11,11 +11,14 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from dataclasses import replace as replaced
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -26,10 +29,12 @@ from resolver.indexes import File
 from resolver.lock import dumps
 from resolver.model import Distribution
 from tests.rig.rig import HERE as RIG
-from tests.rig.rig import Rig
+from tests.rig.rig import USER, Rig
+from tests.rig.slurm import PARTITION, Slurm, one_node
 from tests.support.locks import local_file, lock_of, locked_pick
 from tests.support.projects import rows_of, write_catalog, write_sdist
 from tests.support.tiny import tiny_index, tiny_wheel
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 REAL = os.environ.get("ROCM_MATRIX_TYKKY", "")
@@ -58,6 +63,15 @@ PyMODINIT_FUNC PyInit_compiled(void) { return PyModule_Create(&module); }
 }
 """An extension without torch. From glibc 2.38, its strtol is a new symbol, which older versions lack."""
 GLIBC = platform.libc_ver()[1]
+PARTITION_OF_SITE = f"""
+[[partition]]
+site = "local"
+name = "{PARTITION}"
+backend = "cpu"
+max-hours = 1
+status = "observed"
+source = "tests"
+"""
 
 
 @dataclass(frozen=True)
@@ -99,6 +113,21 @@ class User:
         """The wheel of the extension, which `matrix` compiled."""
         (wheel,) = (self.work / "index" / "simple" / "compiled").glob("*.whl")
         return wheel
+
+    def start(self, log: Path, *arguments: str) -> subprocess.Popen[bytes]:
+        """Start `matrix` with its messages in a file."""
+        env = {**self.rig.user_environment(), **self.rig.with_project, **self.env}
+        as_user: dict[str, Any] = {"user": USER, "group": USER, "extra_groups": ()}
+        with log.open("w") as sink:
+            return subprocess.Popen(
+                [self.rig.python, "-m", "matrix", *arguments],
+                cwd=self.work,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=sink,
+                **(as_user if os.geteuid() == 0 else {}),
+            )
 
     def own(self) -> None:
         """Make the user the owner of all files."""
@@ -277,6 +306,15 @@ def compiling(user: User, request: pytest.FixtureRequest) -> User:
     return made
 
 
+@pytest.fixture
+def slurm(rig: Rig) -> Iterator[Slurm]:
+    """Start Slurm with files that the ordinary user can read."""
+    root = rig.root / "slurm-tykky"
+    root.mkdir()
+    with one_node(root) as made:
+        yield made
+
+
 @pytest.mark.parametrize("compiling", ["rocm"], indirect=True)
 def test_wheel_for_a_newer_glibc_is_refused_with_the_reason(compiling: User) -> None:
     """The pip of tykky refuses the wheel, too: the check tells the truth, and earlier."""
@@ -315,3 +353,38 @@ def test_compiled_wheel_runs_in_tykky(compiling: User) -> None:
     called = compiling.run("env/bin/python", "-c", program)
     number, file = called.stdout.split()
     assert (number, file.rpartition("/")[2][:9]) == ("42", "compiled."), called.stderr
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("compiling", ["cpu"], indirect=True)
+def test_wheel_is_compiled_in_a_job_and_the_container_made_after_it(compiling: User, slurm: Slurm) -> None:
+    """On a login node jobs are the default; they outlive the command, and its repetition continues."""
+    work = compiling.work
+    with (work / "facts" / "compiled.toml").open("a") as facts:
+        facts.write(PARTITION_OF_SITE)
+    user = replaced(compiling, env={**compiling.env, **slurm.env})
+    command = ("build-container", "env", "compiled", "--for", "tykky")
+
+    planned = user.matrix(*command, "--dry-run")
+    assert planned.returncode == 0, planned.stderr
+    assert f"in Slurm jobs, partition {PARTITION}" in " ".join(planned.stdout.split())
+
+    log = work / "killed.txt"
+    killed = user.start(log, *command)
+    wait_until(lambda: ": running" in log.read_text() or killed.poll() is not None, patience=120)
+    assert killed.poll() is None, log.read_text()
+    killed.kill()
+    killed.wait()
+    assert not (work / "env").exists()
+    messages = log.read_text()
+    assert messages.index("2/6 fetch") < messages.index("3/6 build-wheels") < messages.index(": running")
+    (number,) = re.findall(r"job (\d+) \(compiled", messages)[:1]
+    assert slurm.ended(number)["JobState"] == "COMPLETED"
+    written = user.wheel.stat().st_mtime_ns
+
+    done = user.matrix(*command, "--attach")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
+    assert done.stdout.endswith("env is ready: 1 distribution, verified.\n")
+    assert user.wheel.stat().st_mtime_ns == written
+    assert len(list((work / "index" / ".matrix" / "logs").glob("slurm-*.log"))) == 1
+    assert user.matrix(*command).stdout == "Nothing to do: env is up to date, verified.\n"

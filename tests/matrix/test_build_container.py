@@ -346,6 +346,17 @@ def test_environment_of_tykky_is_replaced(
     assert {path.name for path in Path("env.files").iterdir()}.isdisjoint({"env", "old"})
 
 
+def test_environment_without_image_does_not_depend_on_the_working_directory(
+    work: Path, add_program: Callable[[str, str], None]
+) -> None:
+    add_program("conda-containerize", CONTAINERIZE)
+    store(replace(read_lock(Path("matrix.lock")), image=None))
+    for _ in range(2):
+        assert main(["build-container", "env", "--for", "tykky"]) == 0
+        os.utime(work, (0, 0))
+    assert calls(work) == 1
+
+
 def test_other_directory_is_not_replaced(work: Path, capsys: Capture) -> None:
     (work / "mine").mkdir()
     (work / "mine" / "thesis.txt").touch()

@@ -309,7 +309,7 @@ def test_explain_indents_continuation_lines(capsys: Capture, monkeypatch: pytest
     assert main(["explain", "rocm>=7"]) == 0
     assert main(["explain", "base-image"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    starts = ("Not chosen", "rocm 6.4.4: ", "base-image lumi-multitorch-")
+    starts = ("Not chosen", "rocm 6.4.4: ", "base-image lumi-multitorch-", "Known problems")
     assert [line for line in lines if line[:1].strip() and not line.startswith(starts)] == []
 
 

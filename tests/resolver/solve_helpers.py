@@ -66,10 +66,10 @@ def again(catalog: Catalog, request: Request, arguments: Iterable[str]) -> Reque
     """Parse arguments of ``matrix resolve`` as a request on the same machine."""
     texts, options = [], {}
     words = iter(arguments)
-    no_prebuilt = False
+    flags = set()
     for word in words:
-        if word == "--no-prebuilt":
-            no_prebuilt = True
+        if word in {"--no-prebuilt", "--no-network-plugin"}:
+            flags.add(word)
         elif word.startswith("--"):
             options[word] = next(words)
         else:
@@ -97,4 +97,6 @@ def again(catalog: Catalog, request: Request, arguments: Iterable[str]) -> Reque
         support=support[options.get("--support", "any")],
         prefer=prefer[options.get("--prefer", "advised")],
     )
-    return replace(asked, no_prebuilt=no_prebuilt)
+    return replace(
+        asked, no_prebuilt="--no-prebuilt" in flags, no_network_plugin="--no-network-plugin" in flags
+    )

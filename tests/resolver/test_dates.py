@@ -73,6 +73,7 @@ def test_no_pick_is_newer_than_the_day(
             str(pick): _released(catalog, pick)
             for pick in answer.picks
             if pick.name in {*PAIRED_WITH_TORCH, *TRITON_NAMES, *catalog.package}
+            if pick.kind == "distribution"
         }
         target = answer.target
         if target.rocm:

@@ -1,0 +1,172 @@
+"""Run in a child process of the probe: import installed code, and answer when the judging process asks.
+
+`payload.py` starts this program for each import, so it imports no more than it needs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.machinery
+import importlib.util
+import json
+import os
+import site
+import socket
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LONGEST = 600  # characters of an error that are kept
+SIZE = 256  # rows and columns of the matrices that a GPU multiplies
+
+
+def inner(kind: str, value: str, address: str) -> None:
+    """Answer one part in a child, after the outer process has inspected the child."""
+    parts: dict[str, Callable[[Any], dict[str, Any]]]
+    parts = {
+        "start": start_part,
+        "torch": torch_part,
+        "import": import_part,
+        "object": object_part,
+        "libraries": libraries_part,
+    }
+    reply = json.dumps(parts[kind](json.loads(value)))
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect("\0" + address)
+        connection.sendall(connection.recv(64) + reply.encode())
+    os._exit(0)  # without torch's slow shutdown
+
+
+def start_part(_: None) -> dict[str, Any]:
+    """Return the search path and the prefixes of Python, and the user's site-packages if Python uses it."""
+    return {
+        "path": sys.path[1:],
+        "prefixes": [sys.prefix, sys.base_prefix],
+        "user_site": site.getusersitepackages() if site.ENABLE_USER_SITE else "",
+    }
+
+
+def torch_part(value: dict[str, Any]) -> dict[str, Any]:
+    """Return the versions of torch, HIP and CUDA; multiply two matrices on each GPU if requested."""
+    lent = value["lent"]
+    try:
+        import torch
+    except BaseException as error:
+        return dict(failure(error), borrowed=borrowed(lent))
+    return {
+        "version": torch.__version__,
+        "hip": getattr(torch.version, "hip", None) or "",
+        "cuda": getattr(torch.version, "cuda", None) or "",
+        "gpus": [test_gpu(torch, number) for number in range(torch.cuda.device_count())]
+        if value["gpus"]
+        else [],
+        "borrowed": borrowed(lent),
+    }
+
+
+def test_gpu(torch: Any, number: int) -> dict[str, str]:  # noqa: ANN401  a module
+    """Multiply two matrices on a GPU and compare the product with the CPU's."""
+    gpu = {"name": "", "arch": "", "error": ""}
+    try:
+        properties = torch.cuda.get_device_properties(number)
+        gpu.update(name=properties.name, arch=str(getattr(properties, "gcnArchName", "")))
+        left, right = torch.rand(SIZE, SIZE), torch.rand(SIZE, SIZE)
+        product = (left.to(f"cuda:{number}") @ right.to(f"cuda:{number}")).cpu()
+        if not torch.allclose(product, left @ right, rtol=1e-3, atol=1e-3):
+            gpu["error"] = "the product of two matrices is wrong"
+    except BaseException as error:
+        gpu["error"] = f"{type(error).__name__}: {error}"[:LONGEST]
+    return gpu
+
+
+def import_part(value: tuple[str, list[str], str]) -> dict[str, Any]:
+    """Import a module; return attributes of it as text, and the lent distributions that it used."""
+    name, attributes, lent = value
+    try:
+        if is_extension(name):
+            import_torch()
+        module = importlib.import_module(name)
+        values = {attribute: str(getattr(module, attribute)) for attribute in attributes}
+    except BaseException as error:
+        return dict(failure(error), borrowed=borrowed(lent))
+    return {"file": getattr(module, "__file__", None) or "", "values": values, "borrowed": borrowed(lent)}
+
+
+def is_extension(name: str) -> bool:
+    """Return whether a module is a shared object. Such a module needs the libraries that torch loads."""
+    spec = importlib.util.find_spec(name)
+    return spec is not None and isinstance(spec.loader, importlib.machinery.ExtensionFileLoader)
+
+
+def import_torch() -> None:
+    """Import torch if it is installed."""
+    try:
+        import torch  # noqa: F401  loads the libraries that the object needs
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+
+
+def borrowed(lent: str) -> list[str]:
+    """Return the distributions of a directory from which this process has imported something."""
+    if not lent:
+        return []
+    from functools import cache
+
+    root = os.path.realpath(lent) + os.sep
+    real = cache(os.path.realpath)  # of a folder: torch has a thousand modules in a few folders
+    used = set()
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if file:
+            folder, _, name = file.rpartition("/")
+            path = f"{real(folder)}/{name}"
+            if path.startswith(root):
+                used.add(path.removeprefix(root))
+    if not used:
+        return []
+    from importlib.metadata import distributions  # slow to import
+
+    return sorted(
+        distribution.metadata["Name"]
+        for distribution in distributions(path=[lent])
+        if any(str(file) in used for file in distribution.files or [])
+    )
+
+
+def object_part(path: str) -> dict[str, Any]:
+    """Load a shared object after torch: a Python module by importing it, any other library by its path."""
+    try:
+        import_torch()
+        if any(path.endswith(end) and end != ".so" for end in importlib.machinery.EXTENSION_SUFFIXES):
+            loader = importlib.machinery.ExtensionFileLoader(os.path.basename(path).split(".")[0], path)
+            spec = importlib.util.spec_from_loader(loader.name, loader)
+            if spec is None:
+                return {"error": "ImportError", "text": "Python does not accept it as a module"}
+            loader.exec_module(importlib.util.module_from_spec(spec))
+        else:
+            ctypes.CDLL(path)
+    except BaseException as error:
+        return failure(error)
+    return {}
+
+
+def libraries_part(modules: list[str]) -> dict[str, Any]:
+    """Import modules in turn, as a program does; return their errors."""
+    errors = {}
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except BaseException as error:
+            errors[name] = f"{type(error).__name__}: {error}"[:LONGEST]
+    return {"errors": errors}
+
+
+def failure(error: BaseException) -> dict[str, Any]:
+    """Return the class and text of an error, and the module that was not found."""
+    lines = str(error).strip().splitlines()
+    missing = (getattr(error, "name", "") or "") if isinstance(error, ModuleNotFoundError) else ""
+    return {"error": type(error).__name__, "text": (lines[0] if lines else "")[:LONGEST], "missing": missing}
