@@ -212,7 +212,8 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     facts_files: tuple[FactsFile, ...] = ()
     """All files of facts that were read over the shipped ones, weakest first."""
     no_network_plugin: bool = False
-    """Whether RCCL's network plugin is left out where the network of the site needs one."""
+    """Whether RCCL's network plugin is left out where the network of the site needs one: the user said so, or
+    installs outside of the base image."""
     no_content_check: bool = False
     """Whether releases are chosen without a look at the content of their wheels."""
     excluded: tuple[ExcludedFile, ...] = ()

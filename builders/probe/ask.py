@@ -173,6 +173,10 @@ class NetworkPlugin(msgspec.Struct, frozen=True):
     """The newest symbol version of libfabric that it needs, such as ``1.8``."""
     has: str = ""
     """The newest symbol version of this libfabric."""
+    error: str = ""
+    """Why it does not load after torch and the extensions; empty if it does, or if nothing was started."""
+    loaded: str = ""
+    """The libfabric of the process in which it was loaded."""
 
 
 class Libraries(Outcome, frozen=True):

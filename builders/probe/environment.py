@@ -385,21 +385,22 @@ def _network(reply: EnvironmentReply) -> Iterator[Finding]:
         text = f"{plugin.path} does not fit: RCCL of ROCm {rocm} needs one of v{wanted[0]} to v{wanted[-1]}."
         fix = "Use the plugin of rccl-net (aws-ofi-nccl 1.18.0 or newer); with this one RCCL uses TCP."
         yield Finding("verify-plugin-interface", "warning", text, fix, evidence)
+    text = ""
     if plugin.libfabric and not plugin.found:
         text = f"{plugin.path} needs {plugin.libfabric}, which the loader does not find here."
-        fix = "Use an image that has it, or bind the site's libfabric; else RCCL uses TCP."
-        yield Finding("verify-plugin-libfabric", "warning", text, fix, evidence)
     elif lacks_symbols(plugin.needs, plugin.has):
         text = f"{plugin.path} needs FABRIC_{plugin.needs}; {plugin.found} has at most FABRIC_{plugin.has}."
-        fix = "Compile the plugin in the image in which it runs; with this one RCCL uses TCP."
+    if text:
+        fix = "Use an image that has it, bind the site's, or compile the plugin here; else RCCL uses TCP."
         yield Finding("verify-plugin-libfabric", "warning", text, fix, evidence)
-    loaded = [path for path in libraries.objects if PurePath(path).name.startswith("libfabric.so")]
-    if plugin.found and loaded and plugin.found not in loaded:
-        text = f"{loaded[0]} is loaded first, so the plugin uses it instead of {plugin.found}."
+    elif plugin.error:
+        text = f"{plugin.path} does not load after torch: {plugin.error}"
+        fix = "RCCL then uses TCP. Compile the plugin in this image, for this ROCm, or use that of the image."
+        yield Finding("verify-plugin-not-loaded", "warning", text, fix, evidence)
+    if plugin.loaded and plugin.loaded != plugin.found:
+        text = f"{plugin.path} gets {plugin.loaded}, which was loaded before, and not {plugin.found}."
         fix = "It may not know the network. Remove the distribution that brings it, such as impi-rt."
-        yield Finding(
-            "verify-plugin-libfabric-other", "warning", text, fix, {**evidence, "library": loaded[0]}
-        )
+        yield Finding("verify-plugin-libfabric-other", "warning", text, fix, evidence)
 
 
 def _plugin_names(variable: str, rocm: str) -> list[str]:

@@ -363,16 +363,21 @@ def with_fabric(needs: str, has: str) -> NetworkPlugin:
     return NetworkPlugin("/l/librccl-net.so", [6], "libfabric.so.1", found, needs=needs, has=has)
 
 
-def test_another_libfabric_in_the_process_is_reported() -> None:
-    plugin = with_fabric("1.8", "1.8")
-    for objects, reported in (
-        (["/f/libfabric.so.1"], False),
-        (["/venv/lib/libfabric.so.1"], True),
-        ([], False),
-    ):
-        libraries = Libraries(["/l/librccl.so", *objects], plugins=[plugin])
-        found = findings_of(reply(libraries=libraries, torch=TorchReply(TORCH, "7.0.1")))
-        assert ("verify-plugin-libfabric-other" in found) == reported
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"loaded": "/f/libfabric.so.1"}, set()),
+        ({"loaded": ""}, set()),
+        ({"loaded": "/venv/lib/libfabric.so.1"}, {"verify-plugin-libfabric-other"}),
+        ({"error": "undefined symbol: hipFree"}, {"verify-plugin-not-loaded"}),
+        ({"error": "version `FABRIC_1.8' not found", "has": "1.6"}, {"verify-plugin-libfabric"}),
+    ],
+)
+def test_what_loading_the_plugin_shows_is_reported(change: dict[str, str], expected: set[str]) -> None:
+    plugin = replace(with_fabric("1.8", "1.8"), **change)
+    libraries = Libraries(["/l/librccl.so"], plugins=[plugin])
+    found = findings_of(reply(libraries=libraries, torch=TorchReply(TORCH, "7.0.1")))
+    assert {name for name in found if name.startswith("verify-plugin")} == expected | {"verify-plugin"}
 
 
 @pytest.mark.parametrize(
@@ -491,10 +496,10 @@ def test_environment_replies(tmp_path: Path, environment: Path) -> None:
     assert errors(findings_of(result)) <= {"verify-python"}  # this Python may not be 3.11
 
 
-def test_network_plugin_is_read_and_not_loaded(
+def test_network_plugin_is_read_and_loaded_in_a_process_of_its_own(
     tmp_path: Path, environment: Path, compile_object: Callable[..., Path]
 ) -> None:
-    """The objects stand in for RCCL, libfabric and the plugin, whose constructor would end a process."""
+    """The objects stand in for RCCL, libfabric and plugins; one ends the process that loads it."""
     (packages,) = environment.parent.parent.glob("lib/python3*/site-packages")
     lib, other = tmp_path / "lib", tmp_path / "other"
     lib.mkdir()
@@ -507,7 +512,6 @@ def test_network_plugin_is_read_and_not_loaded(
     source = (
         "extern int fi_getinfo; int *used = &fi_getinfo; int ncclNetPlugin_v6 = 1, ncclNetPlugin_v12 = 1;"
     )
-    source += "void abort(void); __attribute__((constructor)) static void start(void) { abort(); }"
     flags = ("-Wl,--no-as-needed", str(fabric))
     plugin = compile_object("librccl-net.so", source, *flags, f"-Wl,-rpath,{other}")
     (lib / "librccl-net.so").write_bytes(plugin.read_bytes())
@@ -520,15 +524,25 @@ def test_network_plugin_is_read_and_not_loaded(
         return result.libraries.plugins
 
     path = str(lib / "librccl-net.so")
-    assert plugins() == [NetworkPlugin(path, [6, 12], "libfabric.so.97", "", needs="1.9")]
+    (missing,) = plugins()
+    assert (missing.libfabric, missing.found, missing.needs) == ("libfabric.so.97", "", "1.9")
+    assert "libfabric.so.97: cannot open shared object file" in missing.error
     (other / "libfabric.so.97.2").write_bytes(fabric.read_bytes())
     (other / "libfabric.so.97").symlink_to("libfabric.so.97.2")
     real = str((other / "libfabric.so.97.2").resolve())
-    beside = NetworkPlugin(path, [6, 12], "libfabric.so.97", real, needs="1.9", has="1.10")
+    beside = NetworkPlugin(path, [6, 12], "libfabric.so.97", real, needs="1.9", has="1.10", loaded=real)
     assert plugins() == [beside]
     first = other / "libnccl-net.so"
-    first.write_bytes(compile_object("old.so", "int ncclNetPlugin_v5 = 1;").read_bytes())
-    assert plugins(LD_LIBRARY_PATH=str(other)) == [NetworkPlugin(str(first), [5]), beside]
+    source = "void abort(void); __attribute__((constructor)) static void start(void) { abort(); }"
+    source += "int ncclNetPlugin_v5 = 1;"
+    first.write_bytes(compile_object("old.so", source).read_bytes())
+    aborting, same = plugins(LD_LIBRARY_PATH=str(other))
+    assert (aborting.path, aborting.interfaces, same) == (str(first), [5], beside)
+    assert "signal 6" in aborting.error
+    loading += f"ctypes.CDLL({str(tmp_path / 'libfabric.so.97')!r})\n"
+    (tmp_path / "libfabric.so.97").write_bytes(fabric.read_bytes())
+    (packages / "my_ext.py").write_text(loading)
+    assert plugins() == [replace(beside, loaded=str(tmp_path / "libfabric.so.97"))]
     (packages / "my_ext.py").write_text("")
     assert plugins() == []
 
