@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import date
 from typing import TYPE_CHECKING, Literal
 
@@ -14,7 +15,7 @@ from resolver.indexes import File
 from resolver.texts import Digest, Gfx, Name, OpsText, SiteName, Url, VersionText
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
     from resolver.facts.schema import Recipe, Release, Row
     from resolver.specifiers import Specifier
@@ -212,7 +213,8 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     facts_files: tuple[FactsFile, ...] = ()
     """All files of facts that were read over the shipped ones, weakest first."""
     no_network_plugin: bool = False
-    """Whether RCCL's network plugin is left out where the network of the site needs one."""
+    """Whether RCCL's network plugin is left out where the network of the site needs one: the user said so, or
+    installs outside of the base image."""
     no_content_check: bool = False
     """Whether releases are chosen without a look at the content of their wheels."""
     excluded: tuple[ExcludedFile, ...] = ()

@@ -26,7 +26,9 @@ _PLAIN = re.compile(
 _SLIP = rf"{_NAME}\s*(?P<operator>=[<>]?|:|\s)\s*v?(?P<version>\d[A-Za-z0-9.*+]*)\s*"
 """A requirement with a wrong operator, such as ``torch=2.9`` (conda), ``torch 2.9`` or ``torch=>2.9``."""
 _SEPARATORS = re.compile(r"[-_.]+")
-_ROCM_PACKAGE = re.compile(r"rocm|rocm-sdk(?:-.+)?|rocm-bootstrap|rocm-profiler|amd-[a-z]+-device-.+")
+_ROCM_PACKAGE = re.compile(
+    r"(?P<release>rocm|rocm-sdk(?:-.+)?|rocm-profiler)|rocm-bootstrap|rocm-kpack|amd-[a-z]+-device(?:-.+)?"
+)
 _CUDA = re.compile(r"^(nvidia|cuda)-|-cu(da)?1[1-9]\d?x?(-|$)")
 _NOT_CUDA = frozenset({"nvidia-ml-py"})  # bindings that can be imported on every machine
 PAIRED_WITH_TORCH = ("torchvision", "torchaudio")
@@ -87,6 +89,18 @@ def is_rocm_package(name: str) -> bool:
     return _ROCM_PACKAGE.fullmatch(name) is not None
 
 
+def has_rocm_release(name: str) -> bool:
+    """Return whether the version of a distribution is the release of ROCm, judging by its normalized name.
+
+    Examples
+    --------
+    >>> [has_rocm_release(name) for name in ("rocm", "rocm-sdk-device-gfx90a", "amd-torch-device-gfx90a")]
+    [True, True, False]
+    """
+    match = _ROCM_PACKAGE.fullmatch(name)
+    return match is not None and match["release"] is not None
+
+
 def exact_requirement(requirement: str) -> tuple[str, str] | None:
     """Return name and version of a requirement for one version without a marker, else None.
 
@@ -104,10 +118,7 @@ def exact_requirement(requirement: str) -> tuple[str, str] | None:
 def parse_requirement(text: str) -> Requirement:
     """Parse a requirement from the user, such as ``torch>=2.4``, ``rocm==6.2.*`` or ``flash-attn[triton]``.
 
-    Raises
-    ------
-    UsageError
-        The text is invalid.
+    Raise `UsageError` if the text is invalid.
 
     Examples
     --------

@@ -71,7 +71,7 @@ def make_request(settings: Settings, catalog: Catalog, today: datetime.date, inp
         catalogs=tuple(settings.catalog),
         preinstalled=preinstalled,
         no_prebuilt=settings.no_prebuilt,
-        no_network_plugin=settings.no_network_plugin,
+        no_network_plugin=settings.no_network_plugin or _runs_on_host(settings.consumer),
         no_content_check=settings.no_content_check,
         facts_files=facts_files(overlays(settings)),
         dated=settings.date is not None and settings.date < today,
@@ -82,10 +82,7 @@ def make_request(settings: Settings, catalog: Catalog, today: datetime.date, inp
 def request_ops(texts: Sequence[str]) -> tuple[str, ...]:
     """Return the ops to compile as a request has them: one text for each package.
 
-    Raises
-    ------
-    UsageError
-        A text does not have the form ``NAME:A,B``.
+    Raise `UsageError` if a text does not have the form ``NAME:A,B``.
     """
     ops: dict[str, list[str]] = {}
     for text in texts:
@@ -105,10 +102,14 @@ def _parsed_ops(text: str) -> tuple[str, list[str]]:
 
 def _is_limited_by_host(consumer: str | None, requirements: Sequence[Requirement]) -> bool:
     """Return whether a consumer uses the glibc of its machine, and the user has not limited glibc."""
+    return _runs_on_host(consumer) and not any(requirement.name == "glibc" for requirement in requirements)
+
+
+def _runs_on_host(consumer: str | None) -> bool:
+    """Return whether a consumer installs outside of the base image, whose libfabric it does not use then."""
     from matrix.consumers import load_consumer
 
-    named = any(requirement.name == "glibc" for requirement in requirements)
-    return consumer is not None and not named and load_consumer(consumer).runs_on_host
+    return consumer is not None and load_consumer(consumer).runs_on_host
 
 
 def _glibc_of_consumer(consumer: str, target: Target, catalog: Catalog) -> list[Requirement]:
@@ -203,6 +204,14 @@ def _target(settings: Settings, catalog: Catalog, today: datetime.date, inputs: 
     if backend == "rocm" and not gfx:
         msg = f"The site {site_name} has no GPU architecture."
         raise UsageError(msg, hint="Name an architecture, such as --gfx90a.")
+    if (
+        backend == "rocm"
+        and site_name != "local"
+        and not _is_rocm_limited(site_name, settings, catalog, inputs)
+    ):
+        msg = f"Neither the kernel driver of the site {site_name} nor a ROCm that runs there is known."
+        hint = "Name the driver, such as --driver 6.3, or the ROCm of the site, such as 'rocm==6.4.*'."
+        raise UsageError(msg, hint=hint)
     target = Target(
         backend=backend,
         gfx=gfx,
@@ -212,6 +221,17 @@ def _target(settings: Settings, catalog: Catalog, today: datetime.date, inputs: 
         base_image=image_name(settings.base_image, catalog) if settings.base_image else None,
     )
     return _with_this_machine(target, settings, catalog, inputs) if site_name == "local" else target
+
+
+def _is_rocm_limited(site: str, settings: Settings, catalog: Catalog, inputs: Inputs) -> bool:
+    """Return whether a fact about a site, or the request, limits ROCm; else the newest would be chosen."""
+    sites = {row.site for row in catalog.window.values()}
+    sites |= {row.site for row in catalog.site_advice.values()}
+    sites |= {row.site for row in catalog.site_image.values()}
+    stated = [one for one in inputs.requirements if one.name == "rocm" and one.specifier]
+    labels = [one for one in inputs.requirements if one.name == "torch" and "+rocm" in one.text]
+    limits = (settings.driver, settings.rocm, settings.base_image, stated, labels)
+    return site in sites or any(limits)
 
 
 def _default_site(settings: Settings, catalog: Catalog) -> str:

@@ -18,7 +18,13 @@ from resolver.compiling.problem import ABSENT
 from resolver.content import judged
 from resolver.errors import EnvironmentLacksError, InternalError, SourceError, UsageError
 from resolver.facts.catalog import applies
-from resolver.requirements import TRITON_NAMES, is_rocm_package, parse_requirement, split_marker
+from resolver.requirements import (
+    TRITON_NAMES,
+    has_rocm_release,
+    is_rocm_package,
+    parse_requirement,
+    split_marker,
+)
 from resolver.solving.world import is_limit
 from resolver.specifiers import version_key
 from resolver.versions import parse_specifier
@@ -179,6 +185,8 @@ class _AnswerProvider(resolvelib.AbstractProvider["_Need", "_ChosenVersion", str
             needs.append(_Need(name, f"{candidate.key} {candidate.version}", candidate.version.__eq__))
         if images := self._answer.world.images_for(name):
             needs.append(self._of_candidates("base-image", images, f"{name} uses the ROCm of a base image"))
+        if name in self._picks and name != "rocm" and has_rocm_release(name):
+            needs.append(_Need("rocm", f"{name} is of ROCm {candidate.version}", candidate.version.__eq__))
         needs += self._content(name)
         metadata = self._metadata(name)
         if metadata is not None:

@@ -186,8 +186,10 @@ class ContentJudge:
                 return
 
     def _is_unknown(self, one: _Chosen) -> bool:
-        judgement = self._judged.get(one.file.url)
-        return judgement is not None and judgement.state == "not-judged" and one.is_wheel
+        """Return whether what may decide about a wheel was not read."""
+        judgement, content = self._judged.get(one.file.url), self._read.get(one.file.url)
+        is_open = judgement is not None and judgement.state == "not-judged"
+        return is_open and one.is_wheel and content is not None and bool(content.unread)
 
     def _judge(self, one: _Chosen) -> None:
         """Judge a file, and add what follows."""

@@ -15,7 +15,7 @@ from resolver.content import evidence_against
 from resolver.errors import TooLargeError
 from resolver.indexes import InstalledFiles
 from resolver.model import layer
-from resolver.requirements import TRITON_NAMES
+from resolver.requirements import TRITON_NAMES, has_rocm_release
 from resolver.solving.rules import EVERYWHERE, Exclusion, RuleContext, judge
 from resolver.solving.search import is_required
 from resolver.solving.world import LENIENT, STRICT, Part, Terms, is_limit
@@ -140,6 +140,8 @@ class Projects(Part):
     def _add_facts(self, choices: Choices) -> None:
         """Add the catalog's facts about the releases of a project."""
         self._require_image(choices)
+        if has_rocm_release(choices.name):
+            self._tie_to_platform(choices)
         for row in self.world.rows_of(choices.name):
             releases = choices.allowed_by(parse_specifier(row.releases) if row.releases else None)
             if row.is_of_wheel:
@@ -158,6 +160,15 @@ class Projects(Part):
                 self.session.number["base-image"]: images & ~allowed,
             }
             self.search.add(terms, link)
+
+    def _tie_to_platform(self, choices: Choices) -> None:
+        """Require the ROCm that the kernel driver limits to be that of the pip packages."""
+        rocm, number = self.problem.variables["rocm"], self.session.number["rocm"]
+        for bit, release in enumerate(choices.releases, start=1):
+            text = f"is of ROCm {release.version}"
+            link = Link(choices.name, "rocm", release.version, text, self.index.indexes.urls[0])
+            excluded = rocm.everything & ~rocm.of_versions([release.version])
+            self.search.add({choices.number: 1 << bit, number: excluded}, link)
 
     def _with_wheel(self, choices: Choices, releases: int) -> int:
         """Return the releases with a file that has the hash of a wheel that was read, or has no hash."""

@@ -22,7 +22,7 @@ from resolver.requirements import (
     split_marker,
 )
 from resolver.solving.look_ahead import LookAhead
-from resolver.solving.world import Part, Terms
+from resolver.solving.world import Part, Terms, is_of_pip
 from resolver.versions import join_words, shorten
 
 if TYPE_CHECKING:
@@ -103,7 +103,8 @@ class Requirements(Part):
     def _add_request(self, requirement: Requirement, pythons: int) -> None:
         """Add the demand of a requirement in the request, for some Pythons."""
         name, when = requirement.name, self.world.when(pythons)
-        if name in self.session.number and not (name == "triton" and self.triton.is_of_torch(name)):
+        is_closed = name in self.session.number and not is_of_pip(requirement)
+        if is_closed and not (name == "triton" and self.triton.is_of_torch(name)):
             return
         if is_for_cuda(name) and name not in self.world.installed:
             backend = "AMD GPUs" if self.request.target.backend == "rocm" else "CPUs"
@@ -252,10 +253,17 @@ class Requirements(Part):
         name = requirement.name
         if name in self.session.number:  # ROCm itself: the platform has the same version
             self._require_closed(terms, requirement, link)
-        if self._projects.nodes(name, requirement.extras):
-            return self._require_open(terms, requirement, link)
         torch = self.world.candidate("torch")
-        self._leave_unread("torch", f"{torch.index if torch else 'no index'} does not list {name}")
+        index = torch.index if torch else ""
+        try:
+            if self._projects.nodes(name, requirement.extras):
+                return self._require_open(terms, requirement, link)
+        except EnvironmentLacksError as error:
+            if self.index.is_configured(index):
+                raise
+            self._leave_unread("torch", error.message)
+            return False
+        self._leave_unread("torch", f"{index or 'no index'} does not list {name}")
         return False
 
     def _leave_unread(self, name: str, reason: str) -> None:

@@ -15,6 +15,7 @@ from resolver.compiling.clauses import LIMITS
 from resolver.compiling.problem import ABSENT
 from resolver.facts.schema import PLATFORM
 from resolver.providers.index import IndexProvider, by_name
+from resolver.providers.installed import installed_versions
 from resolver.requirements import normalize_name
 from resolver.solving.search import is_required
 from resolver.solving.session import Session
@@ -67,7 +68,7 @@ class World:
         self.targets = Targets(python, glibc, allowed, _patch_release(self.request))
         self.index = IndexProvider(indexes, self.catalog, self.request, self.targets.applying)
         self.triton = Triton(self.catalog, self.request, self.problem, self.session.number, self.targets)
-        self.installed = self.request.preinstalled.installed if self.request.preinstalled else {}
+        self.installed = installed_versions(self.catalog, self.request)
         self.asked = by_name(self.request.requirements)
         self.limits = by_name(self.request.constraints)
         self.overrides = by_name(self.request.overrides)
@@ -166,9 +167,19 @@ class World:
         package = self.catalog.package.get(name)
         if package is None or not package.system_rocm or self.request.target.backend != "rocm":
             return 0
+        if self._has_pip_rocm:
+            return 0
         with_rocm = (row.name for row in self.catalog.image.values() if row.rocm)
         images = self.problem.variables["base-image"].of_versions(with_rocm)
         return images if images & self.demanded("base-image") else 0
+
+    @cached_property
+    def _has_pip_rocm(self) -> bool:
+        """Whether the request names ROCm's pip packages, or a torch that requires them."""
+        versions = (row.version for row in self.catalog.torch.values() if row.pip_rocm)
+        others = self.demanded("torch") & ~self.problem.variables["torch"].of_versions(versions)
+        is_named = any(map(is_of_pip, self.asked.get("rocm", ())))
+        return is_named or ("torch" in self.asked and not others)
 
     def is_for_cpu(self, name: str) -> bool:
         """Return whether the request asks for a distribution on the CPU, by its extra (``jax[cpu]``)."""
@@ -199,9 +210,13 @@ class World:
         }
         torch = self.candidate("torch") if name == "torch" else None
         row = self.catalog.torch.get(torch.version) if torch else None
-        if row and row.device_extra:
-            extras |= {row.device_extra.format(gfx=target) for target in self.request.target.gfx}
+        extras |= {*row.device_extras(self.request.target.gfx)} if row else set()
         return tuple(sorted(extras))
+
+
+def is_of_pip(requirement: Requirement) -> bool:
+    """Return whether a requirement means ROCm's pip packages (``rocm[libraries]``), not only its release."""
+    return requirement.name == "rocm" and bool(requirement.extras)
 
 
 class Part:
