@@ -86,7 +86,11 @@ class Result(msgspec.Struct):
             return "cuda"
         if content.rocm or content.gfx:
             return "rocm"
-        return "cuda+cpu" if content.cuda == "optional" else "not judged" if content.unread else "cpu"
+        if content.unread:
+            return "not judged"
+        if content.cuda == "optional":
+            return "cuda+cpu"
+        return "not judged" if content.unseen else "cpu"
 
 
 def labelled() -> list[Labelled]:
@@ -142,6 +146,9 @@ def summary(results: Sequence[Result]) -> dict[str, Any]:
         "recognized as ROCm": scores(results, {"rocm"}, {"rocm", "fat"}),
         "recognized as optional CUDA": scores(results, {"cuda+cpu"}, {"cuda+cpu"}),
         "not judged": [one.name for one in results if one.content and one.content.unread],
+        "not judged, no other preferred": [
+            one.name for one in results if one.content and one.content.unseen and not one.content.unread
+        ],
         "requests": statistics.median(one.requests for one in opened),
         "most requests": max(one.requests for one in opened),
         "megabytes, all": round(statistics.median(one.bytes for one in opened) / 1e6, 2),

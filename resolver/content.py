@@ -42,6 +42,12 @@ class Content(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     """The specifier of the ROCm releases that have the libraries it needs; empty if it needs none."""
     gfx: tuple[str, ...] = ()
     """The GPU architectures of its HIP code; empty if it has none."""
+    gpu_builds: tuple[str, ...] = ()
+    """Other distributions that its description names, and that are builds of it for GPUs."""
+    broken: str = ""
+    """Why it cannot be used on any machine; empty if nothing shows that it cannot."""
+    unseen: str = ""
+    """What was not read either, but hardly decides: this is said, and no other release is preferred."""
 
 
 class Judgement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -51,7 +57,7 @@ class Judgement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     evidence: str
     """What shows it; if it was not judged, what was not read, and why."""
     on_cpu: bool = False
-    """Whether it runs on the CPU here, because its GPU code is for CUDA only."""
+    """Whether it runs on the CPU here, because only CUDA or another distribution has its GPU code."""
 
 
 class ExcludedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -69,18 +75,39 @@ def judged(content: Content, gfx: Sequence[str], rocm: str = "") -> Judgement:
     If the wheel has HIP code, it must have code for each of the architectures. `rocm` is empty if any release
     may be chosen.
     """
-    if content.cuda == "required":
-        return Judgement("does-not-fit", f"requires CUDA: {content.evidence}")
-    if rocm and content.rocm and not satisfies(rocm, content.rocm):
-        return Judgement("does-not-fit", f"requires rocm{content.rocm}: {content.evidence}")
+    against = _against(content, rocm)
+    if against:
+        return Judgement("does-not-fit", against)
     if content.unread:
         return Judgement("not-judged", content.unread)
     if content.gfx and not all(any(runs_on(code, one) for code in content.gfx) for one in gfx):
         code = join_words(content.gfx, most=8, joiner="and")
         text = f"contains code for {code}, but not for {join_words(gfx, joiner='and')}: {content.evidence}"
         return Judgement("does-not-fit", text)
-    on_cpu = content.cuda == "optional" and not (content.rocm or content.gfx)
-    return Judgement("fits", content.evidence, on_cpu)
+    if content.unseen:
+        return Judgement("not-judged", content.unseen)
+    return _fitting(content)
+
+
+def _fitting(content: Content) -> Judgement:
+    """Return the judgement of a wheel against which nothing speaks."""
+    if content.cuda == "optional" and not (content.rocm or content.gfx):
+        return Judgement("fits", f"its GPU code is for CUDA: {content.evidence}", on_cpu=True)
+    if content.gpu_builds:
+        builds = join_words(content.gpu_builds, most=3, joiner="and")
+        return Judgement("fits", f"its builds for GPUs are {builds}, and {content.evidence}", on_cpu=True)
+    return Judgement("fits", content.evidence)
+
+
+def _against(content: Content, rocm: str) -> str:
+    """Return what speaks against a wheel on every GPU; empty if nothing does."""
+    if content.broken:
+        return content.broken
+    if content.cuda == "required":
+        return f"requires CUDA: {content.evidence}"
+    if rocm and content.rocm and not satisfies(rocm, content.rocm):
+        return f"requires rocm{content.rocm}: {content.evidence}"
+    return ""
 
 
 def runs_on(code: str, gfx: str) -> bool:

@@ -32,7 +32,7 @@ _FIRST = (*(name for name in PLATFORM if name != "python"), "torch")
 _LAYERS = {name: position for position, name in enumerate(_FIRST)}
 UNLISTED = "unlisted-"
 """Prefix of the components that decide whether releases are used that the catalog does not list."""
-EARLY_PYTHON = (len(_FIRST), "python")
+EARLY_PYTHON = len(_FIRST)
 """The layer in which Python is limited to that of the base image or the site, if there is one."""
 _REQUESTED, _PYTHON, _OTHERS = (len(_FIRST) + number for number in (1, 2, 3))
 
@@ -416,12 +416,14 @@ class Resolution(
         return html_table(caption, ["name", "version", "origin", "support"], rows)
 
 
-class CoreItem(msgspec.Struct, frozen=True, gc=False):
+class CoreItem(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One of the constraints that conflict."""
 
     text: str
     kind: Literal["request", "fact"]
     source: str
+    statements: tuple[str, ...] = ()
+    """Everything that it states, with every release, if the text is shorter."""
 
     @classmethod
     def of(cls, fact: Fact) -> CoreItem:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import io
 import re
 import struct
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 import msgspec
 from elftools.elf.dynamic import DynamicSection
@@ -24,7 +24,7 @@ from builders.audit.budget import Budget
 from builders.wheels.wheel import DamagedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from builders.wheels.wheel import Content
 
@@ -37,6 +37,12 @@ _SYMBOL_VERSION = re.compile(r"(GLIBC|GLIBCXX|CXXABI|GCC|FABRIC)_(\d+(?:\.\d+)*)
 _GLIBC_NAME = re.compile(rb"GLIBC_2\.\d+(?:\.\d+)?")
 _NAME = re.compile(rb"[\x21-\x7e]+")
 _LIBRARY = re.compile(rb"lib[\w.+-]*\.so(?:\.[\w-]+)*")
+_ELF_64 = b"\x7fELF\x02\x01"  # 64 bits, little-endian
+_ELF_HEADER, _SECTION_HEADER = 64, 64  # bytes
+_DATA, _STRINGS, _ALLOCATED = 1, 3, 2  # SHT_PROGBITS, SHT_STRTAB, SHF_ALLOC
+_CUDA_ALIGNMENT, _HIP_ALIGNMENT = 8, 4096
+_SMALLEST_CODE = 1 << 12  # bytes
+_LONGEST_NAME = 64  # bytes of the name of a section
 _RELR = {"GLIBC_ABI_DT_RELR": "2.36"}
 """Versions that stand for a feature, and the glibc that introduced it."""
 _LOADER_TABLES = {
@@ -86,6 +92,101 @@ class SharedObject(msgspec.Struct, frozen=True):
     """Whether its HIP code is in ``.kpack`` archives, which its section ``.rocm_kpack_ref`` names."""
 
 
+class Ends(NamedTuple):
+    """What the start and the end of a shared object show."""
+
+    needed: tuple[str, ...] | None
+    """The libraries that it needs, and perhaps its own name; None if this is not shown."""
+    has_cuda_code: bool = False
+    has_hip_code: bool = False
+    unknown: str = "its sections were not read"
+    """Why it may have other code for GPUs; empty if it has none."""
+
+
+def read_ends(start: bytes, part: Callable[[int, int], bytes | None]) -> Ends:
+    """Return what the first bytes of a shared object, and some of its last ones, show.
+
+    `part` returns a part of the object (offset, size); None if it is not known. The table of sections is at
+    the end, and so are often their names. A section without a known name may be code for GPUs if it is of
+    the same kind: that of nvcc is read-only data with the alignment 8, which otherwise only ``.eh_frame``
+    has, and that of HIP has the alignment of a page.
+    """
+    sections = _sections_in(start, part)
+    table = next((one for one in sections or () if (one.kind, one.flags) == (_STRINGS, _ALLOCATED)), None)
+    names = None if table is None else part(table.start, table.size) or _within(start, table)
+    needed = libraries_in_start(start)
+    if names is not None:
+        needed = _libraries(names.split(b"\0"))
+    if sections is None:
+        return Ends(needed)
+    known = {one.name for one in sections}
+    unnamed = [one for one in sections if one.name is None and one.may_be_code]
+    near = [one for one in unnamed if one.alignment == _CUDA_ALIGNMENT]
+    if ".eh_frame" not in known:
+        del near[:1]
+    near += [one for one in unnamed if one.alignment == _HIP_ALIGNMENT]
+    unknown = "a section of it, whose name was not read, may be code for GPUs" if near else ""
+    return Ends(needed, ".nv_fatbin" in known, bool(known & {_GPU_SECTION, _ARCHIVE_SECTION}), unknown)
+
+
+class _Header(NamedTuple):
+    """A section, of which only the header is known."""
+
+    name: str | None
+    """None if it is not known."""
+    kind: int
+    flags: int
+    start: int
+    size: int
+    alignment: int
+
+    @property
+    def may_be_code(self) -> bool:
+        """Whether it may be code for GPUs: read-only data of some size."""
+        return (self.kind, self.flags) == (_DATA, _ALLOCATED) and self.size >= _SMALLEST_CODE
+
+
+def _sections_in(start: bytes, part: Callable[[int, int], bytes | None]) -> list[_Header] | None:
+    """Return the sections of a 64-bit object; None if they are not known."""
+    if len(start) < _ELF_HEADER or not start.startswith(_ELF_64):
+        return None
+    table, size, count, of_names = struct.unpack_from("<Q10xHHH", start, 40)
+    if size != _SECTION_HEADER or not of_names < count:
+        return None
+    headers: list[tuple[int, int, int, int, int, int]] = []
+    for at in range(table, table + size * count, size):
+        first, place, alignment = part(at, 16), part(at + 24, 16), part(at + 48, 8)
+        if first is None or place is None or alignment is None:
+            return None
+        headers.append(
+            (*struct.unpack("<IIQ", first), *struct.unpack("<QQ", place), *struct.unpack("<Q", alignment))
+        )
+    *_, start_of_names, size_of_names, _ = headers[of_names]
+    return [
+        _Header(_name_at(part, start_of_names, size_of_names, header[0]), *header[1:]) for header in headers
+    ]
+
+
+def _name_at(part: Callable[[int, int], bytes | None], start: int, size: int, offset: int) -> str | None:
+    """Return a name in the table of the names of sections; None if it is not known."""
+    for length in range(1, min(size - offset, _LONGEST_NAME) + 1):
+        text = part(start + offset, length)
+        if text is None:
+            return None
+        if text.endswith(b"\0"):
+            return text[:-1].decode("latin-1")
+    return None
+
+
+def _within(start: bytes, table: _Header) -> bytes | None:
+    end = table.start + table.size
+    return start[table.start : end] if end <= len(start) else None
+
+
+def _libraries(names: Iterable[bytes]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name.decode() for name in names if _LIBRARY.fullmatch(name)))
+
+
 def libraries_in_start(start: bytes) -> tuple[str, ...] | None:
     r"""Return the libraries that an object needs, from its first bytes; None if they do not show them.
 
@@ -109,8 +210,7 @@ def libraries_in_start(start: bytes) -> tuple[str, ...] | None:
         first -= 1
     while last + 1 < len(texts) and _NAME.fullmatch(texts[last + 1]):
         last += 1
-    names = (text.decode() for text in texts[first : last + 1] if _LIBRARY.fullmatch(text))
-    return tuple(dict.fromkeys(names))
+    return _libraries(texts[first : last + 1])
 
 
 def version_key(version: str) -> tuple[int, ...]:

@@ -46,7 +46,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from msgspec.structs import replace
 
 from builders.audit.contents import BARE_OBJECT, SHARED_OBJECT, matches_any, read_contents
-from builders.audit.elf import SharedObject, libraries_in_start
+from builders.audit.elf import SharedObject, read_ends
 from builders.audit.platform_tags import CUDA_LIBRARIES, ROCM_LIBRARIES
 from builders.gpu.signs import FRAMEWORKS, SIGN
 from builders.wheels.wheel import DamagedError, WheelReader
@@ -56,7 +56,7 @@ from resolver.versions import join_words
 
 if TYPE_CHECKING:
     import zipfile
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from packaging.requirements import Requirement
 
@@ -90,8 +90,8 @@ _TORCH_SYMBOL = re.compile(rb"(?<=\0)_ZNK?(?:3c10|2at|5torch)[^\0]+")
 _TORCH_RELEASE = re.compile(r"torch_?\d")
 """Part of the name of an object for one release of torch, beside others (torch-c-dlpack-ext)."""
 _EXTENSION = re.compile(r"\.(?:cpython-|abi3|pypy)[^/]*so$")
-_COPIES = re.compile(r"\.libs/[^/]+$")
-"""Where auditwheel puts copies of libraries."""
+_COPIES = re.compile(r"(?:^|/)([^/]+)\.libs/(?!lib\1)[^/]+$")
+"""Where auditwheel puts copies of libraries: those with the name of the wheel are its own."""
 _VARIANT = re.compile(r"[-_./](?:cuda|rocm|hip|xpu|gpu|cpu|cu(?=\d))\d*(?=[-_./])", re.IGNORECASE)
 """The part of a path that tells the variants of an object for several devices apart."""
 _LINUX = {
@@ -109,10 +109,12 @@ _LARGE_OBJECT = 100_000_000  # bytes; few objects without GPU code are as large
 _WHOLE = 3 << 19  # compressed bytes of all objects that are read as a whole before the wheel is chosen
 _LARGEST_UNPACKED = 1 << 25  # bytes of each of them
 _START = 1 << 18  # compressed bytes of the start of a larger object
+_ENDS = 1 << 19  # compressed bytes of the ends of all of these
 _MOST_STARTS = 4
 _MOST_KERNELS, _KERNEL_BYTES = 100, 1 << 20  # sources, and their bytes, before the wheel is chosen
 _MOST_KERNELS_COMPLETE, _KERNEL_BYTES_COMPLETE = 10_000, 1 << 26
 _LARGEST_INIT = 1 << 18  # bytes of Python code that is parsed
+LARGEST_PLACEHOLDER = 1 << 15  # bytes of a distribution that may have no code at all
 _MOST_BARE = 8  # code objects in separate files
 _HEADER = 512  # bytes before the data of a member in a zip file, and more
 _NEAR = 1 << 15  # bytes between two members that are read by one request
@@ -138,8 +140,10 @@ class _Read(NamedTuple):
     """Its own CUDA and HIP sources."""
     mentions_hip: bool = False
     """Whether any of these mentions HIP."""
-    started: frozenset[str] = frozenset()
-    """The objects of which only the start was read: their sections are not known."""
+    hip: frozenset[str] = frozenset()
+    """The objects with code for AMD GPUs that was not read."""
+    unseen: Mapping[str, str] = {}
+    """Objects that may have other code for GPUs, each with a clause that says why."""
     unread: Sequence[str] = ()
     """What was not read, as clauses."""
     can_do_without: bool = False
@@ -167,7 +171,7 @@ def read_complete(
     with WheelReader(path, content) as wheel:
         texts = {f"{wheel.dist_info}/METADATA", f"{wheel.dist_info}/WHEEL"}
         if expect is not None:
-            expect(_joined((info, info.compress_size) for info in wheel.members if _is_binary(info)))
+            expect(_joined((info, 0, info.compress_size) for info in wheel.members if _is_binary(info)))
         contents, findings = read_contents(
             path.name, wheel, lambda info: info.filename in texts or _is_binary(info)
         )
@@ -179,6 +183,9 @@ def content_of(contents: Contents, wheel: WheelReader, findings: Iterable[Findin
 
     `findings` are the problems of reading it.
     """
+    broken = _placeholder(wheel)
+    if broken:
+        return Content(broken, broken=broken)
     kernels = _kernels(wheel.members)
     mentions, problems = _mention_hip(wheel, kernels, _MOST_KERNELS_COMPLETE, _KERNEL_BYTES_COMPLETE)
     unread = [item.message.rstrip(".") for item in findings if item.severity != "info"] + problems
@@ -214,17 +221,22 @@ def read_start(
         The file is not a wheel.
     """
     with WheelReader(Path(name), content) as wheel:
+        broken = _placeholder(wheel)
+        if broken:
+            return Content(broken, broken=broken)
         texts = {f"{wheel.dist_info}/METADATA", f"{wheel.dist_info}/WHEEL"}
         contents, _ = read_contents(name, wheel, lambda info: info.filename in texts)
         binary = [info for info in wheel.members if _is_binary(info)]
         kernels = _kernels(wheel.members)
         if not _is_suspicious(contents, binary, kernels):
             text = f"the names of its {len(binary)} shared objects and its metadata name nothing of a GPU"
-            return Content(text) if binary else None
+            return Content(text, gpu_builds=_gpu_builds(contents)) if binary else None
         plan = _plan(binary, kernels)
         if expect is not None:
-            parts = [(info, info.compress_size) for info in plan.whole]
-            expect(_joined([*parts, *((info, _START) for info in plan.start)]))
+            parts = [(info, 0, info.compress_size) for info in plan.whole]
+            parts += [(info, 0, _START) for info in plan.start]
+            parts += [(info, max(0, info.compress_size - plan.end), plan.end) for info in plan.start]
+            expect(_joined(parts))
         return _judge(_read_planned(name, wheel, plan, kernels, texts))
 
 
@@ -233,9 +245,14 @@ class _ReadingPlan(NamedTuple):
 
     whole: list[zipfile.ZipInfo]
     start: list[zipfile.ZipInfo]
-    """Objects of which only the start is read."""
+    """Objects of which only the start and the end are read."""
     left: list[zipfile.ZipInfo]
     """Objects that are not read."""
+
+    @property
+    def end(self) -> int:
+        """Compressed bytes of the end of each object in `start`."""
+        return _ENDS // max(1, len(self.start))
 
 
 def _plan(binary: Sequence[zipfile.ZipInfo], kernels: Sequence[zipfile.ZipInfo]) -> _ReadingPlan:
@@ -270,22 +287,28 @@ def _read_planned(
         name, wheel, lambda info: info.filename in texts or info.filename in chosen
     )
     unread = [item.message.rstrip(".") for item in findings if item.severity != "info"]
-    started, hidden = [], []
-    # Builds of JIT compilers remove their need of the driver, and its name stays in the table (tilelang).
+    started, hidden, hip = [], [], []
+    unseen: dict[str, str] = {}
     for info in plan.start:
         try:
             first = wheel.start(info, _START)
-            needed = libraries_in_start(first)
+            ends = read_ends(first, wheel.end(info, plan.end).part)
         except DamagedError as error:
             unread.append(f"{info.filename} {error}")
             continue
-        if needed is None:
+        if ends.needed is None:
             hidden.append(info)
-        else:
-            names = (name for name in needed if not name.startswith("libcuda.so"))
-            of_torch = _TORCH_SYMBOL.search(first)
-            imports = frozenset({of_torch[0].decode("ascii", "replace")} if of_torch else ())
-            started.append(SharedObject(info.filename, tuple(names), imports=imports))
+        if ends.has_hip_code:
+            hip.append(info.filename)
+        if ends.unknown:
+            unseen[info.filename] = ends.unknown
+        # Builds of JIT compilers remove their need of the driver, and its name stays in the table (tilelang).
+        names = (name for name in ends.needed or () if not name.startswith("libcuda.so"))
+        of_torch = _TORCH_SYMBOL.search(first)
+        imports = frozenset({of_torch[0].decode("ascii", "replace")} if of_torch else ())
+        started.append(
+            SharedObject(info.filename, tuple(names), imports=imports, has_cuda_code=ends.has_cuda_code)
+        )
     large = [*hidden, *plan.left]
     if large:
         size = sum(info.file_size for info in large) / 1e6
@@ -301,7 +324,8 @@ def _read_planned(
         replace(contents, objects=(*contents.objects, *started)),
         [info.filename for info in kernels],
         mentions,
-        frozenset(item.path for item in started),
+        frozenset(hip),
+        unseen,
         unread + problems,
         _can_do_without(wheel),
     )
@@ -319,12 +343,17 @@ def _can_do_without(wheel: WheelReader) -> bool:
     return False
 
 
-def _tries_to_load(source: bytes) -> bool:
+def _parsed(source: bytes) -> ast.Module | None:
+    """Return Python code; None if it is not valid."""
     try:
-        tree = ast.parse(source)
+        return ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    return any(
+        return None
+
+
+def _tries_to_load(source: bytes) -> bool:
+    tree = _parsed(source)
+    return tree is not None and any(
         isinstance(part, ast.Attribute) and part.attr == "load_library"
         for node in ast.walk(tree)
         if isinstance(node, ast.Try)
@@ -408,10 +437,12 @@ def _mention_hip(
     return False, []
 
 
-def _joined(parts: Iterable[tuple[zipfile.ZipInfo, int]]) -> list[tuple[int, int]]:
-    """Return start and end of members in the file; near ones become one part."""
+def _joined(parts: Iterable[tuple[zipfile.ZipInfo, int, int]]) -> list[tuple[int, int]]:
+    """Return start and end of parts of members (offset, size) in the file; near ones become one part."""
     joined: list[tuple[int, int]] = []
-    spans = ((info.header_offset, min(size, info.compress_size)) for info, size in parts)
+    spans = (
+        (info.header_offset + offset, min(size, info.compress_size - offset)) for info, offset, size in parts
+    )
     for start, size in sorted(spans):
         end = start + size + _HEADER
         if joined and start - joined[-1][1] < _NEAR:
@@ -427,6 +458,48 @@ def _not_read(what: str, count: int) -> str:
 
 def _named(names: Sequence[str]) -> str:
     return join_words(names, most=MOST_NAMED, joiner="and")
+
+
+def _gpu_builds(contents: Contents) -> tuple[str, ...]:
+    return gpu_builds(contents.name, contents.texts.get("METADATA", b"").decode("utf-8", "replace"))
+
+
+def gpu_builds(name: str, description: str) -> tuple[str, ...]:
+    """Return the builds of a distribution for GPUs that its description names, the newest last.
+
+    Examples
+    --------
+    >>> gpu_builds("tiny-conv", "pip install tiny_conv-cu118, or tiny-conv-cu120; not tiny-conv-gpu-docs")
+    ('tiny-conv-cu118', 'tiny-conv-cu120')
+    """
+    own = name.replace("-", "[-_.]")
+    pattern = rf"(?<![\w.-]){own}[-_](?:cu1\d\d?x?|cuda[\d.-]*x?|gpu|rocm[\d.-]*|hip[\d-]*)(?![\w-])"
+    found = re.findall(pattern, description, re.IGNORECASE)
+    return tuple(sorted({text.lower().replace("_", "-").rstrip("-.") for text in found}))
+
+
+def _placeholder(wheel: WheelReader) -> str:
+    """Return why a small wheel cannot be imported; empty if it can."""
+    if sum(info.file_size for info in wheel.members) > LARGEST_PLACEHOLDER:
+        return ""
+    for info in wheel.members:
+        if info.filename.endswith("/__init__.py") and info.filename.count("/") == 1:
+            with suppress(DamagedError):
+                if only_raises(wheel.read(info)):
+                    return f"is a placeholder: its {info.filename} only raises an error"
+    return ""
+
+
+def only_raises(source: bytes) -> bool:
+    """Return whether Python code always raises an error when it is run."""
+    tree = _parsed(source)
+    return tree is not None and any(isinstance(statement, ast.Raise) for statement in tree.body)
+
+
+def has_statements(source: bytes) -> bool:
+    """Return whether Python code does more than to describe itself; true for code that cannot be parsed."""
+    tree = _parsed(source)
+    return tree is None or not all(isinstance(one, ast.Expr | ast.Assign) for one in tree.body)
 
 
 def _judge(read: _Read) -> Content | None:
@@ -454,6 +527,8 @@ class _WheelJudge:
         """By object, the needed libraries that the wheel does not have."""
         for item in objects:
             for name in item.needed:
+                if by_name.get(name) == item.path:  # the start of an object also shows its own name
+                    continue
                 if name in by_name:
                     self._users.setdefault(by_name[name], []).append(item.path)
                 else:
@@ -496,7 +571,13 @@ class _WheelJudge:
             "optional" if optional else "none",
             self._rocm_range(),
             gfx,
+            () if optional or self._rocm or gfx else _gpu_builds(self._contents),
+            unseen="" if optional or self._rocm else self._unseen(),
         )
+
+    def _unseen(self) -> str:
+        """Return why the wheel may have code for GPUs, though nothing else suggests it."""
+        return "; ".join(f"{PurePosixPath(path).name}: {why}" for path, why in self._read.unseen.items())
 
     def _requires_cuda(self) -> str:
         """Return why the wheel requires CUDA; empty if it does not."""
@@ -509,7 +590,7 @@ class _WheelJudge:
             return next(iter(self._cuda.values()), f"the name {name} is that of a build for CUDA")
         siblings = [item for item in map(self._cuda_sibling, self._contents.requirements()) if item]
         has_path_beside = any(item.has_cuda_code for item in self._contents.objects) and not self._cuda
-        are_objects_known = not self.paths or not (self._read.started or self._read.unread)
+        are_objects_known = not self.paths or not (self._read.unseen or self._read.unread)
         if siblings and not has_path_beside and are_objects_known:
             return f"it requires {_named(siblings)}, for CUDA"
         if self._read.kernels and not self._read.mentions_hip and not self._read.unread:
@@ -554,7 +635,9 @@ class _WheelJudge:
         """Return whether an object of the wheel itself uses the C++ interface of some release of torch."""
         is_choice = _TORCH_RELEASE.search(PurePosixPath(item.path).name)
         is_own = item.path in self._own and not is_choice
-        return is_own and any(name.startswith("_Z") for name in item.imports)
+        own = chain.from_iterable(one.exports for one in self._contents.objects)
+        imports = item.imports.difference(own) if is_own else ()  # paddlepaddle has names of torch
+        return any(name.startswith("_Z") for name in imports)
 
     def _has_cuda(self) -> str:
         """Return a clause about CUDA that the wheel can use; empty if there is none."""
@@ -594,10 +677,9 @@ class _WheelJudge:
 
     def _unread(self, gfx: Sequence[str]) -> Iterator[str]:
         yield from self._read.unread
-        started = [path for path in self._read.started if path in self._rocm]
-        if started:
-            named = _named(sorted(PurePosixPath(path).name for path in started))
-            yield f"the GPU code of {named} was not read"
+        hip = self._read.hip | self._read.unseen.keys() & self._rocm.keys()
+        if hip:
+            yield f"the GPU code of {_named(sorted(PurePosixPath(path).name for path in hip))} was not read"
         packs = sum(info.filename.endswith(".kpack") for info in self._contents.members)
         if packs and not gfx:
             yield "its GPU code is in .kpack files, which are not read"

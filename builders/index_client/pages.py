@@ -38,7 +38,7 @@ _ATTRIBUTE = re.compile(r' ([a-z-]+)="([^"]*)"')
 _LINK = re.compile(r'([^"#]*)#?([^"]*)"((?: [a-z-]+="[^"]*")*) *>')
 _NO_ATTRIBUTES: dict[str, str] = {}
 _OTHER_SYSTEMS = ("win", "macosx", "ios", "android")
-_META = re.compile(r"""<meta\s+name="pypi:([a-z-]+)"\s+content="([^"<>]*)"\s*/?>""", re.IGNORECASE)
+_META = r"""<meta\s+name="pypi:([a-z-]+)"\s+content="([^"<>]*)"\s*/?>"""
 
 
 class PageError(ValueError):
@@ -338,7 +338,7 @@ def _cut_html(content: bytes, url: str) -> tuple[Form, str, Sequence[tuple[str, 
     pieces = content.split(_END)
     rest = pieces.pop()  # often ends with a comment, which hides no link
     head = (pieces[0] if pieces else rest).decode("utf-8", "replace")
-    meta = dict(_META.findall(head))
+    meta = dict(re.findall(_META, head, re.IGNORECASE))
     _check_api(meta.get("repository-version", "1.0"))
     status = meta.get("project-status", ACTIVE)
     is_usual = pieces and content.count(b"<a") == content.count(_ANCHOR) == len(pieces)

@@ -2,7 +2,8 @@
 
 An sdist may compile its code for CUDA or leave it out, and torch translates CUDA sources to HIP. So it
 *requires CUDA* only if it has nothing to compile, and its setup.py gets the program from NVIDIA's index.
-It is *not judged* if it has sources for GPUs, or if its build scripts name any.
+It is *not judged* if it has sources for GPUs, or if its build scripts name any. It is of no use to anybody if
+its build script, or the package of a small one, always raises an error (kaolin 0.1).
 """
 
 from __future__ import annotations
@@ -12,7 +13,17 @@ import re
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO, cast
 
-from builders.gpu.content import FOR_HIP, KERNELS, MOST_NAMED, NOT_OWN, PATH_FOR_HIP, read_start
+from builders.gpu.content import (
+    FOR_HIP,
+    KERNELS,
+    LARGEST_PLACEHOLDER,
+    MOST_NAMED,
+    NOT_OWN,
+    PATH_FOR_HIP,
+    has_statements,
+    only_raises,
+    read_start,
+)
 from builders.gpu.signs import SIGN
 from builders.index_client.metadata import downloaded, matching_files
 from builders.network.remote_wheel import RemoteWheel, request_failed
@@ -30,6 +41,9 @@ if TYPE_CHECKING:
 
 _COMPILED = (".c", ".cc", ".cpp", ".cxx", ".f", ".f90", ".pyx", ".rs", ".so", *KERNELS)
 _SCRIPTS = {"setup.py", "pyproject.toml", "CMakeLists.txt", "meson.build", "Cargo.toml"}
+_PACKAGE = re.compile(r"(?:src/)?\w+/__init__\.py")
+_REQUIRES = re.compile(r"install_requires|dependencies|urlretrieve")
+"""Words of build scripts of a distribution that has its code elsewhere."""
 _NVIDIA_INDEX = re.compile(r"pypi\.(?:ngc\.)?nvidia\.com")
 
 
@@ -93,6 +107,8 @@ def read_source(filename: str, content: BinaryIO) -> Content | None:
     Raise `DamagedError` if the file is not an archive.
     """
     compiled: list[str] = []
+    is_small = content.seek(0, io.SEEK_END) < LARGEST_PLACEHOLDER
+    content.seek(0)
 
     def is_wanted(path: PurePosixPath) -> bool:
         own = _below_top(path)
@@ -100,15 +116,23 @@ def read_source(filename: str, content: BinaryIO) -> Content | None:
             return False
         if own.endswith(_COMPILED):
             compiled.append(own)
-        return own.endswith(KERNELS) or own in _SCRIPTS
+        return own.endswith(KERNELS) or own in _SCRIPTS or (is_small and own.endswith(".py"))
 
     scripts: dict[str, str] = {}
     mentions_hip = False
+    has_code = not is_small
     for path, text in matching_files(filename, content, is_wanted):
+        own = _below_top(path)
+        if (_PACKAGE.fullmatch(own) or own == "setup.py") and only_raises(text):
+            broken = f"is a placeholder: its {own} only raises an error"
+            return Content(broken, broken=broken)
+        has_code = has_code or (own != "setup.py" and own.endswith(".py") and has_statements(text))
         is_for_hip = FOR_HIP.search(text) or PATH_FOR_HIP.search(_below_top(path))
         mentions_hip = mentions_hip or is_for_hip is not None
         if path.name in _SCRIPTS:
             scripts[path.name] = text.decode("utf-8", "replace")
+    if not has_code and not compiled and not any(map(_REQUIRES.search, scripts.values())):
+        return Content("", "there is no wheel, and its source has no code: it may be a placeholder")
     return _judge(filename, compiled, scripts, mentions_hip=mentions_hip)
 
 

@@ -178,8 +178,8 @@ class _Machine:
                     note=self._note,
                 )
             else:
-                choice = "Until then, the newest ROCm is chosen, which may not run there: request the "
-                choice += "machine's, such as 'rocm==6.4.*'."
+                choice = "Until then, requests for this site must name a driver, or its ROCm, such as "
+                choice += "'rocm==6.4.*'."
             self._remarks.append(
                 "The kernel driver is missing, because this machine has none that reports its version. Run "
                 f"this on a node with GPUs, or state it: --driver 6.3. {choice}"

@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from builders.machine.process import output_of
 from resolver.errors import EnvironmentLacksError
 from resolver.versions import sort_key
 
@@ -79,7 +78,7 @@ def driver_version() -> str:
     is the version of the kernel module; the module in mainline kernels has none.
     """
     for command in (["dpkg-query", "-W", "-f", "${Version}", "amdgpu-dkms"], ["rpm", "-q", "amdgpu-dkms"]):
-        version = output_of(command).strip()
+        version = _output_of(command).strip()
         if version:
             return version
     return _text(Path("/sys/module/amdgpu/version"))
@@ -125,6 +124,12 @@ def missing_python(filenames: Iterable[str]) -> str:
     return "" if not pythons or any(usable) else min(pythons, key=sort_key)
 
 
+def _output_of(command: list[str]) -> str:
+    from builders.machine.process import output_of  # resolving only counts the cores
+
+    return output_of(command)
+
+
 def compiler() -> Path | None:
     """Return the C++ compiler: ``$CXX`` if it is set, else ``g++`` or ``c++`` on PATH."""
     cxx = os.environ.get("CXX", "").strip()
@@ -139,19 +144,19 @@ def compiler() -> Path | None:
 def compiler_identity() -> str:
     """Return the first line of the compiler's ``--version``."""
     path = compiler()
-    return output_of([str(path), "--version"]).partition("\n")[0] if path else ""
+    return _output_of([str(path), "--version"]).partition("\n")[0] if path else ""
 
 
 def mpi_identity() -> str:
     """Return the path and the compile command of ``mpicc``, or an empty string if it is not on PATH."""
     path = shutil.which("mpicc")
-    return f"{Path(path).resolve()}: {output_of([path, '-show']).strip()}" if path else ""
+    return f"{Path(path).resolve()}: {_output_of([path, '-show']).strip()}" if path else ""
 
 
 def missing_tools(python: Path, *, compile_cxx: bool = True, mpi: bool = False) -> list[MissingTool]:
     """Return the missing tools that a build with this interpreter needs on the host."""
     missing = []
-    answers = output_of([str(python), "-c", _PROBE]).split()[-2:]
+    answers = _output_of([str(python), "-c", _PROBE]).split()[-2:]
     headers, venv = answers[:1] == ["True"], answers[1:] == ["True"]
     if compile_cxx and compiler() is None:
         which = f" ($CXX is {os.environ['CXX']!r})" if os.environ.get("CXX") else " (g++)"

@@ -127,6 +127,10 @@ class InstalledDist(msgspec.Struct, frozen=True):
     differing: list[str] = []
     """Files that differ or are missing."""
     metadata_sha256: str = ""
+    device_requirements: list[str] = []
+    """The lines of ``Requires-Dist`` for extras that install the code for one GPU architecture."""
+    archives: list[str] = []
+    """Its ``.kpack`` archives of GPU code, by path."""
 
 
 class LibStdCxx(msgspec.Struct, frozen=True):

@@ -6,10 +6,11 @@ A check that could not run is a warning, never a pass. Without a GPU, kernels ar
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import PurePath
 
+from builders.audit.kpack import stray_archives
 from builders.audit.network_plugin import lacks_symbols, wanted_interfaces, wanted_name
 from builders.findings import Finding
 from builders.probe.ask import EnvironmentReply
@@ -26,6 +27,8 @@ _LIBRARIES = (
     "librccl", "libstdc++", "libgcc_s", "libamdhip64", "libhsa-runtime64", "libMIOpen", "librocblas",
 )  # fmt: skip
 """Libraries that torch or the image provides. A job fails if conda's or the system's come first."""
+_OF_DEVICE = re.compile(r"""(?P<name>[\w.-]+).*\bextra *== *["']device-(?P<gfx>gfx\w+)["']""")
+"""A requirement of an extra such as ``device-gfx90a``, as in torch with AMD's label."""
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _MOST_SHOWN = 3
 _KEPT = (
@@ -60,6 +63,8 @@ def judge_environment(
         *_pip_check(reply, lock, rebuild),
         *_user_site(reply, user_packages),
         *_two_rocms(reply, installed),
+        *_device_packages(reply, lock.target.gfx if lock else (), installed),
+        *_stray_archives(reply),
         *_libraries(reply),
         *_network(reply),
         *_libstdcxx(reply),
@@ -74,10 +79,11 @@ def judge_listed(
     *,
     rebuild: str,
     backend: str,
+    gfx: Sequence[str],
 ) -> list[Finding]:
     """Return the findings that need only the list of what is installed; see `judge_environment`.
 
-    `backend` is that of the site.
+    `backend` and `gfx` are those of the site.
     """
     installed = {normalize_name(dist.name): dist.version for dist in reversed(reply.distributions)}
     return [
@@ -87,6 +93,8 @@ def judge_listed(
         *(_cuda(reply, lock, installed, rebuild, backend) if backend == "rocm" else ()),
         *_duplicates(reply),
         *_two_rocms(reply, installed),
+        *_device_packages(reply, gfx if backend == "rocm" else (), installed),
+        *_stray_archives(reply),
         *_pip_check(reply, lock, rebuild),
         *_user_site(reply, user_packages),
         *_network(reply),
@@ -237,6 +245,42 @@ def _two_rocms(reply: EnvironmentReply, installed: Mapping[str, str]) -> Iterato
         message = f"There are two ROCms: {of_pip} of pip (rocm-sdk-core), and that in {reply.system_rocm}."
         fix = "Use a base image without ROCm, and keep /opt/rocm out of LD_LIBRARY_PATH."
         yield Finding("verify-two-rocms", "warning", message, fix)
+
+
+def _device_packages(
+    reply: EnvironmentReply, gfx: Sequence[str], installed: Mapping[str, str]
+) -> Iterator[Finding]:
+    """Report the code for GPU architectures that is in separate distributions, which are not installed."""
+    for dist in reply.distributions:
+        required: dict[str, list[str]] = {}
+        for line in dist.device_requirements:
+            if match := _OF_DEVICE.match(line):
+                required.setdefault(match["gfx"], []).append(normalize_name(match["name"]))
+        if dist.name == "rocm" and "rocm-sdk-libraries" not in installed:
+            continue  # only the libraries have GPU code
+        for target in gfx if required else ():
+            name, title = target.partition(":")[0], f"{dist.name} {dist.version}"
+            missing = [one for one in required.get(name, ()) if one not in installed]
+            if name not in required:
+                message, fix = (
+                    f"{title} has no package with code for {name}.",
+                    "Choose a release for this GPU.",
+                )
+            elif missing:
+                message = f"The code of {title} for {name} is not installed: {join_words(missing)}."
+                fix = f"Install {dist.name}[device-{name}]=={dist.version}. Without it, no kernel runs."
+            else:
+                continue
+            yield Finding("verify-device-missing", "error", message, fix, {"target": name})
+
+
+def _stray_archives(reply: EnvironmentReply) -> Iterator[Finding]:
+    """Report archives for one setting of XNACK beside the archive for both settings."""
+    for dist in reply.distributions:
+        for path, both in stray_archives(dist.archives):
+            message = f"{path} of {dist.name} is beside {PurePath(both).name}, so that no kernel runs."
+            fix = "Remove the file, or choose another release (TheRock issue 7081: hipErrorInvalidImage)."
+            yield Finding("verify-stray-kpack", "error", message, fix, {"member": path})
 
 
 def _pip_check(reply: EnvironmentReply, lock: Resolution | None, rebuild: str) -> Iterator[Finding]:

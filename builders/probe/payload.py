@@ -411,6 +411,8 @@ def distributions(expected: dict[str, dict[str, str]]) -> list[dict[str, Any]]:
             "version": distribution.version,
             "path": str(distribution.locate_file("")),
             "ops": recorded_ops(distribution),
+            "device_requirements": [line for line in distribution.requires or [] if "device-" in line],
+            "archives": [str(file) for file in distribution.files or [] if file.suffix == ".kpack"],
         }
         normal = re.sub(r"[-_.]+", "-", name).lower()
         if normal in expected and normal not in seen_names:

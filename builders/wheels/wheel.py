@@ -29,6 +29,8 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import InvalidVersion, Version
 from zlib_ng import zlib_ng as zlib
 
+from builders.wheels.deflate import HIGHEST_RATIO, End, unpacked_end
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
@@ -40,7 +42,6 @@ if TYPE_CHECKING:
 LARGEST_METADATA = 1 << 22  # bytes of METADATA or WHEEL; a long README has 0.2 MB
 _LARGEST_DIRECTORY = 1 << 24  # bytes; torch's directory, with 14,000 members, has 2 MB
 _MOST_UNPACKED = 1 << 36  # bytes: ten times the largest known wheel
-_HIGHEST_RATIO = 100  # ELF files with GPU code reach 20
 _ALWAYS_ALLOWED = 1 << 28  # unpacked bytes, whatever the ratio
 _CHUNK = 1 << 18
 _WORTH_A_THREAD = 1 << 20  # bytes
@@ -194,18 +195,35 @@ class WheelReader:
 
         Raise `DamagedError` if the member cannot be read.
         """
-        first = copy.copy(info)
-        first.compress_type, first.file_size = zipfile.ZIP_STORED, info.compress_size
-        first.CRC = None  # type: ignore[assignment]  # `zipfile` then compares nothing
+        data = self._packed(info, 0, packed)
+        if info.compress_type == zipfile.ZIP_STORED:
+            return data
         try:
-            with self._archive.open(first) as source:
-                data = source.read(packed)
-            if info.compress_type == zipfile.ZIP_STORED:
-                return data
-            return zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, _HIGHEST_RATIO * packed)
-        except (zipfile.BadZipFile, RuntimeError, ValueError, EOFError, _InflateError) as error:
-            msg = f"cannot be unpacked ({str(error) or type(error).__name__})"
+            return zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, HIGHEST_RATIO * packed)
+        except _InflateError as error:
+            msg = f"cannot be unpacked ({error})"
             raise DamagedError(msg) from None
+
+    def end(self, info: zipfile.ZipInfo, packed: int) -> End:
+        """Return what the last bytes of a member contain, as far as this can be known.
+
+        `packed` is the number of bytes of the wheel that are read.
+
+        Raise `DamagedError` if the member cannot be read.
+        """
+        data = self._packed(info, max(0, info.compress_size - packed), packed)
+        if info.compress_type == zipfile.ZIP_STORED:
+            return End((data, data), info.file_size)
+        return unpacked_end(data, info.file_size)
+
+    def _packed(self, info: zipfile.ZipInfo, start: int, size: int) -> bytes:
+        """Return a part of a member as it is in the wheel."""
+        if info.flag_bits & 1 or info.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
+            msg = "cannot be unpacked (it is encrypted, or neither stored nor deflated)"
+            raise DamagedError(msg)
+        stored = copy.copy(info)
+        stored.file_size = info.compress_size
+        return StoredMember(self._file, stored)[start : start + size]
 
     def sha256(self, info: zipfile.ZipInfo, sink: BinaryIO | None = None) -> bytes:
         """Return the SHA-256 of a member's content, which is also written to the sink."""
@@ -317,7 +335,7 @@ def _check_directory(members: Sequence[zipfile.ZipInfo], file_size: int) -> None
         msg = "its directory points outside the file"
         raise DamagedError(msg)
     total = sum(info.file_size for info in members)
-    if total > _MOST_UNPACKED or total > max(_ALWAYS_ALLOWED, _HIGHEST_RATIO * file_size):
+    if total > _MOST_UNPACKED or total > max(_ALWAYS_ALLOWED, HIGHEST_RATIO * file_size):
         msg = f"its members would unpack to {total} bytes; the file has {file_size}"
         raise DamagedError(msg)
 

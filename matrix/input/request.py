@@ -207,6 +207,14 @@ def _target(settings: Settings, catalog: Catalog, today: datetime.date, inputs: 
     if backend == "rocm" and not gfx:
         msg = f"The site {site_name} has no GPU architecture."
         raise UsageError(msg, hint="Name an architecture, such as --gfx90a.")
+    if (
+        backend == "rocm"
+        and site_name != "local"
+        and not _is_rocm_limited(site_name, settings, catalog, inputs)
+    ):
+        msg = f"Neither the kernel driver of the site {site_name} nor a ROCm that runs there is known."
+        hint = "Name the driver, such as --driver 6.3, or the ROCm of the site, such as 'rocm==6.4.*'."
+        raise UsageError(msg, hint=hint)
     target = Target(
         backend=backend,
         gfx=gfx,
@@ -216,6 +224,17 @@ def _target(settings: Settings, catalog: Catalog, today: datetime.date, inputs: 
         base_image=image_name(settings.base_image, catalog) if settings.base_image else None,
     )
     return _with_this_machine(target, settings, catalog, inputs) if site_name == "local" else target
+
+
+def _is_rocm_limited(site: str, settings: Settings, catalog: Catalog, inputs: Inputs) -> bool:
+    """Return whether a fact about a site, or the request, limits ROCm; else the newest would be chosen."""
+    sites = {row.site for row in catalog.window.values()}
+    sites |= {row.site for row in catalog.site_advice.values()}
+    sites |= {row.site for row in catalog.site_image.values()}
+    stated = [one for one in inputs.requirements if one.name == "rocm" and one.specifier]
+    labels = [one for one in inputs.requirements if one.name == "torch" and "+rocm" in one.text]
+    limits = (settings.driver, settings.rocm, settings.base_image, stated, labels)
+    return site in sites or any(limits)
 
 
 def _default_site(settings: Settings, catalog: Catalog) -> str:

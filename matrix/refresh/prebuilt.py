@@ -118,6 +118,7 @@ def _amd_torch(
         torchaudio=companion("torchaudio"),
         glibc=glibc_of(wheels[0].name),
         cxx_standard=like.cxx_standard if like else "",
+        pip_rocm=True,
         device_extra="device-{gfx}",
         status="documented",
         source=f"{index}/torch/",

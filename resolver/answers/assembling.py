@@ -116,7 +116,7 @@ def _contents(picks: Sequence[Distribution], answer: Answer) -> Iterator[str]:
         if pick.content and pick.content.state == "not-judged":
             unknown.setdefault(pick.content.evidence, []).append(pick.name)
         elif pick.content and pick.content.on_cpu:
-            yield f"{pick} runs on the CPU, because its GPU code is for CUDA: {pick.content.evidence}."
+            yield f"{pick} runs on the CPU: {pick.content.evidence}."
     if unknown:
         reasons = [f"{', '.join(names)} ({why})" for why, names in unknown.items()]
         yield f"Not judged: {'; '.join(reasons)}."

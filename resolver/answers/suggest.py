@@ -64,7 +64,14 @@ def suggest(
             resolving = list(trials.resolving([[change]]))
             kinds |= {change.kind} - {""} if resolving else set()
             suggestions += resolving
-    far = [change for change in changes if change.last]
+    # For a site without GPUs, files are not read, so it would seem to help against what a file contains.
+    is_of_files = any(isinstance(item, LinkGroup) for item in core)
+    backend = request.target.backend
+    far = [
+        change
+        for change in changes
+        if change.last and (not is_of_files or change.apply(request).target.backend == backend)
+    ]
     stages: list[tuple[Iterable[Sequence[RequestChange]], int]] = [
         (_combinations(changes, near), 1),
         (trials.relax_core_by_core(changes, blamed), 1),

@@ -35,7 +35,7 @@ def replacement(catalog: Catalog, name: str, *, conda: bool = False) -> Replaces
         row
         for row in catalog.replaces.values()
         if row.conda == conda
-        and (row.name == name or (fnmatchcase(name, row.name) and (conda or is_for_cuda(name))))
+        and (row.name == name or ((conda or is_for_cuda(name)) and fnmatchcase(name, row.name)))
     )
     return max(rows, key=lambda row: (row.name == name, len(row.name)), default=None)
 

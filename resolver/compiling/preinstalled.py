@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
     from resolver.model import Distribution, Preinstalled, Request
 
-_LABEL = re.compile(r"rocm(?P<rocm>\d+\.\d+)|(?P<other>cpu|cu\d)")
+_LABEL = r"rocm(?P<rocm>\d+\.\d+)|(?P<other>cpu|cu\d)"
 
 
 def compile_preinstalled(builder: ProblemBuilder) -> None:
@@ -56,7 +56,7 @@ def _demand_by_label(builder: ProblemBuilder, version: str, source: str) -> None
     is listed, Python is limited to the versions that the same public version of torch is published for.
     """
     public, _, label = version.partition("+")
-    torch, match = f"the installed torch {version}", _LABEL.match(label)
+    torch, match = f"the installed torch {version}", re.match(_LABEL, label)
     if match and match["rocm"]:
         text = f"{torch} is labelled as a build for ROCm {match['rocm']}"
         builder.demand_stated("backend", version_in(["rocm"]), text, source)

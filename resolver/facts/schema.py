@@ -22,6 +22,7 @@ from resolver.texts import Digest, FileName, RelativePath, SiteName, Url
 
 SCHEMA = 1
 FOLDER = os.path.dirname(__file__)
+_SHIPPED = FOLDER + os.sep
 PLATFORM = (
     "backend", "gfx", "kernel-driver", "rocm", "base-image", "glibc", "libstdcxx", "libfabric", "python",
 )  # fmt: skip
@@ -38,8 +39,8 @@ def displayed(path: str) -> str:
     A shipped file is shown in the same way on every machine, a file below the working directory
     relative to it, and any other file with its absolute path.
     """
-    if path.startswith(FOLDER + os.sep):
-        return f"resolver/facts{path[len(FOLDER) :]}"
+    if path.startswith(_SHIPPED):
+        return f"resolver/facts/{path[len(_SHIPPED) :]}"
     return path.removeprefix(os.getcwd() + os.sep)
 
 
@@ -167,11 +168,17 @@ class Torch(Row, frozen=True, kw_only=True):
     """Oldest C++ standard that its headers compile with, such as ``17``."""
     system_rocm: bool = False
     """Whether it uses the ROCm that is installed in the system, so that it needs a base image with ROCm."""
+    pip_rocm: bool = False
+    """Whether it requires ROCm as pip packages, such as ``rocm[libraries]``."""
     device_extra: str = ""
     """The extra that installs the code for one GPU architecture, such as ``device-{gfx}``. Without this code,
     no kernel runs. Empty if the wheel has the code."""
 
     identity = ("version",)
+
+    def device_extras(self, gfx: Iterable[str]) -> tuple[str, ...]:
+        """Return the extras that install the code for GPU architectures, sorted."""
+        return tuple(sorted(self.device_extra.format(gfx=target) for target in gfx if self.device_extra))
 
 
 INSPECTED = "inspection of "

@@ -15,16 +15,18 @@ from typing import Any, BinaryIO
 import pytest
 from msgspec.structs import replace
 
+from builders.audit.elf import read_ends
 from builders.gpu.content import read_complete, read_start
 from builders.gpu.signs import may_be_compiled
 from builders.index_client import IndexClient
+from builders.index_client.source_content import read_source
 from builders.storage.files import sha256_of
 from builders.wheels.wheel import DamagedError
 from resolver.content import Content
 from resolver.errors import EnvironmentLacksError, SourceError
 from resolver.indexes import File, Metadata
 from tests.builders.bundles import HOST, PREFIX, code_object, padded, plain
-from tests.support.elf import shared_object
+from tests.support.elf import ALLOC, PROGBITS, Section, elf_file, shared_object
 from tests.support.range_server import RangeServer, serving
 from tests.support.tiny import wheel_of
 
@@ -35,6 +37,13 @@ CPU = shared_object()
 NOISE = random.Random(1).randbytes(3_000_000)
 EXTENSION = ".cpython-312-x86_64-linux-gnu.so"
 Files = Mapping[str, bytes]
+
+
+def code() -> bytes:
+    """Return data that compresses like machine code."""
+    rng = random.Random(4)
+    words = [rng.randbytes(rng.randint(3, 30)) for _ in range(500)]
+    return b"".join(rng.choices(words, k=900_000))
 
 
 def hip(*gfx: str, needed: Sequence[str] = ("libamdhip64.so.6", LIBC)) -> bytes:
@@ -262,6 +271,15 @@ def test_release_of_torch_must_be_known(
             assert ("is compiled for one release of torch" not in content.unread) is is_judged
 
 
+def test_names_of_torch_that_the_wheel_has_itself_are_its_own(judge: Callable[..., Content]) -> None:
+    """As in paddlepaddle, which has an interface like that of torch."""
+    files = {
+        f"tiny/_C{EXTENSION}": shared_object(symbols=OF_TORCH),
+        "tiny/libtiny.so": shared_object(exports=OF_TORCH),
+    }
+    assert judge(files, "torch-tiny", ()).unread == ""
+
+
 def test_real_objects(
     judge: Callable[..., Content], compile_object: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -293,6 +311,61 @@ def test_object_whose_start_shows_nothing_is_not_judged(tmp_path: Path) -> None:
     assert content.cuda == "none"
     assert f"_C{EXTENSION} (3 MB) was not read" in content.unread
     assert cuda_of(read_complete(path)) == "required"
+
+
+@pytest.mark.parametrize("cuda", [True, False])
+def test_end_of_a_large_object_shows_its_code(tmp_path: Path, *, cuda: bool) -> None:
+    """Static CUDA, as in xgboost: no needed library shows it."""
+    large = shared_object(cuda=code()) if cuda else shared_object() + code()
+    path = wheel_of(tmp_path, "gputiny", "1.0", {"tiny/libtiny.so": large}, tag=TAG)
+    content = started(path)
+    assert content is not None
+    if cuda:
+        assert (content.cuda, content.unread, content.unseen) == ("optional", "", "")
+    else:  # its table of sections is not at the end
+        assert (content.cuda, content.unread) == ("none", "")
+        assert "its sections were not read" in content.unseen
+
+
+@pytest.mark.parametrize(
+    ("sections", "may_have"),
+    [
+        ([Section(".eh_frame", PROGBITS, bytes(9000), flags=ALLOC)], False),
+        ([Section(".nv_fatbin", PROGBITS, bytes(9000), flags=ALLOC)] * 2, True),
+        ([Section(".hip_fatbin", PROGBITS, bytes(9000), flags=ALLOC, alignment=4096)], True),
+        ([Section(".rodata", PROGBITS, bytes(9000), flags=ALLOC, alignment=32)] * 3, False),
+        ([Section(".data", PROGBITS, bytes(9000), flags=ALLOC + 1)] * 3, False),
+    ],
+)
+def test_section_without_a_known_name_may_be_code(sections: Sequence[Section], *, may_have: bool) -> None:
+    data = elf_file(sections)
+    names = data.index(b".shstrtab")
+
+    def part(start: int, size: int) -> bytes | None:
+        return None if names - 60 < start < names + 10 else data[start : start + size]
+
+    ends = read_ends(data, part)
+    assert (ends.has_cuda_code, ends.has_hip_code, bool(ends.unknown)) == (False, False, may_have)
+    assert not read_ends(data, lambda start, size: data[start : start + size]).unknown
+
+
+def test_library_of_the_wheel_itself_is_no_copy(tmp_path: Path) -> None:
+    """It is moved to the copies of other libraries, as in ctranslate2."""
+    files = {
+        f"gputiny/_ext{EXTENSION}": shared_object(needed=("libgputiny-1a2b.so.4", LIBC)),
+        "gputiny.libs/libgputiny-1a2b.so.4": shared_object(cuda=code()),
+    }
+    content = started(wheel_of(tmp_path, "gputiny", "1.0", files, tag=TAG))
+    assert content is not None
+    assert (content.cuda, "NVIDIA" in content.evidence) == ("optional", True)
+
+
+def test_build_for_the_cpu_names_its_builds_for_gpus(tmp_path: Path) -> None:
+    text = "Install tiny-cu120 (or tiny_cu118) for a GPU, not tiny-gpustat."
+    path = wheel_of(tmp_path, "tiny", "1.0", {f"tiny/_C{EXTENSION}": CPU}, description=text, tag=TAG)
+    for content in (started(path), read_complete(path)):
+        assert content is not None
+        assert content.gpu_builds == ("tiny-cu118", "tiny-cu120")
 
 
 def test_removed_need_of_the_driver_is_no_need(tmp_path: Path) -> None:
@@ -334,19 +407,34 @@ def test_code_objects_as_files(tmp_path: Path) -> None:
 
 
 NVIDIA = b"""urlretrieve('https://pypi.nvidia.com/gputiny')"""
+
+
+def sdist(name: str, files: Files) -> bytes:
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz") as archive:
+        for member, text in files.items():
+            info = tarfile.TarInfo(f"{name}-1.0/{member}")
+            info.size = len(text)
+            archive.addfile(info, io.BytesIO(text))
+    return content.getvalue()
+
+
 C, SETUP = {"src/tiny.c": b"int x;"}, {"setup.py": b"setup()"}
 
 
 @pytest.mark.parametrize(
     ("name", "files", "expected"),
     [
-        ("tiny", SETUP, (None, "")),
+        ("tiny", SETUP, ("none", "its source has no code: it may be a placeholder")),
+        ("tiny", {**SETUP, "tiny/__init__.py": b"'''Docs.'''"}, ("none", "it may be a placeholder")),
+        ("tiny", {**SETUP, "tiny/__init__.py": b"import os"}, (None, "")),
+        ("tiny", {"setup.py": b"setup(install_requires=['a'])"}, (None, "")),
         ("tiny", {**SETUP, **C}, ("none", "")),
         ("gputiny", {**SETUP, **C}, ("none", "the name of gputiny has the word gpu")),
         ("tiny", {**C, "setup.py": b"CUDA_HOME"}, ("none", "its setup.py has the word CUDA")),
         ("tiny", {"setup.py": NVIDIA}, ("required", "")),
         ("tiny", {**C, "setup.py": NVIDIA}, ("none", "its setup.py has the word nvidia")),
-        ("tiny", {"README": NVIDIA, "tests/a.cu": b"", "setup.py": b""}, (None, "")),
+        ("tiny", {"README": NVIDIA, "tests/a.cu": b"", "tiny.py": b"def f(): pass"}, (None, "")),
         ("tiny", {"csrc/a.cu": b"x"}, ("none", "code for CUDA or HIP (a.cu); none mentions HIP")),
         ("tiny", {"csrc/a.cu": b"USE_ROCM"}, ("none", "code for CUDA or HIP (a.cu); some mention HIP")),
     ],
@@ -356,17 +444,35 @@ def test_source_is_refused_only_if_it_gets_a_program_for_cuda(
 ) -> None:
     cuda, unread = expected
     path = tmp_path / f"{name}-1.0.tar.gz"
-    with tarfile.open(path, "w:gz") as archive:
-        for member, text in files.items():
-            info = tarfile.TarInfo(f"{name}-1.0/{member}")
-            info.size = len(text)
-            archive.addfile(info, io.BytesIO(text))
+    path.write_bytes(sdist(name, files))
     file = file_of(serve, path)
     content = client(serve, tmp_path / "cache").content(file, None)
     assert (content.cuda if content else None) == cuda
     assert (content.unread if content else "").endswith(unread)
     assert (content is not None and content.unread != "") == (unread != "")
     assert client(serve, tmp_path / "cache", offline=True).content(file, None) == content
+
+
+@pytest.mark.parametrize(
+    ("source", "is_placeholder"),
+    [
+        (b"raise ImportError('This is a placeholder')", True),
+        (b"'''Docs.'''\nimport os\nraise RuntimeError", True),
+        (b"import sys\nif sys.version_info < (3, 8):\n    raise ImportError", False),
+        (b"try:\n    import torch\nexcept ImportError:\n    raise", False),
+        (b"", False),
+        (b"not Python (", False),
+    ],
+)
+def test_package_that_only_raises_an_error_is_a_placeholder(
+    tmp_path: Path, source: bytes, *, is_placeholder: bool
+) -> None:
+    path = wheel_of(tmp_path, "tiny", "1.0", {"tiny/__init__.py": source})
+    for content in (started(path), read_complete(path)):
+        assert (content is not None and "only raises an error" in content.broken) == is_placeholder
+    for name in ("tiny/__init__.py", "src/tiny/__init__.py", "setup.py"):
+        found = read_source("tiny-1.0.tar.gz", io.BytesIO(sdist("tiny", {**SETUP, name: source})))
+        assert (found is not None and f"its {name} only raises" in found.broken) == is_placeholder
 
 
 @pytest.mark.parametrize("content", [b"no archive", b""])
@@ -424,7 +530,7 @@ def file_of(server: RangeServer, path: Path) -> File:
 
 
 def test_limits_of_bytes(serve: RangeServer, tmp_path: Path) -> None:
-    """A wheel with large and small objects costs at most 3.5 MB, and one without signs 0.1."""
+    """A wheel with large and small objects costs at most 4 MB, and one without signs 0.1."""
     noise = random.Random(2)
     files = {
         f"tiny/m{number}{EXTENSION}": shared_object(cuda=noise.randbytes(1_600_000)) for number in range(6)
@@ -439,7 +545,7 @@ def test_limits_of_bytes(serve: RangeServer, tmp_path: Path) -> None:
         content = client(serve, tmp_path / "cache").content(file_of(serve, path), None)
         assert content is not None
         read[name] = serve.sent - before, content.unread
-    assert read["gputiny"][0] < 3_500_000
+    assert read["gputiny"][0] < 4_000_000
     assert "not read" in read["gputiny"][1]
     assert read["tiny"][0] < 100_000
     assert read["tiny"][1] == ""

@@ -163,6 +163,25 @@ BROKEN: dict[str, tuple[Make, str, str]] = {
         "verify-two-rocms",
         "7.14.1 of pip (rocm-sdk-core), and that in /opt/rocm-7.2.4",
     ),
+    "device-missing": (
+        lambda p: venv(p).dist("tiny", "1.0", requires=["amd-tiny-device-gfx90a; extra == 'device-gfx90a'"]),
+        "verify-device-missing",
+        "amd-tiny-device-gfx90a",
+    ),
+    "stray-kpack": (
+        lambda p: venv(p).dist(
+            "amd-torch-device-gfx90a",
+            "1.0",
+            {"torch/.kpack/torch_gfx90a.kpack": b"", "torch/.kpack/torch_gfx90a:xnack-.kpack": b""},
+        ),
+        "verify-stray-kpack",
+        "xnack-",
+    ),
+    "empty-kpack": (
+        lambda p: venv(p).dist("amd-torch-device-gfx90a", "1.0", {"torch/.kpack/torch_gfx90a.kpack": b""}),
+        "kpack-damaged",
+        "is empty",
+    ),
     "two-rocms-same-name": (
         lambda p: (
             image(p)

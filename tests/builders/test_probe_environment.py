@@ -22,6 +22,7 @@ from builders.containers import runtime
 from builders.containers.runtime import HostRuntime
 from builders.findings import Finding
 from builders.probe import environment as judging
+from builders.probe import payload
 from builders.probe.ask import (
     EnvironmentReply,
     Gpu,
@@ -51,6 +52,7 @@ from resolver.indexes import File
 from resolver.model import Distribution, Request, Resolution, Target
 from resolver.requirements import parse_requirement
 from tests.support.errors import has_id
+from tests.support.installed import Tree
 
 SITE = "/opt/env/lib/python3.11/site-packages"
 REBUILD = "Make it again."
@@ -762,3 +764,52 @@ def test_two_rocms_are_reported(of_pip: str, of_system: str, *, is_reported: boo
         system_rocm=of_system,
     )
     assert ("verify-two-rocms" in findings_of(environment)) == is_reported
+
+
+DEVICE = "amd-torch-device-gfx90a==2.12.0; extra == 'device-gfx90a'"
+
+
+@pytest.mark.parametrize(
+    ("requirements", "present", "says"),
+    [
+        ([DEVICE], "", "Install torch[device-gfx90a]=="),
+        ([DEVICE], "amd-torch-device-gfx90a", ""),
+        ([DEVICE.replace("gfx90a", "gfx942")], "amd-torch-device-gfx942", "no package with code for gfx90a"),
+        ([], "", ""),
+    ],
+)
+def test_missing_device_package_is_reported(requirements: list[str], present: str, says: str) -> None:
+    more = [InstalledDist(present, "2.12.0", SITE)] if present else []
+    torch = InstalledDist("torch", TORCH, SITE, device_requirements=requirements)
+    environment = reply(distributions=[torch, InstalledDist("my-ext", "1.0+x", SITE), *more])
+    found = findings_of(environment)
+    assert ("verify-device-missing" in found) == bool(says)
+    if says:
+        finding = found["verify-device-missing"]
+        assert says in f"{finding.message} {finding.fix}"
+
+
+def test_code_of_rocm_is_missing_only_beside_its_libraries() -> None:
+    needs = ["rocm-sdk-device-gfx90a==7.14.1; extra == 'device-gfx90a'"]
+    rocm = InstalledDist("rocm", "7.14.1", SITE, device_requirements=needs)
+    known = [InstalledDist("torch", TORCH, SITE), InstalledDist("my-ext", "1.0+x", SITE), rocm]
+    assert "verify-device-missing" not in findings_of(reply(distributions=known))
+    known.append(InstalledDist("rocm-sdk-libraries", "7.14.1", SITE))
+    assert "verify-device-missing" in findings_of(reply(distributions=known))
+
+
+def test_stray_archive_is_reported() -> None:
+    paths = ["torch/.kpack/torch_gfx90a.kpack", "torch/.kpack/torch_gfx90a:xnack+.kpack"]
+    for archives, is_stray in ((paths, True), (paths[:1], False), (paths[1:], False)):
+        device = InstalledDist("amd-torch-device-gfx90a", "2.12.0", SITE, archives=archives)
+        known = [InstalledDist("torch", TORCH, SITE), InstalledDist("my-ext", "1.0+x", SITE), device]
+        assert ("verify-stray-kpack" in findings_of(reply(distributions=known))) == is_stray
+
+
+def test_probe_lists_device_packages_and_archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = "torch/.kpack/torch_gfx90a.kpack"
+    Tree(tmp_path).dist("torch", "2.12.0", {archive: b""}, requires=[DEVICE, "filelock"])
+    (site,) = tmp_path.glob("lib/python3*/site-packages")
+    monkeypatch.setattr(payload, "search_path", lambda: [str(site)])
+    (torch,) = payload.distributions({})
+    assert (torch["device_requirements"], torch["archives"]) == ([DEVICE], [archive])

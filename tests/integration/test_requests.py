@@ -82,7 +82,7 @@ CASES = [
     ),
     Case(f"cupy-rocm-7-0 {LUMI}", 0, ("7.0.2",)),
     Case(f"torch nvidia-dali-cuda120 {LUMI}", 2, ("is for CUDA",)),
-    Case(f"torch torchao {LUMI}", 0, ("torchao", "because its GPU code is for CUDA")),
+    Case(f"torch torchao {LUMI}", 0, ("torchao", "runs on the CPU: its GPU code is for CUDA")),
     Case(f"torch flashinfer-python {LUMI}", 1, ("which is for CUDA", "have no wheel that can be judged")),
     Case(f"torch tensorrt {LUMI}", 1, ("which is for CUDA", "have no wheel that can be judged")),
     Case(f"tensorrt==8.6.1.post1 {LUMI}", 1, ("its setup.py gets the program from",)),

@@ -17,7 +17,6 @@ from builders.storage.files import sha256_of
 from matrix.cli import main
 from matrix.refresh.update import without_rows
 from resolver.facts.loading import load
-from resolver.versions import sort_key
 from tests.support.range_server import serving
 
 MakeWheel = Callable[..., Path]
@@ -197,21 +196,26 @@ INIT = ["site", "init", "--name", "login", "-o", "login.toml"]
 def test_rocm_of_a_machine_without_driver_is_preferred_to_newer_ones(
     known: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    """Without a known ROCm, the user is told that the newest is chosen, and what to request."""
+    """Without a known ROCm, requests must name a driver or the ROCm."""
     (tmp_path / "rocm/.info").mkdir(parents=True)
     if known:
         (tmp_path / "rocm/.info/version").write_text(f"{known}\n")
     monkeypatch.setenv("ROCM_PATH", str(tmp_path / "rocm"))
     assert main([*INIT, "--gfx", "gfx90a"]) == 0
-    assert ("the newest ROCm is chosen" in capsys.readouterr().err) == (known in {"99.0.0", ""})
+    is_unknown = known in {"99.0.0", ""}
+    assert ("must name a driver, or its ROCm" in capsys.readouterr().err) == is_unknown
     assert main(["catalog", "check", "login.toml"]) == 0
     capsys.readouterr()
     ask = ["resolve", "torch", "--site", "login.toml", "--offline", "--no-lock", "--format", "json"]
-    assert main(ask) == 0
-    picks = {pick["name"]: pick["version"] for pick in json.loads(capsys.readouterr().out)["picks"]}
-    line = ".".join(picks["rocm"].split(".")[:2])
-    assert line == {"6.4.1-83": "6.4", "6.2.99": "6.2"}.get(known, line)
-    assert (sort_key(picks["rocm"]) > sort_key("7")) == (known in {"99.0.0", ""})
+    assert main(ask) == (2 if is_unknown else 0)
+    output = capsys.readouterr()
+    if is_unknown:
+        assert "Neither the kernel driver of the site login nor a ROCm" in output.out
+        for more in (["--driver", "6.3"], ["rocm==6.4.*"], ["torch==2.9.1+rocm6.4"]):
+            assert main([*ask, *more]) == 0
+        return
+    picks = {pick["name"]: pick["version"] for pick in json.loads(output.out)["picks"]}
+    assert ".".join(picks["rocm"].split(".")[:2]) == {"6.4.1-83": "6.4", "6.2.99": "6.2"}[known]
 
 
 @pytest.mark.usefixtures("_login")
@@ -230,6 +234,7 @@ def test_what_a_login_node_cannot_measure_is_missing_and_asked_for(capsys: Captu
                 "torch",
                 "--site",
                 "login.toml",
+                "rocm==6.4.*",
                 "--gfx90a",
                 "--offline",
                 "--no-lock",

@@ -92,6 +92,10 @@ def state(resolution: Resolution | None, name: str = "a") -> str:
         (OF_ROCM[6], "1 fits"),
         (replace(OF_ROCM[6], unread="b.so"), "1 not-judged"),
         (replace(OF_ROCM[99], unread="b.so"), "refused"),
+        (replace(PLAIN, broken="its a/__init__.py only raises an error"), "refused"),
+        (replace(PLAIN, unseen="b.so: its sections were not read"), "1 not-judged"),
+        (replace(FALLBACK, unseen="b.so: its sections were not read"), "1 not-judged"),
+        (replace(PLAIN, gpu_builds=("a-cu12",)), "1 fits"),
         (OTHER_GPU, "refused"),
         (replace(OTHER_GPU, gfx=("gfx942", "gfx90a:xnack-")), "1 fits"),
         (replace(OTHER_GPU, gfx=("gfx90a:xnack+",)), "refused"),
@@ -123,7 +127,23 @@ def test_cuda_with_fallback_is_a_warning(catalog: Catalog) -> None:
     resolution = found(catalog, {"a": releases(FALLBACK), "b": releases(both)}, "a b")
     assert resolution is not None
     warnings = [text for text in resolution.warnings if "runs on the CPU" in text]
-    assert warnings == ["a 1 runs on the CPU, because its GPU code is for CUDA: a.so opens libcudart.so.12."]
+    assert warnings == ["a 1 runs on the CPU: its GPU code is for CUDA: a.so opens libcudart.so.12."]
+
+
+def test_build_for_the_cpu_that_names_others_for_gpus_is_a_warning(catalog: Catalog) -> None:
+    resolution = found(catalog, {"a": releases(replace(PLAIN, gpu_builds=("a-cu11", "a-cu12")))})
+    assert resolution is not None
+    text = f"a 1 runs on the CPU: its builds for GPUs are a-cu11 and a-cu12, and {PLAIN.evidence}."
+    assert text in resolution.warnings
+
+
+def test_object_that_may_have_other_code_changes_no_preference(catalog: Catalog) -> None:
+    """The state is said, but an older release is not better because it is small."""
+    unseen = replace(PLAIN, unseen="b.so: its sections were not read")
+    resolution = found(catalog, {"a": releases(PLAIN, PLAIN, unseen)})
+    assert resolution is not None
+    assert state(resolution) == "3 not-judged"
+    assert "Not judged: a (b.so: its sections were not read)." in resolution.warnings
 
 
 def test_one_line_names_what_is_not_judged(catalog: Catalog) -> None:
@@ -380,6 +400,7 @@ def test_refusal_names_the_evidence(catalog: Catalog) -> None:
         assert isinstance(conflict, Conflict)
         (item,) = [item for item in conflict.core if content.evidence in item.text]
         assert item.source.endswith(".whl")
+        assert not any("--backend" in one.request for one in conflict.suggestions)  # nothing is read there
         rejected, _ = rejected_in_open_world(
             catalog,
             ask(catalog, "torch a", **target),  # type: ignore[arg-type]
@@ -482,7 +503,7 @@ def test_lock_keeps_states_and_exclusions(catalog: Catalog, tmp_path: Path) -> N
     lock = read_lock(path)
     assert lock.request.excluded == excluded
     assert [(pick.name, pick.content) for pick in lock.distributions] == [
-        ("a", Judgement("fits", FALLBACK.evidence, on_cpu=True)),
+        ("a", Judgement("fits", f"its GPU code is for CUDA: {FALLBACK.evidence}", on_cpu=True)),
         ("b", Judgement("not-judged", UNREAD.unread)),
         ("c", None),
         ("d", Judgement("not-judged", "there is no wheel, and the source was not read")),
@@ -510,9 +531,19 @@ def test_confirmation_rejects_what_does_not_fit(
     catalog: Catalog, content: Content, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("resolver.solving.judging.judged", lambda *_: Judgement("fits", ""))
-    monkeypatch.setattr("resolver.solving.judging.Contents._require_rocm", lambda *_: None)
+    monkeypatch.setattr("resolver.solving.judging.ContentJudge._require_rocm", lambda *_: None)
     with pytest.raises(InternalError, match="not confirmed"):
         found(catalog, {"a": releases(content)}, "torch a")
+
+
+def test_rocm_that_only_a_newer_release_requires_is_confirmed(tmp_path: Path) -> None:
+    """Release 1 cannot be judged, so it needs the ROCm that the catalog states for release 2."""
+    path = tmp_path / "overlay.toml"
+    path.write_text(f"schema = 1\n{PACKAGE}{_rows('2', OF_ROCM[6])['rocm']}", encoding="utf-8")
+    resolution = found(load([path]), {"a": releases(UNREAD, UNREAD, CUDA)})
+    assert state(resolution) == "1 not-judged"
+    assert resolution is not None
+    assert (resolution.version_of("rocm") or "").startswith("6.")
 
 
 # No knowledge is no permission.

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 PROGBITS, STRTAB, DYNAMIC, NOBITS, DYNSYM, VERNEED = 1, 3, 6, 8, 11, 0x6FFFFFFE
-COMPRESSED = 0x800  # a flag
+ALLOC, COMPRESSED = 2, 0x800  # flags
 _HEADER, _PROGRAM, _SECTION = 64, 56, 64
 _DT_NEEDED, _DT_STRTAB, _DT_SYMTAB, _DT_SONAME, _DT_RUNPATH, _DT_VERNEED = 1, 5, 6, 14, 29, 0x6FFFFFFE
 
@@ -24,6 +24,7 @@ class Section(NamedTuple):
     link: int = 0
     info: int = 0
     flags: int = 0
+    alignment: int = 8
 
 
 def elf_file(sections: Sequence[Section], *, dynamic: str = "") -> bytes:
@@ -46,7 +47,7 @@ def elf_file(sections: Sequence[Section], *, dynamic: str = "") -> bytes:
         spans[section.name] = (at + len(body), len(section.data))
         entry = (name_at, section.kind, section.flags, at + len(body), at + len(body), len(section.data))
         size = {DYNSYM: 24, DYNAMIC: 16}.get(section.kind, 0)
-        table += struct.pack("<IIQQQQIIQQ", *entry, section.link, section.info, 8, size)
+        table += struct.pack("<IIQQQQIIQQ", *entry, section.link, section.info, section.alignment, size)
         body += section.data
         name_at += len(section.name) + 1
     body += bytes(-len(body) % 8)

@@ -59,6 +59,7 @@ def wheel_of(
     files: Mapping[str, bytes],
     *,
     requires: Sequence[str] = (),
+    description: str = "",
     tag: str = "py3-none-any",
 ) -> Path:
     """Write a wheel of some files, with their hashes."""
@@ -68,7 +69,7 @@ def wheel_of(
     about = (
         f"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: {str('any' in tag).lower()}\nTag: {tag}\n"
     )
-    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}"
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}\n{description}"
     members = {
         **files,
         f"{stem}.dist-info/METADATA": metadata.encode(),

@@ -98,6 +98,15 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def rocm_variables(self) -> dict[str, str]:
+        """Variables for a pip that installs ROCm's own pip packages; empty if the lock has none.
+
+        pip takes the ``rocm`` that it built before from its cache, whatever the variables say now.
+        """
+        named = self.rocm_build_variables
+        return {**named, "PIP_NO_CACHE_DIR": "1"} if named else {}
+
+    @property
+    def rocm_build_variables(self) -> dict[str, str]:
         """Variables that name the GPU to ROCm's own pip packages; empty if the lock has none.
 
         The sdist ``rocm`` chooses its requirements when it is built, for the GPU of the machine. A login node
@@ -105,7 +114,7 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
         ROCm/TheRock@89553ce37:docs/packaging/python_packaging.md and the README of rocm-bootstrap.
         """
         targets = self.lock.target.gfx
-        if not targets or not any(is_rocm_package(pick.name) for pick in self.installed):
+        if not targets or not any(map(_installs_rocm, self.installed)):
             return {}
         return {
             "ROCM_SDK_TARGET_FAMILY": targets[0],
@@ -153,6 +162,11 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
     def searched(self) -> Sequence[str]:
         """URLs of the user's indexes, if pip must search them for what the lock leaves open."""
         return () if self.is_complete else self.lock.indexes
+
+    def requirement(self, pick: Distribution, url: str = "") -> str:
+        """Return the pin or URL of a distribution, with its extras if the lock may lack what they require."""
+        extras = f"[{','.join(pick.extras)}]" if pick.extras and not self.is_complete else ""
+        return f"{pick.name}{extras} @ {url}" if url else f"{pick.name}{extras}=={pick.pinned}"
 
     @property
     def preinstalled_torch(self) -> Distribution | None:
@@ -221,6 +235,11 @@ def left_to_pip(installation: Installation) -> tuple[str, str]:
 def index_of(pick: Distribution) -> str:
     """Return the URL of the index of a published distribution; empty for PyPI, the default of pip and uv."""
     return "" if pick.index.rstrip("/") == public_index().rstrip("/") else pick.index
+
+
+def _installs_rocm(pick: Distribution) -> bool:
+    """Return whether a distribution is a pip package of ROCm, or requires some."""
+    return is_rocm_package(pick.name) or any(extra.startswith("device-") for extra in pick.extras)
 
 
 def pin(pick: Distribution) -> str:

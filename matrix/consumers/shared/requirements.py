@@ -67,7 +67,7 @@ def requirement_lines(
 def _line(pick: Distribution, installation: Installation, source: WheelSource) -> str:
     url = source.url_of(pick, installation.named)
     hashes = [f"--hash=sha256:{digest}" for digest in installation.hashes.get(pick.name, ())]
-    return " ".join([f"{pick.name} @ {url}" if url else pin(pick), *hashes])
+    return " ".join([installation.requirement(pick, url), *hashes])
 
 
 def constraint_lines(installation: Installation, chosen: Sequence[Distribution] | None = None) -> list[str]:
