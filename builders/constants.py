@@ -22,6 +22,8 @@ END_ALL_ON_SIGNAL = """trap 'kill -TERM -1; exit 143' TERM INT HUP
 wait $!"""
 """End of a shell script that is process 1 of a PID namespace: run its arguments, and end all processes on a
 signal."""
+SOURCE_DATE_EPOCH = "315532800"
+"""1980-01-01, the oldest time that a zip archive can hold. The wheel must not contain the build time."""
 NO_COMPILER_CACHE = "none"
 """The value of ``--compiler-cache`` that disables the cache."""
 GARBAGE_THRESHOLD = 50_000

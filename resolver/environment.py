@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 
     from resolver.indexes import File
 
-_COMPARISON = re.compile(r"""\s*(\w+)\s*(==|!=|<=|>=|<|>)\s*(["'])([^"']*)\3\s*""")
-_GROUP = re.compile(r"\((?:[^()]|\([^()]*\))*\)")
+_TOKEN = re.compile(
+    r"""\s*(?:(?P<sign>[()]|(?:and|or)\b)"""
+    r"""|(?P<name>\w+)\s*(?P<operator>==|!=|<=|>=|<|>|in\b|not\s+in\b)\s*(?P<quote>["'])(?P<value>[^"']*)(?P=quote))"""
+)
+"""A part of a marker: a comparison of a variable with a text, a parenthesis, ``and`` or ``or``."""
 _TEXTS = {
     "implementation_name",
     "os_name",
@@ -87,31 +90,47 @@ class Environment:
         return applies
 
     def _simple(self, marker: str, extra: str, patch: str) -> bool | None:
-        """Evaluate a marker that only compares common variables, perhaps in parentheses before an extra.
+        """Evaluate a marker that only compares common variables; return None for other or invalid markers.
 
-        Return None for other markers. Almost all markers are of this kind, and loading `packaging.markers`
-        takes longer than evaluating them.
+        Almost all markers are of this kind, and loading `packaging.markers` takes longer than evaluating
+        them.
         """
-        if "(" in marker:
-            group, _, last = marker.rpartition(" and ")
-            if _GROUP.fullmatch(group) is None:
+        groups: list[list[list[bool]]] = [[[]]]
+        """The alternatives of each open parenthesis, each with its clauses."""
+        end, marker = 0, marker.rstrip()
+        is_clause_next = True
+        while end < len(marker):
+            token = _TOKEN.match(marker, end)
+            if token is None or is_clause_next != (token["sign"] in {None, "("}):
                 return None
-            compared = self._compared(last, extra, patch)
-            return compared and self._simple(group[1:-1], extra, patch)
-        alternatives = []
-        for alternative in marker.split(" or "):
-            clauses = [self._compared(clause, extra, patch) for clause in alternative.split(" and ")]
-            if None in clauses:
-                return None
-            alternatives.append(all(clauses))
-        return any(alternatives)
+            end = token.end()
+            match token["sign"]:
+                case None:
+                    compared = self._compared(token["name"], token["operator"], token["value"], extra, patch)
+                    if compared is None:
+                        return None
+                    groups[-1][-1].append(compared)
+                    is_clause_next = False
+                case "(":
+                    groups.append([[]])
+                case ")":
+                    alternatives = groups.pop()
+                    if not groups:
+                        return None
+                    groups[-1][-1].append(any(map(all, alternatives)))
+                case sign:
+                    is_clause_next = True
+                    if sign == "or":
+                        groups[-1].append([])
+        return None if is_clause_next or len(groups) > 1 else any(map(all, groups[0]))
 
-    def _compared(self, clause: str, extra: str, patch: str) -> bool | None:
+    def _compared(self, name: str, operator: str, value: str, extra: str, patch: str) -> bool | None:
         """Evaluate a comparison; return None if `packaging` must evaluate it."""
-        parts = _COMPARISON.fullmatch(clause)
-        if parts is None:
-            return None
-        name, operator, value = parts[1], parts[2], parts[4]
+        if operator[-1] == "n":
+            own = (
+                self.python if name == "python_version" else self._variables[name] if name in _TEXTS else None
+            )
+            return None if own is None else (own in value) == (operator == "in")
         if name in {"python_version", "python_full_version"}:
             allowed = specifier_or_none(operator + value)
             version = self.python if name == "python_version" else patch
@@ -204,17 +223,18 @@ class Environment:
 
     @cached_property
     def _pythons_of_tags(self) -> dict[str, int]:
-        """The order of interpreters and ABIs; one platform stands for all of them, which are many."""
-        from packaging.tags import compatible_tags, cpython_tags
+        """The order of interpreters and ABIs; one platform stands for all of them, which are many.
 
-        version = tuple(int(part) for part in self.python.split("."))
-        interpreter = f"cp{version[0]}{version[1]}"
-        tags = [
-            # Without abis, packaging would use the ABIs of the interpreter that runs matrix.
-            *cpython_tags(version, [interpreter], [_PLATFORM]),
-            *compatible_tags(version, interpreter, [_PLATFORM]),
-        ]
-        return {str(tag): order for order, tag in reversed(list(enumerate(tags)))}
+        It is that of `packaging.tags`, which imports logging and subprocess.
+        """
+        major, minor = map(int, self.python.split("."))
+        this = f"cp{major}{minor}"
+        older = [f"{major}{number}" for number in range(minor - 1, -1, -1)]
+        pure = [f"py{major}{minor}-none", f"py{major}-none", *(f"py{number}-none" for number in older)]
+        stable = [f"cp{number}-abi3" for number in older[:-2]]  # since Python 3.2
+        linux = [f"{this}-{this}", f"{this}-abi3", f"{this}-none", *stable, *pure]
+        tags = [*(f"{tag}-{_PLATFORM}" for tag in linux), *(f"{tag}-any" for tag in (f"{this}-none", *pure))]
+        return {tag: order for order, tag in enumerate(tags)}
 
     def oldest_glibc(self, wheel: str) -> int | None:
         """Return the minor version of the oldest glibc 2 that a wheel runs on; 0 if any, None if none.

@@ -274,9 +274,15 @@ def closest_names(typed: str, known: Iterable[str], *, typos: int = 1) -> list[s
     >>> closest_names("trition", ["ck", "triton"]), closest_names("dev", ["ck", "triton"])
     (['triton'], [])
     """
-    distance = {name: _distance(typed.lower()[:100], name.lower()) for name in known}
+    most, lower = max(typos, len(typed) // _CHARACTERS_PER_TYPO), typed.lower()[:100]
+    similar = [
+        name  # any other has more typos than may be, because each changes the length by one at most
+        for name in known
+        if abs(len(name) - len(lower)) <= max(most, 2) or name.lower().startswith(lower)
+    ]
+    distance = {name: _distance(lower, name.lower()) for name in similar}
     best = min(distance.values(), default=(len(typed), 0, 0))
-    if best[0] > max(typos, len(typed) // _CHARACTERS_PER_TYPO) or best[1] >= 0:
+    if best[0] > most or best[1] >= 0:
         return []
     return [name for name in distance if distance[name] == best]
 

@@ -89,7 +89,7 @@ def built_for(version: str) -> BuiltFor | None:
     >>> built_for("2.9.1+rocm6.4") is None
     True
     """
-    match = _LABEL.fullmatch(Version(version).local or "")
+    match = _LABEL.fullmatch(Version(version).local or "") if "+" in version else None
     if match is None:
         return None
     backend = "rocm" if match["is_rocm"] else "cpu"

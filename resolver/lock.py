@@ -8,7 +8,6 @@ the data rather than the bytes, so that line endings and comments may change in 
 from __future__ import annotations
 
 import hashlib
-import json
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -101,6 +100,8 @@ def digest_of(data: Mapping[str, object]) -> str:
     >>> digest_of({"a": 1}) == digest_of({"a": True})
     False
     """
+    import json
+
     content = {key: value for key, value in data.items() if key != _INTEGRITY}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), default=_typed)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import date
 from typing import TYPE_CHECKING, Literal
 
@@ -14,7 +15,7 @@ from resolver.indexes import File
 from resolver.texts import Digest, Gfx, Name, OpsText, SiteName, Url, VersionText
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
     from resolver.facts.schema import Recipe, Release, Row
     from resolver.specifiers import Specifier
@@ -32,7 +33,7 @@ _FIRST = (*(name for name in PLATFORM if name != "python"), "torch")
 _LAYERS = {name: position for position, name in enumerate(_FIRST)}
 UNLISTED = "unlisted-"
 """Prefix of the components that decide whether releases are used that the catalog does not list."""
-EARLY_PYTHON = (len(_FIRST), "python")
+EARLY_PYTHON = len(_FIRST)
 """The layer in which Python is limited to that of the base image or the site, if there is one."""
 _REQUESTED, _PYTHON, _OTHERS = (len(_FIRST) + number for number in (1, 2, 3))
 
@@ -212,7 +213,8 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     facts_files: tuple[FactsFile, ...] = ()
     """All files of facts that were read over the shipped ones, weakest first."""
     no_network_plugin: bool = False
-    """Whether RCCL's network plugin is left out where the network of the site needs one."""
+    """Whether RCCL's network plugin is left out where the network of the site needs one: the user said so, or
+    installs outside of the base image."""
     no_content_check: bool = False
     """Whether releases are chosen without a look at the content of their wheels."""
     excluded: tuple[ExcludedFile, ...] = ()
@@ -415,12 +417,14 @@ class Resolution(
         return html_table(caption, ["name", "version", "origin", "support"], rows)
 
 
-class CoreItem(msgspec.Struct, frozen=True, gc=False):
+class CoreItem(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One of the constraints that conflict."""
 
     text: str
     kind: Literal["request", "fact"]
     source: str
+    statements: tuple[str, ...] = ()
+    """Everything that it states, with every release, if the text is shorter."""
 
     @classmethod
     def of(cls, fact: Fact) -> CoreItem:

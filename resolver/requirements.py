@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, lru_cache
 
 from resolver.errors import UsageError
 from resolver.model import Requirement
@@ -23,10 +23,12 @@ _SPECIFIER = rf"{_CLAUSE}(?:,\s*{_CLAUSE})*"
 _PLAIN = re.compile(
     rf"{_NAME}{_EXTRAS}\s*(?:(?P<specifier>{_SPECIFIER})|\((?P<bracketed>\s*{_SPECIFIER})\)\s*)?"
 )
-_SLIP = re.compile(rf"{_NAME}\s*(?P<operator>=[<>]?|:|\s)\s*v?(?P<version>\d[A-Za-z0-9.*+]*)\s*")
+_SLIP = rf"{_NAME}\s*(?P<operator>=[<>]?|:|\s)\s*v?(?P<version>\d[A-Za-z0-9.*+]*)\s*"
 """A requirement with a wrong operator, such as ``torch=2.9`` (conda), ``torch 2.9`` or ``torch=>2.9``."""
 _SEPARATORS = re.compile(r"[-_.]+")
-_ROCM_PACKAGE = re.compile(r"rocm|rocm-sdk(?:-.+)?|rocm-bootstrap|rocm-profiler|amd-[a-z]+-device-.+")
+_ROCM_PACKAGE = re.compile(
+    r"(?P<release>rocm|rocm-sdk(?:-.+)?|rocm-profiler)|rocm-bootstrap|rocm-kpack|amd-[a-z]+-device(?:-.+)?"
+)
 _CUDA = re.compile(r"^(nvidia|cuda)-|-cu(da)?1[1-9]\d?x?(-|$)")
 _NOT_CUDA = frozenset({"nvidia-ml-py"})  # bindings that can be imported on every machine
 PAIRED_WITH_TORCH = ("torchvision", "torchaudio")
@@ -87,6 +89,18 @@ def is_rocm_package(name: str) -> bool:
     return _ROCM_PACKAGE.fullmatch(name) is not None
 
 
+def has_rocm_release(name: str) -> bool:
+    """Return whether the version of a distribution is the release of ROCm, judging by its normalized name.
+
+    Examples
+    --------
+    >>> [has_rocm_release(name) for name in ("rocm", "rocm-sdk-device-gfx90a", "amd-torch-device-gfx90a")]
+    [True, True, False]
+    """
+    match = _ROCM_PACKAGE.fullmatch(name)
+    return match is not None and match["release"] is not None
+
+
 def exact_requirement(requirement: str) -> tuple[str, str] | None:
     """Return name and version of a requirement for one version without a marker, else None.
 
@@ -100,13 +114,11 @@ def exact_requirement(requirement: str) -> tuple[str, str] | None:
     return (normalize_name(match["name"]), match["version"]) if match else None
 
 
+@lru_cache(maxsize=65536)
 def parse_requirement(text: str) -> Requirement:
     """Parse a requirement from the user, such as ``torch>=2.4``, ``rocm==6.2.*`` or ``flash-attn[triton]``.
 
-    Raises
-    ------
-    UsageError
-        The text is invalid.
+    Raise `UsageError` if the text is invalid.
 
     Examples
     --------
@@ -128,6 +140,7 @@ def parse_requirement(text: str) -> Requirement:
     return _parse_with_packaging(text)
 
 
+@lru_cache(maxsize=65536)
 def split_marker(text: str) -> tuple[str, str]:
     """Split a requirement of core metadata into the requirement and its marker, which may be empty.
 
@@ -162,7 +175,7 @@ def _parse_with_packaging(text: str) -> Requirement:
 
 def _corrected(text: str) -> str:
     """Return a hint with the requirement that an invalid one probably means."""
-    slip = _SLIP.fullmatch(text)
+    slip = re.fullmatch(_SLIP, text)
     if slip is None or not is_version(slip["version"].removesuffix(".*")):
         return "Write a name, or a name and versions: apex, torch>=2.4, rocm==6.2.*"
     operator, version = slip["operator"], slip["version"]

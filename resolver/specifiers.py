@@ -7,7 +7,7 @@ both). Every resolution evaluates them before it can start.
 Almost every clause compares with a plain release: ``>=2.4``, ``<3``, ``==6.2.*``. Such a clause depends only
 on the release of a version, and on whether the version comes before that release (``2.4rc1``), is that
 release, or comes after it (``2.4.post1``). In this order the clause allows one interval. For every other
-clause (``<2.4rc1``, ``===2.4``) `packaging` decides; it is imported only then, because the import takes
+clause (``>2.4rc1``, ``===2.4``) `packaging` decides; it is imported only then, because the import takes
 longer than most resolutions.
 """
 
@@ -19,7 +19,7 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -37,6 +37,7 @@ _JUST_AFTER = (1,)
 _FIRST: VersionKey = (-1,)
 _LAST: VersionKey = (1 << 62,)
 _PLAIN = re.compile(r"[0-9]+(?:\.[0-9]+)*")
+_LONG = 1000  # characters; Python does not convert numbers with more than 4300 digits
 _CLAUSE = re.compile(
     r"(?P<operator>==|!=|<=|>=|<|>|~=)\s*(?P<public>[0-9](?:[a-z0-9.!_-]*[a-z0-9])?)"
     r"(?P<series>\.\*)?(?P<local>\+[a-z0-9]+(?:[._-][a-z0-9]+)*)?",
@@ -85,17 +86,18 @@ class Specifier(msgspec.Struct, frozen=True):
 
     def allows(self, version: str) -> bool:
         """Return whether the specifier allows a version; a text that is not a version is never allowed."""
-        parsed = version_or_none(version)
-        if parsed is None:
+        key = key_or_none(version)
+        if key is None:
             return False
         if self.other is not None:
-            return bool(self.other.contains(parsed, prereleases=True))
-        key = version_key(version)
-        return all(
-            (interval.low <= key < interval.high and interval.local in {None, parsed.local})
-            is not interval.outside
-            for interval in self.intervals
-        )
+            return bool(self.other.contains(Version(version), prereleases=True))
+        for interval in self.intervals:
+            inside = interval.low <= key < interval.high
+            if inside and interval.local is not None:
+                inside = interval.local == _local_label(version)
+            if inside is interval.outside:
+                return False
+        return True
 
 
 @cache
@@ -108,17 +110,37 @@ def version_or_none(text: str) -> Version | None:
 
 
 @cache
-def version_key(version: str) -> VersionKey:
-    """Return the key of a valid version; its local label is ignored."""
-    if _PLAIN.fullmatch(version):
-        return 0, _without_trailing_zeros(tuple(map(int, version.split(".")))), _AT
-    parsed = Version(version)
+def key_or_none(text: str) -> VersionKey | None:
+    """Return the key of a version, without its local label; None if the text is not a version."""
+    if is_plain(text):
+        return 0, _without_trailing_zeros(tuple(map(int, text.split(".")))), _AT
+    parsed = version_or_none(text)
+    if parsed is None:
+        return None
     key = parsed.epoch, _without_trailing_zeros(parsed.release)
     if parsed.pre is not None or (parsed.dev is not None and parsed.post is None):
         return *key, _BEFORE, Version(parsed.public)
     if parsed.post is not None:
         return *key, _AFTER, Version(parsed.public)
     return *key, _AT
+
+
+@cache
+def version_key(version: str) -> VersionKey:
+    """Return the key of a valid version; its local label is ignored."""
+    key = key_or_none(version)
+    if key is None:
+        raise InvalidVersion(version)
+    return key
+
+
+def is_plain(version: str) -> bool:
+    """Return whether a text is a version that consists of its release only, such as ``2.4``."""
+    return len(version) < _LONG and _PLAIN.fullmatch(version) is not None
+
+
+def _local_label(version: str) -> str | None:
+    return Version(version).local if "+" in version else None
 
 
 def _without_trailing_zeros(release: tuple[int, ...]) -> tuple[int, ...]:
@@ -155,16 +177,15 @@ def _parse_with_packaging(text: str) -> Specifier | None:
 def _parse_clause(text: str) -> tuple[SpecifierClause, _Interval] | None:
     """Parse a clause that allows one interval; return None for any other clause."""
     match = _CLAUSE.fullmatch(text)
-    parsed = version_or_none(match["public"]) if match else None
-    if not match or not parsed:
+    key = key_or_none(match["public"]) if match else None
+    if not match or not key:
         return None
     operator = match["operator"]
     is_equality = operator in {"==", "!="}
     if (match["series"] or match["local"]) and (not is_equality or (match["series"] and match["local"])):
         return None
-    key = version_key(match["public"])
     if key[2] == _AT:
-        bounds = _bounds_for_release(operator, parsed, is_series=match["series"] is not None)
+        bounds = _bounds_for_release(operator, match["public"], key, is_series=match["series"] is not None)
     else:
         bounds = None if match["series"] else _bounds_for_other(operator, key)
     if bounds is None:
@@ -175,34 +196,31 @@ def _parse_clause(text: str) -> tuple[SpecifierClause, _Interval] | None:
 
 
 def _bounds_for_release(
-    operator: str, version: Version, *, is_series: bool
+    operator: str, version: str, key: VersionKey, *, is_series: bool
 ) -> tuple[VersionKey, VersionKey] | None:
     """Return the interval of a clause with a plain release; for ``!=`` the interval it excludes."""
-    release, epoch = version.release, version.epoch
+    epoch, release, _ = key
 
     def at(stage: int) -> VersionKey:
-        return epoch, _without_trailing_zeros(release), stage
+        return epoch, release, stage
 
-    def end_of_series(series: tuple[int, ...]) -> VersionKey:
-        return epoch, (*series[:-1], series[-1] + 1), _BEFORE
-
-    if operator == "~=":
-        return (at(_AT), end_of_series(release[:-1])) if len(release) > 1 else None
-    if is_series:
-        return at(_BEFORE), end_of_series(release)
-    # PEP 440: `>1` excludes the post-releases of 1, and `<1` excludes its pre-releases.
-    return {
-        "==": (at(_AT), at(_AFTER)),
-        "!=": (at(_AT), at(_AFTER)),
-        ">=": (at(_AT), _LAST),
-        ">": (at(_PAST), _LAST),
-        "<=": (_FIRST, at(_AFTER)),
-        "<": (_FIRST, at(_BEFORE)),
-    }[operator]
+    if is_series or operator == "~=":
+        series = tuple(map(int, version.rpartition("!")[2].split(".")))  # with trailing zeros
+        series = series if is_series else series[:-1]
+        if not series:
+            return None
+        return at(_BEFORE if is_series else _AT), (epoch, (*series[:-1], series[-1] + 1), _BEFORE)
+    if operator in {"==", "!="}:
+        return at(_AT), at(_AFTER)
+    if operator in {">=", ">"}:  # PEP 440: `>1` excludes the post-releases of 1
+        return at(_AT if operator == ">=" else _PAST), _LAST
+    return _FIRST, at(_AFTER if operator == "<=" else _BEFORE)  # and `<1` excludes its pre-releases
 
 
 def _bounds_for_other(operator: str, key: VersionKey) -> tuple[VersionKey, VersionKey] | None:
     """Return the interval of a clause with a pre-, post- or development release."""
+    if operator == "<" and key[2] == _BEFORE:
+        return _FIRST, key
     return {
         "==": (key, key + _JUST_AFTER),
         "!=": (key, key + _JUST_AFTER),
@@ -219,7 +237,7 @@ class Versions:
     """
 
     def __init__(self, masks: Mapping[str, int]) -> None:
-        self._masks = {version: mask for version, mask in masks.items() if version_or_none(version)}
+        self._masks = {version: mask for version, mask in masks.items() if key_or_none(version)}
         ordered = sorted((version_key(version), mask) for version, mask in self._masks.items())
         self._keys = [key for key, _ in ordered]
         self._below = [0]  # the bits of no version, of the first, of the first two, and so on
@@ -244,8 +262,6 @@ class Versions:
         mask = self._below[high] & ~self._below[low]
         if interval.local is not None:
             mask &= sum(
-                bits
-                for version, bits in self._masks.items()
-                if (parsed := version_or_none(version)) and parsed.local == interval.local
+                bits for version, bits in self._masks.items() if _local_label(version) == interval.local
             )
         return self._below[-1] & ~mask if interval.outside else mask

@@ -53,10 +53,10 @@ Gfx = Annotated[str, Meta(pattern=_GFX)]
 
 _LINES = {ord("\n"): " ", ord("\t"): " "}
 _LARGEST_SHOWN = 80  # characters of a value
-_PATTERN = re.compile(
+_PATTERN = (
     r"^Expected `str` matching regex (?P<pattern>'.*'|\".*\") - at (?P<is_key>`key` in )?`\$\.?(?P<key>.*)`$"
 )
-_STEP = re.compile(r"\[(\d+)\]|\.?([^.\[\]]+)")
+_STEP = r"\[(\d+)\]|\.?([^.\[\]]+)"
 
 
 def printable(text: str) -> str:
@@ -138,7 +138,7 @@ def _texts(value: object, key: str = "") -> Iterator[tuple[str, str]]:
 
 def explained(error: str, data: object) -> str:
     """Return an error of msgspec about the data of a file as the end of a sentence, with key and value."""
-    match = _PATTERN.match(error)
+    match = re.match(_PATTERN, error)
     if match is None:
         return error
     meaning = _MEANINGS.get(_unquoted(match["pattern"]), "a valid value")
@@ -157,7 +157,7 @@ def _unquoted(text: str) -> str:
 
 def _at(data: Any, key: str) -> object:  # noqa: ANN401  any data
     """Return the value with a key of msgspec; None if msgspec does not name all of its parts."""
-    for number, name in _STEP.findall(key):
+    for number, name in re.findall(_STEP, key):
         try:
             data = data[int(number) if number else name]
         except (KeyError, IndexError, TypeError):

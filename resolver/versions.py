@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.version import Version
 
 from resolver.errors import UsageError
-from resolver.specifiers import specifier_or_none, version_key, version_or_none
+from resolver.specifiers import is_plain, key_or_none, specifier_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -29,9 +29,11 @@ def sort_key(version: str) -> tuple[Any, ...]:
     >>> sorted(["10.0", "7.2", "7.14", "ubuntu.sif"], key=sort_key)
     ['ubuntu.sif', '7.2', '7.14', '10.0']
     """
-    parsed = version_or_none(version)
+    key = key_or_none(version)
+    if key is None:
+        return 0, version
     # Most versions differ in their keys, and comparing keys is many times faster than comparing versions.
-    return (0, version) if parsed is None else (1, version_key(version), parsed)
+    return (1, key, Version(version)) if "+" in version else (1, key)
 
 
 def bounds_cross(specifier: Specifier) -> bool:
@@ -52,7 +54,7 @@ def bounds_cross(specifier: Specifier) -> bool:
 
 def is_version(text: str) -> bool:
     """Return whether a text is a valid version (PEP 440)."""
-    return version_or_none(text) is not None
+    return key_or_none(text) is not None
 
 
 @cache
@@ -64,8 +66,8 @@ def minor(version: str) -> str:
     >>> minor("6.2.4"), minor("10.0")
     ('6.2', '10.0')
     """
-    parsed = Version(version)
-    return f"{parsed.major}.{parsed.minor}"
+    release = (*map(int, version.split(".")), 0) if is_plain(version) else (*Version(version).release, 0)
+    return f"{release[0]}.{release[1]}"
 
 
 @lru_cache(maxsize=4096)

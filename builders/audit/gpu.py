@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from packaging.version import Version
 
 from builders.audit.contents import SEPARATE_CODE, first_of
-from builders.audit.kpack import ARCHIVE
+from builders.audit.kpack import ARCHIVE, stray_archives
 from builders.audit.network_plugin import interfaces
 from builders.audit.promises import promises_gpu_code
 from builders.findings import Finding
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from builders.audit.contents import Contents, Expected
 
 _ARCHITECTURE = re.compile(r"gfx[0-9a-f]+")
-_XNACK = re.compile(r":xnack[+-]")
 
 
 def check_architectures(contents: Contents, expected: Expected) -> Iterator[Finding]:
@@ -79,13 +78,11 @@ def _code_elsewhere(
 
 def _stray_archives(contents: Contents) -> Iterator[Finding]:
     """Report archives for one setting of XNACK beside the archive for both settings."""
-    names = {PurePosixPath(member.filename).name: member.filename for member in contents.members}
-    for name, path in sorted(names.items()):
-        plain = _XNACK.sub("", name)
-        if name.endswith(ARCHIVE) and plain != name and plain in names:
-            text = f"{path} is beside {plain}. The HIP runtime may read it instead, and no kernel runs."
-            fix = "Remove the file, or choose another release (TheRock issue 7081: hipErrorInvalidImage)."
-            yield Finding("stray-kpack", "error", text, fix, {"member": path})
+    for path, both in stray_archives({member.filename for member in contents.members}):
+        name = PurePosixPath(both).name
+        text = f"{path} is beside {name}. The HIP runtime may read it instead, and no kernel runs."
+        fix = "Remove the file, or choose another release (TheRock issue 7081: hipErrorInvalidImage)."
+        yield Finding("stray-kpack", "error", text, fix, {"member": path})
 
 
 def _missing_everywhere(contents: Contents, requested: tuple[str, ...]) -> Iterator[Finding]:

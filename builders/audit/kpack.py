@@ -10,6 +10,7 @@ unknown keys are ignored, and an unknown compression leaves the names in the tab
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -24,13 +25,14 @@ else:
     from backports import zstd
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from builders.audit.budget import Budget
     from builders.wheels.wheel import Content
 
 ARCHIVE = ".kpack"
 """Suffix of the archives."""
+_XNACK = re.compile(r":xnack[+-]")
 _MAGIC = b"KPAK"
 _HEADER = 16
 _VERSION = 1
@@ -62,10 +64,7 @@ class _ArchiveTable(msgspec.Struct):
 def read_archive(data: Content, budget: Budget) -> tuple[list[CodeObject], list[CodeProblem]]:
     """Return the code objects of an archive, and the problems of single objects.
 
-    Raises
-    ------
-    DamagedError
-        The header or the table of contents is damaged, or has an unknown version.
+    Raise `DamagedError` if the header or the table of contents is damaged, or has an unknown version.
     """
     table, start = _read_table(data)
     entries = [(path, name, entry) for path, targets in table.toc.items() for name, entry in targets.items()]
@@ -91,6 +90,17 @@ def read_archive(data: Content, budget: Budget) -> tuple[list[CodeObject], list[
         text = f"the compression {table.compression_scheme!r} is not known, so only the names were read"
         problems.append(CodeProblem("names-only", text, start))
     return objects, problems
+
+
+def stray_archives(paths: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Yield the archives for one setting of XNACK, each with the archive for both settings beside it.
+
+    The HIP runtime may read the first instead of the second, and then no kernel runs.
+    """
+    for path in sorted(paths):
+        both = _XNACK.sub("", path)
+        if path.endswith(ARCHIVE) and both != path and both in paths:
+            yield path, both
 
 
 def _read_table(data: Content) -> tuple[_ArchiveTable, int]:

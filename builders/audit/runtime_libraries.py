@@ -61,7 +61,10 @@ class LibraryProvider(msgspec.Struct, frozen=True):
 
 
 def read_torch(directory: Path) -> TorchLibraries:
-    """Read the libraries and symbols of torch from its library directory, ``torch/lib``."""
+    """Read the libraries and symbols of torch from its library directory, ``torch/lib``.
+
+    If torch takes its ROCm from pip, those of the pip packages beside it are its libraries, too.
+    """
     if not directory.is_dir():
         msg = f"There is no directory {directory}."
         raise UsageError(msg, hint=_TORCH_HINT)
@@ -82,6 +85,9 @@ def read_torch(directory: Path) -> TorchLibraries:
     if exports is None:
         msg = f"{directory} contains no torch library."
         raise UsageError(msg, hint=_TORCH_HINT)
+    for package in ("core", "libraries"):
+        for path in directory.parent.parent.glob(f"_rocm_sdk_{package}*/lib/**/*.so*"):
+            libraries.add(path.name)
     version, rocm = _torch_version(directory.parent / "version.py")
     return TorchLibraries(version, rocm, frozenset(libraries), frozenset(exports))
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from builders.constants import SOURCE_DATE_EPOCH
 from builders.recipes import shims
 from builders.recipes.compilers import choose_compilers
 from resolver.errors import MatrixError
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from builders.recipes.compilers import Program
     from resolver.facts.schema import Recipe
 
-SOURCE_DATE_EPOCH = "315532800"
-"""1980-01-01, the oldest time that a zip archive can hold. The wheel must not contain the build time."""
 _FLAG_VARIABLES = ("CFLAGS", "CXXFLAGS")
 _HIP_FLAG_VARIABLES = ("HIPFLAGS", "HIPCC_COMPILE_FLAGS_APPEND")
 """For HIP, CMake reads ``HIPFLAGS``, not ``CXXFLAGS``; hipcc reads ``HIPCC_COMPILE_FLAGS_APPEND``."""
@@ -169,7 +168,25 @@ def _environment(task: Task, jobs: int, cxx: Program | None, cc: Program | None)
         }
         if len(task.gfx) == 1:
             environment["HIP_ARCHITECTURES"] = targets
-    return environment
+    return environment | (_pip_rocm(task.build_host.rocm_path) if task.pip_rocm else {})
+
+
+def _pip_rocm(root: str) -> dict[str, str]:
+    """Return the variables with which builds find all of a ROCm that is not where they look by default.
+
+    clang looks for its device libraries in other directories, and the tree for development may lack some of
+    them, so they are those of the runtime package beside it. ROCM_HOME is set anyway, because some torch
+    would take that of the runtime package, without the headers of the libraries.
+
+    Source: https://github.com/ROCm/TheRock/issues/5448, https://github.com/ROCm/llvm-project/pull/739,
+    https://github.com/pytorch/pytorch/pull/196503.
+    """
+    core = "_rocm_sdk_core".join(root.rsplit("_rocm_sdk_devel", 1))
+    return {
+        "HIP_PATH": root,
+        "HIP_DEVICE_LIB_PATH": f"{core}/lib/llvm/amdgcn/bitcode",
+        "CMAKE_PREFIX_PATH": f"{root}/lib/cmake",
+    }
 
 
 def _prefix_map_flags(recipe: Recipe, prefix_map: Mapping[str, str]) -> dict[str, str]:

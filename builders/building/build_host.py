@@ -48,9 +48,9 @@ class BuildHost(msgspec.Struct, frozen=True):
     image: ImageFacts | None = None
     """Content of the base image; None on the host itself."""
 
-    def require_compilers(self, title: str, backend: str) -> None:
-        """Check that the base image has all tools for compiling."""
-        missing = self.image.missing_tools(rocm=backend == "rocm") if self.image else []
+    def require_compilers(self, title: str, *, rocm: bool) -> None:
+        """Check that the base image has all tools for compiling, with `rocm` also ROCm and its compiler."""
+        missing = self.image.missing_tools(rocm=rocm) if self.image else []
         if self.image and missing:
             listed = "".join(f"\n  - {tool}" for tool in missing)
             msg = f"{title} cannot be compiled in the base image {self.image.name}:{listed}"

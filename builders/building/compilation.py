@@ -148,7 +148,7 @@ def build_view(
         **variables,
         **recipe.environment,
     }
-    mounts = [] if runtime.image is None else list(_overlay_mounts(runtime, shims, recipe))
+    mounts = [] if runtime.image is None else list(_overlay_mounts(runtime, shims, recipe, base.binds))
     mounts += [Bind(path, writable=True) for path in recipe.writable]
     if (root := seen(work)) != work:
         mounts.append(Bind(work, writable=True, target=root))
@@ -172,13 +172,16 @@ def seen_at(runtime: Runtime, work: Path, path: Path) -> Path:
     return BUILD / path.relative_to(work)
 
 
-def _overlay_mounts(runtime: Runtime, shims: Path, recipe: AppliedRecipe) -> Iterator[Bind]:
-    """Mount shims over programs of the image, and at fixed paths that a source calls and the image lacks."""
+def _overlay_mounts(
+    runtime: Runtime, shims: Path, recipe: AppliedRecipe, binds: Sequence[Bind]
+) -> Iterator[Bind]:
+    """Mount shims over programs of the image and of layers, and at fixed paths that sources call."""
     mounts = recipe.overlay_mounts
     if not mounts:
         return
     script = 'for path do if [ -e "$path" ]; then readlink -f "$path" && echo "$path"; fi; done'
-    lines = output_in(runtime, ["/bin/sh", "-c", script, "sh", *mounts]).splitlines()
+    command = ["/bin/sh", "-c", script, "sh", *mounts]
+    lines = output_in(runtime, command, View(binds=binds)).splitlines()
     existing = dict(zip(lines[1::2], lines[::2], strict=True))
     mounted = set()
     for path, real in existing.items():

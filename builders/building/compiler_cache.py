@@ -136,6 +136,7 @@ def use_compiler_cache(task: Task, recipe: AppliedRecipe, work: Path, program: P
     hipconfig = f"{host.rocm_path}/bin/hipconfig" if task.recipe.backend == "rocm" else ""
     command = ["/bin/sh", "-c", _PREPARE, "sh", str(seen / "ccache"), hipconfig, str(clang), str(launcher)]
     binds = [Bind(work, writable=True), *([Bind(work, writable=True, target=seen)] if seen != work else [])]
+    binds += [Bind(Path(host.rocm_path))] if task.pip_rocm else []
     ccache = output_in(host.runtime, command, View(binds=binds, untrusted=True)).strip()
     if not ccache:
         return recipe

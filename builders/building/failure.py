@@ -28,7 +28,7 @@ def diagnosis_context(task: Task) -> DiagnosisContext:
     return DiagnosisContext(
         package=task.pick.name,
         torch=task.torch.version if task.torch else "",
-        rocm=build_host.rocm,
+        rocm=task.rocm,
         backend=task.recipe.backend,
         python=build_host.python.version,
         network=False if build_host.runtime.isolates_network else None,

@@ -131,6 +131,8 @@ def fetching_of(task: Task, limits: Limits, *, log: Path, reporter: Reporter) ->
         offline=limits.offline,
         torch=torch,
         strategy=limits.strategy,
+        rocm=f"rocm[devel]=={task.pip_rocm}" if task.pip_rocm else "",
+        gfx=task.gfx[0] if task.gfx else "",
     )
 
 

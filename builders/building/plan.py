@@ -16,7 +16,7 @@ from builders.sources import patches_of
 from builders.wheels.alias import alias_requirement
 from resolver.errors import EnvironmentLacksError, LockError
 from resolver.facts.catalog import recipe_for
-from resolver.facts.schema import Recipe
+from resolver.facts.schema import Recipe, Torch
 from resolver.requirements import TRITON_NAMES
 
 if TYPE_CHECKING:
@@ -54,6 +54,9 @@ class Task(msgspec.Struct, frozen=True, dict=True):
     pin_style: PinStyle = "exact"
     requires: tuple[Task, ...] = ()
     """The tasks whose wheels are installed for this task."""
+    pip_rocm: str = ""
+    """The release of ROCm's pip packages (``7.14.0``, or ``7.14.*``) that torch requires, and that the wheel
+    is compiled with; empty if torch contains ROCm or uses that of the image."""
 
     @property
     def title(self) -> str:
@@ -92,6 +95,16 @@ class Task(msgspec.Struct, frozen=True, dict=True):
         return {name: version for name, version in self.runtime_versions.items() if name in names}
 
     @property
+    def rocm(self) -> str:
+        """The ROCm that the wheel is compiled with, as far as it is known."""
+        return self.pip_rocm.removesuffix(".*") or self.build_host.rocm
+
+    @property
+    def needs_rocm_in_image(self) -> bool:
+        """Whether the base image must have the ROCm that the wheel is compiled with."""
+        return self.recipe.backend == "rocm" and not self.pip_rocm
+
+    @property
     def least_standard(self) -> str:
         """The oldest C++ standard that the compiler must support; empty if any will do."""
         return max(self.recipe.cxx_standard, self.cxx_standard, key=lambda text: int(text or 0))
@@ -103,7 +116,7 @@ class Task(msgspec.Struct, frozen=True, dict=True):
         A build computes names of libraries from it. They must be the names that are loaded at run time with
         this torch.
         """
-        label = (self.torch.version if self.torch else "").partition("+rocm")[2] or self.build_host.rocm
+        label = (self.torch.version if self.torch else "").partition("+rocm")[2] or self.rocm
         return ".".join(label.split(".")[:2])
 
     @property
@@ -130,6 +143,8 @@ class Task(msgspec.Struct, frozen=True, dict=True):
             inputs.pop("cpu", None)  # the code does not depend on it
         if not self.recipe.mpi:
             inputs.pop("mpi", None)
+        if self.pip_rocm:
+            inputs["pip_rocm"] = self.pip_rocm
         if self.build_host.compilers:
             inputs["cxx_standard"] = self.least_standard  # it decides which compiler of the image is used
         if pins := self._pinned_at_run_time:
@@ -187,10 +202,19 @@ def plan(
             other_recipes=tuple(row for row in catalog.recipe if row.package == pick.name),
             pin_style=pin_style,
             requires=tuple(tasks[name] for name in _build_requirements(resolution, pick) if name in tasks),
+            pip_rocm=_pip_rocm(resolution, torch_row),
         )
         published = index.find(pick.name, task.build_key)
         tasks[pick.name] = replace(task, wheel=published.path) if published else task
     return list(tasks.values())
+
+
+def _pip_rocm(resolution: Resolution, torch: Torch | None) -> str:
+    """Return the release of ROCm's pip packages that a torch requires: that of the lock, or of its row."""
+    if torch is None or not torch.pip_rocm:
+        return ""
+    locked = (pick.version for pick in resolution.distributions if pick.name == "rocm")
+    return next(locked, torch.rocm if torch.rocm.count(".") > 1 else f"{torch.rocm}.*")
 
 
 def _build_requirements(resolution: Resolution, pick: Distribution) -> list[str]:

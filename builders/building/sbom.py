@@ -134,7 +134,7 @@ def _formula(task: Task, by_role: Mapping[str, list[Descriptor]]) -> dict[str, A
     ]
     components += [
         _component("platform", name, version)
-        for name, version in (("rocm", host.rocm), ("cpython", host.python.version))
+        for name, version in (("rocm", task.rocm), ("cpython", host.python.version))
         if version
     ]
     components += [_component("application", compiler.name, compiler.version) for compiler in host.compilers]

@@ -158,7 +158,7 @@ class _Build(msgspec.Struct, frozen=True):
         for warning in task.warnings:
             self.reporter.warning(warning)
         if task.recipe.compiles:
-            build_host.require_compilers(task.title, task.recipe.backend)
+            build_host.require_compilers(task.title, rocm=task.needs_rocm_in_image)
 
         self.reporter.step(f"fetch {task.pick.sdist.file if task.pick.sdist else task.title}")
         source = obtain(
@@ -181,7 +181,7 @@ class _Build(msgspec.Struct, frozen=True):
             prefix_map = {str(seen): "/matrix"} | {str(layer.root): "/matrix/layer" for layer in layers.all}
             environment, tree = self._unpack(source, layers, required, prefix_map)
 
-        task = self._with_source(tree)
+        task = _with_pip_rocm(self._with_source(tree), layers)
         jobs = host.compile_jobs(
             self.limits.memory_per_job or task.recipe.memory_per_job,
             jobs=self.limits.jobs,
@@ -190,7 +190,7 @@ class _Build(msgspec.Struct, frozen=True):
         recipe = apply_recipe(task, jobs=jobs, prefix_map=prefix_map)
         shims = join(self.limits.jobserver, self.sandbox) if self.limits.jobserver else {}
         recipe = replace(recipe, shims={**recipe.shims, **shims})
-        settings = self._with_compiler_cache(recipe) if task.recipe.compiles else recipe
+        settings = self._with_compiler_cache(task, recipe) if task.recipe.compiles else recipe
         for note in recipe.notes:
             self.reporter.step(note)
         if build_host.runtime.isolation == "none":
@@ -286,7 +286,7 @@ class _Build(msgspec.Struct, frozen=True):
             return task
         task = replace(task, recipe=replace(task.recipe, compiles=_has_extensions(tree)))
         if task.recipe.compiles:
-            task.build_host.require_compilers(task.title, task.recipe.backend)
+            task.build_host.require_compilers(task.title, rocm=task.needs_rocm_in_image)
         return task
 
     def write_alias(self) -> Path:
@@ -309,16 +309,16 @@ class _Build(msgspec.Struct, frozen=True):
         )
         return self.index.publish(wheel, statement(task, [], run, wheel=wheel.name, sha256=audit.sha256))
 
-    def _with_compiler_cache(self, recipe: AppliedRecipe) -> AppliedRecipe:
+    def _with_compiler_cache(self, task: Task, recipe: AppliedRecipe) -> AppliedRecipe:
         """Add the compiler cache to the settings of the build, if the build can use it."""
         program = find_compiler_cache(self.limits.compiler_cache)
-        in_image = self.task.build_host.runtime.image is not None
+        in_image = task.build_host.runtime.image is not None
         if self.limits.compiler_cache == NO_COMPILER_CACHE:
             return recipe
         if program is None and not in_image:
             return recipe
         try:
-            return use_compiler_cache(self.task, recipe, self.sandbox, program)
+            return use_compiler_cache(task, recipe, self.sandbox, program)
         except OSError as error:
             self.reporter.warning(f"The compiler cache is not used: {error.strerror}: {error.filename}")
             return recipe
@@ -346,6 +346,12 @@ class _Build(msgspec.Struct, frozen=True):
             killed = kernel_killed_since(kills)
             context = replace(diagnosis_context(self.task), exit_code=error.code, kernel_kills=killed)
             raise failed(error.message, NOT_PUBLISHED, self.log, context) from error
+
+
+def _with_pip_rocm(task: Task, layers: Layers) -> Task:
+    """Return the task whose build uses the ROCm of torch's pip packages, if torch has one."""
+    root = layers.torch.rocm if layers.torch else None
+    return replace(task, build_host=replace(task.build_host, rocm_path=str(root))) if root else task
 
 
 def _has_extensions(tree: Path) -> bool:

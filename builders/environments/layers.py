@@ -4,6 +4,9 @@ A layer is a virtual environment without pip, so its programs (``ninja``, ``cmak
 packages. Another environment uses a layer through a ``.pth`` file that calls `site.addsitedir`. The layer's
 packages then come after the environment's own, `importlib.metadata` finds them, and the layer's own ``.pth``
 files are processed, too (that of setuptools provides distutils).
+
+The pip packages of ROCm find one another by relative paths, so all of them are in the layer of torch. The
+package for development has its files in an archive, which is expanded when the layer is made.
 """
 
 from __future__ import annotations
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
     from resolver.reporter import Reporter
 
 _LINK = "matrix-layers.pth"
+_ROCM_DEVEL = "rocm-sdk-devel"
 
 
 class Layer(msgspec.Struct, frozen=True):
@@ -47,6 +51,14 @@ class Layer(msgspec.Struct, frozen=True):
     packages: Path
     """Its site-packages."""
     wheels: tuple[FetchedWheel, ...]
+
+    @property
+    def rocm(self) -> Path | None:
+        """The root of the ROCm that pip installed with its files for development, if there is one.
+
+        Its name may end with a mark of AMD's build.
+        """
+        return next(self.packages.glob("_rocm_sdk_devel*"), None)
 
 
 class Layers(msgspec.Struct, frozen=True):
@@ -136,7 +148,7 @@ def _fetch(
     if torch is None:
         return None, fetch_wheels(runtime, python, requirements, options) if requirements else None
     base = Wheelhouse((torch,), options.torch) if options.torch else None
-    base = base or fetch_wheels(runtime, python, [torch], options)
+    base = base or fetch_wheels(runtime, python, [torch, *filter(None, [options.rocm])], options)
     if not requirements:
         return base, None
     # torch's own index also has old versions of common build requirements, so it is not used for them.
@@ -168,6 +180,8 @@ def make_layer(
         reporter.step(f"install {first.name} {first.version}{more}, once for this Python and image")
         _write_environment(root, python, base)
         _install_with_pip(runtime, python, root, base, [wheel.path for wheel in wheels], log=log)
+        if any(wheel.name == _ROCM_DEVEL for wheel in wheels):
+            _expand_rocm(runtime, python, root, log=log)
 
     ensure_cached(root, build)
     return Layer(root, root / python.library, tuple(wheels))
@@ -199,7 +213,8 @@ def make_environment(
             msg = f"Wheels cannot be installed: {error}."
             hint = "Some of them have files in the place of directories of others."
             raise EnvironmentLacksError(msg, hint=hint) from None
-    path = (root / "bin", *(layer.root / "bin" for layer in layers))
+    rocm = [layer.rocm / "bin" for layer in layers if layer.rocm]  # the hipcc of a layer has no headers
+    path = (root / "bin", *rocm, *(layer.root / "bin" for layer in layers))
     binds = (*python.binds, *(Bind(layer.root) for layer in layers), Bind(root, writable=True))
     return BuildEnvironment(root, path, binds, tuple(hidden), python.linkers)
 
@@ -298,6 +313,20 @@ def _install_with_pip(
     try:
         with explain_cache_errors():
             run_in(runtime, command, replace(view, untrusted=True), what=what, log=log)
+    except CommandError as error:
+        raise EnvironmentLacksError(error.message, hint="Look for the reason in the log.") from None
+
+
+def _expand_rocm(runtime: Runtime, python: TargetPython, root: Path, *, log: Path) -> None:
+    """Expand the files for development of ROCm's pip packages in a layer, which is read-only later.
+
+    Source: ROCm/TheRock@89553ce:docs/packaging/python_packaging.md (``rocm-sdk init``).
+    """
+    view = replace(python_view(python, binds=[Bind(root, writable=True)]), untrusted=True)
+    command = [str(root / "bin" / "python"), "-m", "rocm_sdk", "init"]
+    try:
+        with explain_cache_errors():
+            run_in(runtime, command, view, what="Expanding ROCm's pip packages (rocm-sdk init)", log=log)
     except CommandError as error:
         raise EnvironmentLacksError(error.message, hint="Look for the reason in the log.") from None
 

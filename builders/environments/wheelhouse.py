@@ -7,7 +7,8 @@ In the cache::
     wheelhouses/<key>.part/       an unfinished download, which the next download resumes
 
 The manifest (``<key>.json``) is written last. Build requirements must have wheels: building one from source
-would need the network and a separate environment.
+would need the network and a separate environment. The exception is ``rocm``, of which AMD publishes only an
+sdist, because it chooses what it requires for one GPU.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
+from builders.constants import SOURCE_DATE_EPOCH
 from builders.containers.runtime import Bind, run_in
 from builders.environments.cached import digest
 from builders.environments.pip import (
@@ -105,6 +107,10 @@ class FetchOptions(msgspec.Struct, frozen=True):
     """Whether only the cache is used."""
     torch: tuple[FetchedWheel, ...] = ()
     """torch with everything that it requires, if the lock has their files; pip resolves only the rest."""
+    rocm: str = ""
+    """The requirement of ROCm's pip packages for development, if torch takes its ROCm from pip."""
+    gfx: str = ""
+    """The GPU architecture for which the sdist ``rocm`` chooses its requirements."""
     strategy: IndexStrategy = "first-index"
     """Which of the configured indexes count for a build requirement."""
 
@@ -134,6 +140,7 @@ def fetch_wheels(
         sorted(options.indexes),
         sorted(wheel.sha256 for wheel in constraints),
         *([] if options.strategy == "first-index" else [options.strategy]),
+        *([options.gfx] if options.rocm in requested else []),
     )
     manifest = cache_root() / "wheelhouses" / f"{key}.json"
     if house := _cached(manifest, offline=options.offline):
@@ -275,10 +282,15 @@ def _download(
     configured, files = pip_settings(options.mirrored, default_index=public_index())
     view = python_view(python, binds=[*files, *binds], network=True)
     own = {"PIP_CACHE_DIR": str(part / "pip"), "TMPDIR": str(part / "tmp")}
+    take = ["download", "--only-binary=:all:", f"--dest={part / 'files'}"]
+    if options.rocm in requested:
+        # The cache of pip is new, so that it has no `rocm` for another GPU; the same sdist is the same wheel.
+        take = ["wheel", "--only-binary=:all:", "--no-binary=rocm", f"--wheel-dir={part / 'files'}"]
+        own |= {"ROCM_SDK_TARGET_FAMILY": options.gfx, "SOURCE_DATE_EPOCH": SOURCE_DATE_EPOCH}
     view = msgspec.structs.replace(view, env={**view.env, **configured, **own})
     command = [
-        str(python.path), str(pip), "download", "--only-binary=:all:", f"--dest={part / 'files'}",
-        f"--constraint={part / 'constraints.txt'}", *arguments, *requested,
+        str(python.path), str(pip), *take, f"--constraint={part / 'constraints.txt'}",
+        *arguments, *requested,
     ]  # fmt: skip
     start = log_size(log)
     try:

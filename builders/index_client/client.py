@@ -626,20 +626,22 @@ class _Releases(Sequence["_Release"]):
 
 
 class _Threads:
-    """Threads that do not keep the process alive."""
+    """Threads that do not keep the process alive; there are only as many as there is unfinished work."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._queue: SimpleQueue[Callable[[], object]] = SimpleQueue()
-        self._threads = 0
+        self._threads = self._unfinished = 0
         self._lock = threading.Lock()
 
     def submit(self, work: Callable[[], object]) -> None:
-        with self._lock:
-            if self._threads < self._most:
-                self._threads += 1
-                threading.Thread(target=self._work, name="package indexes", daemon=True).start()
         self._queue.put(work)
+        with self._lock:
+            self._unfinished += 1
+            if self._threads >= min(self._unfinished, self._most):
+                return
+            self._threads += 1
+        threading.Thread(target=self._work, name="package indexes", daemon=True).start()
 
     def _work(self) -> None:
         while True:
@@ -647,6 +649,8 @@ class _Threads:
             with suppress(Exception):  # raised again where the result is needed
                 work()
             del work  # which keeps the client alive
+            with self._lock:
+                self._unfinished -= 1
 
 
 class _Once(Generic[T]):

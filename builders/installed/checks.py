@@ -16,6 +16,7 @@ from packaging.version import InvalidVersion
 
 from builders.audit import libraries, promises
 from builders.audit.contents import Expected, matches_any
+from builders.audit.kpack import ARCHIVE
 from builders.audit.network_plugin import interfaces
 from builders.audit.platform_tags import ROCM_LIBRARIES, TORCH_LIBRARIES
 from builders.findings import SEVERITIES, Finding, limited
@@ -32,7 +33,7 @@ from builders.probe.ask import (
 )
 from builders.probe.environment import judge_listed
 from resolver.compiling.known_bad import broken_combinations
-from resolver.consequences.drivers import changes, driver_states
+from resolver.consequences.questions import changes, driver_states
 from resolver.content import judged
 from resolver.requirements import TRITON_NAMES, is_for_cuda
 from resolver.versions import join_words, minor
@@ -82,7 +83,14 @@ def findings_of(
     """
     findings = limited(installed.problems)
     backend = side.request.target.backend
-    findings += judge_listed(_reply(installed), lock, user_packages, rebuild=_REBUILD, backend=backend)
+    findings += judge_listed(
+        _reply(installed),
+        lock,
+        user_packages,
+        rebuild=_REBUILD,
+        backend=backend,
+        gfx=side.request.target.gfx,
+    )
     for check in CHECKS:
         findings += limited(check(installed, side))
     return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
@@ -100,6 +108,10 @@ def _reply(installed: Installed) -> EnvironmentReply:
                 contents.version,
                 site,
                 metadata_sha256=hashlib.sha256(contents.texts["METADATA"]).hexdigest(),
+                device_requirements=[
+                    line for line in contents.header("METADATA", "Requires-Dist") if "device-" in line
+                ],
+                archives=[path.filename for path in contents.members if path.filename.endswith(ARCHIVE)],
             )
             for site, contents in installed.distributions
         ],

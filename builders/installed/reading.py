@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from builders.audit.budget import Budget
-from builders.audit.contents import BARE_OBJECT, OP_TABLE, SHARED_OBJECT, Contents, Objects
+from builders.audit.contents import OP_TABLE, SEPARATE_CODE, SHARED_OBJECT, Contents, Objects
 from builders.audit.elf import add_version
+from builders.audit.kpack import ARCHIVE
 from builders.audit.runtime_libraries import (
     LIBRARIES_WITH_SYMBOLS,
     LibraryProvider,
@@ -508,7 +509,7 @@ def _is_wanted(path: str) -> bool:
         SHARED_OBJECT.search(name) is not None
         or name == OP_TABLE
         or _PYTHON.search(path) is not None
-        or (name.endswith(BARE_OBJECT) and "/library/" not in path)
+        or (name.endswith(SEPARATE_CODE) and "/library/" not in path)
     )
 
 
@@ -521,7 +522,7 @@ def _read(
 ) -> None:
     """Read the content of one file."""
     is_object = SHARED_OBJECT.search(file.path)
-    if not is_object and not file.path.endswith(BARE_OBJECT):
+    if not is_object and not file.path.endswith(SEPARATE_CODE):
         if file.size <= _LARGEST_TEXT:
             texts[file.path] = at.read_bytes()
         return
@@ -535,7 +536,7 @@ def _read(
         runtimes[file.path] = versions
         return
     if not file.size:
-        objects.damaged("not-elf", file.path, "is empty")
+        objects.damaged("kpack-damaged" if file.path.endswith(ARCHIVE) else "not-elf", file.path, "is empty")
         return
     objects.budget = Budget(file.size)
     with at.open("rb") as source, mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ) as data:

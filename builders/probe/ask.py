@@ -127,6 +127,10 @@ class InstalledDist(msgspec.Struct, frozen=True):
     differing: list[str] = []
     """Files that differ or are missing."""
     metadata_sha256: str = ""
+    device_requirements: list[str] = []
+    """The lines of ``Requires-Dist`` for extras that install the code for one GPU architecture."""
+    archives: list[str] = []
+    """Its ``.kpack`` archives of GPU code, by path."""
 
 
 class LibStdCxx(msgspec.Struct, frozen=True):
@@ -169,6 +173,10 @@ class NetworkPlugin(msgspec.Struct, frozen=True):
     """The newest symbol version of libfabric that it needs, such as ``1.8``."""
     has: str = ""
     """The newest symbol version of this libfabric."""
+    error: str = ""
+    """Why it does not load after torch and the extensions; empty if it does, or if nothing was started."""
+    loaded: str = ""
+    """The libfabric of the process in which it was loaded."""
 
 
 class Libraries(Outcome, frozen=True):

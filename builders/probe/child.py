@@ -32,6 +32,7 @@ def inner(kind: str, value: str, address: str) -> None:
         "import": import_part,
         "object": object_part,
         "libraries": libraries_part,
+        "plugin": plugin_part,
     }
     reply = json.dumps(parts[kind](json.loads(value)))
     with socket.socket(socket.AF_UNIX) as connection:
@@ -170,3 +171,14 @@ def failure(error: BaseException) -> dict[str, Any]:
     lines = str(error).strip().splitlines()
     missing = (getattr(error, "name", "") or "") if isinstance(error, ModuleNotFoundError) else ""
     return {"error": type(error).__name__, "text": (lines[0] if lines else "")[:LONGEST], "missing": missing}
+
+
+def plugin_part(value: list[Any]) -> dict[str, Any]:
+    """Import modules in turn, and load a network plugin as RCCL does."""
+    modules, path = value
+    libraries_part(modules)
+    try:
+        ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_LOCAL)
+    except OSError as error:
+        return {"error": str(error)[:LONGEST]}
+    return {}

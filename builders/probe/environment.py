@@ -6,10 +6,11 @@ A check that could not run is a warning, never a pass. Without a GPU, kernels ar
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import PurePath
 
+from builders.audit.kpack import stray_archives
 from builders.audit.network_plugin import lacks_symbols, wanted_interfaces, wanted_name
 from builders.findings import Finding
 from builders.probe.ask import EnvironmentReply
@@ -26,6 +27,8 @@ _LIBRARIES = (
     "librccl", "libstdc++", "libgcc_s", "libamdhip64", "libhsa-runtime64", "libMIOpen", "librocblas",
 )  # fmt: skip
 """Libraries that torch or the image provides. A job fails if conda's or the system's come first."""
+_OF_DEVICE = re.compile(r"""(?P<name>[\w.-]+).*\bextra *== *["']device-(?P<gfx>gfx\w+)["']""")
+"""A requirement of an extra such as ``device-gfx90a``, as in torch with AMD's label."""
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _MOST_SHOWN = 3
 _KEPT = (
@@ -60,10 +63,12 @@ def judge_environment(
         *_pip_check(reply, lock, rebuild),
         *_user_site(reply, user_packages),
         *_two_rocms(reply, installed),
+        *_device_packages(reply, lock.target.gfx if lock else (), installed),
+        *_stray_archives(reply),
         *_libraries(reply),
         *_network(reply),
         *_libstdcxx(reply),
-        *_gpus(reply, lock, need_gpu=need_gpu),
+        *_gpus(reply, lock, installed, need_gpu=need_gpu),
     ]
 
 
@@ -74,10 +79,11 @@ def judge_listed(
     *,
     rebuild: str,
     backend: str,
+    gfx: Sequence[str],
 ) -> list[Finding]:
     """Return the findings that need only the list of what is installed; see `judge_environment`.
 
-    `backend` is that of the site.
+    `backend` and `gfx` are those of the site.
     """
     installed = {normalize_name(dist.name): dist.version for dist in reversed(reply.distributions)}
     return [
@@ -87,6 +93,8 @@ def judge_listed(
         *(_cuda(reply, lock, installed, rebuild, backend) if backend == "rocm" else ()),
         *_duplicates(reply),
         *_two_rocms(reply, installed),
+        *_device_packages(reply, gfx if backend == "rocm" else (), installed),
+        *_stray_archives(reply),
         *_pip_check(reply, lock, rebuild),
         *_user_site(reply, user_packages),
         *_network(reply),
@@ -239,6 +247,42 @@ def _two_rocms(reply: EnvironmentReply, installed: Mapping[str, str]) -> Iterato
         yield Finding("verify-two-rocms", "warning", message, fix)
 
 
+def _device_packages(
+    reply: EnvironmentReply, gfx: Sequence[str], installed: Mapping[str, str]
+) -> Iterator[Finding]:
+    """Report the code for GPU architectures that is in separate distributions, which are not installed."""
+    for dist in reply.distributions:
+        required: dict[str, list[str]] = {}
+        for line in dist.device_requirements:
+            if match := _OF_DEVICE.match(line):
+                required.setdefault(match["gfx"], []).append(normalize_name(match["name"]))
+        if dist.name == "rocm" and "rocm-sdk-libraries" not in installed:
+            continue  # only the libraries have GPU code
+        for target in gfx if required else ():
+            name, title = target.partition(":")[0], f"{dist.name} {dist.version}"
+            missing = [one for one in required.get(name, ()) if one not in installed]
+            if name not in required:
+                message, fix = (
+                    f"{title} has no package with code for {name}.",
+                    "Choose a release for this GPU.",
+                )
+            elif missing:
+                message = f"The code of {title} for {name} is not installed: {join_words(missing)}."
+                fix = f"Install {dist.name}[device-{name}]=={dist.version}. Without it, no kernel runs."
+            else:
+                continue
+            yield Finding("verify-device-missing", "error", message, fix, {"target": name})
+
+
+def _stray_archives(reply: EnvironmentReply) -> Iterator[Finding]:
+    """Report archives for one setting of XNACK beside the archive for both settings."""
+    for dist in reply.distributions:
+        for path, both in stray_archives(dist.archives):
+            message = f"{path} of {dist.name} is beside {PurePath(both).name}, so that no kernel runs."
+            fix = "Remove the file, or choose another release (TheRock issue 7081: hipErrorInvalidImage)."
+            yield Finding("verify-stray-kpack", "error", message, fix, {"member": path})
+
+
 def _pip_check(reply: EnvironmentReply, lock: Resolution | None, rebuild: str) -> Iterator[Finding]:
     check = reply.pip_check
     if check.code is None:
@@ -341,21 +385,22 @@ def _network(reply: EnvironmentReply) -> Iterator[Finding]:
         text = f"{plugin.path} does not fit: RCCL of ROCm {rocm} needs one of v{wanted[0]} to v{wanted[-1]}."
         fix = "Use the plugin of rccl-net (aws-ofi-nccl 1.18.0 or newer); with this one RCCL uses TCP."
         yield Finding("verify-plugin-interface", "warning", text, fix, evidence)
+    text = ""
     if plugin.libfabric and not plugin.found:
         text = f"{plugin.path} needs {plugin.libfabric}, which the loader does not find here."
-        fix = "Use an image that has it, or bind the site's libfabric; else RCCL uses TCP."
-        yield Finding("verify-plugin-libfabric", "warning", text, fix, evidence)
     elif lacks_symbols(plugin.needs, plugin.has):
         text = f"{plugin.path} needs FABRIC_{plugin.needs}; {plugin.found} has at most FABRIC_{plugin.has}."
-        fix = "Compile the plugin in the image in which it runs; with this one RCCL uses TCP."
+    if text:
+        fix = "Use an image that has it, bind the site's, or compile the plugin here; else RCCL uses TCP."
         yield Finding("verify-plugin-libfabric", "warning", text, fix, evidence)
-    loaded = [path for path in libraries.objects if PurePath(path).name.startswith("libfabric.so")]
-    if plugin.found and loaded and plugin.found not in loaded:
-        text = f"{loaded[0]} is loaded first, so the plugin uses it instead of {plugin.found}."
+    elif plugin.error:
+        text = f"{plugin.path} does not load after torch: {plugin.error}"
+        fix = "RCCL then uses TCP. Compile the plugin in this image, for this ROCm, or use that of the image."
+        yield Finding("verify-plugin-not-loaded", "warning", text, fix, evidence)
+    if plugin.loaded and plugin.loaded != plugin.found:
+        text = f"{plugin.path} gets {plugin.loaded}, which was loaded before, and not {plugin.found}."
         fix = "It may not know the network. Remove the distribution that brings it, such as impi-rt."
-        yield Finding(
-            "verify-plugin-libfabric-other", "warning", text, fix, {**evidence, "library": loaded[0]}
-        )
+        yield Finding("verify-plugin-libfabric-other", "warning", text, fix, evidence)
 
 
 def _plugin_names(variable: str, rocm: str) -> list[str]:
@@ -397,23 +442,28 @@ def _libstdcxx(reply: EnvironmentReply) -> Iterator[Finding]:
             yield Finding("verify-libstdcxx-other", "warning", message, _OTHER_LIBRARY)
 
 
-def _gpus(reply: EnvironmentReply, lock: Resolution | None, *, need_gpu: bool) -> Iterator[Finding]:
+def _gpus(
+    reply: EnvironmentReply, lock: Resolution | None, installed: Mapping[str, str], *, need_gpu: bool
+) -> Iterator[Finding]:
     if lock is not None and lock.target.backend == "cpu":
         return
-    if reply.torch.error:
+    has_torch = lock is None or "torch" in installed or lock.pick("torch") is not None
+    if has_torch and reply.torch.error:
         message = f"torch cannot be imported: {reply.torch.failure}"
         fix = "Check that its libraries and Python match the lock."
         yield Finding("verify-torch-failed", "error", message, fix)
         return
     if not reply.torch.gpus:
-        if need_gpu:
+        if need_gpu and has_torch:
             message = "torch finds no GPU, and --need-gpu is set."
             fix = "Check /dev/kfd, the driver, and the GPUs that the job requests."
             yield Finding("verify-no-gpu", "error", message, fix)
         else:
-            message = "GPU kernels are not judged: there is no GPU here."
-            fix = "`matrix verify --gpu` submits a job that tests them."
-            yield Finding("verify-gpu-not-judged", "warning", message, fix)
+            reason = "there is no GPU here" if has_torch else "the environment has no torch, which runs one"
+            tests = "`matrix verify --gpu` submits a job that tests them."
+            own = "Run a program of your own on a GPU node."
+            message = f"GPU kernels are not judged: {reason}."
+            yield Finding("verify-gpu-not-judged", "warning", message, tests if has_torch else own)
         return
     targets = set(lock.target.gfx) if lock else set()
     for number, gpu in enumerate(reply.torch.gpus):

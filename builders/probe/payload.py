@@ -411,6 +411,8 @@ def distributions(expected: dict[str, dict[str, str]]) -> list[dict[str, Any]]:
             "version": distribution.version,
             "path": str(distribution.locate_file("")),
             "ops": recorded_ops(distribution),
+            "device_requirements": [line for line in distribution.requires or [] if "device-" in line],
+            "archives": [str(file) for file in distribution.files or [] if file.suffix == ".kpack"],
         }
         normal = re.sub(r"[-_.]+", "-", name).lower()
         if normal in expected and normal not in seen_names:
@@ -602,16 +604,13 @@ def libraries(modules: list[str]) -> dict[str, Any]:
             if ".so" in name
         ],
         "prefixes": [os.path.realpath(path) for path in start()["prefixes"]],
-        "plugins": network_plugins(objects),
+        "plugins": [loaded_plugin(one, modules) for one in network_plugins(objects)],
         "plugin_variable": os.environ.get("NCCL_NET_PLUGIN", ""),
     }
 
 
 def network_plugins(objects: list[str]) -> list[dict[str, Any]]:
-    """Return the network plugins that the loaded RCCL can find; the keys are those of `NetworkPlugin`.
-
-    They are read, and not loaded: RCCL opens them when a job communicates.
-    """
+    """Return the network plugins that the loaded RCCL can find; the keys are those of `NetworkPlugin`."""
     rccl = next((path for path in objects if os.path.basename(path).startswith("librccl.so")), "")
     if not rccl:
         return []
@@ -640,6 +639,17 @@ def plugin(path: str) -> dict[str, Any]:
         "needs": newest_fabric(content),
         "has": newest_fabric(Path(found[0]).read_bytes()) if found else "",
     }
+
+
+def loaded_plugin(plugin: dict[str, Any], modules: list[str]) -> dict[str, Any]:
+    """Load a plugin after the modules, in a process of its own; return it with the error and the libfabric.
+
+    RCCL does it in the same way, but only when a job communicates.
+    """
+    reply, mapped = in_child("plugin", [modules, plugin["path"]])
+    text = ": ".join(filter(None, [reply.get("error", ""), reply.get("text", "")]))
+    fabrics = [path for path in mapped or [] if os.path.basename(path).startswith("libfabric.so")]
+    return {**plugin, "error": text, "loaded": fabrics[0] if fabrics else ""}
 
 
 def newest_fabric(content: bytes) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import shutil
 import stat
 from contextlib import contextmanager
 from pathlib import Path
@@ -51,6 +50,8 @@ def flush(path: Path) -> None:
 
 def copy_file(source: Path, target: Path) -> None:
     """Copy the content of a file. If the disk is full, the error names the target, not the source."""
+    import shutil
+
     try:
         shutil.copyfile(source, target)
     except OSError as error:
@@ -182,6 +183,8 @@ def remove_tree(root: Path) -> None:
 
     Raise `OSError` if the directory can be neither removed nor renamed.
     """
+    import shutil
+
     if not os.path.lexists(root):
         return
     try:

@@ -23,7 +23,7 @@ from resolver.facts.schema import PLATFORM
 from resolver.texts import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from matrix.consumers.shared.files import Layout, WheelSource
     from matrix.consumers.shared.installation import Installation
@@ -46,13 +46,12 @@ def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
     binary = [pick.name for pick in picks if wheel_only(pick)]
     lines = [
         *comments([f"{installation.heading}; {MARK} --for uv`."]),
-        *comments(installation.rocm_note),
         "# Install with `uv sync`. For your own project, copy the dependencies and all of [tool.uv].",
         "[project]",
         'name = "matrix-environment"',
         'version = "0"',
         f"requires-python = {_text(f'=={installation.python}.*')}",
-        *_array("dependencies", [*pinned, *installation.unpinned]),
+        *_array("dependencies", [*map(installation.requirement, picks), *installation.unpinned]),
         "",
         "[tool.uv]",
         "package = false",
@@ -71,6 +70,7 @@ def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
             else _sources(installation, source)
         ),
         *(_dependency_metadata(installation) if installation.is_complete else ()),
+        *_build_variables(installation.rocm_build_variables),
     ]
     return [WrittenFile(layout.main, "\n".join(lines) + "\n")]
 
@@ -90,6 +90,12 @@ def _sources(installation: Installation, source: WheelSource) -> list[str]:
         lines += ["", "[[tool.uv.index]]", f"name = {_text(name)}", f"url = {_text(address)}"]
         lines += [] if address in installation.searched else ["explicit = true"]
     return lines
+
+
+def _build_variables(variables: Mapping[str, str]) -> list[str]:
+    """Return the table with variables for the build of ``rocm``; uv's cache has a ``rocm`` for each table."""
+    pairs = ", ".join(f"{name} = {_text(value)}" for name, value in variables.items())
+    return ["", "[tool.uv.extra-build-variables]", f"rocm = {{ {pairs} }}"] if pairs else []
 
 
 def _dependency_metadata(installation: Installation) -> list[str]:

@@ -71,7 +71,7 @@ def make_request(settings: Settings, catalog: Catalog, today: datetime.date, inp
         catalogs=tuple(settings.catalog),
         preinstalled=preinstalled,
         no_prebuilt=settings.no_prebuilt,
-        no_network_plugin=settings.no_network_plugin,
+        no_network_plugin=settings.no_network_plugin or _runs_on_host(settings.consumer),
         no_content_check=settings.no_content_check,
         facts_files=facts_files(overlays(settings)),
         dated=settings.date is not None and settings.date < today,
@@ -82,10 +82,7 @@ def make_request(settings: Settings, catalog: Catalog, today: datetime.date, inp
 def request_ops(texts: Sequence[str]) -> tuple[str, ...]:
     """Return the ops to compile as a request has them: one text for each package.
 
-    Raises
-    ------
-    UsageError
-        A text does not have the form ``NAME:A,B``.
+    Raise `UsageError` if a text does not have the form ``NAME:A,B``.
     """
     ops: dict[str, list[str]] = {}
     for text in texts:
@@ -105,10 +102,14 @@ def _parsed_ops(text: str) -> tuple[str, list[str]]:
 
 def _is_limited_by_host(consumer: str | None, requirements: Sequence[Requirement]) -> bool:
     """Return whether a consumer uses the glibc of its machine, and the user has not limited glibc."""
+    return _runs_on_host(consumer) and not any(requirement.name == "glibc" for requirement in requirements)
+
+
+def _runs_on_host(consumer: str | None) -> bool:
+    """Return whether a consumer installs outside of the base image, whose libfabric it does not use then."""
     from matrix.consumers import load_consumer
 
-    named = any(requirement.name == "glibc" for requirement in requirements)
-    return consumer is not None and not named and load_consumer(consumer).runs_on_host
+    return consumer is not None and load_consumer(consumer).runs_on_host
 
 
 def _glibc_of_consumer(consumer: str, target: Target, catalog: Catalog) -> list[Requirement]:

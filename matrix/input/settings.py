@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
 import os
 import re
 from pathlib import Path
@@ -126,6 +125,8 @@ def _wrong_type(path: Path, text: str, data: dict[str, Any], error: msgspec.Vali
 
 def _wanted(info: msgspec.inspect.Type, value: object) -> tuple[str, str]:
     """Return what a key accepts, and the value as it should be written, or else an example."""
+    import json
+
     import msgspec.inspect
 
     if isinstance(info, msgspec.inspect.UnionType):

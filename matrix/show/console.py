@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -127,6 +126,8 @@ class Console(Reporter):
 
         The document also contains the warnings that were printed before.
         """
+        import json
+
         import msgspec
 
         from resolver.lock import encode

@@ -7,7 +7,6 @@ threads while builds run, because builds are forked. Instead, the builds report 
 from __future__ import annotations
 
 import io
-import json
 import math
 import os
 import re
@@ -45,7 +44,7 @@ _NARROW = 70
 _FEW = 0.05
 """Fraction of the work that must be done before the remaining time is estimated from it."""
 _ENDED = {"done", "failed", "skipped"}
-_CURSOR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_CURSOR = r"\x1b\[[0-9;]*[A-Za-z]"
 
 
 class TaskRow(msgspec.Struct):
@@ -391,6 +390,8 @@ class JsonLines(Display):
         return True
 
     def _event(self, event: str, **fields: object) -> None:
+        import json
+
         seconds = round(self.tasks.clock() - self.started, 1)
         document = {"schema": 1, "event": event, "seconds": seconds}
         document |= {key: value for key, value in fields.items() if value is not None}
@@ -626,4 +627,4 @@ def _width(line: str) -> int:
     """Return the columns of a drawn line."""
     from rich.cells import cell_len
 
-    return cell_len(_CURSOR.sub("", line))
+    return cell_len(re.sub(_CURSOR, "", line))

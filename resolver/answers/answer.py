@@ -11,6 +11,7 @@ from resolver.compiling.choices import Pick
 from resolver.indexes import InstalledFiles
 from resolver.solving.reading import override_hint
 from resolver.solving.search import is_required
+from resolver.solving.world import Part
 from resolver.specifiers import version_key
 from resolver.versions import join_words
 
@@ -25,13 +26,11 @@ _ROCM_EXTRA = re.compile(r"(^|-)(rocm|hip|amd)(-|\d|$)")
 """Extras for AMD GPUs, such as ``srt-hip`` or ``rocm7-local``."""
 
 
-class Answer:
+class Answer(Part):
     """The solution of a solver, which must have found one.
 
     Attributes
     ----------
-    world
-        The problem, the search, and the providers.
     solution
         The values of the problem's variables.
     skipped
@@ -39,15 +38,7 @@ class Answer:
     """
 
     def __init__(self, solver: Solver) -> None:
-        self.world = solver.world
-        self.problem = solver.problem
-        self.session = solver.session
-        self.search = solver.search
-        self.index = self.world.index
-        self.targets = self.world.targets
-        self.triton = self.world.triton
-        self.request = self.world.request
-        self.catalog = self.world.catalog
+        super().__init__(solver.world)
         self.projects = solver.projects
         self.contents = solver.contents
         self._requirements = solver.requirements
@@ -165,7 +156,7 @@ class Answer:
     def unread(self) -> dict[str, str]:
         """Return the distributions of the solution whose metadata could not be read, with the reason."""
         return {
-            self.world.names[number]: reason
+            self.session.names[number]: reason
             for (number, mask), reason in self._requirements.unread.items()
             if self.search.domains[number] == mask
         }

@@ -10,7 +10,6 @@ answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 import resolvelib
@@ -19,7 +18,13 @@ from resolver.compiling.problem import ABSENT
 from resolver.content import judged
 from resolver.errors import EnvironmentLacksError, InternalError, SourceError, UsageError
 from resolver.facts.catalog import applies
-from resolver.requirements import TRITON_NAMES, is_rocm_package, parse_requirement, split_marker
+from resolver.requirements import (
+    TRITON_NAMES,
+    has_rocm_release,
+    is_rocm_package,
+    parse_requirement,
+    split_marker,
+)
 from resolver.solving.world import is_limit
 from resolver.specifiers import version_key
 from resolver.versions import parse_specifier
@@ -33,8 +38,8 @@ if TYPE_CHECKING:
     from resolver.indexes import Metadata
     from resolver.model import Requirement
 
-_BATCH = 25
-"""Number of requirements of the request to resolve at a time."""
+_BATCH = 5
+"""Number of requirements to resolve at a time; more of them, or fewer, take longer."""
 
 
 class _Need(NamedTuple):
@@ -56,9 +61,9 @@ class _ChosenVersion(NamedTuple):
 def confirm(answer: Answer) -> None:
     """Check with resolvelib that the answer of a solver meets the request, and that nothing is superfluous.
 
-    resolvelib takes quadratic time in the number of distributions, so it resolves level by level: the
-    request, then the requirements of each accepted candidate. There is one candidate for each name, so this
-    accepts the same answers as one resolution of everything.
+    resolvelib takes quadratic time in the number of requirements, so it resolves a few at a time: those of
+    the request, then those of each accepted candidate. There is one candidate for each name, so this accepts
+    the same answers as one resolution of everything.
     """
     provider = _AnswerProvider(answer)
     problem = ""
@@ -82,25 +87,17 @@ def confirm(answer: Answer) -> None:
 
 def _accepted(provider: _AnswerProvider) -> set[str]:
     """Return everything that the request requires directly or indirectly."""
-    roots = provider.roots()
+    needs = provider.roots()
     accepted: set[str] = set()
-    left: list[str] = []
-    batches: Iterator[Sequence[_Need]] = (
-        roots[start : start + _BATCH] for start in range(0, len(roots), _BATCH)
-    )
-    for needs in chain(batches, _needs_of(left, provider)):
+    while needs:
+        batch = [needs.pop() for _ in range(min(_BATCH, len(needs)))]
         resolver = resolvelib.Resolver(provider, resolvelib.BaseReporter())
-        mapping = resolver.resolve(needs, max_rounds=len(provider.chosen) + 1).mapping
-        left += mapping.keys() - accepted
-        accepted |= mapping.keys()
+        mapping = resolver.resolve(batch, max_rounds=_BATCH + 1).mapping
+        for key, candidate in mapping.items():
+            if key not in accepted:
+                accepted.add(key)
+                needs += provider.needs_of(candidate)
     return accepted
-
-
-def _needs_of(left: list[str], provider: _AnswerProvider) -> Iterator[list[_Need]]:
-    """Yield the requirement on each name in a list, which grows; only its requirements are then resolved."""
-    while left:
-        provider.expanded = left.pop()
-        yield [_Need(provider.expanded, provider.expanded, _always)]
 
 
 def _always(_: str) -> bool:
@@ -115,8 +112,6 @@ class _AnswerProvider(resolvelib.AbstractProvider["_Need", "_ChosenVersion", str
     """The chosen candidates, and their requirements as the providers state them."""
 
     def __init__(self, answer: Answer) -> None:
-        self.expanded = ""
-        """The only candidate whose requirements are stated."""
         self._answer = answer
         self._problem = answer.problem
         self._solution = answer.solution
@@ -177,9 +172,11 @@ class _AnswerProvider(resolvelib.AbstractProvider["_Need", "_ChosenVersion", str
     def is_satisfied_by(self, requirement: _Need, candidate: _ChosenVersion) -> bool:
         return requirement.allows(candidate.version)
 
-    def get_dependencies(self, candidate: _ChosenVersion) -> Iterable[_Need]:
-        if candidate.key != self.expanded:
-            return []
+    def get_dependencies(self, candidate: _ChosenVersion) -> Iterable[_Need]:  # noqa: ARG002
+        return ()  # `_accepted` asks for them
+
+    def needs_of(self, candidate: _ChosenVersion) -> list[_Need]:
+        """Return what a chosen candidate requires."""
         name, _, extra = candidate.key.rstrip("]").partition("[")
         needs = list(self._facts(name, candidate.version))
         if name in self._solution:
@@ -188,6 +185,8 @@ class _AnswerProvider(resolvelib.AbstractProvider["_Need", "_ChosenVersion", str
             needs.append(_Need(name, f"{candidate.key} {candidate.version}", candidate.version.__eq__))
         if images := self._answer.world.images_for(name):
             needs.append(self._of_candidates("base-image", images, f"{name} uses the ROCm of a base image"))
+        if name in self._picks and name != "rocm" and has_rocm_release(name):
+            needs.append(_Need("rocm", f"{name} is of ROCm {candidate.version}", candidate.version.__eq__))
         needs += self._content(name)
         metadata = self._metadata(name)
         if metadata is not None:
@@ -246,6 +245,9 @@ class _AnswerProvider(resolvelib.AbstractProvider["_Need", "_ChosenVersion", str
     def _content(self, name: str) -> Iterator[_Need]:
         """Yield what the content of the file of a project requires."""
         pick = self._picks.get(name)
+        for other, excluded in self._answer.contents.excluded_as_newer(name) if pick else ():
+            text = f"{name} cannot be judged, and a newer release has a requirement on {other}"
+            yield self._of_candidates(other, ~excluded, text)
         content = self._answer.contents.content_of(pick.files[0]) if pick and pick.files else None
         if content is None:
             return
@@ -276,12 +278,12 @@ class _AnswerProvider(resolvelib.AbstractProvider["_Need", "_ChosenVersion", str
     def _required(self, name: str, text: str, metadata: Metadata, extras: Sequence[str]) -> Iterator[_Need]:
         """Yield what a line of metadata requires."""
         head, marker = split_marker(text)
-        is_plain = self._environment.applies(marker)
-        wanted = {"", *extras}
-        if not any(self._environment.applies(marker, extra) for extra in wanted):
+        applies = self._environment.applies
+        if applies(marker):
+            if name in self._picks and "" not in extras:
+                return  # it belongs to the project itself
+        elif not any(applies(marker, extra) for extra in extras):
             return
-        if is_plain and name in self._picks and "" not in extras:
-            return  # it belongs to the project itself
         try:
             requirement = parse_requirement(head)
         except UsageError:

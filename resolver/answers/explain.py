@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -26,8 +27,10 @@ MAX_CORE_ITEMS = 10
 """A larger core is written in fewer sentences."""
 _MOST_WORK = 100_000
 """Statements in all proofs that are tried to find the necessary ones."""
-_MOST_JOINED = 30
-"""Maximum number of texts in a sentence that was joined from others."""
+_LONGEST = 500
+"""Characters of a sentence that was joined from others, after which no more are joined."""
+_MOST_VERSIONS = 4
+"""Maximum number of releases with the same requirement to list."""
 _MOST_PREDICATES = 3
 """Maximum number of different requirements to list for the releases of one distribution."""
 
@@ -67,21 +70,27 @@ class LinkGroup(msgspec.Struct, frozen=True, eq=False):
         versions = dict[str, list[str]]()
         for link in self.links:
             versions.setdefault(link.predicate, []).extend(link.version.split(", "))
-        parts = []
-        for predicate, stating in list(versions.items())[:_MOST_PREDICATES]:
+        parts, statements = [], []
+        for predicate, stating in versions.items():
             ordered = newest_first(dict.fromkeys(stating))
             states_all = ordered == [""] or (len(versions) == 1 and len(ordered) == self.size)
             if states_all and self.size > 1:
                 parts.append(f"every {first.subject} {predicate}")
+                statements.append(parts[-1])
             else:
                 plural = predicate if len(ordered) == 1 else _plural(predicate)
-                which = join_words(ordered, joiner="and")
-                parts.append(" ".join(filter(None, (first.subject, which, plural))))
-        rest = sum(map(len, versions.values())) - sum(map(len, list(versions.values())[:_MOST_PREDICATES]))
+                for texts, most in ((parts, _MOST_VERSIONS), (statements, len(ordered))):
+                    which = join_words(ordered, most=most, joiner="and")
+                    texts.append(" ".join(filter(None, (first.subject, which, plural))))
+        rest = sum(map(len, list(versions.values())[_MOST_PREDICATES:]))
         if rest:
             releases = "other release has" if rest == 1 else "other releases have"
-            parts.append(f"{rest} {releases} similar {'requirements' if first.object else 'problems'}")
-        return CoreItem("; ".join(parts), "fact", first.source)
+            parts[_MOST_PREDICATES:] = [
+                f"{rest} {releases} similar {'requirements' if first.object else 'problems'}"
+            ]
+        return CoreItem(
+            "; ".join(parts), "fact", first.source, () if parts == statements else tuple(statements)
+        )
 
 
 def _plural(predicate: str) -> str:
@@ -127,6 +136,8 @@ def _core_with_links(refuted: Refuted) -> list[Constraint]:
         if work > _MOST_WORK:
             msg = "The conflict has too many statements."
             raise TooLargeError(msg, hint="Request fewer packages.")
+        # A new search for each trial: one that has learned from a statement would use it although it is left
+        # out. What always holds is no part of an explanation, so it is in every trial.
         search = Search(lazily=True)
         for everything in session.search.everything:
             search.add_variable(everything)
@@ -281,13 +292,19 @@ def _kind(_: Constraint, item: CoreItem) -> Hashable:
 
 
 def _all_of(items: Sequence[CoreItem]) -> CoreItem:
-    """Join items without losing sources; of very many texts, the first ones remain."""
+    """Join items without losing statements or sources; of many texts, the first ones remain."""
+    if len(items) == 1:
+        return items[0]
     texts = list(dict.fromkeys(item.text for item in items))
-    rest = len(texts) - _MOST_JOINED
+    statements = tuple(dict.fromkeys(one for item in items for one in item.statements or (item.text,)))
+    ends = accumulate(len(text) for text in texts)
+    shown = 1 + sum(end < _LONGEST for end in ends)
+    rest = len(texts) - shown
     if rest > 1:
-        texts[_MOST_JOINED:] = [f"and {rest} similar statements"]
+        texts[shown:] = [f"and {rest} similar statements"]
     sources = dict.fromkeys(source for item in items for source in item.source.split(" ; "))
-    return CoreItem("; ".join(texts), items[0].kind, " ; ".join(sources))
+    is_shorter = (*texts,) != statements
+    return CoreItem("; ".join(texts), items[0].kind, " ; ".join(sources), statements if is_shorter else ())
 
 
 def subjects_left(

@@ -79,7 +79,7 @@ def resolution_of(
             reasons = _reasons(problem, solution, pick.name)
             risk = next(row.fact.text for relation, row in reasons if _is_risk(relation, row, pick.name))
             warnings.append(f"{pick.name} {pick.version} is at your own risk: {risk}.")
-    warnings += preinstalled_warnings(request, problem, solution)
+    warnings += preinstalled_warnings(catalog, request, problem, solution)
     warnings += known_bad_warnings(catalog, request.target, versions)
     for name in shown:
         warnings += _not_known(catalog, request.target, candidates[name])
@@ -98,6 +98,7 @@ def resolution_of(
             for candidate in builds
         ]
     picks = [_with_origin(pick, request, image) for pick in picks]
+    picks = [_with_extras(pick, catalog, request) for pick in picks]
     advice = advice_for(catalog, request)
     picks = [_advised_pick(pick, advice[pick.name]) if pick.name in advice else pick for pick in picks]
     if image and image.python and versions.get("python", image.python[0]) not in image.python:
@@ -197,6 +198,12 @@ def _with_origin(pick: Distribution, request: Request, image: Image | None) -> D
     if pick.name == "kernel-driver" and request.target.driver and request.target.site != "local":
         return replace(pick, origin="request")  # at "local", the driver may be the one that was detected
     return pick
+
+
+def _with_extras(pick: Distribution, catalog: Catalog, request: Request) -> Distribution:
+    """Return torch with the extras that install the code for the GPU architectures of the target."""
+    row = catalog.torch.get(pick.version) if pick.name == "torch" else None
+    return replace(pick, extras=row.device_extras(request.target.gfx)) if row else pick
 
 
 def _python_pick(pick: Distribution, request: Request, image: Image | None) -> Distribution:

@@ -20,6 +20,7 @@ from resolver.compiling.clauses import (
     covers,
     known_mask,
     line_is,
+    mask_of,
     no_candidate,
     version_in,
 )
@@ -380,12 +381,11 @@ def _requirement_fact(name: str, row: schema.Requires, neighbour: str) -> Fact:
 
 
 def _relate_to_build_requirements(builder: ProblemBuilder, name: str, masks: _ReleaseMasks) -> None:
-    """Relate built distributions to a base image with ROCm, the torch they are compiled against, and others.
+    """Relate built distributions to the ROCm and the torch that they are compiled with, and to others.
 
     The others are the build requirements that no index has.
     """
-    has_rocm = version_in(row.name for row in builder.catalog.image.values() if row.rocm)
-    in_image, against_torch, in_standard = [], [], []
+    against_torch, in_standard = [], []
     others: dict[str, list[Clause]] = {}
     standards: dict[str, tuple[Test, str]] = {}
     for candidate in builder.variables[name].candidates:
@@ -393,8 +393,6 @@ def _relate_to_build_requirements(builder: ProblemBuilder, name: str, masks: _Re
         if candidate.origin != "build" or recipe is None or candidate.release is None:
             continue
         this = masks.of(candidate.release)
-        fact = Fact.of(recipe, f"{candidate} is compiled in a base image with ROCm", note="")
-        in_image.append(Clause(this, has_rocm, fact, build_only=True))
         if "torch" in recipe.match_runtime:
             fact = Fact.of(recipe, f"{candidate} is compiled against torch")
             against_torch.append(Clause(this, any_candidate, fact, build_only=True))
@@ -410,12 +408,40 @@ def _relate_to_build_requirements(builder: ProblemBuilder, name: str, masks: _Re
             text = f"{candidate} is compiled as C++{standard}, which torch supports up to {newest}"
             in_standard.append(Clause(this, allowed, Fact.of(recipe, text), build_only=True))
     if builder.target.backend == "rocm":
-        builder.relate(name, "base-image", in_image, build=True)
+        _relate_to_rocm_of_builds(builder, name, masks)
     if name != "torch":
         builder.relate(name, "torch", against_torch, build=True)
         builder.relate(name, "torch", in_standard, build=True)
     for other, clauses in others.items():
         builder.relate(name, other, clauses, build=True)
+
+
+def _relate_to_rocm_of_builds(builder: ProblemBuilder, name: str, masks: _ReleaseMasks) -> None:
+    """Relate built distributions to base images with ROCm, or to torch wheels that bring ROCm.
+
+    The latter only if the request names an image without ROCm: it is not known which others have a compiler.
+    """
+    catalog = builder.catalog
+    has_rocm = version_in(row.name for row in catalog.image.values() if row.rocm)
+    brings_rocm = version_in(row.version for row in catalog.torch.values() if row.pip_rocm)
+    named = catalog.image.get(builder.target.base_image or "")
+    bare = named.name if named and not named.rocm and name != "torch" else ""
+    in_image, with_torch = [], []
+    for candidate in builder.variables[name].candidates:
+        recipe = candidate.recipe
+        if candidate.origin != "build" or recipe is None or candidate.release is None:
+            continue
+        this = masks.of(candidate.release)
+        if bare and "torch" in recipe.match_runtime:
+            text = (
+                f"{candidate} is compiled in {bare}, without ROCm, and so with that of torch's pip packages"
+            )
+            with_torch.append(Clause(this, brings_rocm, Fact.of(recipe, text, note=""), build_only=True))
+        else:
+            fact = Fact.of(recipe, f"{candidate} is compiled in a base image with ROCm", note="")
+            in_image.append(Clause(this, has_rocm, fact, build_only=True))
+    builder.relate(name, "base-image", in_image, build=True)
+    builder.relate(name, "torch", with_torch, build=True)
 
 
 def _torch_for_standard(builder: ProblemBuilder, standard: str) -> tuple[Test, str]:
@@ -428,7 +454,8 @@ def _torch_for_standard(builder: ProblemBuilder, standard: str) -> tuple[Test, s
     }
     compiling = [version.partition("+")[0] for version, needed in required.items() if needed <= int(standard)]
     newest = newest_first(compiling)[0] if compiling else "none"
-    return (lambda torch: required.get(torch.version, 0) <= int(standard)), newest
+    allowed = mask_of(builder.variables["torch"], lambda one: required.get(one.version, 0) <= int(standard))
+    return known_mask(allowed), newest
 
 
 class _ReleaseMasks:

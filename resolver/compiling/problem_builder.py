@@ -145,12 +145,13 @@ class ProblemBuilder:
         return is_new
 
     @cached_property
-    def _closed(self) -> frozenset[str]:
+    def closed(self) -> frozenset[str]:
+        """The names that are resolved from the catalog only, whether or not the problem has them."""
         return closed_names(self.catalog, self.target.backend)
 
     def is_closed(self, name: str) -> bool:
         """Return whether a name is resolved from the catalog only; without indexes, all names are."""
-        return not self.open_world or name in self.variables or name in self._closed
+        return not self.open_world or name in self.variables or name in self.closed
 
     def is_required(self, name: str) -> bool:
         """Return whether one of the reachable distributions has a fact about a component."""

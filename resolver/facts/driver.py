@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from resolver.facts import schema
     from resolver.facts.catalog import Catalog
 
-_PACKAGE = re.compile(r"(?<![\d.])\d+\.\d+(?:\.\d+)?\.(?P<number>\d{5}|\d{8})(?:-\d+)?(?![\d.])")
-_VERSION = re.compile(r"(?<![\d.])\d+\.\d+(?:\.\d+)*(?![\d.])")
+_PACKAGE = r"(?<![\d.])\d+\.\d+(?:\.\d+)?\.(?P<number>\d{5}|\d{8})(?:-\d+)?(?![\d.])"
+_VERSION = r"(?<![\d.])\d+\.\d+(?:\.\d+)*(?![\d.])"
 _OLD_NUMBER = 5  # digits of a package number before drivers had version numbers of their own
 _FIND_RELEASE = "To find the driver release, run `dkms status` or `rpm -q amdgpu-dkms`."
 
@@ -40,7 +40,7 @@ def release_of_package(text: str) -> str | None:
     >>> release_of_package("amdgpu-dkms 6.3.60300-2084815")
     '6.3.0'
     """
-    match = _PACKAGE.search(text)
+    match = re.search(_PACKAGE, text)
     if match is None:
         return None
     number = match["number"]
@@ -72,7 +72,7 @@ def identify_driver(text: str, catalog: Catalog) -> str:
     release = release_of_package(text)
     if release is not None:
         return _in_table(minor(release), text, catalog.driver)
-    match = _VERSION.search(text)
+    match = re.search(_VERSION, text)
     if match is None:
         msg = f"{shorten(text)!r} contains no driver version."
         raise UsageError(msg, hint=_FIND_RELEASE)

@@ -88,12 +88,14 @@ def overlay_files(overlay: Path | str) -> list[str]:
 
 
 def _files_in(folder: str) -> list[str]:
-    return sorted(
-        os.path.realpath(os.path.join(where, name))
+    """Return the resolved files in a resolved folder; links to folders are not followed."""
+    paths = (
+        os.path.join(where, name)
         for where, _, names in os.walk(folder)
         for name in names
         if name.endswith(".toml")
     )
+    return sorted(os.path.realpath(path) if os.path.islink(path) else path for path in paths)
 
 
 class _Compiled(msgspec.Struct, frozen=True, array_like=True):

@@ -22,6 +22,7 @@ from resolver.texts import Digest, FileName, RelativePath, SiteName, Url
 
 SCHEMA = 1
 FOLDER = os.path.dirname(__file__)
+_SHIPPED = FOLDER + os.sep
 PLATFORM = (
     "backend", "gfx", "kernel-driver", "rocm", "base-image", "glibc", "libstdcxx", "libfabric", "python",
 )  # fmt: skip
@@ -38,8 +39,8 @@ def displayed(path: str) -> str:
     A shipped file is shown in the same way on every machine, a file below the working directory
     relative to it, and any other file with its absolute path.
     """
-    if path.startswith(FOLDER + os.sep):
-        return f"resolver/facts{path[len(FOLDER) :]}"
+    if path.startswith(_SHIPPED):
+        return f"resolver/facts/{path[len(_SHIPPED) :]}"
     return path.removeprefix(os.getcwd() + os.sep)
 
 
@@ -167,11 +168,17 @@ class Torch(Row, frozen=True, kw_only=True):
     """Oldest C++ standard that its headers compile with, such as ``17``."""
     system_rocm: bool = False
     """Whether it uses the ROCm that is installed in the system, so that it needs a base image with ROCm."""
+    pip_rocm: bool = False
+    """Whether it requires ROCm as pip packages, such as ``rocm[libraries]``."""
     device_extra: str = ""
     """The extra that installs the code for one GPU architecture, such as ``device-{gfx}``. Without this code,
     no kernel runs. Empty if the wheel has the code."""
 
     identity = ("version",)
+
+    def device_extras(self, gfx: Iterable[str]) -> tuple[str, ...]:
+        """Return the extras that install the code for GPU architectures, sorted."""
+        return tuple(sorted(self.device_extra.format(gfx=target) for target in gfx if self.device_extra))
 
 
 INSPECTED = "inspection of "
@@ -199,6 +206,8 @@ class Image(Row, frozen=True, kw_only=True):
     python: tuple[str, ...] = ()
     """CPython minor versions in the image: those with torch, else those with headers, else all. Empty if
     Python comes from elsewhere (conda)."""
+    compiler: bool = False
+    """Whether it is known to have ``gcc`` and ``g++``, which triton and torch.compile call at run time."""
     mpi: str = ""
     """Its MPI library; empty if it has none, or if that is undocumented."""
     libfabric: str = ""
@@ -274,6 +283,9 @@ class Job(Row, frozen=True, kw_only=True):
     """Modules to load before a container runs, by pattern of the name of the base image."""
     bandwidth: float = 0.0
     """The most that the network of one node can send, in GB/s; 0 if it is not known."""
+    all_reduce: float = 0.0
+    """The bus bandwidth in GB/s that is normal on two whole nodes, with 128 MiB; 0 if no source states it."""
+    all_reduce_source: str = ""
 
     identity = ("site",)
 
@@ -616,6 +628,9 @@ class Package(Row, frozen=True, kw_only=True):
     system_rocm: bool = False
     """Whether its wheels use the ROCm that is installed in the system, so that a container with it needs a
     base image with ROCm."""
+    must_load: tuple[str, ...] = ()
+    """Patterns of shared objects in its published wheels that its import does not load, and that must load
+    next to the ROCm of the environment."""
 
     identity = ("name",)
 

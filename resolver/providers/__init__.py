@@ -6,8 +6,8 @@
 | index | `index` | projects, files and metadata of any index |
 | inferred | `inferred` | releases that only an index lists, with the facts of the nearest older release |
 | labelled | `labelled` | wheels that were built with this program, on the user's indexes |
-| preinstalled | `installed` | what is in the environment and must stay |
-| image | `installed` | what is in the base image and must stay |
+| installed | `installed` | what is in the environment or in the base image, and must stay |
+| triton | `resolver.solving.triton` | the triton of a torch whose exact triton the catalog does not have |
 
 Each has `candidates` and `requirements`, and none changes the catalog. The problem is compiled from their
 candidates; the search asks the index provider as it goes on; the confirmation asks all of them again, for the

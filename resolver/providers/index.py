@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from resolver.errors import EnvironmentLacksError, SourceError, UsageError
 from resolver.indexes import InstalledFiles, files_of
 from resolver.label import built_for
+from resolver.providers.installed import installed_versions
 from resolver.requirements import is_rocm_package
-from resolver.specifiers import version_key, version_or_none
-from resolver.versions import shorten
+from resolver.specifiers import version_key
+from resolver.versions import shorten, sort_key
 
 if TYPE_CHECKING:
-    from packaging.version import Version
-
     from resolver.facts.catalog import Catalog
     from resolver.indexes import File, Metadata, PackageIndexes, ProjectRelease
     from resolver.model import Candidate, Request, Requirement
+
+
+ALL_INDEXES = "--index-strategy unsafe-best-match"
+"""The option with which the releases of every index count."""
 
 
 class OfferedFiles(NamedTuple):
@@ -49,8 +52,9 @@ class IndexProvider:
         """By the URL of a file, so that the confirmation reads nothing again."""
         self._catalog = catalog
         self._allow_dynamic = request.support == "any"
-        self._installed = request.preinstalled.installed if request.preinstalled else {}
-        self._stated = by_name((*request.requirements, *request.constraints, *request.overrides))
+        self._installed = installed_versions(catalog, request)
+        stated = (*request.requirements, *request.constraints, *request.overrides)
+        self._direct = by_name(requirement for requirement in stated if requirement.url)
 
     def candidates(self, name: str, torches: Iterable[Candidate] = ()) -> Sequence[ProjectRelease] | None:
         """Return the releases of a project, newest first; None if no index has it.
@@ -120,11 +124,11 @@ class IndexProvider:
         The catalog says which project this is. So each index may list it, not only the first that has a
         project of this name.
         """
-        parsed = version_or_none(candidate.version)
+        version = sort_key(candidate.version)
         for source in (indexes, *map(indexes.at, indexes.urls[1:])):
             project = source.project(candidate.name)
             for release in project.releases if project else ():
-                if version_or_none(release.version) == parsed:
+                if sort_key(release.version) == version:
                     return release.files
         return ()
 
@@ -132,8 +136,8 @@ class IndexProvider:
         """Return the URL of the direct reference that the request has for a name, if any."""
         direct = [
             requirement
-            for requirement in self._stated.get(name, ())
-            if requirement.url and (not requirement.marker or self._applies(requirement.marker))
+            for requirement in self._direct.get(name, ())
+            if not requirement.marker or self._applies(requirement.marker)
         ]
         for other in direct[1:]:
             if other.url != direct[0].url and other.marker == direct[0].marker:
@@ -151,7 +155,7 @@ class IndexProvider:
         """Return a hint if an index has releases of a project that do not count; empty if none has."""
         try:
             project = self.indexes.project(name)
-            counting = {version_or_none(release.version) for release in (project.releases if project else ())}
+            counting = {sort_key(release.version) for release in (project.releases if project else ())}
             other = next((url for url in self.indexes.urls if self._versions(name, url) - counting), "")
         except (EnvironmentLacksError, SourceError):
             return ""
@@ -159,14 +163,14 @@ class IndexProvider:
             return ""
         return (
             f"{other} has other releases of {name}, which do not count, because an index before it has the "
-            "project. --index-strategy unsafe-best-match considers all indexes."
+            f"project. {ALL_INDEXES} considers all indexes."
         )
 
-    def _versions(self, name: str, url: str) -> set[Version | None]:
-        """Return the versions of a project on an index, without those of wheels that we built."""
+    def _versions(self, name: str, url: str) -> set[tuple[Any, ...]]:
+        """Return the keys of a project's versions on an index, without those of wheels that we built."""
         project = self.indexes.at(url).project(name)
         versions = (release.version for release in (project.releases if project else ()))
-        return {version_or_none(version) for version in versions if built_for(version) is None}
+        return {sort_key(version) for version in versions if built_for(version) is None}
 
     def _beside_torch(self, name: str, torches: Iterable[Candidate]) -> Sequence[ProjectRelease] | None:
         """Return the releases of a project on the indexes of torch wheels."""

@@ -19,7 +19,7 @@ from resolver.indexes import uploaded_by
 from resolver.providers.catalog import candidate_of
 from resolver.providers.installed import installed_names
 from resolver.requirements import closest_versions, normalize_name
-from resolver.specifiers import Versions, version_key, version_or_none
+from resolver.specifiers import Versions, is_plain, version_key, version_or_none
 from resolver.versions import bounds_cross, newest_first, parse_specifier, shorten
 
 if TYPE_CHECKING:
@@ -227,6 +227,8 @@ def _obstacle(catalog: Catalog, name: str, published: ProjectRelease, request: R
 
 
 def _is_final(version: str) -> bool:
+    if is_plain(version):
+        return True
     parsed = version_or_none(version)
     return parsed is not None and not parsed.is_prerelease and parsed.local is None
 

@@ -40,7 +40,7 @@ _MOST_UNFIT = 10
 """A project is not considered any more after this many releases that do not fit."""
 _MOST_UNKNOWN = 3
 """Number of releases that cannot be judged before it is enough that nothing is known of a release."""
-_REQUESTED, _OTHERS = EARLY_PYTHON[0] + 0.5, layer("python")[0] - 0.5
+_REQUESTED, _OTHERS = EARLY_PYTHON + 0.5, layer("python")[0] - 0.5
 
 
 class _Chosen(NamedTuple):
@@ -94,6 +94,8 @@ class ContentJudge:
         """By the URL of a wheel, what excludes it: terms beside its release, and a clause."""
         self._like_newer: dict[str, int] = {}
         """By project, the mask of the releases that cannot be judged, and that a newer one speaks against."""
+        self._as_newer: dict[str, list[tuple[int, Terms]]] = {}
+        """By project, releases that cannot be judged, with what a newer one excludes beside them."""
         self._judged_only: dict[str, int] = {}
         """By project, the variable that decides whether only releases that were judged may be used."""
 
@@ -125,6 +127,13 @@ class ContentJudge:
     def content_of(self, file: File) -> Content | None:
         """Return what was read from a file of the answer; None if it was not read, or is not compiled."""
         return self._read.get(file.url)
+
+    def excluded_as_newer(self, name: str) -> Iterator[tuple[str, int]]:
+        """Yield names of components with the values that a newer release excludes beside the chosen one."""
+        chosen = self._search.domains[self._projects.open[name].number]
+        for releases, terms in self._as_newer.get(name, ()):
+            if releases & chosen:
+                yield from ((self._world.session.names[number], mask) for number, mask in terms.items())
 
     def passed(self, pick: Pick, rocm: str) -> str:
         """Return a clause about the newest release that was not chosen because of its content.
@@ -318,6 +327,7 @@ class ContentJudge:
         if like_newer.bit_count() == _MOST_UNKNOWN:
             older = self._unread(one.choices) & ~(one.mask - 1)
         for terms, why in reasons:
+            self._as_newer.setdefault(one.name, []).append((one.mask | older, terms))
             text = f"was not judged ({judgement.evidence}), and {newer} {why}"
             self._search.add({one.choices.number: one.mask, **terms}, _link(one, text))
             if older:

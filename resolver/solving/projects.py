@@ -15,10 +15,10 @@ from resolver.content import evidence_against
 from resolver.errors import TooLargeError
 from resolver.indexes import InstalledFiles
 from resolver.model import layer
-from resolver.requirements import TRITON_NAMES
+from resolver.requirements import TRITON_NAMES, has_rocm_release
 from resolver.solving.rules import EVERYWHERE, Exclusion, RuleContext, judge
 from resolver.solving.search import is_required
-from resolver.solving.world import LENIENT, STRICT, Terms, is_limit
+from resolver.solving.world import LENIENT, STRICT, Part, Terms, is_limit
 from resolver.versions import join_words, parse_specifier, satisfies
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ _FIRST = (-1, 0, 0, "")
 _WHEELS_ONLY = layer("python")[0] - 0.5
 
 
-class Projects:
+class Projects(Part):
     """The projects that the search has met.
 
     Attributes
@@ -61,14 +61,7 @@ class Projects:
     """
 
     def __init__(self, world: World, keep: Mapping[str, str]) -> None:
-        self.world = world
-        self.problem = world.problem
-        self.session = world.session
-        self.search = world.search
-        self.index = world.index
-        self.targets = world.targets
-        self.request = world.request
-        self.catalog = world.catalog
+        super().__init__(world)
         self.open: dict[str, Choices] = {}
         self.nodes_of: dict[str, list[Choices]] = {}
         self.by_number: dict[int, Choices] = {}
@@ -81,6 +74,8 @@ class Projects:
         self._judged: dict[tuple[str, int], Judged] = {}
         self._excluded: set[tuple[str, int]] = set()
         """The releases whose exclusions were added."""
+        self._usable: dict[int, tuple[tuple[int, ...], int]] = {}
+        """By number in the search, what the last choice depended on, and the choice."""
         self._wheels_only: dict[str, int] = {}
         self._lenient = -1
         """The variable that decides whether some patch releases of Python are enough; -1 if not needed."""
@@ -112,7 +107,7 @@ class Projects:
         self.nodes_of.setdefault(name, []).append(choices)
         choices.number = self.search.add_variable(choices.everything)
         self.by_number[choices.number] = choices
-        self.world.rank[choices.number] = self.problem.layer(name)[0], 0, choices.number, key
+        self.session.rank[choices.number] = self.problem.layer(name)[0], 0, choices.number, key
         if base:
             present = choices.everything & ~ABSENT
             self.search.add({choices.number: present, base.number: ABSENT}, ALWAYS)
@@ -145,6 +140,8 @@ class Projects:
     def _add_facts(self, choices: Choices) -> None:
         """Add the catalog's facts about the releases of a project."""
         self._require_image(choices)
+        if has_rocm_release(choices.name):
+            self._tie_to_platform(choices)
         for row in self.world.rows_of(choices.name):
             releases = choices.allowed_by(parse_specifier(row.releases) if row.releases else None)
             if row.is_of_wheel:
@@ -163,6 +160,15 @@ class Projects:
                 self.session.number["base-image"]: images & ~allowed,
             }
             self.search.add(terms, link)
+
+    def _tie_to_platform(self, choices: Choices) -> None:
+        """Require the ROCm that the kernel driver limits to be that of the pip packages."""
+        rocm, number = self.problem.variables["rocm"], self.session.number["rocm"]
+        for bit, release in enumerate(choices.releases, start=1):
+            text = f"is of ROCm {release.version}"
+            link = Link(choices.name, "rocm", release.version, text, self.index.indexes.urls[0])
+            excluded = rocm.everything & ~rocm.of_versions([release.version])
+            self.search.add({choices.number: 1 << bit, number: excluded}, link)
 
     def _with_wheel(self, choices: Choices, releases: int) -> int:
         """Return the releases with a file that has the hash of a wheel that was read, or has no hash."""
@@ -288,6 +294,15 @@ class Projects:
 
     def first_usable(self, choices: Choices, domain: int) -> int:
         """Return the preferred release that may be used; exclude the releases before it."""
+        domains, number = self.search.domains, self.session.number
+        lenient = domains[self._lenient] if self._lenient >= 0 else 0
+        state = domain, domains[number["python"]], domains[number["glibc"]], lenient
+        known = self._usable.get(choices.number)
+        if known is None or known[0] != state:
+            known = self._usable[choices.number] = state, self._first_usable(choices, domain)
+        return known[1]
+
+    def _first_usable(self, choices: Choices, domain: int) -> int:
         unusable: dict[tuple[str, int, int, bool], list[int]] = {}
         mask = domain & -domain
         left = domain

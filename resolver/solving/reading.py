@@ -22,7 +22,7 @@ from resolver.requirements import (
     split_marker,
 )
 from resolver.solving.look_ahead import LookAhead
-from resolver.solving.world import Terms
+from resolver.solving.world import Part, Terms, is_of_pip
 from resolver.versions import join_words, shorten
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _SOME_READ = 3
 """Number of releases of a project that were read before more are read at once."""
 
 
-class Requirements:
+class Requirements(Part):
     """Reads the metadata of decided releases, and adds what they require.
 
     Attributes
@@ -58,14 +58,7 @@ class Requirements:
     """
 
     def __init__(self, world: World, projects: Projects) -> None:
-        self.world = world
-        self.problem = world.problem
-        self.session = world.session
-        self.search = world.search
-        self.index = world.index
-        self.targets = world.targets
-        self.triton = world.triton
-        self.request = world.request
+        super().__init__(world)
         self._projects = projects
         self.loaded: set[Assumption] = set()
         self.required: dict[Assumption, list[tuple[str, str, int]]] = {}
@@ -110,7 +103,8 @@ class Requirements:
     def _add_request(self, requirement: Requirement, pythons: int) -> None:
         """Add the demand of a requirement in the request, for some Pythons."""
         name, when = requirement.name, self.world.when(pythons)
-        if name in self.session.number and not (name == "triton" and self.triton.is_of_torch(name)):
+        is_closed = name in self.session.number and not is_of_pip(requirement)
+        if is_closed and not (name == "triton" and self.triton.is_of_torch(name)):
             return
         if is_for_cuda(name) and name not in self.world.installed:
             backend = "AMD GPUs" if self.request.target.backend == "rocm" else "CPUs"
@@ -155,7 +149,7 @@ class Requirements:
         self.loaded.add((number, mask))
         choices = self._projects.by_number.get(number)
         if choices is None:
-            if number in self.world.names:
+            if number in self.session.names:
                 self._load_closed(number, mask)
             return
         if not self._projects.admit(choices, mask):
@@ -259,10 +253,17 @@ class Requirements:
         name = requirement.name
         if name in self.session.number:  # ROCm itself: the platform has the same version
             self._require_closed(terms, requirement, link)
-        if self._projects.nodes(name, requirement.extras):
-            return self._require_open(terms, requirement, link)
         torch = self.world.candidate("torch")
-        self._leave_unread("torch", f"{torch.index if torch else 'no index'} does not list {name}")
+        index = torch.index if torch else ""
+        try:
+            if self._projects.nodes(name, requirement.extras):
+                return self._require_open(terms, requirement, link)
+        except EnvironmentLacksError as error:
+            if self.index.is_configured(index):
+                raise
+            self._leave_unread("torch", error.message)
+            return False
+        self._leave_unread("torch", f"{index or 'no index'} does not list {name}")
         return False
 
     def _leave_unread(self, name: str, reason: str) -> None:
@@ -331,7 +332,7 @@ class Requirements:
 
     def _load_closed(self, number: int, mask: int) -> None:
         """Add the requirements of a distribution of the catalog, as far as an index has its metadata."""
-        name = self.world.names[number]
+        name = self.session.names[number]
         candidate = self.problem.variables[name].candidate(mask.bit_length() - 1)
         if candidate.kind != "distribution" or candidate.origin == "preinstalled":
             return

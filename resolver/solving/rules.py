@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from datetime import date
 
     from resolver.indexes import File, ProjectRelease
-    from resolver.solving.targets import Targets
+    from resolver.solving.targets import Fit, Targets
 
 EVERYWHERE = -1
 """The mask of all Pythons, or of all versions of glibc."""
@@ -57,6 +57,8 @@ class Offered(NamedTuple):
 
     release: ProjectRelease
     files: Sequence[File]
+    fit: Fit
+    """Where the files can be installed."""
 
 
 class Judged(NamedTuple):
@@ -115,8 +117,7 @@ def is_known_bad(offered: Offered, context: RuleContext) -> Iterator[Exclusion]:
 
 def fits_no_target(offered: Offered, context: RuleContext) -> Iterator[Exclusion]:
     """Exclude the Pythons and versions of glibc for which a release has no file."""
-    targets, files = context.targets, offered.files
-    fit = targets.fit(files, any_patch=context.any_patch)
+    targets, files, fit = context.targets, offered.files, offered.fit
     missing = targets.allowed & ~fit.pythons
     if missing:
         yield Exclusion(_without_file(files, missing, targets), missing)
@@ -153,10 +154,11 @@ def judge(release: ProjectRelease, context: RuleContext) -> Judged:
     """Return what the rules find about a release; the first reason that excludes it everywhere is enough."""
     uploaded = uploaded_by(release.files, context.day)
     files = [file for file in uploaded if file.yanked is None] or uploaded
+    fit = context.targets.fit(files, any_patch=context.any_patch)
+    offered = Offered(release, files, fit)
     found: list[Exclusion] = []
     for rule in RULES:
-        found += rule(Offered(release, files), context)
+        found += rule(offered, context)
         if found:
             break
-    fit = context.targets.fit(files, any_patch=context.any_patch)
     return Judged(tuple(found), tuple(files), fit.sdist & ~fit.with_wheel)

@@ -30,7 +30,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from math import inf
+from operator import itemgetter
 from time import monotonic
 from typing import NamedTuple
 
@@ -151,8 +153,8 @@ class _Table:
 
 
 _Watch = tuple[int, int, int, Incompatibility]
-"""A mask of a variable, and the incompatibility to check when all values of the variable are in it. If there
-is one other variable, as in nearly all, also this variable and its mask; otherwise -1 and 0."""
+"""An incompatibility to check when a variable has only values of its mask, and how many the variable had
+before. If there is one other variable, as in nearly all, also this variable and its mask; else -1 and 0."""
 
 
 class _Entry(NamedTuple):
@@ -198,11 +200,14 @@ class Search:
         self.stated: list[Incompatibility] = []
         self.touched: set[int] = set()
         self._max_conflicts = max_conflicts
-        self._touching: list[list[_Watch]] = []
-        """For each variable the incompatibilities with several of its values in their mask."""
+        self._touching: list[dict[int, list[_Watch]]] = []
+        """For each variable the incompatibilities with several of its values in their mask, by the values
+        outside the mask: many releases of a project require the same versions of another."""
         self._of_value: list[dict[int, list[_Watch]]] = []
         """For each variable the other incompatibilities by their only value, such as one release: they matter
         only once the variable has this value, and most belong to releases that are not chosen."""
+        self._degrees: list[int] = []
+        """For each variable the number of its tables and of incompatibilities in `_touching`."""
         self._tables: list[list[_Table]] = []
         """For each variable the tables that it is part of."""
         self._late: list[_Table] = []
@@ -223,8 +228,9 @@ class Search:
         """Add a variable with a mask of values, and return its number."""
         self.domains.append(everything)
         self.everything.append(everything)
-        self._touching.append([])
+        self._touching.append({})
         self._of_value.append({})
+        self._degrees.append(0)
         self._tables.append([])
         self._entries.append([])
         self.touched.add(len(self.domains) - 1)
@@ -262,11 +268,12 @@ class Search:
             self._late.append(table)
         for variable in (subject, target):
             self._tables[variable].append(table)
+            self._degrees[variable] += 1
             self._changed[variable] = None
 
     def degree(self, variable: int) -> int:
         """Return the number of constraints on a variable, learned ones included; at least 1."""
-        return 1 + len(self._tables[variable]) + len(self._touching[variable])
+        return 1 + self._degrees[variable]
 
     def narrow(self, assumptions: Sequence[Assumption]) -> bool:
         """Limit the domains to what propagation leaves under assumptions; return whether any is empty.
@@ -373,9 +380,10 @@ class Search:
         for variable, mask in terms.items():
             others = [other for other in terms if other != variable] if len(terms) == 2 else []  # noqa: PLR2004
             other = others[0] if others else -1
-            watch = (mask, other, terms.get(other, 0), incompatibility)
+            watch = (self._degrees[variable], other, terms.get(other, 0), incompatibility)
             if mask & (mask - 1):
-                self._touching[variable].append(watch)
+                self._touching[variable].setdefault(self.everything[variable] & ~mask, []).append(watch)
+                self._degrees[variable] += 1
             else:
                 self._of_value[variable].setdefault(mask, []).append(watch)
         self._fresh.append(incompatibility)
@@ -384,6 +392,8 @@ class Search:
         """Record that a variable keeps only the values in a mask."""
         before, entries = self.domains[variable], self._entries[variable]
         after = before & mask
+        # A mask can hold because of several entries together, so all of them count: `total` is the highest
+        # level of this variable's entries so far. A conclusion from old choices may stand behind newer ones.
         total = max(level, self._trail[entries[-1]].total) if entries else level
         entries.append(len(self._trail))
         self._trail.append(_Entry(variable, before, level, total, cause, after))
@@ -428,10 +438,11 @@ class Search:
         """Apply the incompatibilities of a changed variable; return one that is violated."""
         domains = self.domains
         domain = domains[variable]
-        for watches in (self._of_value[variable].get(domain, ()), self._touching[variable]):
-            for mask, other, excluded, incompatibility in watches:
-                if domain & ~mask:
-                    continue
+        found = [watches for outside, watches in self._touching[variable].items() if not domain & outside]
+        if len(found) > 1:
+            found = [sorted(chain.from_iterable(found), key=itemgetter(0))]
+        for watches in (self._of_value[variable].get(domain, ()), *found):
+            for _, other, excluded, incompatibility in watches:
                 if other < 0:
                     if self._apply(incompatibility, is_fresh=False):
                         return incompatibility
@@ -502,6 +513,11 @@ class Search:
             if last <= len(self._assumed):
                 return conflict
             latest = [variable for variable, level in levels.items() if level == last]
+            # With one variable of the last choice, the conflict says something about that variable as soon
+            # as the other terms hold: go back to the choice that made the last of them hold, however many
+            # choices lie between, and let it propagate there. With several, the last entry is replaced by
+            # its cause, so that the conflict speaks of earlier entries; the choice itself has no cause and
+            # is reached last, so this ends.
             if len(latest) == 1:
                 self._return_to(max((level for level in levels.values() if level < last), default=0))
                 self._add(conflict)
@@ -519,6 +535,9 @@ class Search:
             raise AssertionError(msg)
         if isinstance(cause, _Table):
             cause = cause.why(entry.variable, entry.before & ~entry.after)
+        # The rule of resolution: each value of the shared variable that is in either mask is forbidden by one
+        # of the two incompatibilities, so these masks are united. Both conditions on any other variable must
+        # hold, so its masks are intersected. A mask with all values is no condition.
         terms = dict(conflict.terms)
         for variable, mask in cause.terms.items():
             if variable == entry.variable:
@@ -547,6 +566,7 @@ class Search:
             self._entries[entry.variable].pop()
             if isinstance(entry.cause, Incompatibility) and entry.level <= level:
                 self._fresh.append(entry.cause)  # it still follows
+        # A table that was added after one of these choices was never checked without them.
         for table in self._late:
             if table.born > level:
                 table.born = level

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 Solution = dict[str, int]
 """For each variable that is part of the set, the bit number of its candidate."""
+Rank = tuple[float, int, int, str]
+"""The position of a variable in the order of decisions: layer, moves forward, order of appearance, name."""
 
 _Item = TypeVar("_Item")
 
@@ -46,8 +48,11 @@ class Session:
         The problem.
     search
         The search.
-    number
-        The number of each variable in the search, by name.
+    number, names
+        The number of each variable in the search, by name, and the name by number.
+    rank
+        The position of each variable of the search in the order of decisions, also of those that another adds
+        to the search.
     """
 
     def __init__(self, problem: Problem, *, max_conflicts: int = MOST_CONFLICTS) -> None:
@@ -55,8 +60,8 @@ class Session:
         self.search = Search(max_conflicts=max_conflicts)
         self.number: dict[str, int] = {}
         self._relations = 0
-        self._rank: dict[int, tuple[int, str]] = {}
-        """The position of each variable in the order of decisions."""
+        self.names: dict[int, str] = {}
+        self.rank: dict[int, Rank] = {}
         self._undecided: set[int] = set()
         """Variables of the problem that must be present, and have several values."""
         self.failed: Incompatibility | None = None
@@ -70,8 +75,10 @@ class Session:
         problem = self.problem
         for name, variable in problem.variables.items():
             if name not in self.number:
-                self.number[name] = self.search.add_variable(variable.everything)
-                self._rank[self.number[name]] = problem.layer(name)
+                number = self.number[name] = self.search.add_variable(variable.everything)
+                self.names[number] = name
+                group, key = problem.layer(name)
+                self.rank[number] = group, 0, 0, key
         for relation in problem.relations[self._relations :]:
             state(self.search, self.number, relation)
         self._relations = len(problem.relations)
@@ -172,9 +179,8 @@ class Session:
         witness = self._witness(fixed)
         if witness is None:
             return None
-        names = {number: name for name, number in self.number.items()}
-        early = [(EARLY_PYTHON, self.number[name], True) for name in self.problem.preferences]
-        steps = sorted([*early, *((self._rank[number], number, False) for number in numbers)])
+        early = [((EARLY_PYTHON, 0, 0, name), self.number[name], True) for name in self.problem.preferences]
+        steps = sorted([*early, *((self.rank[number], number, False) for number in numbers)])
         while any(witness[number] != ABSENT for _, number, _ in steps):
             self.search.narrow(fixed)
             domains = tuple(self.search.domains)
@@ -183,7 +189,7 @@ class Session:
             )
             steps.remove(step)
             _, number, is_early = step
-            first = self.preferred_early(names[number], domains)
+            first = self.preferred_early(self.names[number], domains)
             masks = [first] if is_early else self._by_preference(domains[number], first)
             for mask in masks:
                 found = witness if witness[number] & mask else self._witness([*fixed, (number, mask)])
@@ -242,12 +248,12 @@ class Session:
         domains, touched, undecided = self.search.domains, self.search.touched, self._undecided
         for number in touched:
             domain = domains[number]
-            if number in self._rank and is_required(domain) and domain & (domain - 1):
+            if number in self.names and is_required(domain) and domain & (domain - 1):
                 undecided.add(number)
             else:
                 undecided.discard(number)
         touched.clear()
-        return min(undecided, key=self._rank.__getitem__, default=None)
+        return min(undecided, key=self.rank.__getitem__, default=None)
 
     def _narrowed(self, assumptions: tuple[Assumption, ...]) -> Narrowed | None:
         if not self.search.narrow(assumptions):

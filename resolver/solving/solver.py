@@ -28,7 +28,7 @@ from resolver.solving.projects import Projects
 from resolver.solving.reading import Requirements, override_hint
 from resolver.solving.search import Incompatibility, is_required
 from resolver.solving.session import Refuted
-from resolver.solving.world import World
+from resolver.solving.world import Part, World
 
 if TYPE_CHECKING:
     from resolver.compiling.problem_builder import ProblemBuilder
@@ -40,14 +40,11 @@ _LOSSES = frozenset({5, 10, 20, 40, 80, 160})
 """A project moves forward each time that it has lost this many choices."""
 
 
-class Solver:
+class Solver(Part):
     """One search for a request."""
 
     def __init__(self, builder: ProblemBuilder, indexes: PackageIndexes, keep: Mapping[str, str]) -> None:
-        self.world = World(builder, indexes)
-        self.problem = self.world.problem
-        self.session = self.world.session
-        self.search = self.world.search
+        super().__init__(World(builder, indexes))
         self.projects = Projects(self.world, keep)
         self.requirements = Requirements(self.world, self.projects)
         self.contents = ContentJudge(self.world, self.projects, self.requirements.needing_cuda)
@@ -129,14 +126,14 @@ class Solver:
             return None
         self._late = {
             number
-            for number in (self._undecided & self.world.names.keys()) - self._planned - self._met
-            if self.world.rank[number][0] < EARLY_PYTHON[0]
+            for number in (self._undecided & self.session.names.keys()) - self._planned - self._met
+            if self.session.rank[number][0] < EARLY_PYTHON
         }
         if self._late:
             return None
-        first = min(self._undecided, key=self.world.rank.__getitem__)
+        first = min(self._undecided, key=self.session.rank.__getitem__)
         python = self.session.number["python"]
-        if python in self._undecided and self.world.rank[first] > EARLY_PYTHON:
+        if python in self._undecided and self.session.rank[first][0] > EARLY_PYTHON:
             preferred = self.session.preferred_early("python", self.search.domains)
             if preferred and self.search.domains[python] & ~preferred:
                 return python, preferred
@@ -181,8 +178,8 @@ class Solver:
         self._losses[number] = losses = self._losses.get(number, 0) + 1
         if losses not in _LOSSES:
             return False
-        group, forward, position, name = self.world.rank[number]
-        self.world.rank[number] = group, forward - 1, position, name
+        group, forward, position, name = self.session.rank[number]
+        self.session.rank[number] = group, forward - 1, position, name
         return True
 
     def _hints(self, links: Sequence[Link]) -> Iterator[str]:

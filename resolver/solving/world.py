@@ -13,9 +13,9 @@ from resolver.compiling import add_distributions
 from resolver.compiling.choices import ALWAYS
 from resolver.compiling.clauses import LIMITS
 from resolver.compiling.problem import ABSENT
-from resolver.facts.catalog import closed_names
 from resolver.facts.schema import PLATFORM
 from resolver.providers.index import IndexProvider, by_name
+from resolver.providers.installed import installed_versions
 from resolver.requirements import normalize_name
 from resolver.solving.search import is_required
 from resolver.solving.session import Session
@@ -28,13 +28,11 @@ if TYPE_CHECKING:
     from resolver.facts.schema import Requires
     from resolver.indexes import PackageIndexes
     from resolver.model import Candidate, Request, Requirement
-    from resolver.solving.session import Solution
+    from resolver.solving.session import Rank, Solution
 
 STRICT, LENIENT = 0b010, 0b100
 """The values of a selector: an exclusion applies, or not."""
 
-Rank = tuple[float, int, int, str]
-"""The position of a variable in the order of decisions: layer, moves forward, order of appearance, name."""
 Terms = dict[int, int]
 _PATCH = re.compile(r"\d+\.\d+\.\d+")
 
@@ -48,10 +46,6 @@ class World:
         The provider of the indexes.
     bound
         Names that are resolved from the catalog only, whether or not the problem has them.
-    rank
-        The position of each variable of the search in the order of decisions.
-    names
-        Names of the problem's variables, by number.
     asked, limits, overrides
         The requirements, constraints and overrides of the request, by name.
     installed
@@ -65,9 +59,7 @@ class World:
         self.catalog = builder.catalog
         self.session = Session(self.problem)
         self.search = self.session.search
-        self.bound = closed_names(self.catalog, self.request.target.backend)
-        self.rank: dict[int, Rank] = {}
-        self.names: dict[int, str] = {}
+        self.bound = builder.closed
         self._environments: dict[tuple[int, str, bool], Environment] = {}
         self._demands = 0
         self.state_demands()
@@ -76,7 +68,7 @@ class World:
         self.targets = Targets(python, glibc, allowed, _patch_release(self.request))
         self.index = IndexProvider(indexes, self.catalog, self.request, self.targets.applying)
         self.triton = Triton(self.catalog, self.request, self.problem, self.session.number, self.targets)
-        self.installed = self.request.preinstalled.installed if self.request.preinstalled else {}
+        self.installed = installed_versions(self.catalog, self.request)
         self.asked = by_name(self.request.requirements)
         self.limits = by_name(self.request.constraints)
         self.overrides = by_name(self.request.overrides)
@@ -93,11 +85,6 @@ class World:
     def state_demands(self) -> None:
         """Add what the problem has gained: variables, relations and demands."""
         self.session.extend()
-        for name, number in self.session.number.items():
-            if number not in self.names:
-                self.names[number] = name
-                group, key = self.problem.layer(name)
-                self.rank[number] = group, 0, 0, key
         for demand in self.problem.demands[self._demands :]:
             number = self.session.number[demand.variable.name]
             self.search.add({number: demand.variable.everything & ~demand.mask}, demand)
@@ -106,7 +93,7 @@ class World:
     def add_selector(self, rank: Rank) -> int:
         """Add a variable that decides whether an exclusion applies: first it does, then not."""
         number = self.search.add_variable(ABSENT | STRICT | LENIENT)
-        self.rank[number] = rank
+        self.session.rank[number] = rank
         self.search.add({number: ABSENT}, ALWAYS)
         return number
 
@@ -180,9 +167,19 @@ class World:
         package = self.catalog.package.get(name)
         if package is None or not package.system_rocm or self.request.target.backend != "rocm":
             return 0
+        if self._has_pip_rocm:
+            return 0
         with_rocm = (row.name for row in self.catalog.image.values() if row.rocm)
         images = self.problem.variables["base-image"].of_versions(with_rocm)
         return images if images & self.demanded("base-image") else 0
+
+    @cached_property
+    def _has_pip_rocm(self) -> bool:
+        """Whether the request names ROCm's pip packages, or a torch that requires them."""
+        versions = (row.version for row in self.catalog.torch.values() if row.pip_rocm)
+        others = self.demanded("torch") & ~self.problem.variables["torch"].of_versions(versions)
+        is_named = any(map(is_of_pip, self.asked.get("rocm", ())))
+        return is_named or ("torch" in self.asked and not others)
 
     def is_for_cpu(self, name: str) -> bool:
         """Return whether the request asks for a distribution on the CPU, by its extra (``jax[cpu]``)."""
@@ -197,7 +194,7 @@ class World:
 
     def candidate_at(self, number: int, mask: int) -> Candidate | None:
         """Return the candidate of a variable of the problem; None for any other variable."""
-        name = self.names.get(number)
+        name = self.session.names.get(number)
         return self.problem.variables[name].candidate(mask.bit_length() - 1) if name else None
 
     def extras_of(self, name: str) -> tuple[str, ...]:
@@ -213,9 +210,28 @@ class World:
         }
         torch = self.candidate("torch") if name == "torch" else None
         row = self.catalog.torch.get(torch.version) if torch else None
-        if row and row.device_extra:
-            extras |= {row.device_extra.format(gfx=target) for target in self.request.target.gfx}
+        extras |= {*row.device_extras(self.request.target.gfx)} if row else set()
         return tuple(sorted(extras))
+
+
+def is_of_pip(requirement: Requirement) -> bool:
+    """Return whether a requirement means ROCm's pip packages (``rocm[libraries]``), not only its release."""
+    return requirement.name == "rocm" and bool(requirement.extras)
+
+
+class Part:
+    """A part of the solver, with short names for what all parts share."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.problem = world.problem
+        self.session = world.session
+        self.search = world.search
+        self.index = world.index
+        self.targets = world.targets
+        self.triton = world.triton
+        self.request = world.request
+        self.catalog = world.catalog
 
 
 def is_limit(row: Requires) -> bool:

@@ -163,6 +163,25 @@ BROKEN: dict[str, tuple[Make, str, str]] = {
         "verify-two-rocms",
         "7.14.1 of pip (rocm-sdk-core), and that in /opt/rocm-7.2.4",
     ),
+    "device-missing": (
+        lambda p: venv(p).dist("tiny", "1.0", requires=["amd-tiny-device-gfx90a; extra == 'device-gfx90a'"]),
+        "verify-device-missing",
+        "amd-tiny-device-gfx90a",
+    ),
+    "stray-kpack": (
+        lambda p: venv(p).dist(
+            "amd-torch-device-gfx90a",
+            "1.0",
+            {"torch/.kpack/torch_gfx90a.kpack": b"", "torch/.kpack/torch_gfx90a:xnack-.kpack": b""},
+        ),
+        "verify-stray-kpack",
+        "xnack-",
+    ),
+    "empty-kpack": (
+        lambda p: venv(p).dist("amd-torch-device-gfx90a", "1.0", {"torch/.kpack/torch_gfx90a.kpack": b""}),
+        "kpack-damaged",
+        "is empty",
+    ),
     "two-rocms-same-name": (
         lambda p: (
             image(p)
@@ -539,6 +558,27 @@ def test_network_plugin_that_rccl_opens_is_named(tmp_path: Path, side: Side) -> 
         named()["verify-plugin"]
         == f"RCCL opens the network plugin {path} (v6), which loads /usr/lib/libfabric.so.1"
     )
+
+
+@pytest.mark.parametrize("newest", ["1.6", "1.8"])
+def test_symbol_versions_of_the_libfabric_that_the_plugin_gets(
+    newest: str, tmp_path: Path, side: Side, compile_object: Callable[..., Path]
+) -> None:
+    def fabric(version: str) -> Path:
+        script = tmp_path / version
+        script.write_text(f"FABRIC_{version} {{ fi_getinfo; }};\n")
+        flags = ("-Wl,-soname,libfabric.so.1", f"-Wl,--version-script={script}")
+        return compile_object("libfabric.so.1", "int fi_getinfo;", *flags)
+
+    tree = image(tmp_path / "env")
+    source = "extern int fi_getinfo; int *used = &fi_getinfo; int ncclNetPlugin_v8 = 1;"
+    plugin = compile_object("plugin.so", source, str(fabric("1.8"))).read_bytes()
+    for name in ("librccl-net.so", "libnccl-net.so"):
+        tree.file(f"usr/lib/{name}", plugin)
+    tree.file("usr/lib/libfabric.so.1", fabric(newest).read_bytes())
+    found = [finding.message for finding in judged(tree, side) if finding.id == "verify-plugin-libfabric"]
+    refused = "needs FABRIC_1.8; /usr/lib/libfabric.so.1 has at most FABRIC_1.6."
+    assert [message.endswith(refused) for message in found] == [True] * (newest == "1.6")
 
 
 def test_there_are_enough() -> None:

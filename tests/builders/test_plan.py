@@ -24,7 +24,7 @@ from resolver.facts.schema import Sdist
 from resolver.model import Request, Requirement, Resolution, Target
 from resolver.versions import parse_specifier
 from tests.support.records import record_of
-from tests.support.tasks import make_distribution, make_recipe, make_task
+from tests.support.tasks import make_distribution, make_host, make_recipe, make_resolution, make_task
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +62,31 @@ def index(tmp_path: Path) -> Index:
 
 def here() -> BuildHost:
     return local_build_host(host.running_python())
+
+
+@pytest.mark.parametrize(
+    ("torch", "locked_rocm", "expected"),
+    [
+        ("2.12.0+rocm7.14.1", "", "7.14.1"),
+        ("2.14.1+rocm7.14", "", "7.14.*"),
+        ("2.14.1+rocm7.14", "7.14.0", "7.14.0"),
+        ("2.13.0+rocm7.2", "", ""),
+    ],
+)
+def test_wheel_is_compiled_against_the_rocm_packages_of_torch(
+    catalog: Catalog, index: Index, torch: str, locked_rocm: str, expected: str
+) -> None:
+    """It is the ROCm of the lock if an index has it; torch installs the same."""
+    picks = [make_distribution("deepspeed", "0.19.8"), make_distribution("torch", torch, origin="published")]
+    if locked_rocm:
+        picks.append(make_distribution("rocm", locked_rocm, origin="published"))
+    lock = make_resolution(*picks, gfx=("gfx90a",))
+    (task,) = plan(lock, catalog, index, make_host(rocm="7.2.4"))
+    assert task.pip_rocm == expected
+    assert task.needs_rocm_in_image == (not expected)
+    assert task.rocm == (expected.removesuffix(".*") or "7.2.4")
+    other = replace(task, pip_rocm="9.9")
+    assert other.build_key != task.build_key
 
 
 def deepspeed(lock: Resolution, catalog: Catalog, index: Index) -> Task:

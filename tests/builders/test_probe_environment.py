@@ -22,6 +22,7 @@ from builders.containers import runtime
 from builders.containers.runtime import HostRuntime
 from builders.findings import Finding
 from builders.probe import environment as judging
+from builders.probe import payload
 from builders.probe.ask import (
     EnvironmentReply,
     Gpu,
@@ -51,6 +52,7 @@ from resolver.indexes import File
 from resolver.model import Distribution, Request, Resolution, Target
 from resolver.requirements import parse_requirement
 from tests.support.errors import has_id
+from tests.support.installed import Tree
 
 SITE = "/opt/env/lib/python3.11/site-packages"
 REBUILD = "Make it again."
@@ -108,6 +110,19 @@ def errors(findings: dict[str, Finding]) -> set[str]:
 
 
 # --- judging a reply ----------------------------------------------------------------------------------
+
+
+def test_environment_without_torch_is_not_judged_by_torch() -> None:
+    """An environment of JAX has none."""
+    picks = tuple(pick for pick in lock().picks if pick.name != "torch")
+    extension = [InstalledDist("my-ext", "1.0+x", SITE)]
+    missing = TorchReply(error="ModuleNotFoundError", text="No module named 'torch'")
+    found = findings_of(
+        reply(distributions=extension, torch=missing), against=replace(lock(), picks=picks), need_gpu=True
+    )
+    assert not errors(found)
+    assert "no torch" in found["verify-gpu-not-judged"].message
+    assert "verify-torch-failed" in errors(findings_of(reply(torch=missing)))
 
 
 def test_sound_environment_has_no_errors() -> None:
@@ -363,16 +378,21 @@ def with_fabric(needs: str, has: str) -> NetworkPlugin:
     return NetworkPlugin("/l/librccl-net.so", [6], "libfabric.so.1", found, needs=needs, has=has)
 
 
-def test_another_libfabric_in_the_process_is_reported() -> None:
-    plugin = with_fabric("1.8", "1.8")
-    for objects, reported in (
-        (["/f/libfabric.so.1"], False),
-        (["/venv/lib/libfabric.so.1"], True),
-        ([], False),
-    ):
-        libraries = Libraries(["/l/librccl.so", *objects], plugins=[plugin])
-        found = findings_of(reply(libraries=libraries, torch=TorchReply(TORCH, "7.0.1")))
-        assert ("verify-plugin-libfabric-other" in found) == reported
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"loaded": "/f/libfabric.so.1"}, set()),
+        ({"loaded": ""}, set()),
+        ({"loaded": "/venv/lib/libfabric.so.1"}, {"verify-plugin-libfabric-other"}),
+        ({"error": "undefined symbol: hipFree"}, {"verify-plugin-not-loaded"}),
+        ({"error": "version `FABRIC_1.8' not found", "has": "1.6"}, {"verify-plugin-libfabric"}),
+    ],
+)
+def test_what_loading_the_plugin_shows_is_reported(change: dict[str, str], expected: set[str]) -> None:
+    plugin = replace(with_fabric("1.8", "1.8"), **change)
+    libraries = Libraries(["/l/librccl.so"], plugins=[plugin])
+    found = findings_of(reply(libraries=libraries, torch=TorchReply(TORCH, "7.0.1")))
+    assert {name for name in found if name.startswith("verify-plugin")} == expected | {"verify-plugin"}
 
 
 @pytest.mark.parametrize(
@@ -491,10 +511,10 @@ def test_environment_replies(tmp_path: Path, environment: Path) -> None:
     assert errors(findings_of(result)) <= {"verify-python"}  # this Python may not be 3.11
 
 
-def test_network_plugin_is_read_and_not_loaded(
+def test_network_plugin_is_read_and_loaded_in_a_process_of_its_own(
     tmp_path: Path, environment: Path, compile_object: Callable[..., Path]
 ) -> None:
-    """The objects stand in for RCCL, libfabric and the plugin, whose constructor would end a process."""
+    """The objects stand in for RCCL, libfabric and plugins; one ends the process that loads it."""
     (packages,) = environment.parent.parent.glob("lib/python3*/site-packages")
     lib, other = tmp_path / "lib", tmp_path / "other"
     lib.mkdir()
@@ -507,7 +527,6 @@ def test_network_plugin_is_read_and_not_loaded(
     source = (
         "extern int fi_getinfo; int *used = &fi_getinfo; int ncclNetPlugin_v6 = 1, ncclNetPlugin_v12 = 1;"
     )
-    source += "void abort(void); __attribute__((constructor)) static void start(void) { abort(); }"
     flags = ("-Wl,--no-as-needed", str(fabric))
     plugin = compile_object("librccl-net.so", source, *flags, f"-Wl,-rpath,{other}")
     (lib / "librccl-net.so").write_bytes(plugin.read_bytes())
@@ -520,15 +539,25 @@ def test_network_plugin_is_read_and_not_loaded(
         return result.libraries.plugins
 
     path = str(lib / "librccl-net.so")
-    assert plugins() == [NetworkPlugin(path, [6, 12], "libfabric.so.97", "", needs="1.9")]
+    (missing,) = plugins()
+    assert (missing.libfabric, missing.found, missing.needs) == ("libfabric.so.97", "", "1.9")
+    assert "libfabric.so.97: cannot open shared object file" in missing.error
     (other / "libfabric.so.97.2").write_bytes(fabric.read_bytes())
     (other / "libfabric.so.97").symlink_to("libfabric.so.97.2")
     real = str((other / "libfabric.so.97.2").resolve())
-    beside = NetworkPlugin(path, [6, 12], "libfabric.so.97", real, needs="1.9", has="1.10")
+    beside = NetworkPlugin(path, [6, 12], "libfabric.so.97", real, needs="1.9", has="1.10", loaded=real)
     assert plugins() == [beside]
     first = other / "libnccl-net.so"
-    first.write_bytes(compile_object("old.so", "int ncclNetPlugin_v5 = 1;").read_bytes())
-    assert plugins(LD_LIBRARY_PATH=str(other)) == [NetworkPlugin(str(first), [5]), beside]
+    source = "void abort(void); __attribute__((constructor)) static void start(void) { abort(); }"
+    source += "int ncclNetPlugin_v5 = 1;"
+    first.write_bytes(compile_object("old.so", source).read_bytes())
+    aborting, same = plugins(LD_LIBRARY_PATH=str(other))
+    assert (aborting.path, aborting.interfaces, same) == (str(first), [5], beside)
+    assert "signal 6" in aborting.error
+    loading += f"ctypes.CDLL({str(tmp_path / 'libfabric.so.97')!r})\n"
+    (tmp_path / "libfabric.so.97").write_bytes(fabric.read_bytes())
+    (packages / "my_ext.py").write_text(loading)
+    assert plugins() == [replace(beside, loaded=str(tmp_path / "libfabric.so.97"))]
     (packages / "my_ext.py").write_text("")
     assert plugins() == []
 
@@ -711,14 +740,14 @@ def test_submit_returns_job_number(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_documentation_lists_every_finding() -> None:
     source = Path(judging.__file__)
-    texts = [source.read_text(), (source.parent / "contents.py").read_text()]
-    given = re.findall(r'Finding\(\s*"(verify-[a-z-]+)",\s*"([a-z]+)"', "".join(texts))
-    rows = re.findall(
-        r"(?m)^\| `(verify-[a-z-]+)` \| ([a-z]+) \|",
-        (source.parents[2] / "docs" / "reference" / "verifying.md").read_text(),
-    )
-    assert sorted(set(given)) == sorted(rows)
-    assert len(rows) == "".join(texts).count('"verify-')
+    names = ("contents.py", "all_reduce.py")
+    code = "".join([source.read_text(), *((source.parent / name).read_text() for name in names)])
+    given = re.findall(r'Finding\(\s*"(verify-[a-z-]+)",\s*"([a-z]+)"', code)
+    page = (source.parents[2] / "docs" / "reference" / "verifying.md").read_text()
+    rows = re.findall(r"(?m)^\| `(verify-[a-z-]+)` \| ([a-z ]+) \|", page)
+    listed = {(name, severity) for name, severities in rows for severity in severities.split(" or ")}
+    assert set(given) == listed
+    assert len(given) == code.count('"verify-')
 
 
 def test_variables_of_site_are_judged() -> None:
@@ -748,3 +777,52 @@ def test_two_rocms_are_reported(of_pip: str, of_system: str, *, is_reported: boo
         system_rocm=of_system,
     )
     assert ("verify-two-rocms" in findings_of(environment)) == is_reported
+
+
+DEVICE = "amd-torch-device-gfx90a==2.12.0; extra == 'device-gfx90a'"
+
+
+@pytest.mark.parametrize(
+    ("requirements", "present", "says"),
+    [
+        ([DEVICE], "", "Install torch[device-gfx90a]=="),
+        ([DEVICE], "amd-torch-device-gfx90a", ""),
+        ([DEVICE.replace("gfx90a", "gfx942")], "amd-torch-device-gfx942", "no package with code for gfx90a"),
+        ([], "", ""),
+    ],
+)
+def test_missing_device_package_is_reported(requirements: list[str], present: str, says: str) -> None:
+    more = [InstalledDist(present, "2.12.0", SITE)] if present else []
+    torch = InstalledDist("torch", TORCH, SITE, device_requirements=requirements)
+    environment = reply(distributions=[torch, InstalledDist("my-ext", "1.0+x", SITE), *more])
+    found = findings_of(environment)
+    assert ("verify-device-missing" in found) == bool(says)
+    if says:
+        finding = found["verify-device-missing"]
+        assert says in f"{finding.message} {finding.fix}"
+
+
+def test_code_of_rocm_is_missing_only_beside_its_libraries() -> None:
+    needs = ["rocm-sdk-device-gfx90a==7.14.1; extra == 'device-gfx90a'"]
+    rocm = InstalledDist("rocm", "7.14.1", SITE, device_requirements=needs)
+    known = [InstalledDist("torch", TORCH, SITE), InstalledDist("my-ext", "1.0+x", SITE), rocm]
+    assert "verify-device-missing" not in findings_of(reply(distributions=known))
+    known.append(InstalledDist("rocm-sdk-libraries", "7.14.1", SITE))
+    assert "verify-device-missing" in findings_of(reply(distributions=known))
+
+
+def test_stray_archive_is_reported() -> None:
+    paths = ["torch/.kpack/torch_gfx90a.kpack", "torch/.kpack/torch_gfx90a:xnack+.kpack"]
+    for archives, is_stray in ((paths, True), (paths[:1], False), (paths[1:], False)):
+        device = InstalledDist("amd-torch-device-gfx90a", "2.12.0", SITE, archives=archives)
+        known = [InstalledDist("torch", TORCH, SITE), InstalledDist("my-ext", "1.0+x", SITE), device]
+        assert ("verify-stray-kpack" in findings_of(reply(distributions=known))) == is_stray
+
+
+def test_probe_lists_device_packages_and_archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = "torch/.kpack/torch_gfx90a.kpack"
+    Tree(tmp_path).dist("torch", "2.12.0", {archive: b""}, requires=[DEVICE, "filelock"])
+    (site,) = tmp_path.glob("lib/python3*/site-packages")
+    monkeypatch.setattr(payload, "search_path", lambda: [str(site)])
+    (torch,) = payload.distributions({})
+    assert (torch["device_requirements"], torch["archives"]) == ([DEVICE], [archive])

@@ -88,6 +88,16 @@ def test_environment_names_target_in_all_variables() -> None:
     assert made["SOURCE_DATE_EPOCH"] == "315532800"
 
 
+def test_rocm_of_pip_is_found_by_every_tool() -> None:
+    """The tree for development may lack device libraries, so they are those of the runtime package."""
+    root = "/layer/site-packages/_rocm_sdk_devel"
+    made = apply(make_recipe(), "gfx90a", pip_rocm="10.1.0", rocm_path=root).environment
+    assert {made[name] for name in ("ROCM_PATH", "ROCM_HOME", "HIP_PATH")} == {root}
+    assert made["CMAKE_PREFIX_PATH"] == f"{root}/lib/cmake"
+    assert made["HIP_DEVICE_LIB_PATH"] == "/layer/site-packages/_rocm_sdk_core/lib/llvm/amdgcn/bitcode"
+    assert "HIP_DEVICE_LIB_PATH" not in apply(make_recipe(), "gfx90a").environment
+
+
 def test_several_targets_leave_hip_architectures_unset() -> None:
     made = apply(make_recipe(), *TWO).environment
     assert made["HCC_AMDGPU_TARGET"] == "gfx90a,gfx942"

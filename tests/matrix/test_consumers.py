@@ -495,5 +495,36 @@ def test_files_name_the_gpu_to_the_packages_of_rocm(
     assert env(consumer, "-o", named, lock="sdk.lock") == 0
     for path in files:
         text = (work / path).read_text()
-        settings = ("ROCM_SDK_TARGET_FAMILY=gfx90a", "ROCM_BOOTSTRAP_FORCE_GFX_ARCH=gfx90a")
-        assert [setting in text for setting in settings] == [has_rocm, has_rocm], path
+        gpu = {"ROCM_SDK_TARGET_FAMILY=gfx90a", "ROCM_BOOTSTRAP_FORCE_GFX_ARCH=gfx90a"}
+        plain = text.replace('"', "").replace(" = ", "=")
+        assert {setting for setting in gpu if setting in plain} == (gpu if has_rocm else set()), path
+        if has_rocm and consumer != "uv":  # pip's cache may have the packages of another GPU
+            assert "PIP_NO_CACHE_DIR=1" in plain, path
+
+
+@pytest.mark.parametrize("targets", [("gfx90a",), ("gfx90a", "gfx942")])
+@pytest.mark.parametrize("complete", [True, False])
+@pytest.mark.parametrize(
+    ("consumer", "file"),
+    [("pip", "out.txt"), ("uv", "out.txt"), ("cotainr", "out.txt"), ("tykky", "req.txt")],
+)
+def test_files_install_the_code_of_the_targets_only(
+    work: Path, consumer: str, file: str, targets: tuple[str, ...], *, complete: bool
+) -> None:
+    """If the lock lacks the packages that torch requires, its extras require those of the targets."""
+    lock = read_lock(Path("bare.lock"))
+    version, extras = "2.14.0+rocm10.1.0", tuple(f"device-{gfx}" for gfx in targets)
+    names = ["torch", *(f"{kind}-device-{gfx}" for kind in ("amd-torch", "rocm-sdk") for gfx in targets)]
+    picks = [pick for pick in lock.picks if pick.kind == "platform"]
+    for name in names if complete else names[:1]:
+        wheel = f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
+        listed = File(wheel, f"https://index.example/{wheel}", "0" * 64, 1000)
+        picks.append(replace(locked_pick(name, version, listed), extras=extras if name == "torch" else ()))
+    target = replace(lock.target, gfx=targets)
+    left_open = () if complete else ("the requirements of torch: no index was read",)
+    changed = replace(lock, picks=tuple(picks), target=target, edges=(), left_open=left_open)
+    (work / "device.lock").write_text(dumps(changed))
+    assert env(consumer, "-o", "out.txt", lock="device.lock") == 0
+    text = (work / file).read_text()
+    assert {*re.findall(r"device-(?:all|gfx\w+)", text)} == {*extras}, text
+    assert (f"torch[{','.join(extras)}]" in text) == (not complete)

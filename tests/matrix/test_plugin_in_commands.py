@@ -61,7 +61,7 @@ def test_plugin_to_build_has_its_reason(capsys: Capture) -> None:
 
 def test_option_leaves_the_plugin_out_and_is_part_of_the_lock(capsys: Capture) -> None:
     text = resolved(capsys, *BUILT, "--no-network-plugin")
-    assert "RCCL's network plugin is left out (--no-network-plugin). Without it, on several nodes" in text
+    assert "RCCL's network plugin is left out (--no-network-plugin, or --for a tool that uses no" in text
     lock = read_lock(Path("matrix.lock"))
     assert lock.request.no_network_plugin
     assert lock.pick("rccl-net") is None
@@ -72,7 +72,13 @@ def test_option_leaves_the_plugin_out_and_is_part_of_the_lock(capsys: Capture) -
 
 def test_setting_leaves_the_plugin_out(capsys: Capture) -> None:
     Path("matrix.toml").write_text("no-network-plugin = true\n")
-    assert "is left out (--no-network-plugin)" in resolved(capsys, *BUILT)
+    assert "is left out (--no-network-plugin, or" in resolved(capsys, *BUILT)
+
+
+def test_tool_of_the_host_does_not_get_the_plugin_of_the_image(capsys: Capture) -> None:
+    assert "rccl-net" in resolved(capsys, "--for", "cotainr")
+    assert "RCCL's network plugin is left out" in resolved(capsys, "--for", "uv")
+    assert read_lock(Path("matrix.lock")).pick("rccl-net") is None
 
 
 def test_suggestions_repeat_the_option(capsys: Capture) -> None:

@@ -536,6 +536,16 @@ def test_confirmation_rejects_what_does_not_fit(
         found(catalog, {"a": releases(content)}, "torch a")
 
 
+def test_rocm_that_only_a_newer_release_requires_is_confirmed(tmp_path: Path) -> None:
+    """Release 1 cannot be judged, so it needs the ROCm that the catalog states for release 2."""
+    path = tmp_path / "overlay.toml"
+    path.write_text(f"schema = 1\n{PACKAGE}{_rows('2', OF_ROCM[6])['rocm']}", encoding="utf-8")
+    resolution = found(load([path]), {"a": releases(UNREAD, UNREAD, CUDA)})
+    assert state(resolution) == "1 not-judged"
+    assert resolution is not None
+    assert (resolution.version_of("rocm") or "").startswith("6.")
+
+
 # No knowledge is no permission.
 
 TRUTHS = st.sampled_from([None, PLAIN, CUDA, FALLBACK, OTHER_GPU, *OF_ROCM.values()])

@@ -67,7 +67,7 @@ VALUES = ("3.9", "3.12", "3.12.4", "3.13", "linux", "win32", "posix", "Linux", "
 def comparisons(draw: st.DrawFn) -> str:
     quote = draw(st.sampled_from("\"'"))
     name, value = draw(st.sampled_from(VARIABLES)), draw(st.sampled_from(VALUES))
-    operator = draw(st.sampled_from(("==", "!=", "<", "<=", ">", ">=", "in")))
+    operator = draw(st.sampled_from(("==", "!=", "<", "<=", ">", ">=", "in", "not in")))
     return f"{name} {operator} {quote}{value}{quote}"
 
 
@@ -94,6 +94,25 @@ def test_markers_apply_as_in_packaging(text: str, extra: str) -> None:
     except ValueError:
         return  # such as an order of texts, which is not defined
     assert applies == any(map(expected, ("3.12.0", "3.12.99")))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "os_name == 'posix' and",
+        "or os_name == 'posix'",
+        "os_name == 'posix' os_name == 'posix'",
+        "os_name == 'posix' and or os_name == 'posix'",
+        "(os_name == 'posix'",
+        "os_name == 'posix')",
+        "os_name == 'posix' ()",
+        "os_name = 'posix'",
+        "os_name == 'posix",
+    ],
+)
+def test_invalid_marker_is_an_error(text: str) -> None:
+    with pytest.raises(ValueError, match="marker"):
+        Environment("3.12").applies(text)
 
 
 @pytest.mark.parametrize("glibc", ["2.17", "2.39"])

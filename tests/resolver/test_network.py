@@ -173,7 +173,9 @@ def test_request_may_leave_the_plugin_out(overlay: Overlay) -> None:
     assert isinstance(found, Resolution)
     assert plugin(found) is None
     (note,) = about_network(found)
-    assert note.startswith("RCCL's network plugin is left out (--no-network-plugin). Without it, on several")
+    assert note.startswith(
+        "RCCL's network plugin is left out (--no-network-plugin, or --for a tool that uses"
+    )
     assert "no_network_plugin = true" in dumps(found)
     assert again(catalog, request, request_arguments(request)) == request
 

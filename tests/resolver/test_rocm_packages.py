@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from resolver.answers.resolve import resolve
+from resolver.errors import UsageError
 from resolver.facts.catalog import Catalog
 from resolver.model import Conflict, Resolution
 from tests.resolver.solve_helpers import ask
@@ -14,6 +16,7 @@ ARCH = "https://repo.amd.com/rocm/whl-multi-arch"
 NEXT = "https://stable.repo.amd.com/rocm/whl-next"
 TAGS = ("cp312-cp312-linux_x86_64",)
 DAY = "2026-11-21"
+JAX = "0.12.0"
 
 
 def torch(version: str, triton: str, index: str) -> FakeRelease:
@@ -37,8 +40,10 @@ def rocm(version: str, index: str) -> FakeRelease:
         requires=[
             f"rocm-sdk-core=={version}",
             f'rocm-sdk-libraries=={version}; extra == "libraries"',
+            f'rocm-sdk-devel=={version}; extra == "devel"',
+            *(f'rocm-sdk-device-{gfx}=={version}; extra == "device-{gfx}"' for gfx in ("gfx90a", "gfx942")),
         ],
-        extras=["libraries"],
+        extras=["libraries", "devel", "device-gfx90a", "device-gfx942"],
         index=index,
     )
 
@@ -59,7 +64,7 @@ def indexes() -> FakeIndexes:
         }
         for gfx in ("gfx90a", "gfx942")
     }
-    parts = ("core", "libraries", "device-gfx90a", "device-gfx942")
+    parts = ("core", "libraries", "devel", "device-gfx90a", "device-gfx942")
     sdk = {f"rocm-sdk-{part}": {"7.14.1": of_index(ARCH), "10.1.0": of_index(NEXT)} for part in parts}
     return FakeIndexes(
         {
@@ -74,6 +79,10 @@ def indexes() -> FakeIndexes:
             },
             "rocm": {"7.14.1": rocm("7.14.1", ARCH), "10.1.0": rocm("10.1.0", NEXT), "99.0": FakeRelease()},
             "needs-old-torch": {"1.0": ["torch<2.13"]},
+            "jax": {JAX: [f"jaxlib=={JAX}"]},
+            "jaxlib": {JAX: FakeRelease()},
+            "jax-rocm7-plugin": {JAX: FakeRelease(wheels=TAGS, requires=[f"jax-rocm7-pjrt=={JAX}"])},
+            "jax-rocm7-pjrt": {JAX: FakeRelease()},
             **devices,
             **sdk,
         }
@@ -155,3 +164,161 @@ def test_torch_that_fails_on_a_gpu_is_refused(catalog: Catalog, indexes: FakeInd
     answer = resolve(catalog, request, indexes)
     assert isinstance(answer, Conflict)
     assert any("hipErrorInvalidImage" in item.text for item in answer.core)
+
+
+def test_rocm_alone_is_resolved_as_pip_packages(catalog: Catalog, indexes: FakeIndexes) -> None:
+    lock = resolved(catalog, indexes, "rocm[devel,device-gfx942]", driver="31.50")
+    assert lock.target.rocm == "10.1.0"
+    names = {"rocm", "rocm-sdk-core", "rocm-sdk-devel", "rocm-sdk-device-gfx942"}
+    assert {pick.name for pick in lock.distributions} == names
+    assert {(pick.version, pick.index) for pick in lock.distributions} == {("10.1.0", NEXT)}
+
+
+@pytest.mark.parametrize(("driver", "rocm"), [("31.50", "10.1.0"), ("31.40", "7.14.1")])
+def test_driver_limits_rocm_alone(catalog: Catalog, indexes: FakeIndexes, driver: str, rocm: str) -> None:
+    lock = resolved(catalog, indexes, "rocm[devel]", driver=driver)
+    assert (lock.target.rocm, lock.version_of("rocm-sdk-devel")) == (rocm, rocm)
+
+
+def test_rocm_alone_conflicts_with_an_older_driver(catalog: Catalog, indexes: FakeIndexes) -> None:
+    request = ask(catalog, "rocm[devel]", site="local", backend="rocm", gfx=["gfx942"], driver="6.3", day=DAY)
+    answer = resolve(catalog, request, indexes)
+    assert isinstance(answer, Conflict)
+    assert any("6.3" in item.text for item in answer.core)
+
+
+def test_torch_and_rocm_are_one_rocm(catalog: Catalog, indexes: FakeIndexes) -> None:
+    lock = resolved(catalog, indexes, "rocm[devel] torch[device-gfx942]<2.13")
+    assert {pick.version for pick in lock.distributions if pick.name.startswith("rocm")} == {"7.14.1"}
+
+
+WITH_ROCM = "rocm/dev-ubuntu-24.04:7.2.4-complete"
+
+
+@pytest.mark.parametrize("text", ["jax rocm[libraries,device-gfx942]", "jax torch[device-gfx942]"])
+def test_jax_uses_the_rocm_of_pip(catalog: Catalog, indexes: FakeIndexes, text: str) -> None:
+    lock = resolved(catalog, indexes, text)
+    versions = {pick.name: pick.version for pick in lock.distributions}
+    assert versions["jax-rocm7-plugin"] == versions["jax"] == JAX
+    sdk = {name: version for name, version in versions.items() if name.startswith("rocm")}
+    assert sdk == dict.fromkeys(
+        ("rocm", "rocm-sdk-core", "rocm-sdk-libraries", "rocm-sdk-device-gfx942"), "7.14.1"
+    )
+    assert (lock.target.rocm, lock.image) == ("7.14.1", None)
+
+
+def test_jax_with_the_rocm_of_pip_is_limited_by_the_driver(catalog: Catalog, indexes: FakeIndexes) -> None:
+    request = ask(
+        catalog, "jax rocm[libraries]", site="local", backend="rocm", gfx=["gfx942"], driver="6.4", day=DAY
+    )
+    answer = resolve(catalog, request, indexes)
+    assert isinstance(answer, Conflict)
+    assert any("6.4" in item.text for item in answer.core)
+
+
+def test_image_with_another_rocm_conflicts_with_the_rocm_of_pip(
+    catalog: Catalog, indexes: FakeIndexes
+) -> None:
+    request = ask(
+        catalog,
+        "jax rocm[libraries]",
+        site="local",
+        backend="rocm",
+        gfx=["gfx942"],
+        base_image=WITH_ROCM,
+        day=DAY,
+    )
+    answer = resolve(catalog, request, indexes)
+    assert isinstance(answer, Conflict)
+    assert any("contains ROCm 7.2.4" in item.text for item in answer.core)
+
+
+def bare(catalog: Catalog) -> Catalog:
+    """Add a base image with compilers for host code, and without ROCm."""
+    row = replace(catalog.image["ubuntu:24.04"], name="bare.sif", rocm="", python=("3.12",))
+    return catalog.with_image(row)
+
+
+def test_extension_is_compiled_with_the_rocm_of_pip(catalog: Catalog, indexes: FakeIndexes) -> None:
+    lock = resolved(bare(catalog), indexes, "apex torch==2.12.0+rocm7.14.1", base_image="bare.sif")
+    assert (lock.target.base_image, lock.target.rocm) == ("bare.sif", "7.14.1")
+    apex = lock.pick("apex")
+    assert apex is not None
+    assert apex.origin == "build"
+    assert lock.version_of("rocm-sdk-core") == "7.14.1"
+
+
+def test_extension_is_not_compiled_without_any_rocm(catalog: Catalog) -> None:
+    request = ask(
+        bare(catalog), "apex torch==2.13.0+rocm7.2", site="local", backend="rocm", gfx=["gfx942"],
+        base_image="bare.sif", day=DAY,
+    )  # fmt: skip
+    answer = resolve(bare(catalog), request, None)
+    assert isinstance(answer, Conflict)
+    assert any("and so with that of torch's pip packages" in item.text for item in answer.core)
+
+
+def test_bare_image_is_not_chosen_by_default(catalog: Catalog, indexes: FakeIndexes) -> None:
+    lock = resolved(bare(catalog), indexes, "apex", driver="31.50")
+    assert lock.image is not None
+    assert catalog.image[lock.image.name].rocm
+
+
+@pytest.mark.parametrize("targets", [("gfx90a",), ("gfx942",), ("gfx90a", "gfx942")])
+def test_code_is_for_exactly_the_targets(
+    catalog: Catalog, indexes: FakeIndexes, targets: tuple[str, ...]
+) -> None:
+    request = ask(
+        catalog,
+        "torch==2.12.0+rocm7.14.1",
+        site="local",
+        backend="rocm",
+        gfx=targets,
+        python="3.12",
+        day=DAY,
+    )
+    for known in (indexes, None):
+        lock = resolve(catalog, request, known)
+        assert isinstance(lock, Resolution)
+        torch = lock.pick("torch")
+        assert torch is not None
+        assert torch.extras == tuple(f"device-{gfx}" for gfx in targets)
+        code = {pick.name for pick in lock.distributions if "device" in pick.name}
+        kinds = ("amd-torch-device", "rocm-sdk-device") if known else ()
+        assert code == {f"{kind}-{gfx}" for kind in kinds for gfx in targets}
+
+
+@pytest.mark.parametrize("name", ["rocm-sdk-core", "rocm-sdk-devel", "rocm-sdk-device-gfx942"])
+def test_driver_limits_each_part_of_rocm(catalog: Catalog, indexes: FakeIndexes, name: str) -> None:
+    """Its version is the release of ROCm, whether or not the request names `rocm`."""
+    lock = resolved(catalog, indexes, name, driver="31.40")
+    assert (lock.version_of(name), lock.target.rocm) == ("7.14.1", "7.14.1")
+    request = ask(catalog, name, site="local", backend="rocm", gfx=["gfx942"], driver="6.3", day=DAY)
+    assert isinstance(resolve(catalog, request, indexes), Conflict)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "rocm-sdk", "rocm-sdk-core", "rocm-sdk-device", "rocm-sdk-device-all", "rocm-kpack", "rocm-profiler",
+        "rocm-sdk-libraries-gfx94x-dcgpu", "amd-torch-device", "amd-torch-device-all",
+        "amd-torchvision-device-gfx90a",
+    ],
+)  # fmt: skip
+def test_placeholders_are_never_chosen(catalog: Catalog, name: str) -> None:
+    """PyPI has such projects, which contain nothing."""
+    known = FakeIndexes({name: {"0.0.1.dev0": FakeRelease(), "0.1.0": FakeRelease()}})
+    request = ask(catalog, name, site="local", backend="rocm", gfx=["gfx942"], day=DAY)
+    with pytest.raises(UsageError, match="No index has the project"):
+        resolve(catalog, request, known)
+
+
+def test_torch_is_resolved_if_the_index_of_its_rocm_cannot_be_reached(catalog: Catalog) -> None:
+    """Its wheel may be in a directory of the user."""
+    unreachable = FakeIndexes(
+        {"torch": {"2.12.0+rocm7.14.1": torch("2.12.0+rocm7.14.1", "3.8.0+git4cff872c.rocm7.14.1", ARCH)}},
+        unreachable=["rocm"],
+    )
+    lock = resolved(catalog, unreachable, "torch==2.12.0+rocm7.14.1")
+    assert lock.target.rocm == "7.14.1"
+    assert any("rocm" in reason for reason in lock.left_open)

@@ -48,6 +48,7 @@ def make_task(
     version: str = "1.0",
     torch: str = "",
     cxx_standard: str = "",
+    pip_rocm: str = "",
     pick: Distribution | None = None,
     **host: Any,
 ) -> Task:
@@ -55,4 +56,4 @@ def make_task(
     pick = pick or make_distribution(recipe.package, version)
     picks = [pick, make_distribution("torch", torch, origin="published")] if torch else [pick]
     resolution = make_resolution(*picks, backend=recipe.backend, gfx=gfx)
-    return Task(pick, recipe, make_host(**host), resolution, cxx_standard=cxx_standard)
+    return Task(pick, recipe, make_host(**host), resolution, cxx_standard=cxx_standard, pip_rocm=pip_rocm)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from resolver.model import Distribution, Resolution
 
 
+TYKKY_MODULE = "LUMI lumi-container-wrapper"
+"""LUMI's modules that have tykky."""
+
+
 class Installation(msgspec.Struct, frozen=True, dict=True):
     """The installation that a lock describes.
 
@@ -38,6 +43,8 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
         Environment variables that must be set at the site or for built distributions, or must not be set.
     job
         How the site starts programs in Slurm jobs; None if it is not known.
+    has_compiler
+        Whether the base image is known to have a compiler, which triton and torch.compile need at run time.
     wheels
         The wheels of each distribution that we build, by name; none if it is not built yet.
     named
@@ -51,6 +58,7 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
     hashes: Mapping[str, tuple[str, ...]] = {}
     left_open: Sequence[str] = ()
     variables: Sequence[SiteVariable] = ()
+    has_compiler: bool = False
     wheels: Mapping[str, Sequence[Path]] = {}
     named: Mapping[str, str] = {}
     host_glibc: tuple[str, str] = ("", "")
@@ -98,6 +106,15 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def rocm_variables(self) -> dict[str, str]:
+        """Variables for a pip that installs ROCm's own pip packages; empty if the lock has none.
+
+        pip takes the ``rocm`` that it built before from its cache, whatever the variables say now.
+        """
+        named = self.rocm_build_variables
+        return {**named, "PIP_NO_CACHE_DIR": "1"} if named else {}
+
+    @property
+    def rocm_build_variables(self) -> dict[str, str]:
         """Variables that name the GPU to ROCm's own pip packages; empty if the lock has none.
 
         The sdist ``rocm`` chooses its requirements when it is built, for the GPU of the machine. A login node
@@ -105,7 +122,7 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
         ROCm/TheRock@89553ce37:docs/packaging/python_packaging.md and the README of rocm-bootstrap.
         """
         targets = self.lock.target.gfx
-        if not targets or not any(is_rocm_package(pick.name) for pick in self.installed):
+        if not targets or not any(map(_installs_rocm, self.installed)):
             return {}
         return {
             "ROCM_SDK_TARGET_FAMILY": targets[0],
@@ -123,6 +140,21 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
         """Path or URL of the base image, or its name if the site has neither; empty without an image."""
         image = self.lock.image
         return (image.path or image.name) if image else ""
+
+    @property
+    def load_of_tykky(self) -> str:
+        """The end of a message that tykky is missing, for a script in double quotes."""
+        on_lumi = self.lock.target.site.startswith("lumi")
+        return rf"; on LUMI: \`module load {TYKKY_MODULE}\`" if on_lumi else ""
+
+    @property
+    def container_modules(self) -> list[str]:
+        """The modules of the site that bind file systems into containers of this base image."""
+        image = self.lock.version_of("base-image")
+        modules = self.job.modules if self.job else {}
+        return [
+            name for pattern in modules if fnmatch.fnmatchcase(image, pattern) for name in modules[pattern]
+        ]
 
     @property
     def heading(self) -> str:
@@ -153,6 +185,11 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
     def searched(self) -> Sequence[str]:
         """URLs of the user's indexes, if pip must search them for what the lock leaves open."""
         return () if self.is_complete else self.lock.indexes
+
+    def requirement(self, pick: Distribution, url: str = "") -> str:
+        """Return the pin or URL of a distribution, with its extras if the lock may lack what they require."""
+        extras = f"[{','.join(pick.extras)}]" if pick.extras and not self.is_complete else ""
+        return f"{pick.name}{extras} @ {url}" if url else f"{pick.name}{extras}=={pick.pinned}"
 
     @property
     def preinstalled_torch(self) -> Distribution | None:
@@ -221,6 +258,11 @@ def left_to_pip(installation: Installation) -> tuple[str, str]:
 def index_of(pick: Distribution) -> str:
     """Return the URL of the index of a published distribution; empty for PyPI, the default of pip and uv."""
     return "" if pick.index.rstrip("/") == public_index().rstrip("/") else pick.index
+
+
+def _installs_rocm(pick: Distribution) -> bool:
+    """Return whether a distribution is a pip package of ROCm, or requires some."""
+    return is_rocm_package(pick.name) or any(extra.startswith("device-") for extra in pick.extras)
 
 
 def pin(pick: Distribution) -> str:

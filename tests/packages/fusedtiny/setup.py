@@ -26,6 +26,8 @@ if fault == "undefined-symbol":
     macros.append(("FUSEDTINY_UNDEFINED", "1"))
 if fault == "wave-size":  # the value that DeepSpeed uses if rocminfo finds no GPU
     macros.append(("ROCM_WAVEFRONT_SIZE", "32"))
+if fault == "headers":  # no fault: headers of ROCm's libraries, which its runtime lacks
+    macros.append(("FUSEDTINY_HEADERS", "1"))
 if fault == "lost-library":
     os.system(f"printf 'void nobody(void) {{}}' | gcc -shared -fPIC -x c - -o {here}/libnobody.so")
     link = ["-Wl,--no-as-needed", f"-L{here}", "-lnobody"]

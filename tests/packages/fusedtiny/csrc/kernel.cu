@@ -1,4 +1,8 @@
 #include <cuda_runtime.h>
+#ifdef FUSEDTINY_HEADERS
+#include <ATen/cuda/CUDAContext.h> /* it includes the headers of ROCm's libraries */
+#include <thrust/complex.h>
+#endif
 
 __global__ void doubled(float *values, int count) {
   int index = blockIdx.x * blockDim.x + threadIdx.x;
