@@ -290,10 +290,7 @@ def gcc_of(glibcxx: str) -> str:
 def parse_output(text: str, image: LocalImage) -> ImageFacts:
     """Parse the output of the script, which may contain output of other programs.
 
-    Raises
-    ------
-    ValueError
-        A line is damaged, or the end is missing.
+    Raise `ValueError` if a line is damaged, or the end is missing.
     """
     lines = _parse_lines(text)
     versions = {family: _newest_symbol(lines, family, library) for family, library in _LIBRARIES.items()}

@@ -113,10 +113,7 @@ def partition_for(catalog: Catalog, site: str, hours: float, backend: str = "roc
 def hours_of(time: str) -> float:
     """Parse a time as sbatch does: minutes, minutes:seconds, hours:minutes:seconds, days-hours:...
 
-    Raises
-    ------
-    UsageError
-        The time is not valid.
+    Raise `UsageError` if the time is not valid.
 
     Examples
     --------

@@ -274,10 +274,7 @@ def _in_wheelhouse(wheelhouse: Path, installation: Installation) -> dict[str, li
 def _check_wheelhouse(wheelhouse: Path, installation: Installation) -> dict[str, str]:
     """Return the file name of each distribution in the wheelhouse.
 
-    Raises
-    ------
-    MatrixError
-        There are no wheels, or the lock is complete and some of its files are missing.
+    Raise `MatrixError` if there are no wheels, or the lock is complete and some of its files are missing.
     """
     complete = installation.is_complete
     command = f"matrix fetch --wheelhouse {quote(str(wheelhouse))}" if complete else _DOWNLOAD

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import replace
@@ -97,8 +97,7 @@ def execute(context: Context) -> int:
         console.info(f"Wrote {output}. Read it before you send it: only known names and forms were removed.")
         return 0
     output = args.output or Path("report.html")
-    included = _included(args.include)
-    conflicts, changes = included.conflicts, included.changes
+    conflicts, changes, inspections = _included(args.include)
     catalog, request = _request(context)
     index = Index(args.index)
     has_index = index.simple.is_dir()
@@ -126,7 +125,7 @@ def execute(context: Context) -> int:
         wheels=list(wheels(index)) if has_index else [],
         conflicts=conflicts,
         changes=changes,
-        inspections=included.inspections,
+        inspections=inspections,
         absent=_absent(has_lock=context.has_lock, has_index=has_index, has_changes=bool(changes)),
     )
     write_atomic(output, render_page(report))
@@ -188,29 +187,25 @@ def _absent(*, has_lock: bool, has_index: bool, has_changes: bool) -> list[tuple
     return absent
 
 
-class _Included(NamedTuple):
-    """The content of the files that `--include` names."""
-
-    conflicts: list[Conflict]
-    changes: list[dict[str, Any]]
-    inspections: list[InspectDocument]
-
-
-def _included(paths: Sequence[Path]) -> _Included:
+def _included(
+    paths: Sequence[Path],
+) -> tuple[list[Conflict], list[dict[str, Any]], list[InspectDocument]]:
     """Return the conflicts, the changes and the inspections in files.
 
     Raise `UsageError` if a file cannot be read, or has other content.
     """
-    found = _Included([], [], [])
+    conflicts: list[Conflict] = []
+    changes = []
+    inspections = []
     for path in paths:
         try:
             document = json.loads(path.read_bytes())
             if "consequences" in document:
-                found.changes.append(_change(msgspec.convert(document, DiffDocument)))
+                changes.append(_change(msgspec.convert(document, DiffDocument)))
             elif "verdict" in document:
-                found.inspections.append(msgspec.convert(document, InspectDocument))
+                inspections.append(msgspec.convert(document, InspectDocument))
             else:
-                found.conflicts.append(msgspec.convert(document, ConflictDocument, dec_hook=decode))
+                conflicts.append(msgspec.convert(document, ConflictDocument, dec_hook=decode))
         except OSError as error:
             raise UsageError(f"Cannot read {path}: {error.strerror}.") from None
         except (ValueError, TypeError, RecursionError):
@@ -219,7 +214,7 @@ def _included(paths: Sequence[Path]) -> _Included:
             raise UsageError(
                 msg, hint="Write the file with one of these commands and `--format json`."
             ) from None
-    return found
+    return conflicts, changes, inspections
 
 
 def _change(diff: DiffDocument) -> dict[str, Any]:

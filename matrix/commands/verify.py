@@ -309,7 +309,9 @@ def _verify(
     changes = site_changes(os.environ, variables)
     needed |= {change.name: change.value for change in changes if change.value is not None}
     built, published = built_recipes(lock, catalog) if lock else [], _published_modules(lock, catalog)
-    modules = ["torch", *published.values(), *(name for recipe in built for name in recipe.imports)]
+    modules = [*published.values(), *(name for recipe in built for name in recipe.imports)]
+    if lock is None or lock.pick("torch"):
+        modules.insert(0, "torch")
     folder = TemporaryDirectory()
     probe = Probe(runtime, args.python, folder=folder.root, log=log, env=env, variables=needed)
     reply = probe.ask_environment(list(dict.fromkeys(modules)), files)
@@ -321,7 +323,10 @@ def _verify(
     required = {name for recipe in built for name in recipe.run_environment}
     findings += judge_variables({**os.environ, **reply.variables}, variables, required)
     installed = {normalize_name(dist.name): dist for dist in reversed(reply.distributions)}
-    for recipe in [*built, *(_import_recipe(name, module, lock) for name, module in published.items())]:
+    for recipe in [
+        *built,
+        *(_published_recipe(name, module, lock, catalog) for name, module in published.items()),
+    ]:
         dist = installed.get(normalize_name(recipe.package))
         if dist is not None:  # a missing pin is a finding already
             requested = lock.request.ops_of(recipe.package) if lock else []
@@ -369,10 +374,19 @@ def _published_modules(lock: Resolution | None, catalog: Catalog) -> dict[str, s
     return {pick.name: modules[pick.name] for pick in picks if modules.get(pick.name)}
 
 
-def _import_recipe(name: str, module: str, lock: Resolution | None) -> Recipe:
-    """Return a recipe that promises only one import."""
+def _published_recipe(name: str, module: str, lock: Resolution | None, catalog: Catalog) -> Recipe:
+    """Return a recipe that promises only one import, and the objects that the catalog knows must load."""
     backend = lock.target.backend if lock else "rocm"
-    return Recipe(package=name, backend=backend, imports=(module,), status="inferred", source="its name")
+    package = catalog.package.get(name)
+    objects = package.must_load if package else ()
+    return Recipe(
+        package=name,
+        backend=backend,
+        imports=(module,),
+        must_contain=objects,
+        status="inferred",
+        source="its name",
+    )
 
 
 def submit_job(context: Context) -> int:

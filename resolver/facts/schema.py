@@ -628,6 +628,9 @@ class Package(Row, frozen=True, kw_only=True):
     system_rocm: bool = False
     """Whether its wheels use the ROCm that is installed in the system, so that a container with it needs a
     base image with ROCm."""
+    must_load: tuple[str, ...] = ()
+    """Patterns of shared objects in its published wheels that its import does not load, and that must load
+    next to the ROCm of the environment."""
 
     identity = ("name",)
 
