@@ -31,9 +31,13 @@ def test_wrappers_of_a_container_pass_shellcheck(tmp_path: Path, lock: Path) -> 
     assert env("--environment", "my 'own' container.sif", "-o", "train.lua") == 0
     wrappers = sorted((tmp_path / "train.bin").iterdir())
     assert [path.name for path in wrappers] == ["python", "python3", "torchrun"]
+    assert main(["resolve", "torch", "--site", "frontier", "--date", "2026-11-20", "-o", "f.lock", "-q"]) == 0
+    assert env("--lock", "f.lock", "--environment", "f.sif", "-o", "frontier.lua") == 0
+    scripts = [*wrappers, tmp_path / "frontier.bin" / "python"]
     program = str(Path(sys.executable).parent / "shellcheck")
-    done = subprocess.run([program, *map(str, wrappers)], capture_output=True, text=True, check=False)
+    done = subprocess.run([program, *map(str, scripts)], capture_output=True, text=True, check=False)
     assert done.stdout == ""
+    assert "FI_CXI_RX_MATCH_MODE" in scripts[-1].read_text()
     digest = hashlib.sha256(lock.read_bytes()).hexdigest()
     for name in ("train.lua", "train"):
         text = (tmp_path / name).read_text()
