@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
 
 from matrix.input.settings import Settings, load_catalog
-from resolver.errors import UsageError
+from resolver.errors import MatrixError, UsageError
 from resolver.reporter import SILENT, Reporter
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from builders.index_client import IndexClient
     from matrix.input.inputs import Inputs
     from resolver.facts.catalog import Catalog
-    from resolver.model import Conflict, Resolution
+    from resolver.model import Conflict, Request, Resolution, Suggestion
 
 
 def resolve(
@@ -133,6 +133,7 @@ def resolve_settings(
     from matrix.input.request import make_request
     from resolver.answers.resolve import resolve as solve
     from resolver.model import Conflict
+    from resolver.providers.index import ALL_INDEXES
 
     inputs = inputs or read_inputs(settings)
     request = make_request(settings, catalog, today, inputs)
@@ -147,12 +148,35 @@ def resolve_settings(
     if isinstance(answer, Conflict):
         from matrix.input.request import as_command
 
-        suggestions = (as_command(suggestion, settings, inputs) for suggestion in answer.suggestions)
+        suggestions = [as_command(suggestion, settings, inputs) for suggestion in answer.suggestions]
+        if any(ALL_INDEXES in warning for warning in answer.warnings):
+            suggestions[:0] = _with_all_indexes(catalog, request, settings, inputs)
         return replace(answer, suggestions=tuple(suggestions))
     check_ops(answer, catalog)
     if indexes and (answer.left_open or any(pick.git and not pick.files for pick in answer.built())):
         answer = replace(answer, indexes=inputs.own_indexes())
     return with_stated_hashes(answer, inputs.hashes) if inputs.hashes else answer
+
+
+def _with_all_indexes(
+    catalog: Catalog, request: Request, settings: Settings, inputs: Inputs
+) -> Iterator[Suggestion]:
+    """Yield a suggestion if a request resolves with the releases of all its indexes."""
+    from matrix.input.request import as_command
+    from resolver.answers.resolve import solve
+    from resolver.answers.suggest import gives, request_arguments
+    from resolver.compiling.names import for_rocm
+    from resolver.model import Resolution, Suggestion
+
+    settings = replace(settings, index_strategy="unsafe-best-match")
+    try:
+        found = solve(catalog, for_rocm(catalog, request)[0], package_indexes(settings, inputs))
+    except MatrixError:
+        return
+    if isinstance(found, Resolution):
+        picks = {pick.name: pick.key for pick in found.picks}
+        text = f"with the releases of all indexes{gives(picks, [one.name for one in request.requirements])}"
+        yield as_command(Suggestion(text, request_arguments(request)), settings, inputs)
 
 
 def package_indexes(settings: Settings, inputs: Inputs, reporter: Reporter = SILENT) -> IndexClient | None:
@@ -176,10 +200,7 @@ def package_indexes(settings: Settings, inputs: Inputs, reporter: Reporter = SIL
 def read_lock(path: str | Path = "matrix.lock") -> Resolution:
     """Read a resolution from a lock file.
 
-    Raises
-    ------
-    LockError
-        The file is missing, cannot be read, is not a lock, or was edited.
+    Raise `LockError` if the file is missing, cannot be read, is not a lock, or was edited.
     """
     from resolver.lock import read_lock as read
 
@@ -189,10 +210,7 @@ def read_lock(path: str | Path = "matrix.lock") -> Resolution:
 def write_lock(resolution: Resolution, path: str | Path = "matrix.lock") -> None:
     """Write a resolution to a lock file, atomically.
 
-    Raises
-    ------
-    OSError
-        The file cannot be written.
+    Raise `OSError` if the file cannot be written.
     """
     from builders.containers.image import with_cached_digest
     from builders.storage.files import write_atomic
@@ -303,10 +321,7 @@ def audit_wheel(wheel: str | Path) -> WheelAudit:
 
     Nothing is executed. The result has ``verdict`` and ``findings``.
 
-    Raises
-    ------
-    UsageError
-        The file cannot be read, or is not a wheel.
+    Raise `UsageError` if the file cannot be read, or is not a wheel.
     """
     from builders.audit import audit_wheel as audit
 

@@ -68,7 +68,7 @@ def judge_environment(
         *_libraries(reply),
         *_network(reply),
         *_libstdcxx(reply),
-        *_gpus(reply, lock, need_gpu=need_gpu),
+        *_gpus(reply, lock, installed, need_gpu=need_gpu),
     ]
 
 
@@ -442,23 +442,28 @@ def _libstdcxx(reply: EnvironmentReply) -> Iterator[Finding]:
             yield Finding("verify-libstdcxx-other", "warning", message, _OTHER_LIBRARY)
 
 
-def _gpus(reply: EnvironmentReply, lock: Resolution | None, *, need_gpu: bool) -> Iterator[Finding]:
+def _gpus(
+    reply: EnvironmentReply, lock: Resolution | None, installed: Mapping[str, str], *, need_gpu: bool
+) -> Iterator[Finding]:
     if lock is not None and lock.target.backend == "cpu":
         return
-    if reply.torch.error:
+    has_torch = lock is None or "torch" in installed or lock.pick("torch") is not None
+    if has_torch and reply.torch.error:
         message = f"torch cannot be imported: {reply.torch.failure}"
         fix = "Check that its libraries and Python match the lock."
         yield Finding("verify-torch-failed", "error", message, fix)
         return
     if not reply.torch.gpus:
-        if need_gpu:
+        if need_gpu and has_torch:
             message = "torch finds no GPU, and --need-gpu is set."
             fix = "Check /dev/kfd, the driver, and the GPUs that the job requests."
             yield Finding("verify-no-gpu", "error", message, fix)
         else:
-            message = "GPU kernels are not judged: there is no GPU here."
-            fix = "`matrix verify --gpu` submits a job that tests them."
-            yield Finding("verify-gpu-not-judged", "warning", message, fix)
+            reason = "there is no GPU here" if has_torch else "the environment has no torch, which runs one"
+            tests = "`matrix verify --gpu` submits a job that tests them."
+            own = "Run a program of your own on a GPU node."
+            message = f"GPU kernels are not judged: {reason}."
+            yield Finding("verify-gpu-not-judged", "warning", message, tests if has_torch else own)
         return
     targets = set(lock.target.gfx) if lock else set()
     for number, gpu in enumerate(reply.torch.gpus):

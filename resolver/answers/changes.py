@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from resolver.compiling.problem_builder import advice_for, is_advised
 from resolver.facts.catalog import within
-from resolver.model import Request, Requirement
-from resolver.versions import sort_key
+from resolver.model import IMAGE, Preinstalled, Request, Requirement
+from resolver.versions import join_words, sort_key
 
 if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
@@ -44,10 +44,13 @@ class RequestChange(msgspec.Struct, frozen=True):
     """Whether the change is suggested only if no other change makes the request resolve."""
 
 
-def changes_of(catalog: Catalog, request: Request, *, sited: bool) -> list[RequestChange]:
+def changes_of(
+    catalog: Catalog, request: Request, *, sited: bool, stated: tuple[Requirement, ...] = ()
+) -> list[RequestChange]:
     """Return all single changes to a request, smallest first.
 
-    With `sited`, facts about the site are part of the conflict, so that other days may help.
+    With `sited`, facts about the site are part of the conflict, so that other days may help. `stated` are the
+    requirements before the names of builds for ROCm replaced others in them, which are those for CPUs.
     """
     requirements, target = request.requirements, request.target
     changes = [_free(one) for one in requirements if one.specifier is not None and not one.reason]
@@ -55,6 +58,7 @@ def changes_of(catalog: Catalog, request: Request, *, sited: bool) -> list[Reque
         changes.append(RequestChange("any base image of the site", partial(_retarget, base_image=None)))
     elif target.backend == "rocm":
         changes += _public_images(catalog, request)
+        changes += _images_with(catalog, request)
     if target.driver and catalog.windows_of(target.site):
         changes.append(RequestChange(f"the driver of {target.site}", partial(_retarget, driver=None)))
     if target.driver:
@@ -69,7 +73,8 @@ def changes_of(catalog: Catalog, request: Request, *, sited: bool) -> list[Reque
     if len(target.gfx) > 1:
         changes += [RequestChange(f"without {gfx}", partial(_without_gfx, gfx=gfx)) for gfx in target.gfx]
     if target.backend != "cpu":
-        changes += _other_sites(catalog, request)
+        changes += _on_cpu(request, stated or requirements)
+        changes += _other_sites(catalog, request, stated or requirements)
     return changes
 
 
@@ -88,6 +93,33 @@ def _public_images(catalog: Catalog, request: Request) -> Iterator[RequestChange
     for row in public[:_MOST_IMAGES]:
         text = f"with the public base image {row.name}, if you may use it at {target.site}"
         yield RequestChange(text, partial(_retarget, base_image=row.name), kind="image")
+
+
+def _images_with(catalog: Catalog, request: Request) -> Iterator[RequestChange]:
+    """Yield changes to base images that have a requested distribution, and no torch.
+
+    The site's own come first, then those with the ROCm that it advises, then the newest versions.
+    """
+    if request.preinstalled:
+        return
+    target, advice = request.target, advice_for(catalog, request).get("rocm")
+    offered = {
+        row.image
+        for row in catalog.site_image.values()
+        if row.site == target.site and within(row, target.date)
+    }
+    held = []
+    for row in catalog.image.values():
+        has = {one.name: row.holds[one.name] for one in request.requirements if one.name in row.holds}
+        if has and "torch" not in row.holds and (row.name in offered or "://" in row.path):
+            versions = [sort_key(version) for version in has.values()]
+            advised = advice is not None and is_advised(advice, row.rocm)
+            held.append((row.name in offered, advised, versions, sort_key(row.rocm), row.name, has))
+    for is_offered, _, _, _, name, has in sorted(held, reverse=True)[:_MOST_IMAGES]:
+        listed = join_words([f"{one} {version}" for one, version in has.items()], joiner="and")
+        where = "" if is_offered else f", if you may use it at {target.site}"
+        text = f"with the {listed} in the base image {name}{where}"
+        yield RequestChange(text, partial(_in_image, image=name), kind="image")
 
 
 def _newer_drivers(catalog: Catalog, driver: str) -> Iterator[RequestChange]:
@@ -115,14 +147,24 @@ def _target_of_site(catalog: Catalog, request: Request) -> Iterator[RequestChang
         yield RequestChange(text, partial(_retarget, backend=site.backend, gfx=own))
 
 
-def _other_sites(catalog: Catalog, request: Request) -> Iterator[RequestChange]:
+def _on_cpu(request: Request, stated: tuple[Requirement, ...]) -> Iterator[RequestChange]:
+    """Yield a change to the CPU of the same site; not with torch, which has other releases for CPUs."""
+    if all(requirement.name != "torch" for requirement in stated):
+        text = f"on the CPU only, without the GPUs of {request.target.site}"
+        yield RequestChange(text, partial(_for_cpu, stated=stated))
+
+
+def _other_sites(
+    catalog: Catalog, request: Request, stated: tuple[Requirement, ...]
+) -> Iterator[RequestChange]:
     """Yield a change to each other site: sites with the same hardware first, the local machine last."""
     target = request.target
     others = [site for site in catalog.site.values() if site.name != target.site]
     same = (target.backend, target.gfx)
     others.sort(key=lambda site: ((site.backend, site.gfx) != same, site.name == "local"))
     for site in others:
-        yield RequestChange(f"for {site.name}, {site.title}", partial(_at_site, site=site), last=True)
+        moved = partial(_at_site, site=site, stated=stated)
+        yield RequestChange(f"for {site.name}, {site.title}", moved, last=True)
 
 
 def _other_days(catalog: Catalog, request: Request) -> Iterator[RequestChange]:
@@ -172,8 +214,19 @@ def _without_gfx(request: Request, *, gfx: str) -> Request:
     return _retarget(request, gfx=tuple(other for other in request.target.gfx if other != gfx))
 
 
-def _at_site(request: Request, *, site: Site) -> Request:
+def _for_cpu(request: Request, *, stated: tuple[Requirement, ...]) -> Request:
+    moved = _retarget(request, backend="cpu", gfx=(), driver=None, base_image=None)
+    return replace(moved, requirements=stated)
+
+
+def _in_image(request: Request, *, image: str) -> Request:
+    return replace(_retarget(request, base_image=image), preinstalled=Preinstalled(IMAGE))
+
+
+def _at_site(request: Request, *, site: Site, stated: tuple[Requirement, ...]) -> Request:
     """Return a request for another site on the same day, without the properties of the original machine."""
+    if site.backend == "cpu":
+        request = replace(request, requirements=stated)
     moved = _retarget(
         request,
         backend=site.backend,

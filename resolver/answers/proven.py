@@ -40,11 +40,16 @@ def ranked_sets(
     problem: Problem, sets: Iterable[ProvenSet], requested: Collection[str]
 ) -> list[tuple[ProvenSet, list[Demand]]]:
     """Return the sets in the order in which they are tried, each with its demands."""
+    return [(row, _demands(problem, row)[0]) for row in by_rank(sets, requested)]
+
+
+def by_rank(sets: Iterable[ProvenSet], requested: Collection[str]) -> list[ProvenSet]:
+    """Return the sets in the order in which they are tried."""
 
     def rank(row: ProvenSet) -> tuple[int, date, str]:
         return sum(name in row.picks for name in requested), row.date or date.min, row.id
 
-    return [(row, _demands(problem, row)[0]) for row in sorted(sets, key=rank, reverse=True)]
+    return sorted(sets, key=rank, reverse=True)
 
 
 def first_proven(

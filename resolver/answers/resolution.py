@@ -79,7 +79,7 @@ def resolution_of(
             reasons = _reasons(problem, solution, pick.name)
             risk = next(row.fact.text for relation, row in reasons if _is_risk(relation, row, pick.name))
             warnings.append(f"{pick.name} {pick.version} is at your own risk: {risk}.")
-    warnings += preinstalled_warnings(request, problem, solution)
+    warnings += preinstalled_warnings(catalog, request, problem, solution)
     warnings += known_bad_warnings(catalog, request.target, versions)
     for name in shown:
         warnings += _not_known(catalog, request.target, candidates[name])

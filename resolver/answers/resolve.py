@@ -12,16 +12,17 @@ from msgspec.structs import replace
 from resolver.answers.network import with_network_plugin
 from resolver.answers.resolution import preferred_solution, resolution_of
 from resolver.compiling import compile_facts, compile_problem, start_problem, state_request
-from resolver.compiling.names import for_rocm
-from resolver.compiling.problem_builder import ProblemBuilder, reachable
+from resolver.compiling.names import for_rocm, named_by, wheels_for_rocm
+from resolver.compiling.problem_builder import ProblemBuilder, advice_for, is_advised, reachable
 from resolver.errors import MatrixError
-from resolver.facts.catalog import is_elsewhere
+from resolver.facts.catalog import closed_names, is_elsewhere
 from resolver.model import Resolution
 from resolver.providers.inferred import InferredProvider
 from resolver.providers.labelled import LabelledProvider
 from resolver.reporter import SILENT
 from resolver.requirements import PAIRED_WITH_TORCH, parse_requirement
 from resolver.solving.session import Refuted, Session
+from resolver.versions import join_words
 
 if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
@@ -96,10 +97,13 @@ def resolve(
     TooLargeError
         The search exceeded its limit.
     """
+    stated = request.requirements
     request, notes = for_rocm(catalog, request)
     answer = (facts and indexes is None and _resolve_with(facts, catalog, request, keep or {})) or solve(
         catalog, request, indexes, keep
     )
+    if facts is None and request.target.backend == "rocm":
+        answer = _with_wheels(catalog, request, answer, indexes, notes)
     if isinstance(answer, Resolution):
         notes += _published_instead(catalog, request, answer, indexes)
         answer = with_network_plugin(
@@ -122,10 +126,48 @@ def resolve(
             return None
         return outcome if isinstance(outcome, Resolution) else None
 
-    suggestions = suggest(
-        catalog, request, answer, core, resolves if indexes or request.prefer == "proven" else None
-    )
+    in_full = resolves if indexes or request.prefer == "proven" else None
+    suggestions = suggest(catalog, request, answer, core, in_full, stated=stated)
     return replace(conflict, suggestions=suggestions)
+
+
+def _with_wheels(
+    catalog: Catalog,
+    request: Request,
+    answer: Resolution | Refuted,
+    indexes: PackageIndexes | None,
+    notes: list[str],
+) -> Resolution | Refuted:
+    """Return an answer with wheels of another name in place of what it would compile.
+
+    They are taken if they are for the same ROCm, if the site advises another ROCm, or if there is no solution
+    without them. A note says what was replaced, or with which ROCm it could be.
+    """
+    advice = advice_for(catalog, request).get("rocm")
+    for stated in request.requirements if not request.no_prebuilt else ():
+        row = wheels_for_rocm(catalog, stated.name)
+        pick = answer.pick(stated.name) if isinstance(answer, Resolution) else None
+        if row is None or (pick is not None and pick.origin != "build"):
+            continue
+        rocm = (isinstance(answer, Resolution) and answer.target.rocm) or ""
+        others = (other for other in request.requirements if other != stated)
+        renamed = replace(request, requirements=(*others, *named_by(stated, row)))
+        try:
+            found = solve(catalog, renamed, indexes, {"rocm": rocm} if rocm else None)
+        except MatrixError:  # the wheels have other versions
+            continue
+        if not isinstance(found, Resolution):
+            continue
+        names = join_words(row.by, joiner="and")
+        if found.target.rocm == rocm or not rocm or (advice and not is_advised(advice, rocm)):
+            notes.append(f"{stated.name} means {names} on ROCm {found.target.rocm}. {row.note}".strip())
+            request, answer = renamed, found
+        else:
+            notes.append(
+                f"{stated.name} is compiled for ROCm {rocm}. {names} has wheels for ROCm "
+                f"{found.target.rocm}; to use them, require {names}."
+            )
+    return answer
 
 
 def _published_instead(
@@ -186,6 +228,46 @@ def solve(
     """
     if indexes is None:
         return _resolve_closed(catalog, request, keep)
+    if request.prefer != "proven":
+        return _solve_open(catalog, request, indexes, keep, until)
+    found, catalog = _in_proven_set(catalog, request, indexes, until)
+    return found or _solve_open(catalog, request, indexes, keep, until)
+
+
+def _in_proven_set(
+    catalog: Catalog, request: Request, indexes: PackageIndexes, until: float
+) -> tuple[Resolution | None, Catalog]:
+    """Return a resolution inside a proven set that pins a requested project of an index; None if none fits.
+
+    The sets of other requests are chosen later, by their parts in the catalog. So the second result is the
+    catalog without the sets that were tried.
+    """
+    from resolver.answers.proven import by_rank
+
+    closed = closed_names(catalog, request.target.backend)
+    names = {requirement.name for requirement in request.requirements}
+    tried = [
+        row
+        for row in by_rank(catalog.proven.values(), names)
+        if row.site in {"", request.target.site} and (names - closed) & row.picks.keys()
+    ]
+    for row in tried:
+        pins = [parse_requirement(f"{name}=={key}") for name, key in row.picks.items() if name not in closed]
+        pinned = replace(request, constraints=(*request.constraints, *pins))
+        answer = _solve_open(replace(catalog, proven={row.id: row}), pinned, indexes, {}, until)
+        if isinstance(answer, Resolution) and any(row.id in note for note in answer.notes):
+            return replace(answer, request=request), catalog
+    rest = {key: row for key, row in catalog.proven.items() if row not in tried}
+    return None, replace(catalog, proven=rest)
+
+
+def _solve_open(
+    catalog: Catalog,
+    request: Request,
+    indexes: PackageIndexes,
+    keep: Mapping[str, str] | None,
+    until: float,
+) -> Resolution | Refuted:
     from resolver.answers.answer import Answer
     from resolver.answers.assembling import completed
     from resolver.answers.confirmation import confirm

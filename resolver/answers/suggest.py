@@ -22,7 +22,7 @@ from resolver.solving.session import Session
 if TYPE_CHECKING:
     from resolver.answers.explain import Constraint
     from resolver.facts.catalog import Catalog
-    from resolver.model import Request, Resolution
+    from resolver.model import Request, Requirement, Resolution
     from resolver.solving.session import Refuted
 
 MAX_SUGGESTIONS = 3
@@ -40,6 +40,8 @@ def suggest(
     refuted: Refuted,
     core: Sequence[Constraint],
     resolves: Callable[[Request], Resolution | None] | None = None,
+    *,
+    stated: tuple[Requirement, ...] = (),
 ) -> tuple[Suggestion, ...]:
     """Return changes with which a request resolves, smallest first.
 
@@ -48,13 +50,13 @@ def suggest(
     conflicts relaxed one after another, and another site. Nothing that was asked for is left out. The search
     ends after `SECONDS`. `resolves` resolves a request as a command would; None if it has no solution either.
     By default, the problem of the catalog is solved: without indexes and proven sets, the command gives the
-    same.
+    same. `stated` is that of `changes_of`.
     """
     demands = [item for item in core if isinstance(item, Demand)]
     blamed = {demand.variable.name for demand in demands if demand.kind == "request"}
     blamed |= {item.object.partition("[")[0] for item in core if isinstance(item, LinkGroup)}
     sited = any(demand.kind == "fact" and demand.variable.name in _SET_BY_SITE for demand in demands)
-    changes = changes_of(catalog, request, sited=sited)
+    changes = changes_of(catalog, request, sited=sited, stated=stated)
     near = [change for change in changes if not change.last and (change.name in blamed or not change.name)]
     trials = _Trials(catalog, request, refuted.session, resolves)
     suggestions: list[Suggestion] = []
@@ -132,8 +134,8 @@ class _Trials:
             picks = self._outcome(relaxed)
             if picks is not None:
                 text = ", and ".join(change.text for change in changes)
-                gives = _gives(picks, [change.name for change in changes])
-                yield Suggestion(text + gives, request_arguments(relaxed))
+                given = gives(picks, [change.name for change in changes])
+                yield Suggestion(text + given, request_arguments(relaxed))
 
     def relax_core_by_core(
         self, changes: Sequence[RequestChange], blamed: Collection[str]
@@ -210,8 +212,8 @@ class _Trials:
         return demands
 
 
-def _gives(picks: Mapping[str, str], changed: Sequence[str]) -> str:
-    """Return the versions of what a change concerns: its components, then torch and ROCm."""
+def gives(picks: Mapping[str, str], changed: Sequence[str]) -> str:
+    """Return the versions of what a change concerns, in parentheses: its components, then torch and ROCm."""
     names = [name for name in dict.fromkeys((*changed, "torch", "rocm")) if name in picks]
     shown = sorted(names[:_MOST_GIVEN], key=lambda name: (name != "torch", name == "rocm"))
     return f" (gives {' and '.join(f'{name} {picks[name]}' for name in shown)})" if shown else ""

@@ -56,9 +56,7 @@ def for_rocm(catalog: Catalog, request: Request) -> tuple[Request, list[str]]:
         if row is None:
             requirements.append(stated)
             continue
-        versions = ",".join(map(_with_builds, stated.specifier or ()))
-        marker = f" ; {stated.marker}" if stated.marker else ""
-        requirements += [parse_requirement(f"{name}{versions}{marker}") for name in row.by]
+        requirements += named_by(stated, row)
         notes.append(
             f"{stated.name} means {join_words(row.by, joiner='and')} on AMD GPUs. {row.note}".strip()
         )
@@ -66,9 +64,28 @@ def for_rocm(catalog: Catalog, request: Request) -> tuple[Request, list[str]]:
 
 
 def build_for_rocm(catalog: Catalog, name: str) -> Replaces | None:
-    """Return the row about the build for ROCm that a distribution has under another name."""
+    """Return the row about the build for ROCm that a distribution has under another name.
+
+    What can be compiled for ROCm keeps its name; see `wheels_for_rocm`.
+    """
+    return None if catalog.releases_of(name) else _for_rocm(catalog, name)
+
+
+def wheels_for_rocm(catalog: Catalog, name: str) -> Replaces | None:
+    """Return the row about the wheels for some ROCm that a distribution which can be compiled has."""
+    return _for_rocm(catalog, name) if catalog.releases_of(name) else None
+
+
+def _for_rocm(catalog: Catalog, name: str) -> Replaces | None:
     row = None if is_for_cuda(name) else replacement(catalog, name)
     return row if row and row.effect == "rocm" else None
+
+
+def named_by(stated: Requirement, row: Replaces) -> list[Requirement]:
+    """Return the requirements on the builds for ROCm that take the place of a requirement."""
+    versions = ",".join(map(_with_builds, stated.specifier or ()))
+    marker = f" ; {stated.marker}" if stated.marker else ""
+    return [parse_requirement(f"{name}{versions}{marker}") for name in row.by]
 
 
 def _with_builds(clause: SpecifierClause) -> str:

@@ -13,7 +13,13 @@ from resolver.compiling.problem import Problem, RelationRow
 from resolver.errors import UsageError
 from resolver.facts.catalog import within
 from resolver.model import IMAGE, Candidate, Fact
-from resolver.providers.installed import InstalledVersion, inspected_images, installed_names, source_of
+from resolver.providers.installed import (
+    InstalledVersion,
+    inspected_images,
+    installed_names,
+    installed_versions,
+    source_of,
+)
 from resolver.versions import join_words, minor, newest_first
 
 if TYPE_CHECKING:
@@ -137,7 +143,9 @@ def _is_preinstalled(candidate: Candidate) -> bool:
     return candidate.origin == "preinstalled"
 
 
-def preinstalled_warnings(request: Request, problem: Problem, solution: Mapping[str, int]) -> list[str]:
+def preinstalled_warnings(
+    catalog: Catalog, request: Request, problem: Problem, solution: Mapping[str, int]
+) -> list[str]:
     """Return the warnings about installed versions in a solution."""
     preinstalled = request.preinstalled
     if preinstalled is None:
@@ -151,7 +159,8 @@ def preinstalled_warnings(request: Request, problem: Problem, solution: Mapping[
                 rows = relation.rows_between(solution[name], solution[other])
                 warnings += [_sentence(row.fact.text) for row in rows if row.contradicts]
     image = chosen["base-image"].version if "base-image" in chosen else ""
-    if preinstalled.source == IMAGE and not any(map(_is_preinstalled, chosen.values())):
+    is_known = any(map(_is_preinstalled, chosen.values())) or installed_versions(catalog, request)
+    if preinstalled.source == IMAGE and not is_known:
         warnings.append(f"The content of {image} is not known, so no installed version was kept.")
     elif preinstalled.source != IMAGE and image and not request.target.base_image:
         warnings.append(
@@ -242,6 +251,7 @@ def extend_to_installed(
     mentioned = 0
     for number, row in enumerate(rows):
         mentioned |= row.subjects if runtime >> number & 1 else 0
+    # The installed subjects whose counterparts in the catalog all have rows, with what these allow.
     allowed = dict.fromkeys(
         (
             installed.bit
@@ -261,6 +271,7 @@ def extend_to_installed(
                 row_subjects |= installed.bit
                 allowed[installed.bit] |= row_objects
         rows[number] = replace(row, subjects=row_subjects, objects=row_objects)
+    # What is installed together is compatible, so a row allows it although the catalog does not.
     together = sum(installed.bit for installed in objects)
     for bit, row_objects in allowed.items():
         if together & ~row_objects and not forbids:

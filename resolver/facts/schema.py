@@ -206,6 +206,8 @@ class Image(Row, frozen=True, kw_only=True):
     python: tuple[str, ...] = ()
     """CPython minor versions in the image: those with torch, else those with headers, else all. Empty if
     Python comes from elsewhere (conda)."""
+    compiler: bool = False
+    """Whether it is known to have ``gcc`` and ``g++``, which triton and torch.compile call at run time."""
     mpi: str = ""
     """Its MPI library; empty if it has none, or if that is undocumented."""
     libfabric: str = ""
@@ -281,6 +283,9 @@ class Job(Row, frozen=True, kw_only=True):
     """Modules to load before a container runs, by pattern of the name of the base image."""
     bandwidth: float = 0.0
     """The most that the network of one node can send, in GB/s; 0 if it is not known."""
+    all_reduce: float = 0.0
+    """The bus bandwidth in GB/s that is normal on two whole nodes, with 128 MiB; 0 if no source states it."""
+    all_reduce_source: str = ""
 
     identity = ("site",)
 
@@ -623,6 +628,9 @@ class Package(Row, frozen=True, kw_only=True):
     system_rocm: bool = False
     """Whether its wheels use the ROCm that is installed in the system, so that a container with it needs a
     base image with ROCm."""
+    must_load: tuple[str, ...] = ()
+    """Patterns of shared objects in its published wheels that its import does not load, and that must load
+    next to the ROCm of the environment."""
 
     identity = ("name",)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from resolver.errors import EnvironmentLacksError, SourceError, UsageError
 from resolver.indexes import InstalledFiles, files_of
 from resolver.label import built_for
+from resolver.providers.installed import installed_versions
 from resolver.requirements import is_rocm_package
 from resolver.specifiers import version_key
 from resolver.versions import shorten, sort_key
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
     from resolver.indexes import File, Metadata, PackageIndexes, ProjectRelease
     from resolver.model import Candidate, Request, Requirement
+
+
+ALL_INDEXES = "--index-strategy unsafe-best-match"
+"""The option with which the releases of every index count."""
 
 
 class OfferedFiles(NamedTuple):
@@ -47,7 +52,7 @@ class IndexProvider:
         """By the URL of a file, so that the confirmation reads nothing again."""
         self._catalog = catalog
         self._allow_dynamic = request.support == "any"
-        self._installed = request.preinstalled.installed if request.preinstalled else {}
+        self._installed = installed_versions(catalog, request)
         stated = (*request.requirements, *request.constraints, *request.overrides)
         self._direct = by_name(requirement for requirement in stated if requirement.url)
 
@@ -158,7 +163,7 @@ class IndexProvider:
             return ""
         return (
             f"{other} has other releases of {name}, which do not count, because an index before it has the "
-            "project. --index-strategy unsafe-best-match considers all indexes."
+            f"project. {ALL_INDEXES} considers all indexes."
         )
 
     def _versions(self, name: str, url: str) -> set[tuple[Any, ...]]:

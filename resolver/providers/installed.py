@@ -12,7 +12,7 @@ Two distributions that are installed together are compatible, even if the catalo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -47,6 +47,17 @@ def installed_names(catalog: Catalog, request: Request) -> set[str]:
     if request.preinstalled.source != IMAGE:
         return set(request.preinstalled.installed)
     return {name for image in inspected_images(catalog, request.target) for name in image.holds}
+
+
+def installed_versions(catalog: Catalog, request: Request) -> Mapping[str, str]:
+    """Return the installed versions by name: those of a list, or those of the named base image."""
+    preinstalled = request.preinstalled
+    if preinstalled is None:
+        return {}
+    image = catalog.image.get(request.target.base_image or "")
+    if preinstalled.source == IMAGE and not preinstalled.installed and image:
+        return image.holds
+    return preinstalled.installed
 
 
 class InstalledProvider:

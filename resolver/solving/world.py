@@ -15,6 +15,7 @@ from resolver.compiling.clauses import LIMITS
 from resolver.compiling.problem import ABSENT
 from resolver.facts.schema import PLATFORM
 from resolver.providers.index import IndexProvider, by_name
+from resolver.providers.installed import installed_versions
 from resolver.requirements import normalize_name
 from resolver.solving.search import is_required
 from resolver.solving.session import Session
@@ -67,7 +68,7 @@ class World:
         self.targets = Targets(python, glibc, allowed, _patch_release(self.request))
         self.index = IndexProvider(indexes, self.catalog, self.request, self.targets.applying)
         self.triton = Triton(self.catalog, self.request, self.problem, self.session.number, self.targets)
-        self.installed = self.request.preinstalled.installed if self.request.preinstalled else {}
+        self.installed = installed_versions(self.catalog, self.request)
         self.asked = by_name(self.request.requirements)
         self.limits = by_name(self.request.constraints)
         self.overrides = by_name(self.request.overrides)

@@ -112,6 +112,19 @@ def errors(findings: dict[str, Finding]) -> set[str]:
 # --- judging a reply ----------------------------------------------------------------------------------
 
 
+def test_environment_without_torch_is_not_judged_by_torch() -> None:
+    """An environment of JAX has none."""
+    picks = tuple(pick for pick in lock().picks if pick.name != "torch")
+    extension = [InstalledDist("my-ext", "1.0+x", SITE)]
+    missing = TorchReply(error="ModuleNotFoundError", text="No module named 'torch'")
+    found = findings_of(
+        reply(distributions=extension, torch=missing), against=replace(lock(), picks=picks), need_gpu=True
+    )
+    assert not errors(found)
+    assert "no torch" in found["verify-gpu-not-judged"].message
+    assert "verify-torch-failed" in errors(findings_of(reply(torch=missing)))
+
+
 def test_sound_environment_has_no_errors() -> None:
     findings = findings_of(reply())
     assert not errors(findings)
@@ -727,14 +740,14 @@ def test_submit_returns_job_number(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_documentation_lists_every_finding() -> None:
     source = Path(judging.__file__)
-    texts = [source.read_text(), (source.parent / "contents.py").read_text()]
-    given = re.findall(r'Finding\(\s*"(verify-[a-z-]+)",\s*"([a-z]+)"', "".join(texts))
-    rows = re.findall(
-        r"(?m)^\| `(verify-[a-z-]+)` \| ([a-z]+) \|",
-        (source.parents[2] / "docs" / "reference" / "verifying.md").read_text(),
-    )
-    assert sorted(set(given)) == sorted(rows)
-    assert len(rows) == "".join(texts).count('"verify-')
+    names = ("contents.py", "all_reduce.py")
+    code = "".join([source.read_text(), *((source.parent / name).read_text() for name in names)])
+    given = re.findall(r'Finding\(\s*"(verify-[a-z-]+)",\s*"([a-z]+)"', code)
+    page = (source.parents[2] / "docs" / "reference" / "verifying.md").read_text()
+    rows = re.findall(r"(?m)^\| `(verify-[a-z-]+)` \| ([a-z ]+) \|", page)
+    listed = {(name, severity) for name, severities in rows for severity in severities.split(" or ")}
+    assert set(given) == listed
+    assert len(given) == code.count('"verify-')
 
 
 def test_variables_of_site_are_judged() -> None:

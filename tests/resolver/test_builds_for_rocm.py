@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
 import pytest
+from msgspec.structs import replace
 
 from resolver.answers.resolve import resolve
 from resolver.facts.catalog import Catalog
-from resolver.model import Conflict, Resolution
+from resolver.facts.schema import Requires
+from resolver.model import IMAGE, Conflict, Preinstalled, Resolution
+from resolver.versions import satisfies
 from tests.resolver.solve_helpers import ask
 from tests.support.indexes import FakeIndexes, FakeRelease
 
@@ -20,14 +27,17 @@ def plugin(series: str, version: str, pythons: str) -> dict[str, FakeRelease]:
     return {version: FakeRelease(wheels=tags, requires=[pjrt])}
 
 
-@pytest.fixture
-def indexes() -> FakeIndexes:
-    """Return an index with some of the releases that PyPI has; the plugins have PyPI's tags and metadata."""
+Projects = dict[str, Mapping[str, FakeRelease | Sequence[str]]]
+
+
+def projects() -> Projects:
+    """Return some of the releases that PyPI has; the plugins have PyPI's tags and metadata."""
     versions = ("0.4.35", "0.5.0", "0.5.3", "0.6.0", "0.7.1", "0.8.3", "0.10.0", "0.10.2", "0.12.0")
     seven = {
         **plugin("rocm7", "0.6.0", "310 311 312 313"),
         **plugin("rocm7", "0.7.1", "311 312 313"),
         **plugin("rocm7", "0.10.0", "311 312 313 314"),
+        **plugin("rocm7", "0.10.2", "311 312 313 314"),
         **plugin("rocm7", "0.12.0", "312 313 314 315"),
     }
     sixty = {
@@ -35,33 +45,44 @@ def indexes() -> FakeIndexes:
         **plugin("rocm60", "0.5.0", "310 311 312"),
     }
     pure = FakeRelease(wheels=["py3-none-manylinux_2_28_x86_64"])
-    return FakeIndexes(
-        {
-            "jax": {
-                version: FakeRelease(requires=[f"jaxlib=={version}"], extras=["cpu"]) for version in versions
-            },
-            "jaxlib": {version: FakeRelease() for version in versions},
-            "flax": {"0.9": ["jax>=0.4"]},
-            "jax-rocm60-plugin": sixty,
-            "jax-rocm60-pjrt": dict.fromkeys(sixty, pure),
-            "jax-rocm7-plugin": seven,
-            "jax-rocm7-pjrt": dict.fromkeys(seven, pure),
-            "tensorflow": {"2.14.0": FakeRelease(), "2.21.0": FakeRelease()},
-            "tensorflow-rocm": {
-                version: FakeRelease(wheels=["cp310-cp310-manylinux2014_x86_64"])
-                for version in ("2.9.4", "2.13.1.600", "2.14.0.600")
-            },
-            "tensorflow-cpu": {"2.21.0": FakeRelease()},
-            "onnxruntime-gpu": {"1.27.1": FakeRelease()},
-            "onnxruntime-migraphx": {"1.27.1": FakeRelease()},
-            "needs-tensorflow": {"1.0": ["tensorflow>=2.10"]},
-            "hip-python": {
-                version: FakeRelease()
-                for version in ("0.0.2", "6.4.3.555.40", "7.0.2.555.40", "10.0.0.0.1.2")
-            },
-            "amd-aiter": {"0.1.7.post2.dev18": FakeRelease()},
-        }
-    )
+    return {
+        "jax": {
+            version: FakeRelease(requires=[f"jaxlib=={version}"], extras=["cpu"]) for version in versions
+        },
+        "jaxlib": {version: FakeRelease() for version in versions},
+        "flax": {"0.9": ["jax>=0.4"]},
+        "jax-rocm60-plugin": sixty,
+        "jax-rocm60-pjrt": dict.fromkeys(sixty, pure),
+        "jax-rocm7-plugin": seven,
+        "jax-rocm7-pjrt": dict.fromkeys(seven, pure),
+        "tensorflow": {"2.14.0": FakeRelease(), "2.21.0": FakeRelease()},
+        "tensorflow-rocm": {
+            version: FakeRelease(wheels=["cp310-cp310-manylinux2014_x86_64"])
+            for version in ("2.9.4", "2.13.1.600", "2.14.0.600")
+        },
+        "tensorflow-cpu": {"2.21.0": FakeRelease()},
+        "onnxruntime-gpu": {"1.27.1": FakeRelease()},
+        "onnxruntime-migraphx": {"1.27.1": FakeRelease()},
+        "needs-tensorflow": {"1.0": ["tensorflow>=2.10"]},
+        "hip-python": {
+            version: FakeRelease() for version in ("0.0.2", "6.4.3.555.40", "7.0.2.555.40", "10.0.0.0.1.2")
+        },
+        "amd-aiter": {"0.1.7.post2.dev18": FakeRelease()},
+        "cupy": {
+            "13.6.0": FakeRelease(sdist=True, requires=["numpy>=1.22"]),
+            "14.2.0": FakeRelease(sdist=True, requires=["numpy>=2", "cuda-pathfinder>=1.3.4"]),
+        },
+        "cupy-rocm-7-0": {
+            version: FakeRelease(wheels=["cp312-cp312-manylinux2014_x86_64"], requires=["numpy>=2"])
+            for version in ("14.0.0", "14.2.0")
+        },
+        "numpy": {"2.3.0": FakeRelease(wheels=["cp312-cp312-manylinux2014_x86_64"])},
+    }
+
+
+@pytest.fixture
+def indexes() -> FakeIndexes:
+    return FakeIndexes(projects())
 
 
 def answer(
@@ -81,6 +102,20 @@ def refused(catalog: Catalog, indexes: FakeIndexes, text: str, site: str, **opti
     found = answer(catalog, indexes, text, site, **options)
     assert isinstance(found, Conflict), found
     return "\n".join(item.text for item in found.core)
+
+
+def requires_of(catalog: Catalog, name: str) -> list[Requires]:
+    return [row for row in catalog.requires if row.package == name]
+
+
+def _is_of(row: Requires, version: str) -> bool:
+    return not row.releases or satisfies(version, row.releases)
+
+
+def with_only(name: str, version: str) -> FakeIndexes:
+    """Return an index that has one release of a project, as mirrors of a few projects have."""
+    found = projects()
+    return FakeIndexes({**found, name: {version: found[name][version]}})
 
 
 @pytest.mark.parametrize(
@@ -104,6 +139,23 @@ def test_jax_means_jax_with_its_plugin(
     assert {name: lock.version_of(name) for name in names} == dict.fromkeys(names, jax)
     assert lock.target.rocm == rocm
     assert bool(lock.target.base_image) == (site != TUOLUMNE)  # the catalog has no image for it
+
+
+@pytest.mark.parametrize(
+    ("site", "day", "expected"),
+    [
+        (LUMI, "2025-05-01", "0.5.0 6.2.4 3.12"),
+        (FRONTIER, "2025-06-01", "0.4.35 6.2.4 3.11"),
+        (FRONTIER, DAY, "0.7.1 7.2.0 3.12"),
+        (TUOLUMNE, DAY, "0.4.35 6.4.3 3.12"),
+    ],
+)
+def test_documented_sets_of_jax_are_preferred_on_request(
+    catalog: Catalog, indexes: FakeIndexes, site: str, day: str, expected: str
+) -> None:
+    lock = resolve(catalog, ask(catalog, "jax", site=site, day=day, prefer="proven"), indexes)
+    assert isinstance(lock, Resolution)
+    assert f"{lock.version_of('jax')} {lock.target.rocm} {lock.target.python}" == expected
 
 
 @pytest.mark.parametrize(
@@ -179,3 +231,117 @@ def test_hip_python_is_of_the_chosen_rocm(catalog: Catalog, indexes: FakeIndexes
 def test_aiter_has_no_code_for_mi250x(catalog: Catalog, indexes: FakeIndexes) -> None:
     assert "contains code for gfx942 or gfx950" in refused(catalog, indexes, "amd-aiter", LUMI)
     assert resolved(catalog, indexes, "amd-aiter", TUOLUMNE).version_of("amd-aiter") == "0.1.7.post2.dev18"
+
+
+def test_every_release_of_jax_has_a_plugin_or_a_reason(catalog: Catalog) -> None:
+    """No release of the catalog is refused for ROCm because the catalog knows nothing about it."""
+    assert len(catalog.releases_of("jax")) >= 22
+    for release in catalog.releases_of("jax"):
+        rows = [
+            row for row in requires_of(catalog, "jax") if "plugin" in row.on and _is_of(row, release.version)
+        ]
+        bad = [
+            row.problem
+            for row in catalog.known_bad.values()
+            if "jax" in row.combination and satisfies(release.version, row.combination["jax"])
+        ]
+        assert bool(rows) != bool(bad), release.version
+        assert all("no facts" not in problem for problem in bad)
+        for row in rows:
+            plugins = [one for one in catalog.releases_of(row.on) if satisfies(one.version, row.versions[0])]
+            assert plugins, (release.version, row.on)
+            for plugin in plugins:
+                facts = {one.on for one in requires_of(catalog, row.on) if _is_of(one, plugin.version)}
+                pjrt = row.on.replace("plugin", "pjrt")
+                assert facts >= {"rocm", "gfx", "python", "jax", pjrt}, plugin.version
+
+
+GENERIC = {
+    "gfx9-generic": "gfx900 gfx906 gfx90c",
+    "gfx9-4-generic": "gfx940 gfx941 gfx942 gfx950",
+    "gfx10-3-generic": "gfx1030 gfx1031 gfx1032 gfx1033 gfx1034 gfx1035 gfx1036",
+    "gfx11-generic": "gfx1100 gfx1101 gfx1102 gfx1103 gfx1150 gfx1151 gfx1152 gfx1153",
+    "gfx12-generic": "gfx1200 gfx1201",
+}
+"""LLVM's generic targets, and the architectures of the catalog among those that they stand for."""
+
+SECOND = tomllib.loads(Path(__file__).with_name("gpu_targets.toml").read_text("utf-8"))["wheel"]
+
+
+def test_gpu_targets_are_those_of_a_second_reader(catalog: Catalog) -> None:
+    compared = set()
+    for wheel in SECOND:
+        name, version = wheel["name"], wheel["version"]
+        rows = [row for row in requires_of(catalog, name) if row.on == "gfx" and _is_of(row, version)]
+        read = {one for target in wheel["targets"] for one in GENERIC.get(target, target).split()}
+        assert [{*row.versions} for row in rows] == [read], (name, version)
+        assert not name.startswith("jax") or wheel["sha256"] in rows[0].source
+        compared.add(name)
+    assert len(compared) == 6
+
+
+def test_a_conflict_of_jax_names_the_driver_and_the_nearest_ways(catalog: Catalog) -> None:
+    found = answer(catalog, with_only("jax", "0.10.2"), "jax", LUMI)
+    assert isinstance(found, Conflict)
+    reasons = "\n".join(item.text for item in found.core)
+    assert "jax-rocm7-plugin" in reasons
+    ways = [(one.change, one.request) for one in found.suggestions]
+    assert any("--backend" in request and "jax" in request for _, request in ways)
+
+
+def test_suggestions_for_the_cpu_have_the_name_that_was_asked_for(catalog: Catalog) -> None:
+    found = answer(catalog, with_only("tensorflow-rocm", "2.9.4"), "tensorflow", LUMI)
+    assert isinstance(found, Conflict)
+    image, *others = found.suggestions
+    assert image.change.startswith(
+        "with the tensorflow-rocm 2.18.1 in the base image rocm/tensorflow:rocm6.4"
+    )
+    assert image.request[-2:] == ("--keep-installed", IMAGE)
+    for one in others:
+        assert ("tensorflow" in one.request) == ("--backend" in one.request)
+
+
+@pytest.mark.parametrize(
+    ("text", "image", "kept"),
+    [
+        ("jax", "lumi-jax-rocm-6.2.4-python-3.12-jax-community-0.5.0-dockerhash-67b47a3e813c.sif", "0.5.0"),
+        ("jax", "rocm/jax:rocm6.4.2-jax0.4.35-py3.12", "0.4.35"),
+        ("tensorflow-rocm", "rocm/tensorflow:rocm6.4.2-py3.12-tf2.18-dev", "2.18.1"),
+    ],
+)
+def test_the_content_of_a_named_image_is_kept(
+    catalog: Catalog, indexes: FakeIndexes, text: str, image: str, kept: str
+) -> None:
+    request = ask(catalog, text, site=LUMI, day=DAY, base_image=image)
+    lock = resolve(catalog, replace(request, preinstalled=Preinstalled(IMAGE)), indexes)
+    assert isinstance(lock, Resolution)
+    pick = next(pick for pick in lock.picks if pick.name == text)
+    assert (pick.version, pick.origin) == (kept, "preinstalled")
+    assert not any("no installed version was kept" in warning for warning in lock.warnings)
+
+
+@pytest.mark.parametrize(
+    ("text", "site", "expected"),
+    [
+        ("cupy rocm==7.0.*", LUMI, "cupy-rocm-7-0 14.2.0 7.0"),
+        ("cupy>=14", LUMI, "cupy-rocm-7-0 14.2.0 7.0"),
+        ("cupy", FRONTIER, "cupy-rocm-7-0 14.2.0 7.0"),
+        ("cupy", TUOLUMNE, "cupy-rocm-7-0 14.2.0 7.0"),
+        ("cupy", LUMI, "cupy 13.6.0 6.4"),
+        ("cupy==13.6.0", FRONTIER, "cupy 13.6.0 6.4"),
+    ],
+)
+def test_cupy_means_the_wheel_for_the_chosen_rocm(
+    catalog: Catalog, indexes: FakeIndexes, text: str, site: str, expected: str
+) -> None:
+    """It is compiled if the site advises a ROCm without wheels, or if the wheels have other versions."""
+    lock = resolved(catalog, indexes, text, site)
+    name, version, line = expected.split()
+    (pick,) = (pick for pick in lock.picks if pick.name.startswith("cupy"))
+    assert (pick.name, pick.version) == (name, version)
+    assert (lock.target.rocm or "").startswith(line)
+    said = " ".join(lock.notes)
+    if name != "cupy":
+        assert "cupy means cupy-rocm-7-0 on ROCm 7.0" in said
+    elif site == LUMI:
+        assert "cupy is compiled for ROCm 6.4.4. cupy-rocm-7-0 has wheels for ROCm 7.0.2" in said

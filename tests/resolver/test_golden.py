@@ -48,7 +48,7 @@ class Case(msgspec.Struct, forbid_unknown_fields=True, rename="kebab"):
     """Texts that must occur in the items of the core."""
 
 
-_FEWEST = 14  # sets of tier 1; a lower number means that a set was lost
+_FEWEST = 20  # sets of tier 1; a lower number means that a set was lost
 
 FILES = sorted(Path(__file__).with_name("cases").glob("*.toml"))
 
