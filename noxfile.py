@@ -97,6 +97,8 @@ def require(session: nox.Session, names: Collection[str]) -> None:
     commands = [f"apt-get install -y {' '.join(packages)}"] if packages else []
     if names is not _COMPILER and not shutil.which("apptainer"):
         commands.append("tests/rig/install-apptainer.sh")
+    if names is not _COMPILER and not Path("/opt/lmod").exists():
+        commands.append("tests/rig/install-lmod.sh")
     if commands:
         session.error(f"Programs are missing. Install them as root: {' && '.join(commands)}")
 

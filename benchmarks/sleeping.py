@@ -17,11 +17,8 @@ import heapq
 import json
 import os
 import random
-import resource
 import shutil
-import subprocess
 import tempfile
-import time
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -97,11 +94,8 @@ def measured(program: str, work: Path, env: dict[str, str]) -> tuple[float, floa
     """Build everything into an empty index; return wall and CPU seconds of the whole command."""
     shutil.rmtree(work / "index", ignore_errors=True)
     command = [program, "build-wheels", "--jobs", str(JOBS), "-q"]
-    before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    done = subprocess.run(command, cwd=work, env=env, capture_output=True, text=True, check=False)
-    wall, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
-    programs.check(command, done.returncode, done.stdout, done.stderr)
-    return wall, sum(after[:2]) - sum(before[:2])
+    run = programs.timed(command, work, env)
+    return run.wall, run.cpu
 
 
 def prepare(
@@ -112,9 +106,7 @@ def prepare(
     env = {**os.environ, "XDG_CACHE_HOME": str(work / "cache")}
     for sleeps in (dict.fromkeys(seconds, 0.0), seconds):
         write(work, work / "cache", sleeps, requires)
-        command = [program, "resolve", *seconds, "-q"]
-        done = subprocess.run(command, cwd=work, env=env, capture_output=True, text=True, check=False)
-        programs.check(command, done.returncode, done.stdout, done.stderr)
+        programs.run([program, "resolve", *seconds, "-q"], cwd=work, env=env)
         if not any(sleeps.values()):
             measured(program, work, env)
     return work, env

@@ -200,10 +200,7 @@ def package_indexes(settings: Settings, inputs: Inputs, reporter: Reporter = SIL
 def read_lock(path: str | Path = "matrix.lock") -> Resolution:
     """Read a resolution from a lock file.
 
-    Raises
-    ------
-    LockError
-        The file is missing, cannot be read, is not a lock, or was edited.
+    Raise `LockError` if the file is missing, cannot be read, is not a lock, or was edited.
     """
     from resolver.lock import read_lock as read
 
@@ -213,10 +210,7 @@ def read_lock(path: str | Path = "matrix.lock") -> Resolution:
 def write_lock(resolution: Resolution, path: str | Path = "matrix.lock") -> None:
     """Write a resolution to a lock file, atomically.
 
-    Raises
-    ------
-    OSError
-        The file cannot be written.
+    Raise `OSError` if the file cannot be written.
     """
     from builders.containers.image import with_cached_digest
     from builders.storage.files import write_atomic
@@ -327,10 +321,7 @@ def audit_wheel(wheel: str | Path) -> WheelAudit:
 
     Nothing is executed. The result has ``verdict`` and ``findings``.
 
-    Raises
-    ------
-    UsageError
-        The file cannot be read, or is not a wheel.
+    Raise `UsageError` if the file cannot be read, or is not a wheel.
     """
     from builders.audit import audit_wheel as audit
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import date
 from typing import TYPE_CHECKING, Literal
 
@@ -14,7 +15,7 @@ from resolver.indexes import File
 from resolver.texts import Digest, Gfx, Name, OpsText, SiteName, Url, VersionText
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
     from resolver.facts.schema import Recipe, Release, Row
     from resolver.specifiers import Specifier

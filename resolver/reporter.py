@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import Literal, TypedDict, Unpack
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-    from typing import Unpack
-
-    from resolver.model import Conflict
+from resolver.model import Conflict
 
 Phase = Literal["waiting", "running", "done", "failed", "skipped"]
 """`waiting`: for another task, for free cores, or in the queue of a batch system."""

@@ -118,10 +118,7 @@ def exact_requirement(requirement: str) -> tuple[str, str] | None:
 def parse_requirement(text: str) -> Requirement:
     """Parse a requirement from the user, such as ``torch>=2.4``, ``rocm==6.2.*`` or ``flash-attn[triton]``.
 
-    Raises
-    ------
-    UsageError
-        The text is invalid.
+    Raise `UsageError` if the text is invalid.
 
     Examples
     --------

@@ -64,10 +64,7 @@ class _ArchiveTable(msgspec.Struct):
 def read_archive(data: Content, budget: Budget) -> tuple[list[CodeObject], list[CodeProblem]]:
     """Return the code objects of an archive, and the problems of single objects.
 
-    Raises
-    ------
-    DamagedError
-        The header or the table of contents is damaged, or has an unknown version.
+    Raise `DamagedError` if the header or the table of contents is damaged, or has an unknown version.
     """
     table, start = _read_table(data)
     entries = [(path, name, entry) for path, targets in table.toc.items() for name, entry in targets.items()]

@@ -250,6 +250,7 @@ def as_row(facts: ImageFacts, catalog: Catalog) -> schema.Image:
         digest=facts.digest,
         dockerhash=documented.dockerhash if documented else "",
         python=tuple(newest_first({minor(python.version) for python in pythons})),
+        compiler=any(compiler.name == "g++" for compiler in facts.compilers),
         mpi=facts.mpi or (documented.mpi if documented else ""),
         libfabric=facts.libfabric or (documented.libfabric if documented else ""),
         network_headers=facts.network_headers,
@@ -289,10 +290,7 @@ def gcc_of(glibcxx: str) -> str:
 def parse_output(text: str, image: LocalImage) -> ImageFacts:
     """Parse the output of the script, which may contain output of other programs.
 
-    Raises
-    ------
-    ValueError
-        A line is damaged, or the end is missing.
+    Raise `ValueError` if a line is damaged, or the end is missing.
     """
     lines = _parse_lines(text)
     versions = {family: _newest_symbol(lines, family, library) for family, library in _LIBRARIES.items()}

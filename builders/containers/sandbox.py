@@ -96,6 +96,7 @@ def layout(
     shown: dict[Path, bool] = {}
     programs = [(path, False) for path in _prefixes(path)]
     for bind, writable in [*programs, *binds]:
+        # Programs resolve links, so both names must lead to it. What is not hidden can be read anyway.
         for place in {bind.absolute(), bind.resolve()}:
             if writable or any(place.is_relative_to(directory) for directory in covered):
                 shown[place] = writable or shown.get(place, False)
@@ -104,6 +105,7 @@ def layout(
             place != other and place.is_relative_to(other) and shown[place] <= shown[other] for other in shown
         ):
             del shown[place]  # it is visible through its parent
+    # /tmp is a directory below `scratch`, so a path below it needs a place there to be mounted on.
     for place in shown:
         for temporary in TEMPORARY:
             if place.is_relative_to(temporary):
@@ -246,6 +248,7 @@ def _bubblewrap(command: Sequence[str], where: SandboxLayout) -> list[str]:
         line += ["--bind", str(path), str(target)]
     for path in where.masked:
         line += ["--ro-bind", str(empty), str(path)]
+    # Only now: bwrap makes the places for the binds in these directories.
     for path in hidden:
         line += ["--remount-ro", str(path)]
     return [*line, "--chdir", str(where.cwd), "--", *command]

@@ -214,7 +214,7 @@ def check_pythons(catalog: Catalog) -> Finding:
         )
         return Finding("pythons", "warning", message)
     message = "; ".join(
-        [f"Python {join_words(list(paths), most=8, joiner='and')}", *(tool.what for tool in missing)]
+        [f"Python {join_words(list(paths), most=8, joiner='and')}", *(tool.message for tool in missing)]
     )
     fix = "; ".join(dict.fromkeys(tool.fix for tool in missing))
     return Finding("pythons", "warning" if missing else "info", message, fix, dict(paths))

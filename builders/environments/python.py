@@ -11,11 +11,13 @@ import json
 import os
 import platform
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from builders.containers.runtime import Bind, View, run_in
 from builders.environments.cached import digest
@@ -24,7 +26,7 @@ from builders.storage.temporary import TemporaryDirectory
 from resolver.errors import CommandError, EnvironmentLacksError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from builders.containers.runtime import Runtime
 
@@ -62,21 +64,6 @@ _OLD_GLIBC = re.compile(r"version `(GLIBC_[0-9.]+)' not found")
 _NO_LIBRARY = re.compile(r"error while loading shared libraries: ([^:]+):")
 
 
-class _ProbeReply(msgspec.Struct, frozen=True):
-    """The properties that an interpreter reports."""
-
-    path: str
-    prefix: str
-    version: str
-    build: str
-    abi: str
-    glibc: str
-    machine: str
-    headers: bool
-    venv: bool
-    linkers: dict[str, str]
-
-
 class TargetPython(msgspec.Struct, frozen=True):
     """An interpreter that ran in a runtime."""
 
@@ -98,6 +85,9 @@ class TargetPython(msgspec.Struct, frozen=True):
     """The files of this machine that it needs."""
     linkers: Mapping[str, str] = {}
     """The commands with which its extensions are linked: sysconfig's ``LDSHARED`` and ``LDCXXSHARED``."""
+    headers: bool = True
+    venv: bool = True
+    """Whether it can create virtual environments with pip."""
 
     @property
     def minor(self) -> str:
@@ -224,29 +214,19 @@ def _try(
     if not succeeded:
         return _failure_reason(lines)
     try:
-        reply = msgspec.convert(json.loads(lines[0]), _ProbeReply)
-    except (IndexError, ValueError):
+        reply = {**json.loads(lines[0]), "where": where}
+        python = msgspec.convert(reply, TargetPython, dec_hook=lambda kind, text: kind(text))
+    except (IndexError, ValueError, TypeError):
         return "it does not report its version"
-    missing = [] if reply.headers else ["the headers (Python.h)"]
-    missing += [] if reply.venv else ["the venv module with pip (ensurepip)"]
-    if not f"{reply.version}.".startswith(f"{version}."):
-        return f"it is Python {reply.version}"
+    missing = [] if python.headers else ["the headers (Python.h)"]
+    missing += [] if python.venv else ["the venv module with pip (ensurepip)"]
+    if not f"{python.version}.".startswith(f"{version}."):
+        return f"it is Python {python.version}"
     if missing:
         return f"it is missing {' and '.join(missing)}"
-    if where == "host" and Path(reply.prefix) not in _SYSTEM:
-        binds = (Bind(Path(reply.prefix)),)  # it may be in a directory that builds do not see
-    return TargetPython(
-        Path(reply.path),
-        Path(reply.prefix),
-        reply.version,
-        abi=reply.abi,
-        glibc=reply.glibc,
-        machine=reply.machine,
-        build=reply.build,
-        where=where,
-        binds=binds,
-        linkers=reply.linkers,
-    )
+    if where == "host" and python.prefix not in _SYSTEM:
+        binds = (Bind(python.prefix),)  # it may be in a directory that builds do not see
+    return replace(python, binds=binds)
 
 
 def _failure_reason(lines: Sequence[str]) -> str:

@@ -215,10 +215,7 @@ def read_start(
 
     `expect` receives start and end of the parts that will be read, so that a server gets fewer requests.
 
-    Raises
-    ------
-    DamagedError
-        The file is not a wheel.
+    Raise `DamagedError` if the file is not a wheel.
     """
     with WheelReader(Path(name), content) as wheel:
         broken = _placeholder(wheel)

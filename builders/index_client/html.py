@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,28 +21,24 @@ _TEXT_ONLY = {
 _MOST_DIGITS = re.compile(r"&#\d{8,};?")
 
 
-class HtmlPage(NamedTuple):
-    """The parts of a page that an index uses; names of attributes are in lower case."""
+def read_html(text: str) -> tuple[str, dict[str, str], list[dict[str, str]]]:
+    """Return the parts of a page that an index uses; names of attributes are in lower case.
 
-    base: str
-    """The URL in the first ``<base>``, or an empty string."""
-    meta: dict[str, str]
-    """The names and contents of ``<meta>`` elements."""
-    links: list[dict[str, str]]
-    """The attributes of each ``<a>`` that has a ``href``."""
-
-
-def read_html(text: str) -> HtmlPage:
-    """Read a page, perhaps malformed: what cannot be a tag is text; an unfinished tag ends the page."""
-    page = HtmlPage("", {}, [])
+    They are the URL in the first ``<base>``, the names and contents of ``<meta>`` elements, and the
+    attributes of each ``<a>`` that has a ``href``. In a malformed page, what cannot be a tag is text, and
+    an unfinished tag ends the page.
+    """
+    base = ""
+    meta: dict[str, str] = {}
+    links = []
     for name, attributes in _tags(text):
         if name == "a" and "href" in attributes:
-            page.links.append(attributes)
-        elif name == "base" and not page.base:
-            page = page._replace(base=attributes.get("href", ""))
+            links.append(attributes)
+        elif name == "base" and not base:
+            base = attributes.get("href", "")
         elif name == "meta" and "name" in attributes:
-            page.meta.setdefault(attributes["name"].lower(), attributes.get("content", ""))
-    return page
+            meta.setdefault(attributes["name"].lower(), attributes.get("content", ""))
+    return base, meta, links
 
 
 def unescape(text: str) -> str:

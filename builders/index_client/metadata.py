@@ -237,10 +237,7 @@ def parse_requires_txt(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
     A section is named by an extra, a marker, or both: ``[extra]``, ``[:marker]``, ``[extra:marker]``.
 
-    Raises
-    ------
-    DamagedError
-        A requirement or a marker is not valid.
+    Raise `DamagedError` if a requirement or a marker is not valid.
 
     Examples
     --------

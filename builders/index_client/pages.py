@@ -154,10 +154,8 @@ def projects(content: bytes, content_type: str) -> list[str]:
             return [row.name for row in _projects_decoder.decode(content).projects]
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise PageError(str(error)) from None
-    names = (
-        _last_segment(unquote(link["href"]).rstrip("/"))
-        for link in read_html(content.decode("utf-8", "replace")).links
-    )
+    _, _, links = read_html(content.decode("utf-8", "replace"))
+    names = (_last_segment(unquote(link["href"]).rstrip("/")) for link in links)
     return [name for name in names if name.strip(".")]
 
 
@@ -409,11 +407,11 @@ def _html_files(part: bytes, url: str, index: str) -> list[File]:
 
 def _parse_unusual_html(text: str, url: str) -> list[_JsonFile]:
     """Parse HTML in an unusual form; this takes longer."""
-    page = read_html(text)
-    _check_api(page.meta.get("pypi:repository-version", "1.0"))
-    resolve = _resolver(_resolver(url)(page.base))
+    base, meta, links = read_html(text)
+    _check_api(meta.get("pypi:repository-version", "1.0"))
+    resolve = _resolver(_resolver(url)(base))
     rows = []
-    for attributes in page.links:
+    for attributes in links:
         location, _, fragment = attributes["href"].strip().partition("#")
         name = _last_segment(location)
         if name.endswith(_ENDINGS):

@@ -10,8 +10,8 @@ import shutil
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
 
+from builders.findings import Finding
 from resolver.errors import EnvironmentLacksError
 from resolver.versions import sort_key
 
@@ -48,16 +48,6 @@ _INSTALLERS = {
     "fedora": "dnf install",
     "rhel": "dnf install",
 }
-
-
-class MissingTool(NamedTuple):
-    """A missing tool that a build on this host needs."""
-
-    what: str
-    fix: str
-
-    def __str__(self) -> str:
-        return f"{self.what}: {self.fix}"
 
 
 def running_python() -> str:
@@ -153,29 +143,33 @@ def mpi_identity() -> str:
     return f"{Path(path).resolve()}: {_output_of([path, '-show']).strip()}" if path else ""
 
 
-def missing_tools(python: Path, *, compile_cxx: bool = True, mpi: bool = False) -> list[MissingTool]:
+def missing_tools(python: Path, *, compile_cxx: bool = True, mpi: bool = False) -> list[Finding]:
     """Return the missing tools that a build with this interpreter needs on the host."""
     missing = []
     answers = _output_of([str(python), "-c", _PROBE]).split()[-2:]
     headers, venv = answers[:1] == ["True"], answers[1:] == ["True"]
     if compile_cxx and compiler() is None:
         which = f" ($CXX is {os.environ['CXX']!r})" if os.environ.get("CXX") else " (g++)"
-        missing.append(MissingTool(f"no C++ compiler{which} is on PATH", fix_for("compiler")))
+        missing.append(_missing(f"no C++ compiler{which} is on PATH", fix_for("compiler")))
     if compile_cxx and not headers:
         what = f"the headers (Python.h) of {python} are not installed"
-        missing.append(MissingTool(what, fix_for("headers", python)))
+        missing.append(_missing(what, fix_for("headers", python)))
     if not venv:
-        missing.append(MissingTool(f"{python} has no venv module with pip", fix_for("venv", python)))
+        missing.append(_missing(f"{python} has no venv module with pip", fix_for("venv", python)))
     if mpi and not shutil.which("mpicc"):
-        missing.append(MissingTool("no MPI compiler (mpicc) is on PATH", _MPI_FIX))
+        missing.append(_missing("no MPI compiler (mpicc) is on PATH", _MPI_FIX))
     return missing
+
+
+def _missing(what: str, fix: str) -> Finding:
+    return Finding("missing-tool", "error", what, fix)
 
 
 def require_for_build(python: Path, *, mpi: bool = False) -> None:
     """Check that the host has the tools that a build needs."""
     missing = missing_tools(python, mpi=mpi)
     if missing:
-        listed = "".join(f"\n  - {tool}" for tool in missing)
+        listed = "".join(f"\n  - {tool.message}: {tool.fix}" for tool in missing)
         msg = f"Tools that the build needs are missing on this host. The build was not started.{listed}"
         raise EnvironmentLacksError(msg)
 

@@ -9,18 +9,22 @@ import math
 import re
 import shlex
 import shutil
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
-from builders.machine.process import log_size, read_since, run
-from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
+from builders.machine.process import log_size, output_of, read_since, run
+from resolver.errors import CommandError, EnvironmentLacksError, MatrixError, UsageError
 from resolver.facts.catalog import Catalog
 
 _TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 _PLAIN = re.compile(r"[\w.,+-]+")
 _MOST_RESTARTS = 3
+_LIVE = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "RESIZING", "STOPPED"}
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 15.0
+"""Seconds between two queries of a job's state."""
 _SUBMITTED = re.compile(r"(?m)^(\d+)(;\S+)?$")
 
 
@@ -91,16 +95,17 @@ def _keeping_exit_code(job: BatchJob) -> list[str]:
     ]
 
 
-def partition_for(catalog: Catalog, site: str, hours: float) -> str:
-    """Return the GPU partition of a site with the lowest sufficient time limit: its jobs start first.
+def partition_for(catalog: Catalog, site: str, hours: float, backend: str = "rocm") -> str:
+    """Return the partition of a site with the lowest sufficient time limit: its jobs start first.
 
     A partition without a known limit is returned if no other is sufficient.
     """
-    rows = [row for row in catalog.partition.values() if row.site == site and row.backend == "rocm"]
+    rows = [row for row in catalog.partition.values() if row.site == site and row.backend == backend]
     sufficient = [row for row in rows if not row.max_hours or row.max_hours >= hours]
     if not sufficient:
         known = ", ".join(f"{row.name} up to {row.max_hours:g} h" for row in rows)
-        msg = f"The catalog has no GPU partition of {site} for {hours:g} hours."
+        kind = "GPU partition" if backend == "rocm" else "partition"
+        msg = f"The catalog has no {kind} of {site} for {hours:g} hours."
         raise UsageError(msg, hint=f"It has {known}." if known else "Name a partition with --partition.")
     return min(sufficient, key=lambda row: row.max_hours or math.inf).name
 
@@ -108,10 +113,7 @@ def partition_for(catalog: Catalog, site: str, hours: float) -> str:
 def hours_of(time: str) -> float:
     """Parse a time as sbatch does: minutes, minutes:seconds, hours:minutes:seconds, days-hours:...
 
-    Raises
-    ------
-    UsageError
-        The time is not valid.
+    Raise `UsageError` if the time is not valid.
 
     Examples
     --------
@@ -137,9 +139,49 @@ def submit(script: Path, log: Path, *options: str) -> str:
         msg = f"sbatch is not on PATH, so nothing was submitted. The script is {script}."
         raise EnvironmentLacksError(msg, hint=f"Run `sbatch {script}` on a login node of the cluster.")
     start = log_size(log)
-    run(["sbatch", "--parsable", *options, str(script)], what=f"Submitting {script}", log=log)
+    try:
+        run(["sbatch", "--parsable", *options, str(script)], what=f"Submitting {script}", log=log)
+    except CommandError as error:
+        if any("account" in line.lower() for line in error.lines):
+            hint = "Name your project with --account NAME, or as `account` in matrix.toml."
+            raise error.changed(hint=hint) from None
+        raise
     numbers = _SUBMITTED.findall(read_since(log, start))
     if not numbers:
         msg = f"sbatch succeeded but printed no job number.\n  Log: {log}"
         raise MatrixError(msg, hint="Check with `squeue --me` whether the job is queued.")
     return str(numbers[-1][0])
+
+
+def wait_for(number: str, *, minutes: float, exit_file: Path, output: Path) -> int:
+    """Wait until a job has ended, and return its exit code.
+
+    Parameters
+    ----------
+    minutes
+        How long the job may wait for its start.
+    exit_file, output
+        Where the job writes its exit code and its output.
+
+    Raises
+    ------
+    MatrixError
+        The job has not started in time, or ended without an exit code.
+    """
+    limit = time.monotonic() + minutes * 60
+    pause = _FIRST_PAUSE
+    while True:
+        # Slurm forgets ended jobs, and squeue then fails or prints nothing.
+        command = ["squeue", "--noheader", f"--jobs={number}", "--states=all", "--format=%T|%r"]
+        state, _, reason = output_of(command).strip().partition("|")
+        if exit_file.exists():
+            return int(exit_file.read_text())
+        if state not in _LIVE:
+            msg = f"Job {number} ended without a result{f' ({state.lower()})' if state else ''}."
+            raise MatrixError(msg, hint=f"Read its output, {output}, and `scontrol show job {number}`.")
+        if state == "PENDING" and time.monotonic() > limit:
+            msg = f"Job {number} has not started within {minutes:g} minutes; Slurm's reason is {reason}."
+            hint = f"It stays queued, and writes to {output}. `scancel {number}` removes it."
+            raise MatrixError(msg, hint=hint)
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE)

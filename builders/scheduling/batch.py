@@ -145,10 +145,8 @@ class BatchSystem(ABC):
     def require(self, consequence: str) -> None:
         """Check that the batch system responds.
 
-        Raises
-        ------
-        EnvironmentLacksError
-            The batch system is not installed, or does not respond; the message ends with the consequence.
+        Raise `EnvironmentLacksError` if the batch system is not installed, or does not respond; the message
+        ends with the consequence.
         """
 
     def _prepare(self) -> None:  # noqa: B027  most need nothing
@@ -162,10 +160,7 @@ class BatchSystem(ABC):
     def _submit(self, tasks: Sequence[TaskState]) -> None:
         """Submit jobs for tasks that have neither a result nor a job.
 
-        Raises
-        ------
-        CommandError
-            A job was rejected, and no other job is left.
+        Raise `CommandError` if a job was rejected, and no other job is left.
         """
 
     @abstractmethod
@@ -197,10 +192,7 @@ class BatchSystem(ABC):
     def current_run(self) -> Run | None:
         """Return the run of this user that has not been finished; None if there is none.
 
-        Raises
-        ------
-        MatrixError
-            Its file cannot be read.
+        Raise `MatrixError` if its file cannot be read.
         """
         path = self.state_file
         hint = f"List the jobs with `{self.how_to_find_jobs}`, then remove {path}."
@@ -238,10 +230,7 @@ class BatchSystem(ABC):
     def start(self, run: Run) -> Run:
         """Submit the jobs of a run and follow them until all have ended; return the run with its results.
 
-        Raises
-        ------
-        CommandError
-            A job was rejected, and no other job is left.
+        Raise `CommandError` if a job was rejected, and no other job is left.
         """
         for task in run.tasks:
             self._failure_record(task).unlink(missing_ok=True)
@@ -349,10 +338,8 @@ class BatchSystem(ABC):
     def _act(self) -> bool:
         """Act on the states of the jobs; return False if this must be repeated.
 
-        Raises
-        ------
-        CommandError
-            The batch system rejected a command, although it responds and no state has changed.
+        Raise `CommandError` if the batch system rejected a command, although it responds and no state has
+        changed.
         """
         try:
             self._cancel_unknown()

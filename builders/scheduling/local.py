@@ -25,13 +25,14 @@ from builders.building.directory import prune
 from builders.building.expected_time import Resources
 from builders.building.inputs import Limits
 from builders.building.jobserver import Jobserver, can_join
-from builders.building.memory import kernel_killed_since, kernel_kills
+from builders.building.memory import kernel_killed_since, kernel_kills, proportional_size
 from builders.building.records import forget_attempt, log_path, record_failure
 from builders.building.task import build_wheel
 from builders.diagnosis import OUT_OF_MEMORY, diagnosed
 from builders.diagnosis.known import known_failures
 from builders.machine import host
 from builders.machine.process import end_with_parent
+from builders.machine.reaper import descendants
 from builders.scheduling.estimates import estimates, task_graph
 from builders.scheduling.scheduler import Event, schedule
 from builders.scheduling.watch import task_names, watched
@@ -152,6 +153,8 @@ class _Forked(msgspec.Struct):
     """When the processes of its current step were first measured."""
     finished: float = 0.0
     """Number of compile commands that have ended; the memory of one is known after its end."""
+    exceeds: bool = False
+    """Whether it is being ended because its fixed number of jobs needs more than the limit of memory."""
 
     @property
     def measured(self) -> dict[str, float | int]:
@@ -182,6 +185,8 @@ class _LocalExecutor:
         """Builds to start as soon as enough compile jobs of the others have ended."""
         self._running: dict[str, _Forked] = {}
         self._retried: set[str] = set()
+        self._reported: set[str] = set()
+        """The builds that exceed the limit of memory with one job."""
         self._next_count: float | None = None
         """When to count the held permissions again; None as long as no build that shares them has failed."""
         picks = {key: task.pick for key, task in builds.tasks.items()}
@@ -237,8 +242,37 @@ class _LocalExecutor:
                 sources.append(self._jobserver)
             wait_for_any(sources, self._remaining())
             events = [event for name in list(self._running) for event in self._events(name)]
+            self._keep_limit()
             if events:
                 return events
+
+    def _keep_limit(self) -> None:
+        """End a build that exceeds the limit of memory and whose jobs cannot be withdrawn, to repeat it.
+
+        Builds that share their jobs get no new ones instead: see `_free_jobs`.
+        """
+        limit, running = self._capacity.memory, self._running
+        if sum(build.memory for build in running.values()) <= limit:
+            return
+        if any(build.exceeds for build in running.values()):
+            return
+        over = {
+            name: build.memory - self._admitted[name].memory
+            for name, build in running.items()
+            if name in self._admitted and not (self._estimates[name].joins and self._jobserver is not None)
+        }
+        name = max(over, key=lambda name: over[name], default="")
+        # The sum counts shared pages several times.
+        if not name or over[name] <= 0 or proportional_size(descendants()) <= limit * 2**30:
+            return
+        build = running[name]
+        if build.jobs > 1:
+            build.exceeds = True
+            build.process.terminate()
+        elif name not in self._reported:
+            self._reported.add(name)
+            text = f"needs {build.memory:.1f} GiB with one job, more than the limit of {limit:g} GiB"
+            self._builds.reporter.warning(f"{self._builds.tasks[name].title} {text}.")
 
     def _remaining(self) -> float | None:
         """Return the seconds until the time limit; raise `StoppedError` when it is reached."""
@@ -415,6 +449,10 @@ class _LocalExecutor:
                 message=f"{result.message}\nNo more builds were started, and running builds were ended.",
                 hint=f"{result.hint} Then run the same command again: finished work is kept.",
             )
+        if build.exceeds and result is None:
+            more = f"more than the limit of {self._capacity.memory:g} GiB"
+            text = f"needs {build.peak:.1f} GiB with {build.jobs} jobs, {more}"
+            return self._again(name, build.jobs, build.peak / build.jobs, text)
         killed = result is None and kernel_killed_since(build.kills)
         if result is None:
             code = build.process.exitcode or 0
@@ -429,15 +467,17 @@ class _LocalExecutor:
             and name not in self._retried
         ):
             self._retried.add(name)
-            return self._again(name, build.jobs)
+            per_job = 2 * self._estimates[name].memory_per_job
+            return self._again(name, build.jobs, per_job, f"ran out of memory with up to {build.jobs} jobs")
         self._builds.errors[name] = result
         self._report(name, state="failed")
         return Event(name, "failed")
 
-    def _again(self, name: str, jobs: int) -> Event:
+    def _again(self, name: str, jobs: int, per_job: float, why: str) -> Event:
+        """Build once more with half of the jobs. `per_job` is the memory to expect for each, in GiB."""
         task, estimate = self._builds.tasks[name], self._estimates[name]
         fewer = max(1, jobs // 2)
-        memory = min(self._capacity.memory, 2 * fewer * estimate.memory_per_job)
+        memory = min(self._capacity.memory, fewer * per_job)
         demand = self._estimates[name] = replace(
             estimate,
             cores=fewer,
@@ -447,8 +487,7 @@ class _LocalExecutor:
             memory_per_job=memory / fewer,
             joins=False,
         )
-        text = f"{task.title} ran out of memory with up to {jobs} jobs; it is built once more with {fewer}."
-        self._builds.reporter.warning(text)
+        self._builds.reporter.warning(f"{task.title} {why}; it is built once more with {fewer}.")
         self._report(name, state="waiting")
         self._expect(name)
         return Event(name, "ready", demand)

@@ -36,6 +36,19 @@ def share(file: int, parent: os.stat_result) -> None:
     os.fchmod(file, stat.S_IMODE(mode) | rights)
 
 
+def share_finished(path: Path) -> None:
+    """Let the group of a shared directory read and start what another program made in it, whatever the umask.
+
+    The group gets the owner's rights to read and to execute, not to write. Links are not followed.
+    """
+    if not is_shared(path.parent.stat()):
+        return
+    for each in (path, *(path.rglob("*") if path.is_dir() else ())):
+        mode = each.lstat().st_mode
+        if not stat.S_ISLNK(mode):
+            each.chmod(stat.S_IMODE(mode) | (mode & (stat.S_IRUSR | stat.S_IXUSR)) >> 3)
+
+
 def make_directories(path: Path) -> None:
     """Create a directory and its parents unless they exist."""
     if path.is_dir():

@@ -18,7 +18,7 @@ import msgspec
 
 from builders.machine.process import run
 from builders.storage.files import remove_tree, write_atomic
-from builders.storage.modes import make_directories
+from builders.storage.modes import make_directories, share_finished
 from matrix.consumers.shared.container_variables import applied, unset_changes
 from resolver.errors import CommandError, EnvironmentLacksError, UsageError
 
@@ -105,6 +105,7 @@ class Container:
 
     def publish(self) -> None:
         """Give the new container its final name, in place of an older one."""
+        share_finished(self.new)
         if not self.maker.mark:
             self.new.replace(self.path)
             return

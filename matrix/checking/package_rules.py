@@ -20,7 +20,7 @@ from matrix.checking.pip_line import PipLine, url_path
 from matrix.checking.target import released_with
 from resolver.compiling.names import replacement
 from resolver.facts.catalog import applies
-from resolver.requirements import TRITON_NAMES, is_for_cuda, required_name
+from resolver.requirements import TRITON_NAMES, is_for_cuda, is_rocm_package, required_name
 from resolver.versions import is_version, join_words, minor, satisfies, sort_key
 
 if TYPE_CHECKING:
@@ -41,6 +41,9 @@ _CUDA_LABEL = re.compile(r"\+(cu\d+)")
 _CUPY_ROCM = re.compile(r"cupy-rocm-(\d+)-(\d+)")
 _RESOLVE = "`matrix resolve torch` for the same site or base image lists versions that fit."
 _BUILD = "Build a wheel with `matrix build-wheels` and pin it with its label."
+_ROCM_INDEX = "ROCm's pip packages are on AMD's indexes. `matrix env` writes a file with the right one."
+_BOOTSTRAP = "rocm-bootstrap"
+"""The only pip package of ROCm that PyPI has, too."""
 _HASH = "Add its hash: `matrix env --hashes` writes such a file from a lock."
 _PIN = "Pin the exact version with its label. `matrix env --for cotainr` writes such a file from a lock."
 
@@ -166,6 +169,9 @@ def check_torch(document: Document, expected: ExpectedTarget) -> Iterator[Findin
             yield finding(
                 "second-triton", entry, message, corrected=[f"# {entry.text}"], fixable=True, fix=fix
             )
+        elif is_rocm_package(line.name) and line.name != _BOOTSTRAP and not indexes.any:
+            message = f"No index of the file has {line.name}: PyPI has an empty project of this name."
+            yield finding("rocm-placeholder", entry, message, fix=_ROCM_INDEX)
         elif line.name in TORCH_FAMILY:
             yield from _check_family(document, entry, expected, indexes)
         elif line.local and rocm_of(line.local):

@@ -38,6 +38,7 @@ RULES: dict[str, Severity] = {
     "torch-python": "error",
     "cuda-package": "error",
     "second-triton": "error",
+    "rocm-placeholder": "warning",
     # Names on several indexes
     "any-index": "warning",
     # Extensions

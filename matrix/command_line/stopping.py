@@ -85,10 +85,7 @@ _LARGEST_SHARE = 0.1
 def seconds_of(text: str) -> float:
     """Parse a duration: ``2h``, ``90m``, ``1h30m``, ``45s``, ``1d``, or a time as sbatch takes it.
 
-    Raises
-    ------
-    UsageError
-        The text is not a valid duration.
+    Raise `UsageError` if the text is not a valid duration.
 
     Examples
     --------

@@ -60,6 +60,7 @@ from matrix.command_line.stopping import add_stopping
 from matrix.commands import build_wheels, env, fetch, verify
 from matrix.consumers import container_consumers, load_consumer
 from matrix.consumers.shared.files import write_files
+from matrix.input.facts_file import Draft
 from matrix.input.inputs import with_stated_hashes
 from matrix.input.locking import (
     catalog_with_image_of,
@@ -70,7 +71,6 @@ from matrix.input.locking import (
 )
 from matrix.input.request import facts_files
 from matrix.input.settings import overlays
-from matrix.refresh.update import Draft
 from matrix.show.build_times import build_times
 from matrix.show.json_document import JsonDocument
 from matrix.show.render import counted, format_size, sdists_text, shortened

@@ -14,9 +14,10 @@ from builders.findings import Finding
 from builders.learning import new_rows
 from builders.sources import index_url
 from matrix.command_line.options import add_action, add_catalog, add_format, add_names, output_path
+from matrix.input.facts_file import Draft
 from matrix.input.settings import load_catalog, overlays
-from matrix.refresh import learning
-from matrix.refresh import update as updating
+from matrix.maintaining import learning
+from matrix.maintaining import update as updating
 from matrix.show.consequences_text import consequences_text, summary
 from matrix.show.json_document import JsonDocument
 from matrix.show.render import counted
@@ -275,7 +276,7 @@ def _check(args: argparse.Namespace, paths: list[Path], console: Console) -> int
 
 def _learn(context: Context) -> int:
     args, console = context.args, context.console
-    draft = updating.Draft(args.output, overlays(context.settings))
+    draft = Draft(args.output, overlays(context.settings))
     catalog = draft.load()
     learned = learning.learn(args.files, catalog, context)
     rows, remarks = new_rows(learned.rows, catalog)
@@ -301,9 +302,7 @@ def _learn(context: Context) -> int:
     return 0
 
 
-def _show_draft(
-    draft: updating.Draft, remarks: list[str], args: argparse.Namespace, console: Console
-) -> None:
+def _show_draft(draft: Draft, remarks: list[str], args: argparse.Namespace, console: Console) -> None:
     for remark in remarks:
         console.warning(remark)
     if args.format == "text" and (diff := draft.diff()):
@@ -323,7 +322,7 @@ def _report_end(
 
 def _update(context: Context) -> int:
     args, settings, console = context.args, context.settings, context.console
-    draft = updating.Draft(args.output, overlays(settings))
+    draft = Draft(args.output, overlays(settings))
     catalog = draft.load()
     before = updating.side_at(settings.site, catalog, context.today) if settings.site else None
     update = updating.fetch_update(

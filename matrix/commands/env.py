@@ -76,6 +76,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a directory with all files (`matrix fetch --wheelhouse DIR`), used instead of any index",
     )
     parser.add_argument(
+        "--environment",
+        metavar="PATH",
+        type=Path,
+        help="the finished container (*.sif), run.sh of venv, or directory of an environment, for the "
+        "consumers module, slurm-job and tykky-wrap (default: container.sif)",
+    )
+    parser.add_argument(
         "-o",
         "--output",
         metavar="FILE|DIR",
@@ -109,10 +116,13 @@ def execute(context: Context) -> int:
     args, console = context.args, context.console
     folder = folder_of(args.output)
     emitted = emit(context)
-    if emitted.incomplete:
+    installs = not load_consumer(args.consumer).uses_environment
+    if installs and emitted.incomplete:
         console.info(emitted.incomplete)
     report_hosts(context)
     _write(emitted.files, args.output, folder, console)
+    if not installs:
+        return 0
     for pick in emitted.unbuilt:
         console.warning(
             f"{pick.name} {pick.pinned} is not in {Index(args.index).root} yet. "
@@ -154,10 +164,14 @@ def emit(context: Context, our_wheels: Mapping[str, Sequence[Path]] | None = Non
     main = consumer.file if args.output is None or args.output.is_dir() else args.output.name
     index = Index(args.index)
     wheelhouse = args.wheelhouse.resolve() if args.wheelhouse else None
-    layout = Layout(main, index.root.resolve(), (args.index_url or "").rstrip("/"), folder, wheelhouse)
+    environment = args.environment.absolute() if args.environment else None
+    url = (args.index_url or "").rstrip("/")
+    layout = Layout(main, index.root.resolve(), url, folder, wheelhouse, environment)
+    row = context.catalog_of_lock.image.get(lock.image.name) if lock.image else None
     installation = Installation(
         lock,
         variables=context.run_variables(),
+        has_compiler=bool(row and row.compiler),
         job=context.catalog_of_lock.job.get(lock.target.site),
         host_glibc=_host_glibc(context) if consumer.runs_on_host else ("", ""),
     )
@@ -203,6 +217,9 @@ def _check_options(args: argparse.Namespace, consumer: Consumer) -> None:
     if args.wheelhouse is not None and args.index_url is not None:
         msg = "--wheelhouse and --index-url cannot be combined: with a wheelhouse no index is used."
         raise UsageError(msg)
+    if args.environment is not None and not consumer.uses_environment:
+        msg = f"--environment does not work with --for {args.consumer}, which makes an environment."
+        raise UsageError(msg, hint="Use it with --for module, slurm-job or tykky-wrap.")
     if args.hashes and not consumer.supports_hashes:
         msg = f"--hashes does not work with --for {args.consumer}."
         raise UsageError(msg, hint=consumer.hashes_hint)
@@ -257,10 +274,7 @@ def _in_wheelhouse(wheelhouse: Path, installation: Installation) -> dict[str, li
 def _check_wheelhouse(wheelhouse: Path, installation: Installation) -> dict[str, str]:
     """Return the file name of each distribution in the wheelhouse.
 
-    Raises
-    ------
-    MatrixError
-        There are no wheels, or the lock is complete and some of its files are missing.
+    Raise `MatrixError` if there are no wheels, or the lock is complete and some of its files are missing.
     """
     complete = installation.is_complete
     command = f"matrix fetch --wheelhouse {quote(str(wheelhouse))}" if complete else _DOWNLOAD

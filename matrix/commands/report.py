@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import replace
@@ -15,6 +15,7 @@ from builders.index import Index
 from builders.storage.files import write_atomic
 from matrix.command_line.options import add_index, add_lock, add_names, add_target_options, output_path
 from matrix.input.locking import names_target
+from matrix.report.first_run import first_run_text
 from matrix.report.graph_data import graph_data
 from matrix.report.index_data import timeline, wheels
 from matrix.report.page import ReportPage, render_page
@@ -55,8 +56,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output",
         metavar="FILE",
         type=output_path,
-        default=Path("report.html"),
-        help="default: %(default)s",
+        help="default: report.html, or first-run.txt with --first-run",
+    )
+    parser.add_argument(
+        "--first-run",
+        action="store_true",
+        help="write a text file instead: this machine, the lock, and the output of jobs in this directory, "
+        "without names of users, machines and projects, and without secrets",
     )
     parser.add_argument(
         "--include",
@@ -65,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         help="JSON output of `matrix diff` or `matrix inspect`, or of a `matrix resolve` without a "
-        "resolution (repeatable)",
+        "resolution; with --first-run any text file (repeatable)",
     )
     parser.add_argument(
         "--all-rows",
@@ -85,8 +91,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(context: Context) -> int:
     """Run the command."""
     args, console = context.args, context.console
-    included = _included(args.include)
-    conflicts, changes = included.conflicts, included.changes
+    if args.first_run:
+        output = args.output or Path("first-run.txt")
+        write_atomic(output, first_run_text(context, args.include))
+        console.info(f"Wrote {output}. Read it before you send it: only known names and forms were removed.")
+        return 0
+    output = args.output or Path("report.html")
+    conflicts, changes, inspections = _included(args.include)
     catalog, request = _request(context)
     index = Index(args.index)
     has_index = index.simple.is_dir()
@@ -114,11 +125,11 @@ def execute(context: Context) -> int:
         wheels=list(wheels(index)) if has_index else [],
         conflicts=conflicts,
         changes=changes,
-        inspections=included.inspections,
+        inspections=inspections,
         absent=_absent(has_lock=context.has_lock, has_index=has_index, has_changes=bool(changes)),
     )
-    write_atomic(args.output, render_page(report))
-    console.info(f"Wrote {args.output}")
+    write_atomic(output, render_page(report))
+    console.info(f"Wrote {output}")
     return 0
 
 
@@ -176,29 +187,25 @@ def _absent(*, has_lock: bool, has_index: bool, has_changes: bool) -> list[tuple
     return absent
 
 
-class _Included(NamedTuple):
-    """The content of the files that `--include` names."""
-
-    conflicts: list[Conflict]
-    changes: list[dict[str, Any]]
-    inspections: list[InspectDocument]
-
-
-def _included(paths: Sequence[Path]) -> _Included:
+def _included(
+    paths: Sequence[Path],
+) -> tuple[list[Conflict], list[dict[str, Any]], list[InspectDocument]]:
     """Return the conflicts, the changes and the inspections in files.
 
     Raise `UsageError` if a file cannot be read, or has other content.
     """
-    found = _Included([], [], [])
+    conflicts: list[Conflict] = []
+    changes = []
+    inspections = []
     for path in paths:
         try:
             document = json.loads(path.read_bytes())
             if "consequences" in document:
-                found.changes.append(_change(msgspec.convert(document, DiffDocument)))
+                changes.append(_change(msgspec.convert(document, DiffDocument)))
             elif "verdict" in document:
-                found.inspections.append(msgspec.convert(document, InspectDocument))
+                inspections.append(msgspec.convert(document, InspectDocument))
             else:
-                found.conflicts.append(msgspec.convert(document, ConflictDocument, dec_hook=decode))
+                conflicts.append(msgspec.convert(document, ConflictDocument, dec_hook=decode))
         except OSError as error:
             raise UsageError(f"Cannot read {path}: {error.strerror}.") from None
         except (ValueError, TypeError, RecursionError):
@@ -207,7 +214,7 @@ def _included(paths: Sequence[Path]) -> _Included:
             raise UsageError(
                 msg, hint="Write the file with one of these commands and `--format json`."
             ) from None
-    return found
+    return conflicts, changes, inspections
 
 
 def _change(diff: DiffDocument) -> dict[str, Any]:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Literal
 
 from builders.learning.machine import Stated, learn_machine, site_name
 from matrix.command_line.options import add_action, add_catalog, add_format, names, nonempty, output_path
+from matrix.input.facts_file import Draft
 from matrix.input.request import driver_line
 from matrix.input.settings import overlays
-from matrix.refresh.update import Draft
 from matrix.show.json_document import JsonDocument
 from resolver.errors import UsageError, did_you_mean
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -15,12 +16,14 @@ from builders.building.wheel_requirements import environment_of
 from builders.constants import LOCK_FILE
 from builders.containers.engines import choose_runtime
 from builders.containers.image import find_image
+from builders.diagnosis import DiagnosisContext
 from builders.findings import Finding, limited
 from builders.index import Index
+from builders.probe.all_reduce import all_reduce, require_nodes
 from builders.probe.ask import EnvironmentReply, Probe, user_packages
 from builders.probe.contents import judge_contents
 from builders.probe.environment import NOT_JUDGED, judge_environment, judge_variables
-from builders.probe.slurm import BatchJob, hours_of, job_script, partition_for, submit
+from builders.probe.slurm import BatchJob, hours_of, job_script, partition_for, submit, wait_for
 from builders.probe.wheel import judge_wheel
 from builders.recipes.recipe import recipe_as_built
 from builders.storage.cache import cache_root
@@ -31,6 +34,8 @@ from matrix.building.built_wheels import wheels_of_lock
 from matrix.command_line.context import built_recipes
 from matrix.command_line.options import add_catalog, add_format, add_index, output_path
 from matrix.consumers.shared.container_variables import site_changes
+from matrix.consumers.shared.installation import Installation
+from matrix.consumers.slurm_job import all_reduce_for_check, job_of, script_for_check
 from matrix.input.locking import exclude_pick
 from matrix.show.json_document import JsonDocument
 from matrix.show.render import counted, findings_text
@@ -42,6 +47,7 @@ if TYPE_CHECKING:
     from matrix.command_line.context import Context
     from matrix.show.console import Console
     from resolver.facts.catalog import Catalog
+    from resolver.facts.schema import Job as SiteJob
     from resolver.facts.schema import SiteVariable
     from resolver.model import Distribution, Resolution
 
@@ -52,6 +58,10 @@ _MOST_OF_ONE_KIND = 10
 """Maximum number of findings of a kind in the text; a container built from another lock has hundreds."""
 _TIME = "00:15:00"
 _OUTPUT = "matrix-verify-%j.out"
+_EXIT = "matrix-verify-%j.exit"
+_ALL_REDUCE_SECONDS = 300.0
+_RUN_WORDS = 3
+"""The words of ``bash run.sh python``."""
 _GPU_VARIABLES = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 _NEW_CONTAINER = "Build the container again from the files that `matrix env` writes."
 _NEW_ENVIRONMENT = "Create the environment again from the files that `matrix env` writes."
@@ -107,6 +117,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_index(parser)
     add_catalog(parser)
     parser.add_argument("--need-gpu", action="store_true", help="fail if torch finds no GPU")
+    parser.add_argument(
+        "--nodes",
+        metavar="N",
+        type=int,
+        default=1,
+        help="also run an all-reduce with one rank on each of N nodes, in a Slurm allocation or with --gpu",
+    )
+    parser.add_argument(
+        "--timeout",
+        metavar="SECONDS",
+        type=float,
+        default=_ALL_REDUCE_SECONDS,
+        help="when an all-reduce that has not ended counts as hanging (default: %(default)g)",
+    )
     add_format(parser)
     job = parser.add_argument_group("on a GPU node")
     job.add_argument(
@@ -124,6 +148,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     job.add_argument(
         "--account", metavar="NAME", default="", help="default: that of matrix.toml, else Slurm's default"
     )
+    job.add_argument(
+        "--wait",
+        metavar="MINUTES",
+        type=float,
+        help="wait for the end of the job, print its output, and exit with its code; an error if it has not "
+        "started after so many minutes",
+    )
     job.add_argument("--time", metavar="TIME", default=_TIME, help="time limit (default: %(default)s)")
     job.add_argument(
         "-o",
@@ -138,10 +169,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(context: Context) -> int:
     """Run the command."""
     args, console = context.args, context.console
+    if args.nodes < 1:
+        msg = f"--nodes {args.nodes}: there must be at least one node."
+        raise UsageError(msg)
     if args.gpu:
-        submit_job(context)
-        return 0
+        return submit_job(context)
     _reject_job_options(args)
+    if args.nodes > 1:
+        require_nodes(args.nodes)
     reply, findings = verify(context)
     verdict: Verdict = "defective" if is_defective(findings) else "sound"
     if args.format == "json":
@@ -171,7 +206,56 @@ def verify(
     files = _recorded_files(lock, wheels) if lock else {}
     exclude = partial(exclude_pick, context.lock_path)
     with context.console.task("verify"):
-        return _verify(context.args, lock, catalog, variables, files, exclude=exclude)
+        reply, findings = _verify(context.args, lock, catalog, variables, files, exclude=exclude)
+    if context.args.nodes > 1:
+        with context.console.task("all-reduce"):
+            findings += _all_reduce(context)
+    return reply, findings
+
+
+def _all_reduce(context: Context) -> list[Finding]:
+    """Run an all-reduce on the nodes of this allocation, with the job script that users run."""
+    args, installation = context.args, _installation(context)
+    environment, python = _environment(args)
+    folder = TemporaryDirectory()
+    script = folder.root / "job.sh"
+    script.write_text(script_for_check(installation, environment), encoding="utf-8")
+    lock = installation.lock
+    known = DiagnosisContext(
+        torch=lock.version_of("torch"), rocm=lock.version_of("rocm"), backend=lock.target.backend
+    )
+    return all_reduce(
+        script,
+        [python, "-c", all_reduce_for_check(job_of(installation))],
+        environment=environment,
+        ranks=args.nodes,
+        seconds=args.timeout,
+        log=Path(f"matrix-all-reduce-{os.environ.get('SLURM_JOB_ID', '')}.log").absolute(),
+        context=known,
+    )
+
+
+def _installation(context: Context) -> Installation:
+    if not context.has_lock:
+        msg = "Without a lock, it is not known how the site starts a job on several nodes."
+        raise UsageError(msg, hint="Name the lock with --lock FILE.")
+    job = context.catalog_of_lock.job.get(context.lock.target.site)
+    return Installation(context.lock, variables=context.run_variables(), job=job)
+
+
+def _environment(args: argparse.Namespace) -> tuple[Path, str]:
+    """Return the environment as job scripts name it, and its Python: a path in an image, or a name."""
+    if args.image:
+        return args.image.resolve(), args.python or "python"
+    words = shlex.split(args.python)
+    if len(words) == _RUN_WORDS and words[0] == "bash" and words[1].endswith(".sh"):
+        return Path(words[1]).resolve(), words[2]
+    path = Path(words[0]).absolute() if words else Path()
+    if len(words) != 1 or path.parent.name != "bin":
+        msg = "A job on several nodes needs the container or the directory of the environment."
+        hint = "Use --image container.sif, --python DIR/bin/python, or --python 'bash run.sh python'."
+        raise UsageError(msg, hint=hint)
+    return path.parents[1], path.name
 
 
 def _lock(context: Context) -> tuple[Resolution | None, Catalog]:
@@ -186,6 +270,7 @@ def _reject_job_options(args: argparse.Namespace) -> None:
         "--account": args.account,
         "--time": args.time != _TIME,
         "--output": args.output != SCRIPT,
+        "--wait": args.wait is not None,
     }
     for option, is_given in given.items():
         if is_given:
@@ -304,8 +389,10 @@ def _published_recipe(name: str, module: str, lock: Resolution | None, catalog: 
     )
 
 
-def submit_job(context: Context) -> None:
-    """Write the job that verifies the environment on a GPU node, and submit it unless ``--dry-run`` is set.
+def submit_job(context: Context) -> int:
+    """Write the job that verifies the environment on GPU nodes, and submit it unless ``--dry-run`` is set.
+
+    Return 0, or with ``--wait`` the exit code of the job.
 
     Raises
     ------
@@ -313,10 +400,13 @@ def submit_job(context: Context) -> None:
         The lock is for CPUs, the partition is not known, or a value is not valid for sbatch.
     EnvironmentLacksError, CommandError
         sbatch is not installed, or rejected the job.
+    MatrixError
+        The job did not start within the time of ``--wait``, or ended without a result.
     """
     args, console = context.args, context.console
     lock, catalog = _lock(context)
-    if lock and lock.target.backend == "cpu":
+    backend = lock.target.backend if lock else "rocm"
+    if backend == "cpu" and args.nodes == 1:
         msg = "The lock is for CPUs, so a job on a GPU node would not test more."
         raise UsageError(msg, hint="Run `matrix verify` without --gpu.")
     hours = hours_of(args.time)
@@ -325,25 +415,54 @@ def submit_job(context: Context) -> None:
     if not partition and not site:
         msg = "There is no lock, so the site and its GPU partition are unknown."
         raise UsageError(msg, hint="Name the partition with --partition, or the lock with --lock.")
+    folder = args.output.absolute().parent
+    options = {"gpus-per-node": "1"} if backend == "rocm" else {}
+    if args.nodes > 1:
+        _environment(args)  # an error now is better than one in the job
+        options |= _options_for_nodes(job_of(_installation(context)), args.nodes)
     job = BatchJob(
-        partition=partition or partition_for(catalog, site, hours),
+        partition=partition or partition_for(catalog, site, hours, backend),
         account=context.settings.account,
         time=args.time,
-        command=_command(args),
-        output=str(args.output.absolute().parent / _OUTPUT),
+        command=_command(args, need_gpu=backend == "rocm"),
+        output=str(folder / _OUTPUT),
+        options=options,
+        exit_file=str(folder / _EXIT) if args.wait is not None else "",
     )
     write_atomic(args.output, job_script(job))
     console.info(f"Wrote {args.output}, for partition {job.partition}, {job.time}")
     if args.dry_run:
-        return
+        return 0
     number = submit(args.output.absolute(), cache_root() / "logs" / "sbatch.log")
-    console.data(number)
-    console.info(f"Submitted job {number}. Its output goes to {job.output.replace('%j', number)}")
+    output = Path(job.output.replace("%j", number))
+    if args.wait is None:
+        console.data(number)
+    console.info(f"Submitted job {number}. Its output goes to {output}")
+    if args.wait is None:
+        return 0
+    exit_file = Path(job.exit_file.replace("%j", number))
+    with console.task(f"wait for job {number}"):
+        code = wait_for(number, minutes=args.wait, exit_file=exit_file, output=output)
+    exit_file.unlink()
+    console.data(output.read_text(encoding="utf-8", errors="replace").rstrip())
+    return code
 
 
-def _command(args: argparse.Namespace) -> list[str]:
+def _options_for_nodes(job: SiteJob, nodes: int) -> dict[str, str]:
+    """Return the options of sbatch for one rank on each node."""
+    network = (option.removeprefix("--").partition("=") for option in job.network)
+    return {
+        "nodes": str(nodes),
+        "ntasks": str(nodes),
+        "ntasks-per-node": "1",
+        "cpus-per-task": str(job.cpus),
+        **{name: value for name, _, value in network},
+    }
+
+
+def _command(args: argparse.Namespace, *, need_gpu: bool) -> list[str]:
     """Return this command as the job runs it, with absolute paths."""
-    words = [sys.executable, "-m", "matrix", "verify", "--need-gpu"]
+    words = [sys.executable, "-m", "matrix", "verify", *(["--need-gpu"] if need_gpu else [])]
     lock = args.lock or (LOCK_FILE if LOCK_FILE.exists() else None)
     for option, path in {"--image": args.image, "--lock": lock, "--index": args.index}.items():
         if path is not None:
@@ -351,6 +470,8 @@ def _command(args: argparse.Namespace) -> list[str]:
     for option, text in {"--python": args.python, "--in": args.where}.items():
         if text:
             words += [option, text]
+    if args.nodes > 1:
+        words += ["--nodes", str(args.nodes), "--timeout", f"{args.timeout:g}"]
     for overlay in args.catalog or ():
         words += ["--catalog", str(Path(overlay).resolve())]
     return words

@@ -55,6 +55,8 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True):
     """Whether programs run with the glibc of the machine instead of that of the base image."""
     maker: Maker | None = None
     """None if its files do not make one container or environment."""
+    uses_environment: bool = False
+    """Whether its files use a finished container or environment (``--environment``) and install nothing."""
     supports_hashes: bool = False
     hashes_hint: str = ""
     """What to do instead of ``--hashes``, and why."""

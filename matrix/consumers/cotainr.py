@@ -47,7 +47,9 @@ def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
         )
     lines = requirement_lines(installation, layout.mounted)
     return [
-        environment_file(layout.main, installation, notes, "cotainr", lines),
+        environment_file(
+            layout.main, installation, notes, "cotainr", lines, has_compiler=installation.has_compiler
+        ),
         WrittenFile(SCRIPT, _build_script(installation, layout), executable=True),
         *_environment_of_jobs(installation),
     ]

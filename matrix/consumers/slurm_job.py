@@ -7,7 +7,6 @@ The values come from the rows `[[job]]` and `[[site-variable]]` of the catalog.
 
 from __future__ import annotations
 
-import fnmatch
 from shlex import quote
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,8 @@ from matrix.consumers.shared.shell import fill, site_environment
 from resolver.errors import UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from matrix.consumers.shared.files import Layout
     from matrix.consumers.shared.installation import Installation
     from resolver.facts.schema import Job
@@ -25,20 +26,39 @@ _NODES, _NODE, _GPU = "job-nodes.sh", "job-node.sh", "job-gpu.sh"
 _TITLES = {_NODES: "several nodes", _NODE: "one node", _GPU: "one GPU"}
 
 
-def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
-    job = installation.job
-    site = installation.lock.target.site
-    if job is None:
-        msg = f"The catalog does not say how jobs start at {site}."
+def job_of(installation: Installation) -> Job:
+    """Return how the site of a lock starts jobs.
+
+    Raise `UsageError` if the catalog does not say so.
+    """
+    if installation.job is None:
+        msg = f"The catalog does not say how jobs start at {installation.lock.target.site}."
         raise UsageError(msg, hint="Add a [[job]] row in a file of facts, and name it with --catalog.")
+    return installation.job
+
+
+def script_for_check(installation: Installation, environment: Path) -> str:
+    """Return a script that starts its arguments in an environment, once on each node of its allocation."""
+    return _script(installation, job_of(installation), _GPU, _GPU, environment)
+
+
+def all_reduce_for_check(job: Job) -> str:
+    """Return a Python program that measures an all-reduce with one rank on each node."""
+    return fill(
+        "smoke.py.txt", normal=f"One rank per node uses a part of the network. {_normal(job, _NODES)}"
+    )
+
+
+def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
+    job = job_of(installation)
     names = {layout.main: _NODES, _NODE: _NODE, _GPU: _GPU}
     return [
-        WrittenFile(name, _script(installation, job, kind, name), executable=True)
+        WrittenFile(name, _script(installation, job, kind, name, layout.environment), executable=True)
         for name, kind in names.items()
     ]
 
 
-def _script(installation: Installation, job: Job, kind: str, name: str) -> str:
+def _script(installation: Installation, job: Job, kind: str, name: str, environment: Path | None) -> str:
     backend = installation.lock.target.backend
     is_gpu_job = kind == _GPU
     ranks = 1 if is_gpu_job else job.ranks
@@ -48,7 +68,10 @@ def _script(installation: Installation, job: Job, kind: str, name: str) -> str:
         f"First:  sbatch -A PROJECT {name} --smoke  (an all-reduce, and its bandwidth)",
         f"How jobs start at {job.site} ({job.status}): {job.source}",
     ]
-    masks = [] if is_gpu_job or not job.masks else [f"--cpu-bind=mask_cpu:{','.join(job.masks)}"]
+    # srun ignores the --cpus-per-task of sbatch since Slurm 22.05 (RELEASE_NOTES); masks state the cores.
+    cores = [f"--cpus-per-task={job.cpus}"]
+    if job.masks and ranks == job.ranks and not is_gpu_job:
+        cores = [f"--cpu-bind=mask_cpu:{','.join(job.masks)}"]
     no_torchrun = "one process needs no torchrun" if is_gpu_job else ""
     if not job.torchrun:
         no_torchrun = f"{job.site} advises against torchrun"
@@ -58,6 +81,7 @@ def _script(installation: Installation, job: Job, kind: str, name: str) -> str:
         about="\n".join(comments(notes)),
         sbatch="\n".join(f"#SBATCH {option}" for option in _options(job, kind, gpus=backend == "rocm")),
         script=name,
+        environment=quote(str(environment or "container.sif")),
         choices="" if no_torchrun else "[--torchrun] ",
         modules="\n".join(_modules(installation, job)),
         smoke=f"smoke={quote(smoke)}",
@@ -66,7 +90,7 @@ def _script(installation: Installation, job: Job, kind: str, name: str) -> str:
         local_rank="0" if job.own_gpu else "$SLURM_LOCALID",
         node_cpus=str(job.cpus * ranks),
         ranks=str(ranks),
-        srun=" ".join([*([] if is_gpu_job else job.options), *masks]),
+        srun=" ".join([*([] if is_gpu_job else job.options), *cores]),
     )
     return f"{text}\n"
 
@@ -95,13 +119,7 @@ def _options(job: Job, kind: str, *, gpus: bool) -> list[str]:
 
 
 def _modules(installation: Installation, job: Job) -> list[str]:
-    image = installation.lock.version_of("base-image")
-    names = [
-        name
-        for pattern, modules in job.modules.items()
-        if fnmatch.fnmatchcase(image, pattern)
-        for name in modules
-    ]
+    names = installation.container_modules
     if not names:
         return []
     lines = ["# These modules bind file systems into containers. They must not be loaded while one is built."]
@@ -116,17 +134,19 @@ def _modules(installation: Installation, job: Job) -> list[str]:
 
 
 def _normal(job: Job, kind: str) -> str:
-    """Return what the sources say about the bandwidth, as a sentence."""
+    """Return what the sources say about the bandwidth, in sentences."""
     if kind != _NODES or not job.bandwidth:
         return "No source states what is normal here."
-    return (
-        f"The network of a node of {job.site} can send {job.bandwidth:g} GB/s at most; TCP stays far below. "
-        "No source states a measured all-reduce."
-    )
+    limit = f"A node of {job.site} can send {job.bandwidth:g} GB/s at most; TCP stays far below."
+    if not job.all_reduce:
+        return f"{limit} No source states a measured all-reduce."
+    normal = f"Normal on two whole nodes is {job.all_reduce:g} GB/s ({job.all_reduce_source})."
+    return f"{normal} {limit}"
 
 
 CONSUMER = Consumer(
     file=_NODES,
     emit=_emit,
+    uses_environment=True,
     hashes_hint="The scripts install nothing.",
 )

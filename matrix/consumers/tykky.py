@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 
 from matrix.consumers import Consumer, Maker
 from matrix.consumers.shared.container_variables import DISTURBING
-from matrix.consumers.shared.files import MARK, WrittenFile, comments
+from matrix.consumers.shared.files import WrittenFile
 from matrix.consumers.shared.glibc import newer_glibc, newest_required
+from matrix.consumers.shared.installation import TYKKY_MODULE
 from matrix.consumers.shared.requirements import (
     environment_file,
     reject_preinstalled,
@@ -27,10 +28,10 @@ from matrix.consumers.shared.requirements import (
 )
 from matrix.consumers.shared.shell import (
     ENVIRONMENT,
+    environment_of_programs,
     fill,
     head,
     installed_check,
-    site_environment,
     source_checks,
     stoppable,
 )
@@ -41,28 +42,17 @@ if TYPE_CHECKING:
 
 _REQUIREMENTS = "req.txt"
 _SCRIPT = "build.sh"
-_MODULE = "LUMI lumi-container-wrapper"
 
 
 def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
     reject_preinstalled(installation, "conda environments")
     lines = requirement_lines(installation, layout.local)
     about = [f"{_SCRIPT} passes this file to conda-containerize -r."]
-    notes = [
-        f"{installation.heading}; {MARK} --for tykky`.",
-        "The programs of the environment set these variables.",
-        "Otherwise packages in ~/.local would take precedence over those of the environment.",
-    ]
-    variables = [
-        *comments(notes),
-        "export PYTHONNOUSERSITE=1",
-        site_environment(installation),
-    ]
     return [
         environment_file(layout.main, installation, [f"Build with `bash {_SCRIPT} DIR`."], "tykky"),
         requirements_file(_REQUIREMENTS, installation, lines, about, "tykky"),
         WrittenFile(_SCRIPT, _build_script(installation, layout), executable=True),
-        WrittenFile(ENVIRONMENT, "\n".join(variables).rstrip() + "\n"),
+        WrittenFile(ENVIRONMENT, environment_of_programs(installation, "tykky")),
     ]
 
 
@@ -88,9 +78,7 @@ def _build_script(installation: Installation, layout: Layout) -> str:
         main=quote(layout.main),
         unset=" ".join(DISTURBING),
         logged=fill("logged.sh"),
-        load=rf"; on LUMI: \`module load {_MODULE}\`"
-        if installation.lock.target.site.startswith("lumi")
-        else "",
+        load=installation.load_of_tykky,
         python=quote(installation.python),
         script=_SCRIPT,
         stoppable=stoppable(_SCRIPT, "target"),
@@ -108,7 +96,7 @@ CONSUMER = Consumer(
     supports_hashes=True,
     maker=Maker(
         programs=("conda-containerize",),
-        module=_MODULE,
+        module=TYKKY_MODULE,
         install="Load the module of tykky (`module avail tykky`), or install hpc-container-wrapper.",
         command=lambda folder, target: ["bash", str(folder / _SCRIPT), str(target)],
         python=lambda _, target: str(target / "bin" / "python"),

@@ -82,10 +82,7 @@ def make_request(settings: Settings, catalog: Catalog, today: datetime.date, inp
 def request_ops(texts: Sequence[str]) -> tuple[str, ...]:
     """Return the ops to compile as a request has them: one text for each package.
 
-    Raises
-    ------
-    UsageError
-        A text does not have the form ``NAME:A,B``.
+    Raise `UsageError` if a text does not have the form ``NAME:A,B``.
     """
     ops: dict[str, list[str]] = {}
     for text in texts:

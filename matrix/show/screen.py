@@ -25,7 +25,8 @@ _MIN_ROOM = 24
 _GAP = 2
 _WHOLE = re.compile(
     r"`[^`]+`"
-    r"|(?<=: )(?:matrix|apptainer|module|pip|python|sbatch|scancel|squeue|uv) .*$"
+    r"|(?<=: )(?<!error: )(?<!warning: )(?<!hint: )"  # a sentence about pip is no command
+    r"(?:matrix|apptainer|module|pip|python|sbatch|scancel|squeue|uv) .*$"
     r"|\b\d+(?:\.\d+)? (?:s|min|h|MiB|GiB|cores?)\b"
 )
 """Matches commands to copy, and numbers with their units, which are not wrapped."""

@@ -136,6 +136,8 @@ def _core_with_links(refuted: Refuted) -> list[Constraint]:
         if work > _MOST_WORK:
             msg = "The conflict has too many statements."
             raise TooLargeError(msg, hint="Request fewer packages.")
+        # A new search for each trial: one that has learned from a statement would use it although it is left
+        # out. What always holds is no part of an explanation, so it is in every trial.
         search = Search(lazily=True)
         for everything in session.search.everything:
             search.add_variable(everything)

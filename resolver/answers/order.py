@@ -63,10 +63,7 @@ def generations(names: Iterable[str], edges: Iterable[Edge]) -> tuple[tuple[str,
     resolving.
     `names` are installed even if no edge contains them.
 
-    Raises
-    ------
-    CycleError
-        The edges form a cycle.
+    Raise `CycleError` if the edges form a cycle.
 
     Examples
     --------

@@ -251,6 +251,7 @@ def extend_to_installed(
     mentioned = 0
     for number, row in enumerate(rows):
         mentioned |= row.subjects if runtime >> number & 1 else 0
+    # The installed subjects whose counterparts in the catalog all have rows, with what these allow.
     allowed = dict.fromkeys(
         (
             installed.bit
@@ -270,6 +271,7 @@ def extend_to_installed(
                 row_subjects |= installed.bit
                 allowed[installed.bit] |= row_objects
         rows[number] = replace(row, subjects=row_subjects, objects=row_objects)
+    # What is installed together is compatible, so a row allows it although the catalog does not.
     together = sum(installed.bit for installed in objects)
     for bit, row_objects in allowed.items():
         if together & ~row_objects and not forbids:

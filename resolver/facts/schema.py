@@ -206,6 +206,8 @@ class Image(Row, frozen=True, kw_only=True):
     python: tuple[str, ...] = ()
     """CPython minor versions in the image: those with torch, else those with headers, else all. Empty if
     Python comes from elsewhere (conda)."""
+    compiler: bool = False
+    """Whether it is known to have ``gcc`` and ``g++``, which triton and torch.compile call at run time."""
     mpi: str = ""
     """Its MPI library; empty if it has none, or if that is undocumented."""
     libfabric: str = ""
@@ -281,6 +283,9 @@ class Job(Row, frozen=True, kw_only=True):
     """Modules to load before a container runs, by pattern of the name of the base image."""
     bandwidth: float = 0.0
     """The most that the network of one node can send, in GB/s; 0 if it is not known."""
+    all_reduce: float = 0.0
+    """The bus bandwidth in GB/s that is normal on two whole nodes, with 128 MiB; 0 if no source states it."""
+    all_reduce_source: str = ""
 
     identity = ("site",)
 

@@ -392,6 +392,8 @@ class Search:
         """Record that a variable keeps only the values in a mask."""
         before, entries = self.domains[variable], self._entries[variable]
         after = before & mask
+        # A mask can hold because of several entries together, so all of them count: `total` is the highest
+        # level of this variable's entries so far. A conclusion from old choices may stand behind newer ones.
         total = max(level, self._trail[entries[-1]].total) if entries else level
         entries.append(len(self._trail))
         self._trail.append(_Entry(variable, before, level, total, cause, after))
@@ -511,6 +513,11 @@ class Search:
             if last <= len(self._assumed):
                 return conflict
             latest = [variable for variable, level in levels.items() if level == last]
+            # With one variable of the last choice, the conflict says something about that variable as soon
+            # as the other terms hold: go back to the choice that made the last of them hold, however many
+            # choices lie between, and let it propagate there. With several, the last entry is replaced by
+            # its cause, so that the conflict speaks of earlier entries; the choice itself has no cause and
+            # is reached last, so this ends.
             if len(latest) == 1:
                 self._return_to(max((level for level in levels.values() if level < last), default=0))
                 self._add(conflict)
@@ -528,6 +535,9 @@ class Search:
             raise AssertionError(msg)
         if isinstance(cause, _Table):
             cause = cause.why(entry.variable, entry.before & ~entry.after)
+        # The rule of resolution: each value of the shared variable that is in either mask is forbidden by one
+        # of the two incompatibilities, so these masks are united. Both conditions on any other variable must
+        # hold, so its masks are intersected. A mask with all values is no condition.
         terms = dict(conflict.terms)
         for variable, mask in cause.terms.items():
             if variable == entry.variable:
@@ -556,6 +566,7 @@ class Search:
             self._entries[entry.variable].pop()
             if isinstance(entry.cause, Incompatibility) and entry.level <= level:
                 self._fresh.append(entry.cause)  # it still follows
+        # A table that was added after one of these choices was never checked without them.
         for table in self._late:
             if table.born > level:
                 table.born = level

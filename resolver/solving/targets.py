@@ -91,10 +91,7 @@ class Targets:
 
         These are all Pythons if the marker does not depend on Python, else some of those that are allowed.
 
-        Raises
-        ------
-        ValueError
-            The marker is not valid.
+        Raise `ValueError` if the marker is not valid.
         """
         if not marker:
             return self.all

@@ -54,7 +54,7 @@ def test_missing_compiler_names_package(
 ) -> None:
     monkeypatch.setattr(platform, "freedesktop_os_release", lambda: release)
     (tool,) = host.missing_tools(PYTHON)
-    assert "C++ compiler" in tool.what
+    assert "C++ compiler" in tool.message
     assert tool.fix == fix
     with pytest.raises(EnvironmentLacksError) as caught:
         host.require_for_build(PYTHON)
@@ -77,7 +77,7 @@ def test_mpi_is_required_only_by_recipes_that_use_it(no_programs: Path) -> None:
     program(no_programs / "g++", "g++ 12")
     assert host.missing_tools(PYTHON) == []
     (tool,) = host.missing_tools(PYTHON, mpi=True)
-    assert "mpicc" in tool.what
+    assert "mpicc" in tool.message
     assert "module" in tool.fix
     program(no_programs / "mpicc", "gcc -I/opt/mpi/include -lmpi")
     assert host.missing_tools(PYTHON, mpi=True) == []
@@ -101,8 +101,8 @@ def test_python_without_headers_and_venv_is_incomplete(tmp_path: Path, no_progra
     bare = program(tmp_path / "python", "False False")
     bare.write_text("#!/bin/sh\necho False False\n")
     headers, venv = host.missing_tools(bare)
-    assert "Python.h" in headers.what
-    assert "venv" in venv.what
+    assert "Python.h" in headers.message
+    assert "venv" in venv.message
     assert str(bare) in headers.fix
     assert "not the distribution's own" in headers.fix
     broken = tmp_path / "not-there"

@@ -560,6 +560,27 @@ def test_network_plugin_that_rccl_opens_is_named(tmp_path: Path, side: Side) -> 
     )
 
 
+@pytest.mark.parametrize("newest", ["1.6", "1.8"])
+def test_symbol_versions_of_the_libfabric_that_the_plugin_gets(
+    newest: str, tmp_path: Path, side: Side, compile_object: Callable[..., Path]
+) -> None:
+    def fabric(version: str) -> Path:
+        script = tmp_path / version
+        script.write_text(f"FABRIC_{version} {{ fi_getinfo; }};\n")
+        flags = ("-Wl,-soname,libfabric.so.1", f"-Wl,--version-script={script}")
+        return compile_object("libfabric.so.1", "int fi_getinfo;", *flags)
+
+    tree = image(tmp_path / "env")
+    source = "extern int fi_getinfo; int *used = &fi_getinfo; int ncclNetPlugin_v8 = 1;"
+    plugin = compile_object("plugin.so", source, str(fabric("1.8"))).read_bytes()
+    for name in ("librccl-net.so", "libnccl-net.so"):
+        tree.file(f"usr/lib/{name}", plugin)
+    tree.file("usr/lib/libfabric.so.1", fabric(newest).read_bytes())
+    found = [finding.message for finding in judged(tree, side) if finding.id == "verify-plugin-libfabric"]
+    refused = "needs FABRIC_1.8; /usr/lib/libfabric.so.1 has at most FABRIC_1.6."
+    assert [message.endswith(refused) for message in found] == [True] * (newest == "1.6")
+
+
 def test_there_are_enough() -> None:
     assert len(BROKEN) >= 60
     assert len({name for _, name, _ in BROKEN.values()}) >= 15

@@ -475,6 +475,44 @@ def test_memory_is_a_limit_even_if_the_estimate_is_too_small(packed: MakeTask, t
     assert concurrency(intervals(index, "greedy")) <= 4
 
 
+FIXED = """
+import os, subprocess, sys
+from setuptools import Extension, setup
+if "bdist_wheel" in sys.argv:
+    job = "data = b'1' * (200 * 2**20); import time; time.sleep(4)"
+    jobs = [subprocess.Popen([sys.executable, "-c", job]) for _ in range(int(os.environ["MAX_JOBS"]))]
+    assert not any([job.wait() for job in jobs])
+native = Extension("fixed._native", ["native.c"])
+setup(name="fixed", version="1.0", packages=["fixed"], ext_modules=[native])
+"""
+
+
+@pytest.mark.parametrize(("limit", "jobs"), [(0.6, 2), (0.15, 1)])
+def test_fixed_jobs_are_reduced_if_they_exceed_the_limit(
+    packed: MakeTask, tmp_path: Path, limit: float, jobs: int
+) -> None:
+    """Each job uses 0.2 GiB, but the recipe expects 0.03. A tool without a jobserver starts them all."""
+    index = Index(tmp_path / "index")
+    native = NATIVE.replace("sound", "fixed")
+    task = packed(
+        "fixed",
+        {"setup.py": FIXED, "native.c": native, "fixed/__init__.py": ""},
+        must_contain=("fixed/_native*.so",),
+    )
+    recipe = replace(task.recipe, undeclared=("setuptools", "wheel"), memory_per_job=0.03)
+    task = replace(task, recipe=recipe)
+    builds = Builds({task.build_key: task}, index, Limits(jobs=4, memory=limit), Recorder())
+    builds.run()
+    assert not builds.errors
+    messages = builds.reporter.messages  # type: ignore[attr-defined]
+    ended = [text for text in messages if "it is built once more with" in text]
+    assert [text.rpartition(" ")[2] for text in ended] == (["2."] if jobs == 2 else ["2.", "1."])
+    assert all(f"more than the limit of {limit:g} GiB" in text for text in ended)
+    assert any("GiB with one job, more than the limit of 0.15" in text for text in messages) == (jobs == 1)
+    (wheel,) = index.published("fixed")
+    assert wheel.provenance["predicate"]["runDetails"]["metadata"]["matrix_measured"]["jobs"] == jobs
+
+
 def test_failed_build_teaches_how_much_memory_a_job_needs(packed: MakeTask, tmp_path: Path) -> None:
     index = Index(tmp_path / "index")
     # Memory is measured now and then.

@@ -22,6 +22,7 @@ from builders.containers import runtime
 from builders.containers.runtime import HostRuntime
 from builders.findings import Finding
 from builders.probe import environment as judging
+from builders.probe import payload
 from builders.probe.ask import (
     EnvironmentReply,
     Gpu,
@@ -51,6 +52,7 @@ from resolver.indexes import File
 from resolver.model import Distribution, Request, Resolution, Target
 from resolver.requirements import parse_requirement
 from tests.support.errors import has_id
+from tests.support.installed import Tree
 
 SITE = "/opt/env/lib/python3.11/site-packages"
 REBUILD = "Make it again."
@@ -738,14 +740,14 @@ def test_submit_returns_job_number(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_documentation_lists_every_finding() -> None:
     source = Path(judging.__file__)
-    texts = [source.read_text(), (source.parent / "contents.py").read_text()]
-    given = re.findall(r'Finding\(\s*"(verify-[a-z-]+)",\s*"([a-z]+)"', "".join(texts))
-    rows = re.findall(
-        r"(?m)^\| `(verify-[a-z-]+)` \| ([a-z]+) \|",
-        (source.parents[2] / "docs" / "reference" / "verifying.md").read_text(),
-    )
-    assert sorted(set(given)) == sorted(rows)
-    assert len(rows) == "".join(texts).count('"verify-')
+    names = ("contents.py", "all_reduce.py")
+    code = "".join([source.read_text(), *((source.parent / name).read_text() for name in names)])
+    given = re.findall(r'Finding\(\s*"(verify-[a-z-]+)",\s*"([a-z]+)"', code)
+    page = (source.parents[2] / "docs" / "reference" / "verifying.md").read_text()
+    rows = re.findall(r"(?m)^\| `(verify-[a-z-]+)` \| ([a-z ]+) \|", page)
+    listed = {(name, severity) for name, severities in rows for severity in severities.split(" or ")}
+    assert set(given) == listed
+    assert len(given) == code.count('"verify-')
 
 
 def test_variables_of_site_are_judged() -> None:
@@ -815,3 +817,12 @@ def test_stray_archive_is_reported() -> None:
         device = InstalledDist("amd-torch-device-gfx90a", "2.12.0", SITE, archives=archives)
         known = [InstalledDist("torch", TORCH, SITE), InstalledDist("my-ext", "1.0+x", SITE), device]
         assert ("verify-stray-kpack" in findings_of(reply(distributions=known))) == is_stray
+
+
+def test_probe_lists_device_packages_and_archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = "torch/.kpack/torch_gfx90a.kpack"
+    Tree(tmp_path).dist("torch", "2.12.0", {archive: b""}, requires=[DEVICE, "filelock"])
+    (site,) = tmp_path.glob("lib/python3*/site-packages")
+    monkeypatch.setattr(payload, "search_path", lambda: [str(site)])
+    (torch,) = payload.distributions({})
+    assert (torch["device_requirements"], torch["archives"]) == ([DEVICE], [archive])

@@ -201,6 +201,11 @@ def package_for_cuda(site: Site) -> None:
     site.install(tiny_wheel(site.work / "cuda", "nvidia-cublas-cu12", "12.8"))
 
 
+def stray_archive_of_gpu_code(site: Site) -> None:
+    files = {f"torch/.kpack/torch_gfx90a{xnack}.kpack": b"" for xnack in ("", ":xnack+")}
+    site.install(wheel_of(site.work / "device", "amd-torch-device-gfx90a", "2.12.0", files))
+
+
 def missing_op(site: Site) -> None:
     (site.packages / OP).unlink()
 
@@ -238,6 +243,7 @@ DEFECTS: dict[Callable[[Site], None], set[str]] = {
     other_torch_of_same_version: {"verify-files-differ"},
     newer_torch: {"verify-pin-differs", "probe-torch"},
     package_for_cuda: {"verify-nvidia"},
+    stray_archive_of_gpu_code: {"verify-stray-kpack"},
     missing_op: {"verify-files-differ", "probe-import-failed", "probe-object-missing"},
     wheel_without_op: {
         "verify-files-differ", "probe-import-failed", "probe-object-missing", "probe-op-missing"

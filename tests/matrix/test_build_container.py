@@ -24,7 +24,7 @@ from matrix.building.container_plan import STEPS
 from matrix.cli import main
 from matrix.commands import build_wheels, verify
 from matrix.consumers import consumer_names, container_consumers, load_consumer
-from matrix.refresh.update import Draft
+from matrix.input.facts_file import Draft
 from resolver.facts.loading import load
 from resolver.facts.schema import Package, Requires
 from resolver.lock import dumps, read_lock
@@ -344,6 +344,23 @@ def test_environment_of_tykky_is_replaced(
     assert main(words) == 0
     assert Path("env", "share", "conf.yaml").read_text().strip() == "2"
     assert {path.name for path in Path("env.files").iterdir()}.isdisjoint({"env", "old"})
+
+
+@pytest.mark.parametrize(("mode", "readable"), [(0o2770, True), (0o770, False)])
+def test_group_of_shared_directory_can_use_the_result(
+    work: Path, add_program: Callable[[str, str], None], mode: int, *, readable: bool
+) -> None:
+    """A umask of 077 does not lock the group out of a directory that is meant for it."""
+    add_program("conda-containerize", CONTAINERIZE)
+    work.chmod(mode)
+    before = os.umask(0o077)
+    try:
+        assert made() == 0
+        assert main(["build-container", "env", "--for", "tykky"]) == 0
+    finally:
+        os.umask(before)
+    for path, expected in {"train.sif": 0o640, "env": 0o750, "env/bin/python": 0o750}.items():
+        assert Path(path).stat().st_mode & 0o777 == (expected if readable else expected & 0o700), path
 
 
 def test_environment_without_image_does_not_depend_on_the_working_directory(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from matrix.refresh import prebuilt, rocm_tables, sites
+from matrix.maintaining import prebuilt, rocm_tables, sites
 from resolver.facts import schema
 from resolver.facts.catalog import Catalog
 from resolver.facts.loading import load

@@ -21,8 +21,8 @@ from typing import Any
 import pytest
 
 from matrix.cli import main
-from matrix.refresh.rocm_matrix import MATRIX, read_matrix
-from matrix.refresh.update import with_rows
+from matrix.input.facts_file import with_rows
+from matrix.maintaining.rocm_matrix import MATRIX, read_matrix
 from resolver.facts import schema
 from resolver.facts.catalog import Catalog
 from resolver.facts.catalog_files import read_file, row_to_toml

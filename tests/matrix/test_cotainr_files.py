@@ -409,7 +409,7 @@ def test_tykky_gets_real_path_of_index(cpu_lock: Path) -> None:
     (cpu_lock / "link").symlink_to("real")
     assert main(["env", "--for", "tykky", "--index", "link", "-o", "env.yml"]) == 0
     environment = YAML(typ="safe").load(Path("env.yml").read_text())
-    assert environment["dependencies"] == ["python=3.11", "pip=25.*", "libstdcxx-ng"]
+    assert environment["dependencies"] == ["python=3.11", "pip=25.*", "libstdcxx-ng", "gxx"]
     lines = [line for line in Path("req.txt").read_text().splitlines() if not line.startswith("#")]
     assert lines[0] == f"--extra-index-url file://{cpu_lock}/real/simple"
     assert lines[-2:] == ["torch==2.13.0+cpu", "deepspeed==0.19.8+cpu.torch2.13.0"]

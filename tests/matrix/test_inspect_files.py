@@ -20,7 +20,7 @@ from matrix.input.container_recipe import read_recipe
 from matrix.input.environment_file import read_environment
 from resolver.answers.proven import judge
 from resolver.consequences import Side
-from resolver.consequences.drivers import driver_states
+from resolver.consequences.questions import driver_states
 from resolver.facts.loading import load
 from resolver.model import Request, Target
 from resolver.versions import minor

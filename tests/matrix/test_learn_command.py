@@ -15,7 +15,7 @@ from builders.machine import host
 from builders.probe.slurm import partition_for
 from builders.storage.files import sha256_of
 from matrix.cli import main
-from matrix.refresh.update import without_rows
+from matrix.input.facts_file import without_rows
 from resolver.facts.loading import load
 from tests.support.range_server import serving
 

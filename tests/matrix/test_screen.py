@@ -192,6 +192,13 @@ def test_commands_stay_on_one_line() -> None:
     assert command in lines
 
 
+@pytest.mark.parametrize("start", ["error", "warning", "hint"])
+def test_message_that_begins_with_a_program_is_no_command(start: str) -> None:
+    lines = Screen(40).wrapped(f"{start}: pip runs in the container, which cannot see it.").splitlines()
+    assert lines[0].startswith(f"{start}: pip runs")
+    assert all(len(line) <= 40 for line in lines)
+
+
 def test_wrapped_line_keeps_its_style() -> None:
     screen = Screen(60, has_colour=True)
     text = f"{screen.styled('bold red', 'error:')} " + "word " * 20

@@ -79,7 +79,8 @@ def test_requests_are_those_of_the_sites(folders: dict[str, Path]) -> None:
     assert "--gpus-per-task" not in (folders["lumi-g"] / "job-nodes.sh").read_text()
     frontier = folders["frontier"] / "job-nodes.sh"
     assert directives(frontier)["network"] == "disable_rdzv_get"
-    assert "srun --gpus-per-task=1 --gpu-bind=closest " in frontier.read_text()
+    started = "srun --kill-on-bad-exit=1 --gpus-per-task=1 --gpu-bind=closest --cpus-per-task=7 "
+    assert started in frontier.read_text()
     assert "LOCAL_RANK=0 " in frontier.read_text()
     assert "frontier advises against torchrun" in frontier.read_text()
 

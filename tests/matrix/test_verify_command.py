@@ -126,6 +126,39 @@ def test_dry_run_writes_job_script(capsys: Capture, tmp_path: Path) -> None:
     subprocess.run(["bash", "-n", "matrix-verify.sbatch"], check=True)
 
 
+def test_job_for_two_nodes_has_a_rank_on_each(capsys: Capture, tmp_path: Path) -> None:
+    resolved(capsys)
+    (tmp_path / "c.sif").write_bytes(b"")
+    script = tmp_path / "matrix-verify.sbatch"
+    command = ["verify", "--gpu", "--nodes", "2", "--dry-run", "--image", "c.sif"]
+    assert main(command) == 0
+    text = script.read_text()
+    for option in ("nodes=2", "ntasks=2", "ntasks-per-node=1", "gpus-per-node=1", "cpus-per-task=7"):
+        assert f"#SBATCH --{option}\n" in text
+    assert "--nodes 2 --timeout 300" in text
+    assert "matrix-verify-$SLURM_JOB_ID" not in text
+    assert main([*command, "--wait", "5"]) == 0
+    assert "matrix-verify-$SLURM_JOB_ID" in script.read_text()
+    assert main(["resolve", "torch", "--site", "frontier", "--date", "2026-11-20", "-q"]) == 0
+    assert main(command) == 0
+    assert "#SBATCH --network=disable_rdzv_get\n" in script.read_text()
+
+
+def test_missing_account_is_explained(capsys: Capture, tmp_path: Path, monkeypatch: Patch) -> None:
+    """Use a STAND-IN for sbatch, with the message of a Slurm that requires accounts."""
+    resolved(capsys)
+    sbatch = tmp_path / "bin" / "sbatch"
+    sbatch.parent.mkdir()
+    said = "sbatch: error: Invalid account or account/partition combination specified"
+    sbatch.write_text(f"#!/bin/sh\necho '{said}' >&2\nexit 1\n")
+    sbatch.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{sbatch.parent}:{os.environ['PATH']}")
+    assert main(["verify", "--gpu"]) == 1
+    err = capsys.readouterr().err
+    assert "Invalid account" in err
+    assert "--account NAME, or as `account` in matrix.toml" in err
+
+
 def test_lock_for_cpu_needs_no_gpu_job(capsys: Capture, tmp_path: Path) -> None:
     assert main(["resolve", "torch==2.9.1", "--backend", "cpu", "--date", "2026-03-01"]) == 0
     assert main(["verify", "--gpu", "--dry-run", "--partition", "p"]) == 2
@@ -154,6 +187,9 @@ def test_verify_script_without_slurm_is_kept(capsys: Capture, tmp_path: Path, mo
         (["--account", "p"], 2, "--account requires --gpu"),
         (["--time", "01:00:00"], 2, "--time requires --gpu"),
         (["-o", "other.sbatch"], 2, "--output requires --gpu"),
+        (["--wait", "5"], 2, "--wait requires --gpu"),
+        (["--nodes", "0"], 2, "at least one node"),
+        (["--nodes", "2"], 2, "needs a Slurm allocation with these nodes, and this is none"),
         (["--python", "/none"], 2, "`/none` does not start a working Python"),
         (["--python", "/none"], 2, "/none: No such file or directory"),
         (["--python", "sh no-such.sh"], 2, "no-such.sh"),

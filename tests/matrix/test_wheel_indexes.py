@@ -79,7 +79,7 @@ def put_rocm(index: Path, version: str) -> None:
         "Provides-Extra: libraries\nDynamic: requires-dist\nDynamic: provides-extra\n"
         f"Requires-Dist: rocm-sdk-core=={version}\n"
         f'Requires-Dist: rocm-sdk-libraries=={version}; extra == "libraries"\n',
-        "setup.py": "raise SystemExit('not run')\n",
+        "setup.py": "import setuptools\n\nsetuptools.setup(name='rocm')\n",
         "src/rocm_sdk/__init__.py": "",
     }
     with tarfile.open(folder / f"{stem}.tar.gz", "w:gz") as archive:

@@ -9,13 +9,15 @@ AMD's compiler contains.
 from __future__ import annotations
 
 import shutil
+import struct
 import subprocess
 import zipfile
 from collections.abc import Iterator
+from copy import copy
 from fnmatch import fnmatch
 from pathlib import Path
 
-from tests.rig.standin_torch import ROCM, _pack
+from tests.rig.standin_torch import ROCM
 from tests.support.therock import write_packages
 
 VERSION = f"2.13.0+rocm{ROCM}"
@@ -124,20 +126,43 @@ def unpack(image: Path, root: Path) -> None:
 def make(torch: Path, content: Path, folder: Path) -> None:
     """Write the packages with some content, and a torch that requires them, into a directory."""
     write_packages(folder, ROCM, families=("gfx90a", "gfx942"), default="gfx942", content=content)
-    tree = folder / "tree"
-    with zipfile.ZipFile(torch) as archive:
-        archive.extractall(tree)
-    (old,) = tree.glob("torch-*.dist-info")
-    version = old.name.removeprefix("torch-").removesuffix(".dist-info")
-    info = old.rename(tree / f"torch-{VERSION}.dist-info")
-    metadata = (info / "METADATA").read_text().replace(f"Version: {version}", f"Version: {VERSION}", 1)
-    head, blank, body = metadata.partition("\n\n")
-    (info / "METADATA").write_text(f"{head}\nRequires-Dist: rocm[libraries]=={ROCM}{blank}{body}")
-    for name in ("__init__.py", "version.py"):
-        path = tree / "torch" / name
-        text = path.read_text().replace(f"'{version}'", f"'{VERSION}'")
-        path.write_text(text.partition("\n\n# stand-in: a ROCm torch is linked")[0] + "\n")
-    with (tree / "torch" / "__init__.py").open("a") as module:
-        module.write(_PRELOAD)
-    _pack(tree, info, folder / torch.name.replace(version, VERSION))
-    shutil.rmtree(tree)
+    version = torch.name.split("-")[1]
+    info = f"torch-{version}.dist-info"
+    with (
+        zipfile.ZipFile(torch) as old,
+        zipfile.ZipFile(folder / torch.name.replace(version, VERSION), "w") as new,
+    ):
+        for member in old.infolist():
+            name = member.filename.replace(info, f"torch-{VERSION}.dist-info")
+            if member.filename not in _changed(info):
+                _copy_member(old, new, member, name)
+                continue
+            text = old.read(member).decode().replace(version, VERSION)
+            if name.endswith("/METADATA"):
+                head, blank, body = text.partition("\n\n")
+                text = f"{head}\nRequires-Dist: rocm[libraries]=={ROCM}{blank}{body}"
+            elif name == "torch/__init__.py":
+                text = text.partition("\n\n# stand-in: a ROCm torch is linked")[0] + _PRELOAD
+            new.writestr(name, text)
+
+
+def _changed(info: str) -> tuple[str, ...]:
+    return (f"{info}/METADATA", f"{info}/RECORD", "torch/__init__.py", "torch/version.py")
+
+
+def _copy_member(old: zipfile.ZipFile, new: zipfile.ZipFile, member: zipfile.ZipInfo, name: str) -> None:
+    """Copy a member as it is compressed; `zipfile` has no function for it."""
+    assert old.fp is not None
+    assert new.fp is not None
+    old.fp.seek(member.header_offset)
+    header = old.fp.read(30)
+    old.fp.seek(sum(struct.unpack("<HH", header[26:])), 1)
+    copied = copy(member)
+    copied.filename, copied.header_offset, copied.flag_bits = name, new.fp.tell(), member.flag_bits & ~8
+    new.fp.write(copied.FileHeader())
+    left = member.compress_size
+    while left:
+        left -= new.fp.write(old.fp.read(min(left, 1 << 20)))
+    new.filelist.append(copied)
+    new.NameToInfo[name] = copied
+    new.start_dir = new.fp.tell()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 MARK = "written by `matrix env"
 """Text at the top of every written file, which a user's file of the same name does not have."""
+_READ = stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH
 _HEAD = 1000  # bytes that are searched for the mark
 
 
@@ -77,6 +79,8 @@ class Layout(msgspec.Struct, frozen=True):
     """The directory of the files."""
     wheelhouse: Path | None = None
     """Directory with all files to install, with symbolic links resolved. If it is set, no index is used."""
+    environment: Path | None = None
+    """The finished container or environment, as an absolute path, for consumers that only use it."""
 
     @property
     def bound(self) -> Path:
@@ -141,7 +145,8 @@ def write_files(files: Sequence[WrittenFile], folder: Path, *, named: bool) -> l
     for file, path in zip(files, paths, strict=True):
         write_atomic(path, file.text)
         if file.executable and path.is_file():
-            path.chmod(0o755)
+            mode = stat.S_IMODE(path.stat().st_mode)
+            path.chmod(mode | (mode & _READ) >> 2)  # whoever may read a script may run it
     return paths
 
 

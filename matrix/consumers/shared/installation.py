@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from resolver.model import Distribution, Resolution
 
 
+TYKKY_MODULE = "LUMI lumi-container-wrapper"
+"""LUMI's modules that have tykky."""
+
+
 class Installation(msgspec.Struct, frozen=True, dict=True):
     """The installation that a lock describes.
 
@@ -38,6 +43,8 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
         Environment variables that must be set at the site or for built distributions, or must not be set.
     job
         How the site starts programs in Slurm jobs; None if it is not known.
+    has_compiler
+        Whether the base image is known to have a compiler, which triton and torch.compile need at run time.
     wheels
         The wheels of each distribution that we build, by name; none if it is not built yet.
     named
@@ -51,6 +58,7 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
     hashes: Mapping[str, tuple[str, ...]] = {}
     left_open: Sequence[str] = ()
     variables: Sequence[SiteVariable] = ()
+    has_compiler: bool = False
     wheels: Mapping[str, Sequence[Path]] = {}
     named: Mapping[str, str] = {}
     host_glibc: tuple[str, str] = ("", "")
@@ -132,6 +140,21 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
         """Path or URL of the base image, or its name if the site has neither; empty without an image."""
         image = self.lock.image
         return (image.path or image.name) if image else ""
+
+    @property
+    def load_of_tykky(self) -> str:
+        """The end of a message that tykky is missing, for a script in double quotes."""
+        on_lumi = self.lock.target.site.startswith("lumi")
+        return rf"; on LUMI: \`module load {TYKKY_MODULE}\`" if on_lumi else ""
+
+    @property
+    def container_modules(self) -> list[str]:
+        """The modules of the site that bind file systems into containers of this base image."""
+        image = self.lock.version_of("base-image")
+        modules = self.job.modules if self.job else {}
+        return [
+            name for pattern in modules if fnmatch.fnmatchcase(image, pattern) for name in modules[pattern]
+        ]
 
     @property
     def heading(self) -> str:

@@ -38,6 +38,9 @@ IMAGE_HASHES_HINT = "Omit --hashes: the files to install depend on the packages 
 _PLAIN = re.compile(r"(?:--)?[A-Za-z](?:[!-~]|(?<!:) (?!#))*")
 """A text that is a plain YAML scalar: neither a mapping nor a comment begins in it."""
 _YAML_VALUES = {"y", "n", "yes", "no", "true", "false", "on", "off", "null"}
+_COMPILER = "gxx"
+"""The package of conda-forge that has ``gcc`` and ``g++`` under these names; ``gxx_linux-64`` sets variables
+instead, and only where the environment is activated (conda-forge/ctng-compilers-feedstock)."""
 _CONDA_PIP = "25.*"
 """pip in conda environments: a release between the oldest and the newest that were tested (22.3 to 26.3)."""
 
@@ -91,10 +94,17 @@ def requirements_file(
 
 
 def environment_file(
-    name: str, installation: Installation, notes: Iterable[str], consumer: str, lines: Sequence[str] = ()
+    name: str,
+    installation: Installation,
+    notes: Iterable[str],
+    consumer: str,
+    lines: Sequence[str] = (),
+    *,
+    has_compiler: bool = False,
 ) -> WrittenFile:
     """Return a conda environment file.
 
+    If the lock has torch, conda installs a compiler, unless the programs find another one (`has_compiler`).
     The lines of the pip section are plain YAML scalars if YAML reads them as they are.
     """
     image = installation.lock.image
@@ -104,6 +114,9 @@ def environment_file(
         head.append(f"libstdcxx-ng is not older than the base image's libstdc++ (GCC {libstdcxx}).")
     elif image:
         head.append("The libstdc++ of this base image is unknown, so conda installs its newest version.")
+    adds_compiler = not has_compiler and any(pick.name == "torch" for pick in installation.lock.distributions)
+    if adds_compiler:
+        head.append("gxx: triton and torch.compile call gcc and g++ when programs run.")
     text = [
         *comments(head),
         "name: matrix",
@@ -113,6 +126,7 @@ def environment_file(
         f"  - {_scalar(f'python={installation.python}')}",
         f"  - pip={_CONDA_PIP}",
         f"  - {_scalar(f'libstdcxx-ng>={libstdcxx}')}" if libstdcxx else "  - libstdcxx-ng",
+        *([f"  - {_COMPILER}"] if adds_compiler else []),
         *(["  - pip:"] if lines else []),
         *(f"      - {_scalar(line)}" for line in lines),
     ]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from matrix.consumers.shared.files import Layout
     from matrix.consumers.shared.installation import Installation
+    from resolver.facts.schema import SiteVariable
     from resolver.model import Distribution
 
 ENVIRONMENT = "environment.sh"
@@ -72,8 +73,7 @@ def site_environment(installation: Installation) -> str:
     """
     lines = []
     for row in installation.variables:
-        since = f", from {row.since}" if row.since else ""
-        lines += comments([f"{row.reason}.", f"  ({row.status}{since}: {row.source})"])
+        lines += reason_comments(row)
         if row.value is None:
             lines.append(f"unset {quote(row.name)}")
         else:
@@ -82,6 +82,23 @@ def site_environment(installation: Installation) -> str:
         if row.directory:
             lines.append(f'mkdir -p -- "${row.name}"')
     return "\n".join(lines)
+
+
+def environment_of_programs(installation: Installation, consumer: str) -> str:
+    """Return the file with the variables that the programs of an environment of tykky set."""
+    notes = [
+        f"{installation.heading}; {MARK} --for {consumer}`.",
+        "The programs of the environment set these variables.",
+        "Otherwise packages in ~/.local would take precedence over those of the environment.",
+    ]
+    lines = [*comments(notes), "export PYTHONNOUSERSITE=1", site_environment(installation)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def reason_comments(row: SiteVariable) -> list[str]:
+    """Return the reason and the source of a variable as comments."""
+    since = f", from {row.since}" if row.since else ""
+    return comments([f"{row.reason}.", f"  ({row.status}{since}: {row.source})"])
 
 
 def image_checks(installation: Installation, *, digest: bool = True) -> str:

@@ -5,7 +5,8 @@ command -v mksquashfs >/dev/null || fail "mksquashfs is not on PATH (package squ
 @STOPPABLE@
 new=$venv.sqsh.new-$$
 trap 'rm -f -- "$new"' EXIT
-stoppable mksquashfs "$venv" "$new" -noappend -no-progress -processors 1 -no-xattrs ||
+# The file keeps the rights that the umask gives it. Whoever may read it can read all files in it, whatever their owner.
+stoppable mksquashfs "$venv" "$new" -noappend -no-progress -processors 1 -no-xattrs -all-root -action 'chmod(a+rX)@true' ||
     fail "mksquashfs failed (see above); $venv has not changed"
 mv -f -- "$new" "$venv.sqsh"
 # run.sh uses the directory if it exists, so a half-removed directory must not have this name.

@@ -5,7 +5,7 @@ set -euo pipefail
 fail() { printf 'job: %s\n' "$*" >&2; exit 3; }
 usage='sbatch -A PROJECT @SCRIPT@ @CHOICES@PROGRAM..., or --smoke'
 # The environment: a container (*.sif), run.sh of `matrix env --for venv`, or a directory of tykky or of a venv.
-environment=${MATRIX_ENVIRONMENT:-container.sif}
+environment=${MATRIX_ENVIRONMENT:-@ENVIRONMENT@}
 [ -e "$environment" ] || fail "there is no $environment in $PWD; set MATRIX_ENVIRONMENT=PATH"
 environment=$(realpath -- "$environment")
 @MODULES@
@@ -51,9 +51,9 @@ STEP
 export launcher
 if [ "$launcher" = torchrun ]; then
     # One task per node; torchrun starts the others.
-    srun --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --cpus-per-task=@NODE_CPUS@ bash -c "$step" step \
+    srun --kill-on-bad-exit=1 --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --cpus-per-task=@NODE_CPUS@ bash -c "$step" step \
         "${inside[@]}" python -m torch.distributed.run --nnodes="$SLURM_JOB_NUM_NODES" --nproc-per-node=@RANKS@ \
         --rdzv-id="$SLURM_JOB_ID" --rdzv-backend=c10d --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT" --no-python "$@"
 else
-    srun @SRUN@ bash -c "$step" step "${inside[@]}" "$@"
+    srun --kill-on-bad-exit=1 @SRUN@ bash -c "$step" step "${inside[@]}" "$@"
 fi

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from matrix.refresh import CatalogUpdate
+from matrix.maintaining import CatalogUpdate
 from resolver.facts import schema
 from resolver.facts.driver import lines_of_module
 from resolver.versions import minor
@@ -16,7 +16,7 @@ from resolver.versions import minor
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from matrix.refresh.client import Client
+    from matrix.maintaining.client import Client
     from resolver.facts.catalog import Catalog
 
 FRONTIER = "https://raw.githubusercontent.com/olcf/olcf-user-docs/master/systems/frontier_user_guide.rst"

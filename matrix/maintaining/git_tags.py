@@ -10,8 +10,8 @@ from packaging.version import Version
 
 from builders.network.git import Repository
 from builders.network.urls import mirrored, without_password
-from matrix.refresh import CatalogUpdate
-from matrix.refresh.pypi import copied_requirements
+from matrix.maintaining import CatalogUpdate
+from matrix.maintaining.pypi import copied_requirements
 from resolver.errors import EnvironmentLacksError, SourceError
 from resolver.facts import schema
 from resolver.facts.catalog import is_elsewhere, recipe_for

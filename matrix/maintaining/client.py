@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from matrix.refresh import CatalogUpdate
+    from matrix.maintaining import CatalogUpdate
     from resolver.indexes import File
 
 _PAUSE = 0.1  # seconds between two requests

@@ -1,7 +1,7 @@
 """Find facts that public sources have and the catalog lacks.
 
-Each module for a source turns its pages, which `client` fetches, into rows. `update` adds the rows to a file
-of the user, after showing them as a diff.
+Each module for a source turns its pages, which `client` fetches, into rows. The command adds
+the rows to a file of the user, after showing them as a diff.
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import Version
 
 from builders.learning import LearnedFacts
-from matrix.refresh import CatalogUpdate
-from matrix.refresh.client import first_upload, wheels_of
-from matrix.refresh.torch_index import glibc_of, is_linux, pythons_of, requirements_of
+from matrix.maintaining import CatalogUpdate
+from matrix.maintaining.client import first_upload, wheels_of
+from matrix.maintaining.torch_index import glibc_of, is_linux, pythons_of, requirements_of
 from resolver.errors import EnvironmentLacksError, MatrixError
 from resolver.facts import schema
 from resolver.indexes import File
@@ -29,7 +29,7 @@ from resolver.versions import minor, sort_key
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from matrix.refresh.client import Client
+    from matrix.maintaining.client import Client
     from resolver.facts.catalog import Catalog
 
 AMD = ("https://repo.amd.com/rocm/whl-multi-arch", "https://stable.repo.amd.com/rocm/whl-next")

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from matrix.refresh import CatalogUpdate
+from matrix.maintaining import CatalogUpdate
 from resolver.facts import schema
 from resolver.versions import is_version, minor, sort_key
 
 if TYPE_CHECKING:
-    from matrix.refresh.client import Client
+    from matrix.maintaining.client import Client
     from resolver.facts.catalog import Catalog
 
 MATRIX = (

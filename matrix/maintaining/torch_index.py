@@ -13,8 +13,8 @@ from packaging.metadata import InvalidMetadata, Metadata
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
 
-from matrix.refresh import CatalogUpdate
-from matrix.refresh.client import first_upload, wheels_of
+from matrix.maintaining import CatalogUpdate
+from matrix.maintaining.client import first_upload, wheels_of
 from resolver.errors import EnvironmentLacksError
 from resolver.facts import schema
 from resolver.requirements import PAIRED_WITH_TORCH
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from packaging.requirements import Requirement
 
-    from matrix.refresh.client import Client
+    from matrix.maintaining.client import Client
     from resolver.facts.catalog import Catalog
     from resolver.indexes import File
 

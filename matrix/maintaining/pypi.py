@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from matrix.refresh import CatalogUpdate
-from matrix.refresh.client import first_upload
+from matrix.maintaining import CatalogUpdate
+from matrix.maintaining.client import first_upload
 from resolver.errors import EnvironmentLacksError
 from resolver.facts import schema
 from resolver.facts.catalog import applies, is_elsewhere, recipe_for
@@ -16,7 +16,7 @@ from resolver.specifiers import version_or_none
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from matrix.refresh.client import Client, Releases
+    from matrix.maintaining.client import Client, Releases
     from resolver.facts.catalog import Catalog
     from resolver.indexes import File
 

@@ -1,0 +1,120 @@
+"""Find facts in all public sources for a file of facts."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from builders.storage.cache import cache_root
+from matrix.input.inputs import Inputs
+from matrix.input.request import make_request
+from matrix.input.settings import Settings
+from matrix.maintaining import CatalogUpdate, git_tags, pypi, rocm_matrix, rocm_tables, sites
+from resolver.consequences import Side
+from resolver.errors import EnvironmentLacksError, UsageError, did_you_mean
+from resolver.facts.catalog_files import kind_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from datetime import date
+
+    from builders.learning import LearnedFacts
+    from resolver.facts.catalog import Catalog
+    from resolver.indexes import File
+    from resolver.reporter import Reporter
+
+SOURCES = ("pypi", "torch", "rocm", "amd", "vllm", "github", "git", "sites")
+OUTPUT = Path("catalog") / "updates.toml"
+_MOST_PAGES = 3
+
+
+def fetch_update(
+    catalog: Catalog,
+    *,
+    sources: Collection[str],
+    packages: Sequence[str],
+    index: str,
+    mirrors: Mapping[str, str],
+    today: date,
+    reporter: Reporter,
+) -> CatalogUpdate:
+    """Fetch the pages of public sources and return the facts that the catalog lacks.
+
+    `sources` are some of `SOURCES`; `index` is the URL of the package index. `today` is the day on which
+    wheels are read.
+    """
+    from builders.learning.wheel import learn_published
+    from builders.network.transport import Transport
+    from matrix.maintaining import prebuilt, torch_index
+    from matrix.maintaining.client import Client
+
+    for name in packages:
+        if name not in catalog.package:
+            msg = f"The catalog has no package {name!r}."
+            raise UsageError(msg, hint=did_you_mean(name, catalog.package))
+    client = Client(cache_root() / "refresh", mirrors)
+    transport = Transport((), mirrors)
+
+    def read(file: File) -> LearnedFacts:
+        reporter.step(f"reading {file.name}")
+        return learn_published(file, catalog, transport, today)
+
+    finders: dict[str, list[Callable[[], CatalogUpdate]]] = {
+        "pypi": [partial(pypi.find_updates, catalog, packages, client, index)],
+        "torch": [partial(torch_index.find_updates, catalog, client)],
+        "rocm": [
+            partial(rocm_matrix.find_updates, catalog, client),
+            partial(rocm_tables.find_updates, catalog, client),
+        ],
+        "amd": [partial(prebuilt.amd_updates, catalog, client, read)],
+        "vllm": [partial(prebuilt.vllm_updates, catalog, client, index, read)],
+        "github": [partial(prebuilt.github_updates, catalog, client, read)],
+        "git": [partial(git_tags.find_updates, catalog, packages, mirrors)],
+        "sites": [partial(sites.find_updates, catalog, client)],
+    }
+    update = CatalogUpdate()
+    for source in (source for source in SOURCES if source in sources):
+        reporter.info(f"Checking {source} ...")
+        for find in finders[source]:
+            update.add(find())
+    keys = {(type(row), row.key(), row if row.widening else None): row for row in reversed(update.rows)}
+    update.rows = list(keys.values())[::-1]
+    reporter.info(f"Pages: {client.fetched}, unchanged since the last run: {client.unchanged}.")
+    if update.unreachable and not (update.rows or update.remarks or client.answered):
+        reasons = "; ".join(by_reason(update.unreachable))
+        msg = f"No source could be read, and nothing was changed: {reasons}."
+        raise EnvironmentLacksError(
+            msg, hint="Check the network, or try again later. [mirrors] in matrix.toml maps URLs to a mirror."
+        )
+    return update
+
+
+def side_at(site: str, catalog: Catalog, today: date) -> Side:
+    """Return a catalog with a request for torch at a site."""
+    settings = Settings(site=site, requirements=["torch"])
+    return Side(catalog, make_request(settings, catalog, today, Inputs()))
+
+
+def leave_own_rows(update: CatalogUpdate, path: Path) -> None:
+    """Turn rows that would replace a row of the file into remarks, because its rows are never changed."""
+    resolved = str(path.resolve())
+    for row in [row for row in update.rows if row.from_file == resolved]:
+        update.rows.remove(row)
+        update.remarks.append(
+            f"{row.location}: the {kind_of(row)} row {row.title} can be extended from {row.source}."
+        )
+
+
+def by_reason(unreachable: Iterable[str]) -> list[str]:
+    """Return each reason once, with the pages that could not be fetched because of it."""
+    pages_by_reason: dict[str, list[str]] = {}
+    for entry in unreachable:
+        page, _, reason = entry.removesuffix(".").partition(": ")
+        pages_by_reason.setdefault(reason, []).append(page)
+    return [f"{reason} ({_first_pages(pages)})" for reason, pages in pages_by_reason.items()]
+
+
+def _first_pages(pages: Sequence[str]) -> str:
+    more = f" and {len(pages) - _MOST_PAGES} more" if len(pages) > _MOST_PAGES else ""
+    return f"{', '.join(pages[:_MOST_PAGES])}{more}"
