@@ -16,7 +16,6 @@ import ssl
 import subprocess
 import tempfile
 import time
-import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -303,60 +302,23 @@ def test_changed_lock_makes_container_again(rig: Rig, cotainr: Path) -> None:
 
 
 @pytest.mark.long
-def test_container_of_jax_is_ready_only_if_its_plugin_loads(rig: Rig, cotainr: Path) -> None:
+def test_container_of_jax_is_refused_if_its_plugin_does_not_load(rig: Rig, cotainr: Path) -> None:
     """Real wheels of JAX and its plugin for ROCm next to the real HIP runtime of the base image.
 
-    The image lacks libraries that the plugin needs, so its import alone would leave JAX on the CPU. An image
-    with stand-ins for them shows that the rest of the image's ROCm is enough to load it. No GPU is used.
+    The image lacks libraries that the plugin needs, so its import alone would leave JAX on the CPU. No GPU is
+    used.
     """
     user = User(rig, rig.work(), cotainr)
     request = ["jax", "rocm==7.2.*", "--site", "frontier", "--executor", "local"]
 
-    def build(image: Path) -> subprocess.CompletedProcess[str]:
-        words = ["build-container", "jax.sif", *request, "--base-image", str(image)]
-        return user.matrix(*words, **user.building)
-
-    done = build(rig.image)
+    words = ["build-container", "jax.sif", *request, "--base-image", str(rig.image)]
+    done = user.matrix(*words, **user.building)
     assert done.returncode == 1, (done.stdout + done.stderr)[-4000:]
     output = done.stdout + done.stderr
     assert "xla_rocm_plugin.so: fails with OSError: librocprofiler" in output
     assert "torch cannot be imported" not in output
     assert not (user.work / "jax.sif").exists()
     assert user.lock.version_of("jax") == user.lock.version_of("jax-rocm7-pjrt")
-
-    image = with_standins(user)
-    done = build(image)
-    good(done)
-    assert "verified" in done.stdout.splitlines()[-1]
-    code, document = user.verify("jax.sif")
-    assert code == 0
-    messages = [finding["message"] for finding in document["findings"]]
-    assert any(message.endswith("xla_rocm_plugin.so: loads") for message in messages)
-    program = "import jax; print(jax.devices())"
-    inside = ["apptainer", "exec", "--env", "JAX_PLATFORMS=rocm,cpu", "jax.sif", "python", "-c", program]
-    started = user.run(*inside)
-    assert started.returncode == 1
-    assert "No AMD GPUs were found" in started.stderr  # by the plugin, after it was loaded
-
-
-def with_standins(user: User) -> Path:
-    """Make a base image that has stand-ins for the libraries that the plugin lacks in the rig's image."""
-    script, folder = user.work / "standin_libraries.sh", user.work / "standins"
-    shutil.copy(RIG / script.name, script)
-    (wheel,) = (user.work / "wheels").glob("jax_rocm7_pjrt-*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        plugin = archive.extract("jax_plugins/xla_rocm7/xla_rocm_plugin.so", user.work)
-    hand_over(user.work)
-    inside = ["apptainer", "exec", str(user.rig.image), "bash", str(script), plugin, str(folder)]
-    good(user.run(*inside))
-    definition = user.work / "standins.def"
-    files = "".join(f"    {path} /opt/rocm/lib/{path.name}\n" for path in folder.iterdir())
-    definition.write_text(f"Bootstrap: localimage\nFrom: {user.rig.image}\n%files\n{files}")
-    hand_over(user.work)
-    image = user.work / "with-standins.sif"
-    compression = ["--mksquashfs-args", "-comp zstd -Xcompression-level 1"]
-    good(user.run("apptainer", "build", *compression, str(image), str(definition)))
-    return image
 
 
 def test_cause_of_failed_pip_is_last(small: User) -> None:
