@@ -76,7 +76,7 @@ def _failed(error: CommandError, text: str, ranks: int, seconds: float) -> Findi
         f"rank {name} {f'waits on {hosts[name]}' if name in hosts else 'has not imported torch'}"
         for name in late
     ]
-    evidence = {"log": str(error.log), "ranks": states, "text": list(error.lines)[-_LAST_LINES:]}
+    evidence = {"log": str(error.log), "ranks": states, "output": list(error.lines)[-_LAST_LINES:]}
     if isinstance(error, TooSlowError):
         which = "; ".join(states) or "all ranks finished their first all-reduce"
         message = (
@@ -84,7 +84,7 @@ def _failed(error: CommandError, text: str, ranks: int, seconds: float) -> Findi
         )
         fix = f"Read {error.log}. If the ranks only start slowly, use a higher --timeout."
         return Finding("verify-all-reduce-hangs", "error", message, fix, evidence)
-    lines = " / ".join(evidence["text"]) or f"exit code {error.code}"
+    lines = " / ".join(evidence["output"]) or f"exit code {error.code}"
     fix = f"Read {error.log}; `matrix explain --log` may know the cause."
     return Finding("verify-all-reduce-failed", "error", f"The all-reduce failed: {lines}", fix, evidence)
 

@@ -13,6 +13,7 @@ import pytest
 from builders.diagnosis import DiagnosisContext
 from builders.findings import Finding
 from builders.probe.all_reduce import all_reduce, require_nodes
+from matrix.show.render import findings_text
 from resolver.errors import UsageError
 
 STARTED = "rank 0 of 2 started on nid1\nrank 1 of 2 started on nid2\n"
@@ -32,6 +33,7 @@ def judged(tmp_path: Path, script: str, seconds: float = 60) -> dict[str, Findin
         log=tmp_path / "log",
         context=DiagnosisContext(rocm="6.4.4", backend="rocm"),
     )
+    assert findings_text(findings)  # each can be printed
     return {finding.id: finding for finding in findings}
 
 
