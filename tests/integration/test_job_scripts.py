@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -140,3 +141,8 @@ def test_job_that_waits_too_long_stays_queued(slurm: Slurm, work: Path) -> None:
     assert "PENDING" in slurm.run("squeue", "--noheader", "--format=%T")
     assert "Traceback" not in done.stderr
     slurm.run("scancel", first.strip(), *slurm.run("squeue", "--noheader", "--format=%i").split())
+    # A slurmd that is stopped while its job ends waits for the controller.
+    until = time.monotonic() + 100
+    while set(slurm.run("sinfo", "--noheader", "--Node", "--Format", "StateCompact").split()) != {"idle"}:
+        assert time.monotonic() < until
+        time.sleep(0.2)
