@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from builders.index import Index
 from builders.storage.files import sha256_of
 from matrix.cli import main
-from matrix.consumers import consumer_names
+from matrix.consumers import consumer_names, load_consumer
 from resolver.lock import dumps, read_lock
 from resolver.model import BaseImage
 from tests.support.locks import local_file, locked_pick, with_image
@@ -68,7 +68,9 @@ def publish(folder: Path, version: str, key: str, number: int) -> Path:
 
 
 @pytest.mark.parametrize("is_newest", [False, True])
-@pytest.mark.parametrize("consumer", sorted({*consumer_names()} - {"slurm-job"}))
+@pytest.mark.parametrize(
+    "consumer", [name for name in consumer_names() if not load_consumer(name).uses_environment]
+)
 def test_files_of_each_consumer_name_the_build_of_the_lock(
     consumer: str, is_newest: bool, tmp_path: Path, capsys: Capture
 ) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import datetime
+import shutil
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
+import pytest
 import tomli_w
 from msgspec.structs import replace
 from ruamel.yaml import YAML
@@ -140,6 +142,7 @@ def emitted(lock: Resolution, consumer: str, folder: Path) -> list[WrittenFile]:
     made = load_consumer(consumer)
     files = made.emit(installation, Layout(made.file, index, folder=folder))
     for file in files:
+        (folder / file.name).parent.mkdir(exist_ok=True)
         (folder / file.name).write_text(file.text)
     return files
 
@@ -193,10 +196,42 @@ def read_back(file: WrittenFile, folder: Path) -> Any:  # noqa: PLR0911  one for
         post = text.partition("%post\n")[2].partition("\n%environment")[0]
         shell(post.replace("/opt/matrix", f"{folder}/opt"), folder)
         return [(folder / "opt-files" / name).read_text() for name in ("requirements.txt", "constraints.txt")]
+    if file.name.endswith(".lua"):
+        return settings_of_module("lua5.3", LUA_FUNCTIONS, folder / file.name)
+    if text.startswith("#%Module"):
+        return settings_of_module("tclsh", TCL_FUNCTIONS, folder / file.name)
     shell(text, folder)
     if file.name == "environment.sh":
         return shell(f'{text}\nprintf %s "$A"\n', folder).stdout
     return None
+
+
+LUA_FUNCTIONS = """
+for _, name in ipairs({"whatis", "help", "family", "depends_on"}) do _G[name] = function(...) end end
+function prepend_path(...) print(...) end
+function pushenv(...) print(...) end
+dofile(arg[1])
+"""
+TCL_FUNCTIONS = """
+foreach name {module module-whatis family} { proc $name {args} {} }
+foreach name {prepend-path setenv pushenv unsetenv} { proc $name {args} { puts $args } }
+source [lindex $argv 0]
+"""
+"""Functions of a module system that print what the module sets."""
+
+
+def settings_of_module(interpreter: str, functions: str, path: Path) -> str:
+    """Run a module file, and return what it sets."""
+    if not shutil.which(interpreter):
+        pytest.skip(f"needs {interpreter}")
+    program = path.with_name(f"functions.{interpreter}")
+    program.write_text(functions)
+    done = subprocess.run(
+        [interpreter, str(program), str(path)],
+        cwd=path.parent, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
 
 
 def requirements_of_pip(path: Path) -> list[str]:
