@@ -207,3 +207,22 @@ def test_removed_row_about_the_platform_frees_nothing(catalog: Catalog) -> None:
             same = outcome(catalog, replace(request, requirements=pins))
             assert same is not None or is_marked(answer, "rocm"), pins
     assert compared > 20
+
+
+def test_image_without_its_glibc_is_marked(catalog: Catalog) -> None:
+    name = "rocm/dev-centos-7:6.3.1-complete"
+    request = ask(
+        catalog,
+        "torch==2.9.1",
+        site="local",
+        backend="rocm",
+        day=DAY,
+        gfx=["gfx90a"],
+        driver="6.3",
+        base_image=name,
+    )
+    assert outcome(catalog, request) is None
+    less = replace(catalog, image={**catalog.image, name: replace(catalog.image[name], glibc="")})
+    answer = outcome(less, request)
+    assert answer is not None
+    assert any(f"The glibc of {name} is not known" in warning for warning in answer.warnings)
