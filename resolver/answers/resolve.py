@@ -199,8 +199,8 @@ def _nothing_to_install(request: Request, answer: Resolution) -> Iterator[str]:
     """Yield a sentence if a request only for ROCm does not name its pip packages."""
     if not answer.distributions and any(requirement.name == "rocm" for requirement in request.requirements):
         yield (
-            "rocm means the ROCm of a base image or of the machine, so there is nothing to install. For AMD's "
-            "pip packages of ROCm, require rocm[libraries], or rocm[devel] to compile."
+            "rocm means the ROCm of a base image or of the machine, so there is nothing to install. For "
+            "AMD's pip packages of ROCm, require rocm[libraries], or rocm[devel] to compile."
         )
 
 
