@@ -66,7 +66,8 @@ def _estimate(task: Task, index: Index, capacity: Resources, *, sharing: bool) -
     cores = 1
     if compiles and not joins:
         cores = host.compile_jobs(per_job, jobs=capacity.cores, memory=capacity.memory)
-    recipe = task.recipe if compiles else None
+    # A recipe can state the time of a build that compiles nothing, too; an alias only has metadata.
+    recipe = task.recipe if compiles or (task.recipe.core_hours and not task.pick.alias_of) else None
     seconds, source = expected_time(recipe, measured, capacity.cores if joins else cores)
     used = {"recipe": capacity.cores if joins else cores, "record": measured.get("jobs", 1)}
     work = seconds * used.get(source, 1) if compiles else 0.0

@@ -232,6 +232,8 @@ class _LocalExecutor:
     def wait(self) -> Sequence[Event]:
         """Wait until a build ends, waits or is ready to continue; pass on the messages of all builds."""
         while True:
+            if len(self._pending) > 1:
+                _import_early()  # once, and not in each build that is forked now
             self._admit()
             if self._jobserver is not None:
                 self._recount(self._jobserver)
@@ -572,7 +574,12 @@ def _work(task: Task, index: Index, limits: Limits, pipe: Connection, parent: in
 
 
 def _import_early() -> None:
-    """Import what checking and publishing need while compilers run."""
+    """Import what environments, checks and publishing need; otherwise, each build would do so by itself."""
+    import auditwheel.wheel_abi  # noqa: F401
+    import installer.destinations
+    import installer.sources  # noqa: F401
+    import wheel.wheelfile  # noqa: F401
+
     import builders.building.sbom  # noqa: F401
 
     known_failures()

@@ -73,9 +73,13 @@ class Answer(Part):
         return self.world.environment()
 
     def extras_for_rocm(self) -> Iterator[str]:
-        """Yield a sentence for each requested project with extras for ROCm, none of which is requested."""
+        """Yield a sentence for each requested project with extras for ROCm, none of which is requested.
+
+        What a project of the catalog needs for ROCm is in the catalog and in the solution.
+        """
+        unknown = self.world.asked.keys() - self.catalog.package.keys()
         for pick in self.picks if self.request.target.backend == "rocm" else ():
-            files = self.files_read(pick.name) if pick.name in self.world.asked else ()
+            files = self.files_read(pick.name) if pick.name in unknown else ()
             metadata = self.index.requirements(files) if files and self.was_read(pick.name) else None
             extras = [one for one in metadata.extras if _ROCM_EXTRA.search(one)] if metadata else []
             if extras and not {*extras} & {*pick.extras}:

@@ -38,7 +38,7 @@ def with_network_plugin(catalog: Catalog, request: Request, answer: Resolution, 
         reason = f"is chosen only with a base image (--base-image), or if {NETWORK_PLUGIN} is required"
         if request.no_network_plugin:
             reason = "is left out (--no-network-plugin, or --for a tool that uses no container)"
-        return replace(answer, notes=(*answer.notes, f"RCCL's network plugin {reason}. Without it, {_TCP}."))
+        return replace(answer, notes=(*answer.notes, f"RCCL's network plugin {reason}. Without one, {_TCP}."))
     refused = ""
     if image.network_plugin:
         refused = " ".join(_problems(catalog, answer, image, "refuse"))

@@ -106,6 +106,7 @@ def resolve(
         answer = _with_wheels(catalog, request, answer, indexes, notes)
     if isinstance(answer, Resolution):
         notes += _published_instead(catalog, request, answer, indexes)
+        notes += _nothing_to_install(request, answer)
         answer = with_network_plugin(
             catalog, request, answer, lambda other, kept: solve(catalog, other, indexes, kept)
         )
@@ -192,6 +193,15 @@ def _published_instead(
         if isinstance(pinned, Resolution):
             torch = next((f" with {pick}" for pick in pinned.picks if pick.name == "torch"), "")
             yield f"{name} is compiled, but {pin.text}{torch} is published. To use it, require {pin.text}."
+
+
+def _nothing_to_install(request: Request, answer: Resolution) -> Iterator[str]:
+    """Yield a sentence if a request only for ROCm does not name its pip packages."""
+    if not answer.distributions and any(requirement.name == "rocm" for requirement in request.requirements):
+        yield (
+            "rocm means the ROCm of a base image or of the machine, so there is nothing to install. For "
+            "AMD's pip packages of ROCm, require rocm[libraries], or rocm[devel] to compile."
+        )
 
 
 def _resolve_closed(

@@ -31,6 +31,7 @@ SECONDS = 2.0
 _MAX_PAIRS = 60
 """Maximum number of pairs of changes to try before all pins are removed."""
 _MOST_GIVEN = 2
+_FILES = (".whl", ".tar.gz", ".zip")
 _SET_BY_SITE = {"kernel-driver", "base-image"}
 
 
@@ -54,9 +55,15 @@ def suggest(
     """
     demands = [item for item in core if isinstance(item, Demand)]
     blamed = {demand.variable.name for demand in demands if demand.kind == "request"}
-    blamed |= {item.object.partition("[")[0] for item in core if isinstance(item, LinkGroup)}
+    groups = [item for item in core if isinstance(item, LinkGroup)]
+    blamed |= {group.object.partition("[")[0] for group in groups}
     sited = any(demand.kind == "fact" and demand.variable.name in _SET_BY_SITE for demand in demands)
     changes = changes_of(catalog, request, sited=sited, stated=stated)
+    backend = request.target.backend
+    links = [link for group in groups for link in group.links]
+    if any(link.object in {"", "rocm"} and link.source.endswith(_FILES) for link in links):
+        # Without GPUs, files are not read, so the CPU would seem to help against what a file contains.
+        changes = [change for change in changes if change.apply(request).target.backend == backend]
     near = [change for change in changes if not change.last and (change.name in blamed or not change.name)]
     trials = _Trials(catalog, request, refuted.session, resolves)
     suggestions: list[Suggestion] = []
@@ -66,13 +73,10 @@ def suggest(
             resolving = list(trials.resolving([[change]]))
             kinds |= {change.kind} - {""} if resolving else set()
             suggestions += resolving
-    # For a site without GPUs, files are not read, so it would seem to help against what a file contains.
-    is_of_files = any(isinstance(item, LinkGroup) for item in core)
-    backend = request.target.backend
     far = [
         change
         for change in changes
-        if change.last and (not is_of_files or change.apply(request).target.backend == backend)
+        if change.last and (not groups or change.apply(request).target.backend == backend)
     ]
     stages: list[tuple[Iterable[Sequence[RequestChange]], int]] = [
         (_combinations(changes, near), 1),

@@ -101,6 +101,18 @@ def allowed_by(specifiers: Sequence[str]) -> Test:
     )
 
 
+def libstdcxx_by(specifiers: Sequence[str]) -> Test:
+    """Return a test that allows the releases of libstdc++ of any specifier.
+
+    An image's row may have only the major version, which means its last release.
+    """
+    return lambda candidate: any(
+        satisfies(version, text)
+        for version in (candidate.version, f"{candidate.version}.9")
+        for text in specifiers
+    )
+
+
 def covers(offered: Iterable[str], requested: Sequence[str]) -> Test:
     """Return a test that allows other architectures, and the requested ones if all of them are offered."""
     covered = set(requested) <= set(offered)

@@ -19,6 +19,7 @@ from resolver.compiling.clauses import (
     any_candidate,
     covers,
     known_mask,
+    libstdcxx_by,
     line_is,
     mask_of,
     no_candidate,
@@ -36,7 +37,7 @@ from resolver.requirements import (
     normalize_name,
     split_marker,
 )
-from resolver.versions import allows, join_words, minor, newest_first, satisfies
+from resolver.versions import allows, join_words, minor, newest_first
 
 if TYPE_CHECKING:
     from resolver.compiling.clauses import Test
@@ -391,13 +392,7 @@ def _allowed_by(row: schema.Requires, on: str, gfx: Sequence[str]) -> Test:
         return covers(row.versions, gfx)
     if not row.allows_gfx(gfx):
         return no_candidate
-    if on == "libstdcxx":  # an image's row may have only the major version, which means its last release
-        return lambda libstdcxx: any(
-            satisfies(version, text)
-            for version in (libstdcxx.version, f"{libstdcxx.version}.9")
-            for text in row.versions
-        )
-    return allowed_by(row.versions)
+    return libstdcxx_by(row.versions) if on == "libstdcxx" else allowed_by(row.versions)
 
 
 def _partial_fact(name: str, row: schema.Requires) -> Fact:

@@ -43,24 +43,33 @@ def replacement(catalog: Catalog, name: str, *, conda: bool = False) -> Replaces
 def for_rocm(catalog: Catalog, request: Request) -> tuple[Request, list[str]]:
     """Return a request for the ROCm builds of distributions that have them under another name, with notes.
 
-    An exact version also means the builds of this version: they append the number of their
-    ROCm, or ``.post1``.
+    There are also notes about distributions for NVIDIA GPUs without such a build. An exact version also means
+    the builds of this version: they append the number of their ROCm, or ``.post1``.
     """
     if request.target.backend != "rocm":
         return request, []
     requirements: list[Requirement] = []
-    notes = []
+    notes: list[str] = []
     installed = request.preinstalled.installed if request.preinstalled else {}
     for stated in request.requirements:
         row = None if stated.url or stated.name in installed else build_for_rocm(catalog, stated.name)
         if row is None:
             requirements.append(stated)
+            notes += _without_build(catalog, stated)
             continue
         requirements += named_by(stated, row)
         notes.append(
             f"{stated.name} means {join_words(row.by, joiner='and')} on AMD GPUs. {row.note}".strip()
         )
     return replace(request, requirements=tuple(requirements)), notes
+
+
+def _without_build(catalog: Catalog, stated: Requirement) -> Iterator[str]:
+    """Yield what the catalog knows about a distribution for NVIDIA GPUs that nothing replaces on AMD GPUs."""
+    row = None if stated.url else replacement(catalog, stated.name)
+    if row and row.effect in {"cpu", "none"}:
+        instead = f" {join_words(row.by, joiner='and')} runs on the CPU." if row.by else ""
+        yield f"{stated.name} is for NVIDIA GPUs. {row.note}{instead}".strip()
 
 
 def build_for_rocm(catalog: Catalog, name: str) -> Replaces | None:

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 
 ALL_INDEXES = "--index-strategy unsafe-best-match"
+_ONLY_AMD = (
+    "Only AMD's indexes have ROCm as pip packages; PyPI's projects of these names are empty. To use the ROCm "
+    "of a base image instead, leave them out."
+)
 """The option with which the releases of every index count."""
 
 
@@ -189,7 +193,7 @@ class IndexProvider:
             for release in project.releases if project else ():
                 releases.setdefault(release.version, release)
         if failure and not releases:
-            raise failure
+            raise failure.changed(hint=f"{failure.hint} {_ONLY_AMD}".strip())
         return (
             sorted(releases.values(), key=lambda release: version_key(release.version), reverse=True) or None
         )

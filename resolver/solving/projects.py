@@ -8,7 +8,7 @@ from operator import or_
 from typing import TYPE_CHECKING
 
 from resolver.compiling.choices import ALWAYS, Choices, Link, is_prerelease, names_prerelease
-from resolver.compiling.clauses import REQUEST
+from resolver.compiling.clauses import REQUEST, libstdcxx_by
 from resolver.compiling.known_bad import concerning
 from resolver.compiling.problem import ABSENT, bits
 from resolver.content import evidence_against
@@ -149,10 +149,15 @@ class Projects(Part):
             self.add_row(row, choices.name, {choices.number: releases}, row.releases.removeprefix("=="))
 
     def _require_image(self, choices: Choices) -> None:
-        """Require a base image with ROCm for a project that uses the system's."""
+        """Require a base image with ROCm for a project that uses the system's; exclude it for CPUs."""
+        package = self.catalog.package.get(choices.name)
+        source = package.source if package else ""
+        if package and package.system_rocm and self.world.request.target.backend == "cpu":
+            link = Link(choices.name, "", "", "uses ROCm, which the CPU backend does not have", source)
+            self.search.add({choices.number: choices.everything & ~ABSENT}, link)
+            return
         allowed = self.world.images_for(choices.name)
         if allowed:
-            source = self.catalog.package[choices.name].source
             link = Link(choices.name, "base-image", "", "uses the ROCm of a base image", source)
             images = self.problem.variables["base-image"].everything
             terms = {
@@ -460,10 +465,13 @@ class Projects(Part):
             self.search.add({choices.number: left}, link)
 
 
-def _allowed(variable: Variable | Choices, versions: Iterable[str]) -> int:
+def _allowed(variable: Variable | Choices, versions: Sequence[str]) -> int:
     """Return the values that at least one of several specifiers allows."""
     if isinstance(variable, Choices):
         masks = [variable.allowed_by(parse_specifier(text)) for text in versions]
+    elif variable.name == "libstdcxx":
+        fits = libstdcxx_by(versions)
+        return variable.mask(number for number, one in enumerate(variable.candidates) if fits(one))
     else:
         masks = [variable.allowed_by(text) for text in versions]
     return reduce(or_, masks, 0)

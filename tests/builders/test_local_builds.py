@@ -156,6 +156,15 @@ def test_cores_depend_on_compiling_and_not_on_promised_objects(
     assert cores == {None: 8, True: 8, False: 1}
 
 
+@pytest.mark.parametrize(("core_hours", "seconds"), [(0.01, 36.0), (0.0, 10.0)])
+def test_time_in_recipe_counts_without_compiling(core_hours: float, seconds: float, tmp_path: Path) -> None:
+    """It determines the order; all cores are no faster."""
+    task = make_task(make_recipe("cpu", compiles=False, core_hours=core_hours))
+    expected = estimates({task.build_key: task}, Index(tmp_path), Resources(8, 64.0))[task.build_key]
+    assert expected.seconds == pytest.approx(seconds)
+    assert (expected.cores, expected.work) == (1, 0.0)
+
+
 def test_chain_is_built_beside_a_long_build(sleeper: MakeTask, tmp_path: Path) -> None:
     index = Index(tmp_path / "index")
     first = sleeper("first")

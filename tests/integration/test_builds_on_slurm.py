@@ -50,7 +50,7 @@ def write_projects(work: Path) -> None:
         imports = "\n".join(f"import {required}" for required in requires)
         files = {"setup.py": SETUP.format(name=name, imports=imports), f"{name}.py": ""}
         digest = write_sdist(work / "cache" / "matrix", name, files)
-        rows.append(rows_of(name, digest, ["setuptools", "wheel", *requires], core_hours=0.1, compiles=False))
+        rows.append(rows_of(name, digest, ["setuptools", "wheel", *requires], compiles=False))
     write_catalog(work / "facts" / "projects.toml", rows)
 
 

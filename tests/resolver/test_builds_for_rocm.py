@@ -13,6 +13,7 @@ from resolver.answers.resolve import resolve
 from resolver.facts.catalog import Catalog
 from resolver.facts.schema import Requires
 from resolver.model import IMAGE, Conflict, Preinstalled, Resolution
+from resolver.requirements import is_for_cuda
 from resolver.versions import satisfies
 from tests.resolver.solve_helpers import ask
 from tests.support.indexes import FakeIndexes, FakeRelease
@@ -345,3 +346,69 @@ def test_cupy_means_the_wheel_for_the_chosen_rocm(
         assert "cupy means cupy-rocm-7-0 on ROCm 7.0" in said
     elif site == LUMI:
         assert "cupy is compiled for ROCm 6.4.4. cupy-rocm-7-0 has wheels for ROCm 7.0.2" in said
+
+
+def test_what_uses_rocm_is_refused_on_the_cpu(catalog: Catalog) -> None:
+    names = [row.name for row in catalog.package.values() if row.system_rocm]
+    assert len(names) >= 12
+    for name in names:
+        known = FakeIndexes({name: {row.version: FakeRelease() for row in catalog.releases_of(name)}})
+        found = resolve(catalog, ask(catalog, name, site=LUMI, backend="cpu", day=DAY), known)
+        assert isinstance(found, Conflict), name
+        reasons = "\n".join(item.text for item in found.core)
+        assert (
+            "uses ROCm, which the CPU backend" in reasons or "which the catalog does not have" in reasons
+        ), name
+
+
+def test_no_suggestion_of_the_cpu_for_what_uses_rocm(catalog: Catalog, indexes: FakeIndexes) -> None:
+    found = resolve(catalog, ask(catalog, "tensorflow-rocm", site=LUMI, day=DAY), indexes)
+    assert isinstance(found, Conflict)
+    assert found.suggestions
+    assert not any("--backend cpu" in one.request for one in found.suggestions)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_hinted"), [("jax", False), ("jax-rocm7-plugin", False), ("other", True)]
+)
+def test_extras_for_rocm_are_named_only_for_what_the_catalog_does_not_have(
+    catalog: Catalog, name: str, is_hinted: bool
+) -> None:
+    known = projects()
+    for project in ("jax", "jax-rocm7-plugin"):
+        known[project] = {
+            version: replace(release, extras=["rocm", "with-rocm"])
+            for version, release in known[project].items()
+            if isinstance(release, FakeRelease)
+        }
+    known["other"] = {"1.0": FakeRelease(extras=["rocm"])}
+    lock = resolved(catalog, FakeIndexes(known), name, FRONTIER)
+    assert any("has extras for AMD GPUs" in warning for warning in lock.warnings) == is_hinted
+
+
+def test_what_is_for_nvidia_gpus_is_said_whatever_its_files_show(catalog: Catalog) -> None:
+    rows = [row for row in catalog.replaces.values() if not row.conda and "*" not in row.name]
+    rows = [row for row in rows if row.effect in {"cpu", "none"} and not is_for_cuda(row.name)]
+    assert len(rows) >= 9
+    for row in rows:
+        known = FakeIndexes({row.name: {"1.0": FakeRelease()}})
+        found = resolve(catalog, ask(catalog, row.name, site=LUMI, day=DAY), known)
+        said = found.notes if isinstance(found, Resolution) else found.warnings
+        assert any(f"{row.name} is for NVIDIA GPUs." in text and row.note in text for text in said), row.name
+        on_cpu = resolve(catalog, ask(catalog, row.name, site="local", backend="cpu", day=DAY), known)
+        assert isinstance(on_cpu, Resolution)
+        assert not any("NVIDIA" in text for text in on_cpu.notes)
+
+
+def test_onnxruntime_is_not_chosen_for_an_older_glibc_than_its_objects_need(catalog: Catalog) -> None:
+    """The platform tag of some wheels names an older glibc than their objects need."""
+    tags = ("cp310-cp310-manylinux_2_34_x86_64", "cp312-cp312-manylinux_2_34_x86_64")
+    known = {version: FakeRelease(wheels=tags) for version in ("1.24.2", "1.24.4", "1.25.0")}
+    for image, version in (
+        ("rocm/dev-ubuntu-22.04:7.1-complete", "1.24.2"),
+        ("rocm/dev-ubuntu-24.04:7.1.1-complete", "1.25.0"),
+    ):
+        request = ask(catalog, "onnxruntime-migraphx", site=FRONTIER, base_image=image, day=DAY)
+        found = resolve(catalog, request, FakeIndexes({"onnxruntime-migraphx": known}))
+        assert isinstance(found, Resolution), found
+        assert found.version_of("onnxruntime-migraphx") == version

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from resolver.answers.resolve import resolve
-from resolver.errors import UsageError
+from resolver.errors import EnvironmentLacksError, UsageError
 from resolver.facts.catalog import Catalog
 from resolver.model import Conflict, Resolution
 from tests.resolver.solve_helpers import ask
@@ -322,3 +322,24 @@ def test_torch_is_resolved_if_the_index_of_its_rocm_cannot_be_reached(catalog: C
     lock = resolved(catalog, unreachable, "torch==2.12.0+rocm7.14.1")
     assert lock.target.rocm == "7.14.1"
     assert any("rocm" in reason for reason in lock.left_open)
+
+
+@pytest.mark.parametrize("name", ["rocm[devel]", "rocm[libraries,device-gfx942]", "rocm-sdk-core"])
+def test_rocm_alone_says_why_no_index_has_it(catalog: Catalog, name: str) -> None:
+    known = FakeIndexes({}, unreachable=["rocm", "rocm-sdk-core"])
+    request = ask(catalog, name, site="local", backend="rocm", gfx=["gfx942"], day=DAY)
+    with pytest.raises(EnvironmentLacksError) as error:
+        resolve(catalog, request, known)
+    assert "Only AMD's indexes have ROCm as pip packages" in error.value.hint
+
+
+def test_rocm_without_an_extra_says_how_to_name_its_pip_packages(
+    catalog: Catalog, indexes: FakeIndexes
+) -> None:
+    for known in (indexes, None):
+        for text in ("rocm", "rocm==7.14.*"):
+            lock = resolved(catalog, known, text)
+            assert not lock.distributions
+            assert any("require rocm[libraries], or rocm[devel]" in note for note in lock.notes)
+    for text in ("rocm[devel]", "torch==2.12.0+rocm7.14.1 rocm"):
+        assert not any("nothing to install" in note for note in resolved(catalog, indexes, text).notes)
