@@ -121,7 +121,10 @@ class Answer(Part):
             return ()
         files = self.index.offered(candidate, self.world.candidate("torch")).files
         is_pinned = candidate.release is not None and (candidate.release.sdist or candidate.release.wheel)
-        return tuple(files if is_pinned else self.environment.installable(files))
+        if is_pinned:
+            return tuple(files)
+        found = self.environment.installable(files)
+        return tuple(found or self.world.environment(any_patch=True).installable(files))
 
     def files_read(self, name: str) -> Sequence[File]:
         """Return the files of a pick from which its metadata was read; none if it is only installed."""

@@ -74,6 +74,9 @@ def resolution_of(
         warnings.append("No proven set fits this request; the newest versions were chosen.")
     if request.target.backend == "rocm" and "kernel-driver" not in solution:
         warnings.append("The kernel driver of this target is not known, so ROCm was not checked against it.")
+    image = catalog.image.get(versions.get("base-image", ""))
+    if image and not image.glibc:
+        warnings.append(f"The glibc of {image.name} is not known, so no wheel was checked against it.")
     for pick in picks:
         if pick.verdict == "at-own-risk":
             reasons = _reasons(problem, solution, pick.name)

@@ -27,6 +27,7 @@ from resolver.compiling.clauses import (
 )
 from resolver.compiling.problem import LazyText, Variable
 from resolver.compiling.problem_builder import built_for_builds, exclude_later_releases
+from resolver.environment import Environment
 from resolver.facts.catalog import is_elsewhere, recipe_for
 from resolver.model import UNLISTED, Candidate, Fact
 from resolver.requirements import (
@@ -226,6 +227,7 @@ def compile_packages(builder: ProblemBuilder) -> None:
             _relate_to_backend(builder, name, masks)
         _relate_to_requirements(builder, name, masks)
         if is_new:
+            _relate_to_tags(builder, name)
             _relate_to_build_requirements(builder, name, masks)
         if name != "torch" and is_new:
             exclude_later_releases(builder, name)
@@ -345,6 +347,43 @@ def _relate_to_requirements(builder: ProblemBuilder, name: str, masks: _ReleaseM
         ]
         build = all(row.kind == "build" for row in rows)
         builder.relate(name, on, clauses, build=build, when_present=when_present)
+
+
+def _relate_to_tags(builder: ProblemBuilder, name: str) -> None:
+    """Relate the wheels that the catalog names by their hash to the Pythons and the glibc of their tags.
+
+    Rows that are as strict are the only reason. If wheels for different Pythons need different versions of
+    glibc, the newest of these counts.
+    """
+    variables = builder.variables
+    environments = [
+        (python.version, Environment(python.version)) for python in variables["python"].candidates
+    ]
+    clauses: dict[str, list[Clause]] = {"python": [], "glibc": []}
+    for number, candidate in enumerate(variables[name].candidates, start=1):
+        release = candidate.release
+        if release is None or candidate.origin != "published":
+            continue
+        wheels = [wheel.file for wheel in (release.wheel, *release.wheels) if wheel]
+        if not wheels:
+            continue
+        oldest: dict[str, int] = {}
+        """The minor version of the oldest glibc 2 by Python."""
+        for python, environment in environments:
+            fitting = [glibc for wheel in wheels if (glibc := environment.oldest_glibc(wheel)) is not None]
+            if fitting:
+                oldest[python] = min(fitting)
+        newest = f"2.{max(oldest.values(), default=0)}"
+        pythons = join_words(newest_first(oldest)[::-1], most=8, joiner="and") if oldest else "(none)"
+        for on, allowed, text in (
+            ("python", version_in(oldest), f"is published for Python {pythons} on x86_64"),
+            ("glibc", allowed_by([f">={newest}"]), f"requires glibc {newest} or newer"),
+        ):
+            if builder.allowed(name, number, on) & ~mask_of(variables[on], allowed):
+                fact = Fact.of(release, f"{candidate} {text}", note="")
+                clauses[on].append(Clause(known_mask(1 << number), allowed, fact))
+    for on, of_files in clauses.items():
+        builder.relate(name, on, of_files, when_present=on in LIMITS, exact=True)
 
 
 def _allowed_by(row: schema.Requires, on: str, gfx: Sequence[str]) -> Test:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from fnmatch import fnmatchcase
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import product
+from operator import and_
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -249,6 +250,15 @@ class ProblemBuilder:
                     forbids=forbids,
                 )
             )
+
+    def allowed(self, subject: str, number: int, target: str) -> int:
+        """Return the candidates of a component that all relations so far allow with one of another's."""
+        tables = (
+            relation.table
+            for relation in self._relations
+            if (relation.subject.name, relation.object.name) == (subject, target)
+        )
+        return reduce(and_, (table[number] for table in tables), self.variables[target].present)
 
     def demand_requested(
         self, name: str, allowed: Test, text: str, *, optional: bool = False, of_target: bool = False

@@ -194,7 +194,7 @@ class Image(Row, frozen=True, kw_only=True):
     os: str = ""
     """Name of the Linux distribution and its release; empty if undocumented."""
     glibc: str = ""
-    """Its glibc; empty if undocumented, and then glibc is not checked."""
+    """Its glibc; empty if undocumented, and then glibc is not checked, with a warning."""
     libstdcxx: str = ""
     """GCC release of its libstdc++, such as ``13.2``; empty if undocumented, and then it is not checked."""
     path: str = ""

@@ -165,6 +165,9 @@ def _(row: schema.Release) -> Iterator[tuple[str, str]]:
         yield "version", "a release has exactly one of sdist, git, wheel, wheels, pypi and index"
     if not all(wheel.url for wheel in row.wheels):
         yield "wheels", "each wheel needs a url"
+    for wheel in (row.wheel, *row.wheels):
+        if wheel and not re.fullmatch(r"[^-]+(-[^-]+){4,5}\.whl", wheel.file):
+            yield "wheel", f"{shorten(wheel.file)!r} is not the name of a wheel with its tags"
     if row.patches and not (row.sdist or row.git):
         yield "patches", "only an sdist or a git commit can be patched"
     for patch in row.patches:

@@ -12,7 +12,7 @@ from resolver.compiling.names import INSPECT_HINT, build_for_rocm, hint_for_unkn
 from resolver.compiling.problem import ABSENT, bits
 from resolver.content import evidence_against
 from resolver.errors import EnvironmentLacksError, NoVersionError, SourceError, UsageError
-from resolver.facts.catalog import applies, is_elsewhere
+from resolver.facts.catalog import applies
 from resolver.requirements import (
     TRITON_NAMES,
     closest_versions,
@@ -22,6 +22,7 @@ from resolver.requirements import (
     split_marker,
 )
 from resolver.solving.look_ahead import LookAhead
+from resolver.solving.rules import EVERYWHERE, without_file
 from resolver.solving.world import Part, Terms, is_of_pip
 from resolver.versions import join_words, shorten
 
@@ -393,25 +394,21 @@ class Requirements(Part):
             return []
         if release is not None and release.git is not None:
             return []
+        is_judged = release is not None and release.is_published and bool(offered)
+        if release is not None and is_judged:
+            fit = self.targets.fit(offered, any_patch=True)
+            for exclusion in without_file(offered, fit, self.targets):
+                terms = {number: mask}
+                if exclusion.python != EVERYWHERE:
+                    terms |= self.world.when(exclusion.python)
+                if exclusion.glibc != EVERYWHERE:
+                    terms[self.session.number["glibc"]] = exclusion.glibc
+                link = Link(candidate.name, "", candidate.version, exclusion.text, release.source)
+                self.search.add(terms, link)
         if release is not None and (release.sdist or release.wheel) and offered:
             return offered
         files = self.targets.files(offered)
-        if release is not None and is_elsewhere(release) and offered:
-            fit = self.targets.fit(offered)
-            source = release.source
-            missing = self.targets.allowed & ~fit.pythons
-            text = f"has no wheel for {self.targets.names(missing)} on x86_64" if missing else ""
-            if missing:
-                link = Link(candidate.name, "", candidate.version, text, source)
-                self.search.add({number: mask, **self.world.when(missing)}, link)
-            for glibc, pythons in fit.wheels.items():
-                terms = {number: mask, **self.world.when(pythons)}
-                terms[self.session.number["glibc"]] = self.targets.older_glibc(glibc)
-                link = Link(
-                    candidate.name, "", candidate.version, f"requires glibc 2.{glibc} or newer", source
-                )
-                self.search.add(terms, link)
-        elif not files:
+        if not files and not is_judged:
             url = indexes.urls[0] if len(indexes.urls) == 1 else ""
             listed = f"{url} does not list its files" if url else "no index lists its files"
             self.unread[number, mask] = listed

@@ -117,17 +117,21 @@ def is_known_bad(offered: Offered, context: RuleContext) -> Iterator[Exclusion]:
 
 def fits_no_target(offered: Offered, context: RuleContext) -> Iterator[Exclusion]:
     """Exclude the Pythons and versions of glibc for which a release has no file."""
-    targets, files, fit = context.targets, offered.files, offered.fit
+    yield from without_file(offered.files, offered.fit, context.targets)
+
+
+def without_file(files: Sequence[File], fit: Fit, targets: Targets) -> Iterator[Exclusion]:
+    """Yield the Pythons and versions of glibc for which there is no file among those of a release."""
     missing = targets.allowed & ~fit.pythons
     if missing:
-        yield Exclusion(_without_file(files, missing, targets), missing)
+        yield Exclusion(_why_missing(files, missing, targets), missing)
     for glibc, pythons in sorted(fit.wheels.items()):
         older, only = targets.older_glibc(glibc), pythons & ~fit.sdist
         if older and only:
             yield Exclusion(f"requires glibc 2.{glibc} or newer", only & targets.allowed, older)
 
 
-def _without_file(files: Sequence[File], missing: int, targets: Targets) -> str:
+def _why_missing(files: Sequence[File], missing: int, targets: Targets) -> str:
     """Return why Pythons have no file: Requires-Python if that is the reason for all of them."""
     required = {file.requires_python for file in files}
     if len(required) == 1 and (text := required.pop()):

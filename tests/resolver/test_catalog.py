@@ -362,6 +362,11 @@ BAD_ROWS = {
         ["newext 1.0", "exactly one"],
         "",
     ),
+    "a wheel without tags": (
+        f'{PACKAGE}[[release]]\nversion = "1.0"\nwheel = {{ file = "newext.whl", sha256 = "1" }}\n{KNOWN}',
+        ["newext 1.0", "'newext.whl' is not the name of a wheel"],
+        "",
+    ),
     "no source of a release": (
         f'{PACKAGE}[[release]]\nversion = "1.0"\n{KNOWN}',
         ["newext 1.0", "exactly one"],

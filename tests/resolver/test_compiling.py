@@ -390,7 +390,8 @@ def test_newest_version_is_chosen_even_if_built(overlay: Callable[[str], Path]) 
     rows = (
         f'[[package]]\nname = "newext"\ntitle = "An extension"\n{KNOWN}'
         f'[[release]]\nversion = "2.0"\nsdist = {{ file = "f", sha256 = "0" }}\n{KNOWN}'
-        f'[[release]]\nversion = "1.0"\nwheel = {{ file = "f", sha256 = "0" }}\n{KNOWN}'
+        '[[release]]\nversion = "1.0"\nwheel = { file = "newext-1.0-py3-none-any.whl", sha256 = "0" }\n'
+        f"{KNOWN}"
         f'[[recipe]]\nbackend = "rocm"\nundeclared = ["torch"]\n{KNOWN}'
     )
     catalog = load([overlay(rows)])

@@ -327,11 +327,14 @@ def test_lock_breaks_with_the_pick_and_the_fact(with_update: Load) -> None:
 def test_wheel_needs_its_torch_and_rocm_only_to_run(with_update: Load) -> None:
     catalog = with_update("nothing")
     wheel = WheelRecord(
-        "built-2.0.whl", "built", "2.0", {"torch": "==2.9.1", "rocm": "==6.4.*", "python": "==3.12"}
+        "built-2.0-cp312-cp312-linux_x86_64.whl",
+        "built",
+        "2.0",
+        {"torch": "==2.9.1", "rocm": "==6.4.*", "python": "==3.12"},
     )
     before, after = side(catalog), side(catalog, driver="6.0")
     broken = only(consequences(before, after, wheels(before, after, [wheel])), kind="wheel")
-    assert (broken.effect, broken.name) == ("breaks", "built-2.0.whl")
+    assert (broken.effect, broken.name) == ("breaks", "built-2.0-cp312-cp312-linux_x86_64.whl")
     assert "the wheel is for rocm 6.4.*" in texts(broken.core)
     # Without a base image, the wheel cannot be built, but it still loads.
     later = replace(catalog, site_image={})
@@ -342,7 +345,9 @@ def test_wheel_needs_its_torch_and_rocm_only_to_run(with_update: Load) -> None:
 
 def test_wheel_of_changed_recipe_is_different(with_update: Load) -> None:
     before, after = side(with_update("nothing")), side(with_update("a recipe"))
-    wheel = WheelRecord("built-2.0.whl", "built", "2.0", {"torch": "==2.9.1", "rocm": "==6.4.*"})
+    wheel = WheelRecord(
+        "built-2.0-cp312-cp312-linux_x86_64.whl", "built", "2.0", {"torch": "==2.9.1", "rocm": "==6.4.*"}
+    )
     changes = consequences(before, after, wheels(before, after, [wheel]))
     assert only(changes, kind="wheel").effect == "different"
 

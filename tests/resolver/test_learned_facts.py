@@ -22,7 +22,8 @@ ROWS = (
     f'{ROW}versions = ["==6.2.*"]\ngfx = ["gfx90a"]\n{KNOWN}'
     f'{ROW}versions = ["==6.4.*"]\ngfx = ["gfx90a", "gfx942"]\n{KNOWN}'
 )
-PINNED = f'[[release]]\npackage = "newext"\nversion = "1.0"\nwheel = {{ file = "f", sha256 = "00" }}\n{KNOWN}'
+WHEEL = 'wheel = { file = "newext-1.0-py3-none-any.whl", sha256 = "00" }'
+PINNED = f'[[release]]\npackage = "newext"\nversion = "1.0"\n{WHEEL}\n{KNOWN}'
 
 
 def _resolved(catalog: Catalog, *gfx: str, is_open: bool) -> Resolution | Conflict:

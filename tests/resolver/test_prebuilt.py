@@ -22,6 +22,7 @@ SEEN = 'status = "documented"\nsource = "a test"\n'
 RELEASES = "https://example.invalid/releases/download/v1"
 INDEX = "https://wheels.invalid/rocm"
 TAG = "cp{0}-cp{0}-manylinux_2_28_x86_64"
+IMAGE = "rocm/dev-ubuntu-24.04:6.4.4-complete"
 PACKAGE = f"""
 [[package]]
 name = "slow"
@@ -73,6 +74,34 @@ def test_published_wheel_is_preferred_to_newer_build(overlay: Overlay) -> None:
     (file,) = pick.files
     assert (file.name, file.sha256) == (f"slow-1.9+rocm6.4-{TAG.format('312')}.whl", f"{1:064x}")
     assert pick.direct_url == f"{RELEASES}/slow-1.9%2Brocm6.4-{TAG.format('312')}.whl#sha256={1:064x}"
+
+
+@pytest.mark.parametrize(
+    ("tags", "reason"),
+    [
+        (["cp311-cp311-manylinux_2_28_x86_64"], "is published for Python 3.11 on x86_64"),
+        (["cp310-abi3-manylinux_2_28_aarch64"], "is published for Python (none) on x86_64"),
+        (["cp312-cp312-manylinux_2_99_x86_64"], "requires glibc 2.99 or newer"),
+        (["cp312-cp312-manylinux_2_99_x86_64", "py3-none-manylinux_2_28_x86_64"], ""),
+    ],
+)
+def test_tags_of_named_wheels_count_without_index(overlay: Overlay, tags: list[str], reason: str) -> None:
+    files = ", ".join(
+        f'{{ file = "slow-1.9-{tag}.whl", sha256 = "{number:064x}", url = "{RELEASES}/slow-1.9-{tag}.whl" }}'
+        for number, tag in enumerate(tags)
+    )
+    text = f'{PACKAGE}\n[[release]]\npackage = "slow"\nversion = "1.9"\nwheels = [{files}]\n{SEEN}'
+    catalog, asked = load([overlay(text)]), "slow==1.9 torch==2.9.1 python==3.12.*"
+    answer = resolve(catalog, ask(catalog, asked, base_image=IMAGE))
+    assert isinstance(answer, Conflict) == bool(reason)
+    if isinstance(answer, Conflict):
+        assert f"slow 1.9 {reason}" in {item.text for item in answer.core}
+        row = '[[requires]]\npackage = "slow"\nreleases = "==1.9"\n{}\n' + SEEN
+        rows = ('on = "python"\nversions = ["==2.7.*"]', 'on = "glibc"\nversions = [">=2.199"]')
+        known = load([overlay(text + "".join(map(row.format, rows)))])
+        strict = resolve(known, ask(known, asked, base_image=IMAGE))
+        assert isinstance(strict, Conflict)
+        assert not any(reason in item.text for item in strict.core)
 
 
 def test_no_prebuilt_builds_anyway(overlay: Overlay) -> None:

@@ -2,9 +2,9 @@
 
 Not covered, or only in part:
 
-- Python and glibc. An index has them as Requires-Python and as tags of wheels, and the resolver reads both.
-  But the tags of a file that the catalog names by its hash (bitsandbytes) are not compared again, and apex is
-  on no index.
+- Without the row, some facts about Python and glibc are only on the package index: Requires-Python, and the
+  tags of files that the catalog does not name. So an answer without an index does not know them.
+- Pythons that a build is known to work with. Its source has no such limit.
 - Some packages have one row about the GPU architectures of all releases. Without it, they are like apex and
   deepspeed, whose sources have no such limit. They are builds, and the audit of the wheel checks its code.
 - A *known-bad* row is the only sign that a combination fails. Without it, the answer is what other facts with
@@ -26,15 +26,16 @@ from resolver.facts.catalog import Catalog, applies
 from resolver.model import Request, Resolution
 from resolver.versions import satisfies
 from tests.resolver.solve_helpers import ask, requirement
+from tests.support.indexes import FakeIndexes, FakeRelease
 
 DAY = "2026-11-26"
 DRIVERS = ("6.3", "6.4", "30.30")
 
 
-def outcome(catalog: Catalog, request: Request) -> Resolution | None:
+def outcome(catalog: Catalog, request: Request, indexes: FakeIndexes | None = None) -> Resolution | None:
     """Return the answer; None if the request is refused."""
     try:
-        found = solve(catalog, request, None)
+        found = solve(catalog, request, indexes)
     except MatrixError:
         return None
     return found if isinstance(found, Resolution) else None
@@ -51,17 +52,43 @@ def is_marked(answer: Resolution, name: str) -> bool:
     )
 
 
+def known(catalog: Catalog, component: str) -> Collection[str]:
+    """Return the versions of a component in the catalog; none for one that no request of this test pins."""
+    versions: dict[str, Collection[str]] = {
+        "torch": catalog.torch,
+        "rocm": catalog.rocm,
+        "gfx": catalog.gfx,
+        "python": catalog.python,
+        "glibc": sorted({row.glibc for row in catalog.image.values() if row.glibc}),
+    }
+    return versions.get(component, ())
+
+
+def allows(row: schema.Requires, version: str) -> bool:
+    return any(version == text or (row.on != "gfx" and satisfies(version, text)) for text in row.versions)
+
+
+def index_of(catalog: Catalog, row: schema.Requires, release: schema.Release) -> FakeIndexes:
+    """Return an index with what a row says of the files of a release: a stand-in for the row's source."""
+    tags, requires_python = ["py3-none-any"], ""
+    if release.wheel:
+        tags = ["-".join(release.wheel.file.removesuffix(".whl").split("-")[-3:])]
+        requires_python = row.versions[0] if row.on == "python" else ""
+    elif row.on == "python":
+        pythons = [version.replace(".", "") for version in catalog.python if allows(row, version)]
+        tags = [f"cp{python}-cp{python}-manylinux_2_17_x86_64" for python in pythons]
+    else:
+        tags = [f"py3-none-manylinux_{row.versions[0].removeprefix('>=').replace('.', '_')}_x86_64"]
+    files = FakeRelease(wheels=tags, requires_python=requires_python)
+    return FakeIndexes({"numpy": {"1.26.4": []}, release.package: {release.version: files}})
+
+
 def against(catalog: Catalog, row: schema.Requires, rng: random.Random) -> Request | None:
     """Return a request that a row may refuse; None if there is none."""
     releases = [
         one for one in catalog.releases_of(row.package) if applies(row, one) and "rocm" in one.backend
     ]
-    known: dict[str, Collection[str]] = {"torch": catalog.torch, "rocm": catalog.rocm, "gfx": catalog.gfx}
-    bad = [
-        version
-        for version in known.get(row.on, ())
-        if not any(version == text or (row.on != "gfx" and satisfies(version, text)) for text in row.versions)
-    ]
+    bad = [version for version in known(catalog, row.on) if not allows(row, version)]
     if not releases or not bad or row.package == "torch":
         return None
     release, version, driver = rng.choice(releases), rng.choice(bad), rng.choice(DRIVERS)
@@ -75,8 +102,10 @@ def against(catalog: Catalog, row: schema.Requires, rng: random.Random) -> Reque
 @pytest.mark.slow
 def test_removed_requirement_gives_no_unmarked_answer(catalog: Catalog) -> None:
     rng = random.Random(27)
-    freed = 0
-    for row in rng.sample([row for row in catalog.requires if row.backend != "cpu"], 120):
+    freed = compared = 0
+    rows = [row for row in catalog.requires if row.backend != "cpu"]
+    of_files = [row for row in rows if row.on in {"python", "glibc"}]
+    for row in (*rng.sample(rows, 120), *of_files):
         request = against(catalog, row, rng)
         if request is None or outcome(catalog, request) is not None:
             continue
@@ -89,9 +118,24 @@ def test_removed_requirement_gives_no_unmarked_answer(catalog: Catalog) -> None:
             continue
         pick = answer.pick(row.package)
         assert pick is not None
+        if row.on in {"python", "glibc"} and pick.origin == "published":
+            (release,) = (one for one in catalog.releases_of(pick.name) if one.version == pick.version)
+            assert row.on == "python" or not (release.wheel or release.wheels), row
+            index = index_of(less, row, release)
+            fitting = [version for version in known(catalog, row.on) if allows(row, version)]
+            asked = request.requirements[:-1]
+            pins = [(*asked, requirement(f"{row.on}=={version}")) for version in fitting]
+            assert any(outcome(less, replace(request, requirements=pinned), index) for pinned in pins), row
+            assert outcome(less, request, index) is None, row
+            compared += 1
+            continue
+        if row.on == "python":
+            assert pick.origin == "build", row
+            continue
         assert (row.on, pick.origin) == ("gfx", "build"), row
         assert [one for one in catalog.requires if (one.package, one.on) == (row.package, "gfx")] == [row]
-    assert freed > 10
+    assert freed > 20
+    assert compared > 5
 
 
 @pytest.mark.slow
@@ -163,3 +207,22 @@ def test_removed_row_about_the_platform_frees_nothing(catalog: Catalog) -> None:
             same = outcome(catalog, replace(request, requirements=pins))
             assert same is not None or is_marked(answer, "rocm"), pins
     assert compared > 20
+
+
+def test_image_without_its_glibc_is_marked(catalog: Catalog) -> None:
+    name = "rocm/dev-centos-7:6.3.1-complete"
+    request = ask(
+        catalog,
+        "torch==2.9.1",
+        site="local",
+        backend="rocm",
+        day=DAY,
+        gfx=["gfx90a"],
+        driver="6.3",
+        base_image=name,
+    )
+    assert outcome(catalog, request) is None
+    less = replace(catalog, image={**catalog.image, name: replace(catalog.image[name], glibc="")})
+    answer = outcome(less, request)
+    assert answer is not None
+    assert any(f"The glibc of {name} is not known" in warning for warning in answer.warnings)
