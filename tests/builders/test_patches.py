@@ -153,7 +153,11 @@ def test_missing_git_error_names_package(tmp_path: Path, monkeypatch: pytest.Mon
         ('"0.patch"', '"../0.patch"', "without directories"),
         ('"0.patch"', '""', "without directories"),
         (sha256(FIX), "0" * 63, "sha256"),
-        ("sdist =", "wheel =", "only an sdist or a git commit can be patched"),
+        (
+            'sdist = { file = "tiny-1.0.tar.gz"',
+            'wheel = { file = "tiny-1.0-py3-none-any.whl"',
+            "only an sdist or a git commit can be patched",
+        ),
     ],
 )
 def test_invalid_patch_row_is_an_error(tmp_path: Path, old: str, new: str, complaint: str) -> None:

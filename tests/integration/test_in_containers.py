@@ -25,9 +25,9 @@ RUN = """
 import json, sys
 from pathlib import Path
 from builders.containers.engines import choose_runtime
-from builders.containers.image import Image
+from builders.containers.image import LocalImage
 from builders.containers.runtime import Bind, View, run_in
-image, given = Image("base", Path(sys.argv[1]), "0" * 64), json.loads(sys.argv[2])
+image, given = LocalImage("base", Path(sys.argv[1]), "0" * 64), json.loads(sys.argv[2])
 binds = [Bind(Path(path), writable) for path, writable in given.get("binds", {}).items()]
 cwd = Path(given["cwd"]) if "cwd" in given else None
 paths = list(map(Path, given.get("path", [])))
