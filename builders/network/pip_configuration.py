@@ -8,15 +8,11 @@ take precedence over files).
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urljoin
 
-from builders.storage.cache import cache_root
-from builders.storage.files import temporary_sibling
 from resolver.errors import UsageError
 
 if TYPE_CHECKING:
@@ -71,22 +67,10 @@ def configured_index(settings: Mapping[str, str]) -> str:
 
 @cache
 def public_index() -> str:
-    """Return the index that pip uses if none is configured: that of package URLs of the type ``pypi``.
-
-    It is kept in the cache until `packageurl` is installed anew, because importing that takes 7 ms.
-    """
-    library = find_spec("packageurl")
-    changed = Path(library.origin).stat().st_mtime_ns if library and library.origin else 0
-    kept = cache_root() / "public-index" / str(changed)
-    with suppress(OSError, UnicodeDecodeError):
-        return kept.read_text(encoding="utf-8")
+    """Return the index that pip uses if none is configured: that of package URLs of the type ``pypi``."""
     from packageurl.contrib.purl2url import get_repo_url
 
-    url = urljoin(str(get_repo_url("pkg:pypi/pip")), "/simple/")  # type: ignore[no-untyped-call]
-    with suppress(OSError), temporary_sibling(kept) as temporary:
-        temporary.write_text(url, encoding="utf-8")
-        temporary.replace(kept)
-    return url
+    return urljoin(str(get_repo_url("pkg:pypi/pip")), "/simple/")  # type: ignore[no-untyped-call]
 
 
 def pip_configuration() -> dict[str, str]:

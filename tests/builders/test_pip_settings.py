@@ -175,26 +175,3 @@ def test_no_index_leaves_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
     assert package_sources("http://own").indexes == ("http://own",)
     extra = ["http://two", "http://three"]
     assert package_sources("", extra).by_preference == tuple(extra)
-
-
-def test_public_index_is_kept_in_the_cache_until_its_library_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    pip_configuration.public_index.cache_clear()
-    url = pip_configuration.public_index()
-    (kept,) = (tmp_path / "cache" / "matrix" / "public-index").iterdir()
-    assert kept.read_text() == url
-    kept.write_text("https://kept/simple/")
-    pip_configuration.public_index.cache_clear()
-    assert pip_configuration.public_index() == "https://kept/simple/"
-    kept.rename(kept.with_name("1"))  # that of a library that was installed at another time
-    pip_configuration.public_index.cache_clear()
-    assert pip_configuration.public_index() == url
-
-
-def test_public_index_needs_no_writable_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "cache").write_text("no directory")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    pip_configuration.public_index.cache_clear()
-    assert pip_configuration.public_index().endswith("/simple/")
