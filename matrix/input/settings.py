@@ -6,12 +6,14 @@ import argparse
 import datetime
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from builders.storage.cache import cache_root
+from builders.storage.modes import make_directories
 from resolver.errors import UsageError, closest_names, did_you_mean
 from resolver.facts import loading
 from resolver.indexes import IndexStrategy
@@ -196,4 +198,7 @@ def load_catalog(settings: Settings, shipped: Path | None = None) -> Catalog:
 
     With `shipped`, the catalog that another version of matrix ships is loaded instead.
     """
-    return loading.load(overlays(settings), shipped=shipped, cache=cache_root() / "catalog")
+    cache = cache_root() / "catalog"
+    with suppress(OSError):  # without a cache it only takes longer
+        make_directories(cache)  # with the modes of a shared directory
+    return loading.load(overlays(settings), shipped=shipped, cache=cache)

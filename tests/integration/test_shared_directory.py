@@ -145,7 +145,7 @@ def members(group: Path) -> Iterator[tuple[Member, Member]]:
     project.mkdir()
     shutil.chown(project, "root", group.name)
     project.chmod(0o2770)
-    yield Member(f"{group.name}a", group, 0o077), Member(f"{group.name}b", group, 0o007)
+    yield Member(f"{group.name}a", group, 0o027), Member(f"{group.name}b", group, 0o007)
     shutil.rmtree(project)
 
 
