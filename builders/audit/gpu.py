@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from packaging.version import Version
 
 from builders.audit.contents import SEPARATE_CODE, first_of
-from builders.audit.kpack import ARCHIVE, stray_archives
+from builders.audit.kpack import ARCHIVE, STRAY_FIX, stray_archives
 from builders.audit.network_plugin import interfaces
 from builders.audit.promises import promises_gpu_code
 from builders.findings import Finding
@@ -81,8 +81,7 @@ def _stray_archives(contents: Contents) -> Iterator[Finding]:
     for path, both in stray_archives({member.filename for member in contents.members}):
         name = PurePosixPath(both).name
         text = f"{path} is beside {name}. The HIP runtime may read it instead, and no kernel runs."
-        fix = "Remove the file, or choose another release (TheRock issue 7081: hipErrorInvalidImage)."
-        yield Finding("stray-kpack", "error", text, fix, {"member": path})
+        yield Finding("stray-kpack", "error", text, STRAY_FIX, {"member": path})
 
 
 def _missing_everywhere(contents: Contents, requested: tuple[str, ...]) -> Iterator[Finding]:

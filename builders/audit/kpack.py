@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 ARCHIVE = ".kpack"
 """Suffix of the archives."""
+STRAY_FIX = "Remove the file, or choose another release (TheRock issue 7081: hipErrorInvalidImage)."
 _XNACK = re.compile(r":xnack[+-]")
 _MAGIC = b"KPAK"
 _HEADER = 16

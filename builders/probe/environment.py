@@ -10,7 +10,7 @@ from collections.abc import Collection, Container, Iterable, Iterator, Mapping, 
 from itertools import groupby
 from pathlib import PurePath
 
-from builders.audit.kpack import stray_archives
+from builders.audit.kpack import STRAY_FIX, stray_archives
 from builders.audit.network_plugin import lacks_symbols, wanted_interfaces, wanted_name
 from builders.findings import Finding
 from builders.probe.ask import EnvironmentReply
@@ -262,10 +262,8 @@ def _device_packages(
             name, title = target.partition(":")[0], f"{dist.name} {dist.version}"
             missing = [one for one in required.get(name, ()) if one not in installed]
             if name not in required:
-                message, fix = (
-                    f"{title} has no package with code for {name}.",
-                    "Choose a release for this GPU.",
-                )
+                message = f"{title} has no package with code for {name}."
+                fix = "Choose a release for this GPU."
             elif missing:
                 message = f"The code of {title} for {name} is not installed: {join_words(missing)}."
                 fix = f"Install {dist.name}[device-{name}]=={dist.version}. Without it, no kernel runs."
@@ -279,8 +277,7 @@ def _stray_archives(reply: EnvironmentReply) -> Iterator[Finding]:
     for dist in reply.distributions:
         for path, both in stray_archives(dist.archives):
             message = f"{path} of {dist.name} is beside {PurePath(both).name}, so that no kernel runs."
-            fix = "Remove the file, or choose another release (TheRock issue 7081: hipErrorInvalidImage)."
-            yield Finding("verify-stray-kpack", "error", message, fix, {"member": path})
+            yield Finding("verify-stray-kpack", "error", message, STRAY_FIX, {"member": path})
 
 
 def _pip_check(reply: EnvironmentReply, lock: Resolution | None, rebuild: str) -> Iterator[Finding]:

@@ -20,7 +20,7 @@ from zlib_ng import zlib_ng as zlib
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_InflateError = cast("type[Exception]", zlib.error)
+InflateError = cast("type[Exception]", zlib.error)
 _WINDOW = 1 << 15  # bytes
 HIGHEST_RATIO = 100
 """Bytes that a compressed byte may have: ELF files with GPU code reach 20."""
@@ -106,7 +106,7 @@ def _unpacked(data: bytes, before: bytes) -> bytes:
     inflater = zlib.decompressobj(-zlib.MAX_WBITS, zdict=before)
     try:
         text = inflater.decompress(data, HIGHEST_RATIO * len(data))
-    except _InflateError:
+    except InflateError:
         return b""
     # Bits before the first one were left out, so up to one byte of zeros follows.
     return text if inflater.eof and not inflater.unused_data.strip(b"\0") else b""

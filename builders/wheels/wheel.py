@@ -29,7 +29,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import InvalidVersion, Version
 from zlib_ng import zlib_ng as zlib
 
-from builders.wheels.deflate import HIGHEST_RATIO, End, unpacked_end
+from builders.wheels.deflate import HIGHEST_RATIO, End, InflateError, unpacked_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -46,7 +46,6 @@ _ALWAYS_ALLOWED = 1 << 28  # unpacked bytes, whatever the ratio
 _CHUNK = 1 << 18
 _WORTH_A_THREAD = 1 << 20  # bytes
 _MOST_PENDING = 8  # chunks that wait to be hashed
-_InflateError = cast("type[Exception]", zlib.error)
 _LOCAL_HEADER = struct.Struct("<26xHH")  # of a member in a zip file; lengths of its name and its extra field
 _FIRST_DATE = (1980, 1, 1, 0, 0, 0)  # the oldest date that a zip file can hold
 
@@ -156,7 +155,7 @@ class WheelReader:
                     break
                 checksum = zlib.crc32(data, checksum)
                 yield data
-        except (zipfile.BadZipFile, RuntimeError, ValueError, EOFError, _InflateError) as error:
+        except (zipfile.BadZipFile, RuntimeError, ValueError, EOFError, InflateError) as error:
             msg = f"cannot be unpacked ({str(error) or type(error).__name__})"
             raise DamagedError(msg) from None
         if size != info.file_size:
@@ -200,7 +199,7 @@ class WheelReader:
             return data
         try:
             return zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, HIGHEST_RATIO * packed)
-        except _InflateError as error:
+        except InflateError as error:
             msg = f"cannot be unpacked ({error})"
             raise DamagedError(msg) from None
 

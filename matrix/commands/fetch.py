@@ -39,13 +39,12 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from builders.sources import FetchedItem
     from matrix.command_line.context import Context
     from matrix.input.settings import Settings
     from matrix.show.console import Console
     from resolver.facts.catalog import Catalog
     from resolver.indexes import PackageIndexes
-    from resolver.model import Distribution, Requirement, Resolution
+    from resolver.model import Distribution, Requirement
 
 SUMMARY = "download everything the lock installs and its builds need, and check all hashes"
 EXAMPLE = "matrix fetch && matrix build-wheels --offline && matrix fetch --wheelhouse wheels"

@@ -53,7 +53,6 @@ from resolver.versions import join_words
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from matrix.checking.target import Consumer
     from matrix.command_line.context import Context
@@ -124,7 +123,7 @@ def execute(context: Context) -> int:
     urls = [*(args.extra_index_url or []), *found.index_urls]
     context = context.with_options(requirements=["torch"], extra_index_url=urls)
     with console.task("judge"):
-        findings = findings_about(args.file, found, context, _verified)
+        findings = findings_about(args.file, found, context)
     answer: Resolution | Conflict | None = None
     if args.repair or not (found.content or is_wheel(args.file)):
         answer, versions = _resolved(context, kept)
@@ -389,17 +388,11 @@ def is_wheel(path: Path) -> bool:
     return path.suffix == ".whl" or (path.is_dir() and any(path.glob("*.whl")))
 
 
-def findings_about(
-    path: Path,
-    found: DescribedEnvironment,
-    context: Context,
-    verified: Callable[[Path, Path, Context], Iterable[Finding]],
-) -> list[Finding]:
+def findings_about(path: Path, found: DescribedEnvironment, context: Context) -> list[Finding]:
     """Return the findings about a thing that was read, the most severe first.
 
     They are those of the command for exactly that: of `audit` for wheels, of `verify` for a container with a
     lock beside it, of `check` for an environment file. The files of an environment are judged in addition.
-    `verified` starts a container and compares it with a lock.
     """
     side = Side(context.catalog_with_image, context.request())
     if found.content is not None:
@@ -410,7 +403,7 @@ def findings_about(
         findings = findings_of(found.content, side, lock, own)
         if lock_path and found.content.is_image:
             seen = {(finding.id, finding.message) for finding in findings}
-            started = verified(path, lock_path, context)
+            started = _verified(path, lock_path, context)
             findings += [finding for finding in started if (finding.id, finding.message) not in seen]
     elif is_wheel(path):
         wheels = [path] if path.is_file() else sorted(path.glob("*.whl"))

@@ -47,8 +47,7 @@ if TYPE_CHECKING:
     from matrix.command_line.context import Context
     from matrix.show.console import Console
     from resolver.facts.catalog import Catalog
-    from resolver.facts.schema import Job as SiteJob
-    from resolver.facts.schema import SiteVariable
+    from resolver.facts.schema import Job, SiteVariable
     from resolver.model import Distribution, Resolution
 
 SUMMARY = "check that a built container or environment matches the lock"
@@ -448,7 +447,7 @@ def submit_job(context: Context) -> int:
     return code
 
 
-def _options_for_nodes(job: SiteJob, nodes: int) -> dict[str, str]:
+def _options_for_nodes(job: Job, nodes: int) -> dict[str, str]:
     """Return the options of sbatch for one rank on each node."""
     network = (option.removeprefix("--").partition("=") for option in job.network)
     return {

@@ -25,8 +25,6 @@ from resolver.versions import join_words, minor, parse_specifier, shorten
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from matrix.input.inputs import Inputs
-    from matrix.input.settings import Settings
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Backend
     from resolver.model import Suggestion

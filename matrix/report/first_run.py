@@ -45,7 +45,7 @@ def _parts(context: Context, included: Sequence[Path]) -> Iterator[tuple[str, st
     findings = list(check_machine(context.catalog, context.args.index, {}))
     yield "machine", findings_text(findings)
     if context.has_lock:
-        yield str(context.lock_path.name), context.lock_path.read_text(encoding="utf-8")
+        yield context.lock_path.name, context.lock_path.read_text(encoding="utf-8")
     logs = [path for pattern in _PATTERNS for path in sorted(Path().glob(pattern))]
     for path in [*logs, *included]:
         try:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
 
+from resolver.compiling.distributions import PYTORCH
 from resolver.compiling.known_bad import broken_combinations
 from resolver.model import NETWORK_PLUGIN, Distribution, Fact, Request, Resolution
 from resolver.requirements import parse_requirement
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from resolver.facts.schema import Image
 
 Solve = Callable[[Request, dict[str, str]], object]
-_PYTORCH = "https://download.pytorch.org/"
 _TCP = "on several nodes RCCL uses TCP, which is slow"
 
 
@@ -59,8 +59,9 @@ def with_network_plugin(catalog: Catalog, request: Request, answer: Resolution, 
         reason = f"no release of {NETWORK_PLUGIN} fits"
         remedy = f"require {NETWORK_PLUGIN}, which shows what conflicts"
     ways = " or ".join(filter(None, ["name an image that has one (--base-image)", remedy]))
+    own = "the plugin of {} cannot be used" if refused else "{} is not known to have one"
     text = (
-        f"No network plugin for RCCL is chosen: {image.name} is not known to have one, and {reason}. "
+        f"No network plugin for RCCL is chosen: {own.format(image.name)}, and {reason}. "
         f"Without one, {_TCP}. To have one, {ways}."
     )
     return _warned(answer, *([refused] if refused else []), text)
@@ -89,7 +90,7 @@ def _has_own_rccl(catalog: Catalog, torch: Distribution) -> bool:
     """Return whether a torch is a wheel with its RCCL in torch/lib, where the plugin is installed."""
     row = catalog.torch.get(torch.version)
     if row is None:
-        return torch.origin == "published" and torch.index.startswith(_PYTORCH)
+        return torch.origin == "published" and torch.index.startswith(PYTORCH)
     return torch.origin == "published" and not row.system_rocm and not row.device_extra
 
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from resolver.compiling.problem_builder import ProblemBuilder
     from resolver.facts import schema
 
-_PYTORCH = "https://download.pytorch.org/"
+PYTORCH = "https://download.pytorch.org/"
 
 
 def compile_torch(builder: ProblemBuilder) -> None:
@@ -134,7 +134,7 @@ def _relate_torch_to_platform(builder: ProblemBuilder, rows: Iterable[schema.Tor
                 text = f"brings ROCm {row.rocm} as pip packages and is published at {row.index}"
                 clauses["rocm"].append(Clause(this, own, fact(text)))
             else:
-                where = "" if row.index.startswith(_PYTORCH) else f" and published at {row.index}"
+                where = "" if row.index.startswith(PYTORCH) else f" and published at {row.index}"
                 clauses["rocm"].append(Clause(this, line_is(line), fact(f"is built for ROCm {line}{where}")))
         if row.gfx and requested:
             text = f"contains code for {', '.join(row.gfx)}"

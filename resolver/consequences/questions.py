@@ -21,8 +21,6 @@ from resolver.solving.session import Session
 from resolver.versions import minor, sort_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from resolver.consequences.model import Effect, Kind, Side
     from resolver.facts.schema import Window
     from resolver.model import Candidate, Target

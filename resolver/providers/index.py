@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 ALL_INDEXES = "--index-strategy unsafe-best-match"
+"""The option with which the releases of every index count."""
 _ONLY_AMD = (
     "Only AMD's indexes have ROCm as pip packages; PyPI's projects of these names are empty. To use the ROCm "
     "of a base image instead, leave them out."
 )
-"""The option with which the releases of every index count."""
 
 
 class OfferedFiles(NamedTuple):
