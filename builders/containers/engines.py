@@ -1,6 +1,8 @@
 """Apptainer, SingularityCE and podman as runtimes, and the choice between them.
 
-Neither the caller's environment nor the bind paths of the site's configuration reach a container.
+Neither the caller's environment nor the bind paths of the site's configuration reach a container. A shell
+in it sets the variables, because runtimes differ in how they accept them and in whether they keep the
+image's PATH.
 
 Sources: https://apptainer.org/docs/user/main/ (bind paths, environment, network, security), podman-run(1).
 """
@@ -40,6 +42,19 @@ _APPTAINERS = ("apptainer", "singularity")
 _APPTAINER_FORMS = ("sif", "squashfs", "directory")
 _PODMAN_FORMS = ("directory", "archive")
 _HOSTS = Path("/etc/hosts")
+_FIXED = {
+    "HOME": str(HOME),
+    "TMPDIR": str(TEMPORARY[0]),
+    "LANG": "C.UTF-8",
+    "PYTHONNOUSERSITE": "1",
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
+_PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
+_BUNDLES = (
+    "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu
+    "/var/lib/ca-certificates/ca-bundle.pem",  # SUSE
+    "/etc/pki/tls/certs/ca-bundle.crt",  # Fedora, RHEL
+)
 
 
 def choose_runtime(kind: str | None, image: LocalImage | None) -> Runtime:
@@ -269,21 +284,6 @@ def _transport(path: Path) -> str:
         return "docker-archive"
     msg = f"{path} is not an archive of an image: it contains neither oci-layout nor manifest.json."
     raise UsageError(msg, hint="Write one with `podman save -o FILE IMAGE`.")
-
-
-_FIXED = {
-    "HOME": str(HOME),
-    "TMPDIR": str(TEMPORARY[0]),
-    "LANG": "C.UTF-8",
-    "PYTHONNOUSERSITE": "1",
-    "PYTHONDONTWRITEBYTECODE": "1",
-}
-_PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
-_BUNDLES = (
-    "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu
-    "/var/lib/ca-certificates/ca-bundle.pem",  # SUSE
-    "/etc/pki/tls/certs/ca-bundle.crt",  # Fedora, RHEL
-)
 
 
 def script(view: View, *, first_process: bool = False) -> str:

@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from matrix.command_line.context import Context
 
 _NOT_HANDLED = {signal.SIGKILL, signal.SIGSTOP}
+_PARTS = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+)s)?")
+_IN_SECONDS = (86400, 3600, 60, 1)
+_SPARE = 60.0
+"""Seconds between the stop and the end of a Slurm job: ending all programs takes up to 30."""
+_LARGEST_SHARE = 0.1
+"""Maximum fraction of the remaining time to keep free, so that short jobs build something, too."""
 
 
 def add_stopping(parser: argparse.ArgumentParser) -> None:
@@ -72,14 +78,6 @@ def _signal(text: str) -> signal.Signals:
     if name not in numbers or numbers[name] in _NOT_HANDLED:
         raise argparse.ArgumentTypeError(f"{text!r} is not a signal that can be handled, such as USR1")
     return numbers[name]
-
-
-_PARTS = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+)s)?")
-_IN_SECONDS = (86400, 3600, 60, 1)
-_SPARE = 60.0
-"""Seconds between the stop and the end of a Slurm job: ending all programs takes up to 30."""
-_LARGEST_SHARE = 0.1
-"""Maximum fraction of the remaining time to keep free, so that short jobs build something, too."""
 
 
 def seconds_of(text: str) -> float:

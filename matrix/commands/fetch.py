@@ -62,6 +62,10 @@ class FetchDocument(JsonDocument, kw_only=True):
     bytes_fetched: int
 
 
+_LEGACY = ("setuptools>=40.8.0", "wheel")
+"""The build requirements of a project without ``[build-system]``; older pips also need wheel."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add_names(parser, "names", metavar="NAME", help="fetch only these (default: everything)")
@@ -315,10 +319,6 @@ def _text(result: FetchResult, *, every: bool) -> str:
         f"{len(missing)} missing. Cache: {cache_root()}"
     )
     return "\n".join([answer, *lines])
-
-
-_LEGACY = ("setuptools>=40.8.0", "wheel")
-"""The build requirements of a project without ``[build-system]``; older pips also need wheel."""
 
 
 def fetch_build_requirements(

@@ -66,6 +66,11 @@ MOST_USED = ("--repair", "--output", "--drop", "--site", "--python")
 _MOST_SHOWN = 20
 _MOST_OF_ONE_KIND = 10
 _UNLABELLED = "PyPI's build, which is for CUDA"
+_CANNOT_USE = {"verify-torch-cuda", "verify-torch-cpu", "driver-refuses"}
+"""Findings because of which the GPUs cannot be used; they come first in a verdict."""
+
+_OPEN = {"verify-contents-not-judged", "bundle-not-read"}
+"""Findings about what could not be judged."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -374,13 +379,6 @@ _NOT_WRITTEN = {
     "python", "rocm",
 }  # fmt: skip
 """Settings that are sources of requirements, or belong to one call."""
-
-
-_CANNOT_USE = {"verify-torch-cuda", "verify-torch-cpu", "driver-refuses"}
-"""Findings because of which the GPUs cannot be used; they come first in a verdict."""
-
-_OPEN = {"verify-contents-not-judged", "bundle-not-read"}
-"""Findings about what could not be judged."""
 
 
 def is_wheel(path: Path) -> bool:

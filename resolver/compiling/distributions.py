@@ -367,8 +367,7 @@ def _relate_to_tags(builder: ProblemBuilder, name: str) -> None:
         wheels = [wheel.file for wheel in (release.wheel, *release.wheels) if wheel]
         if not wheels:
             continue
-        oldest: dict[str, int] = {}
-        """The minor version of the oldest glibc 2 by Python."""
+        oldest: dict[str, int] = {}  # by Python, the minor version of the oldest glibc 2
         for python, environment in environments:
             fitting = [glibc for wheel in wheels if (glibc := environment.oldest_glibc(wheel)) is not None]
             if fitting:
