@@ -31,8 +31,8 @@ def require_nodes(nodes: int) -> None:
     """Raise `UsageError` unless this process runs in a Slurm allocation with so many nodes."""
     given = os.environ.get("SLURM_JOB_NUM_NODES", "")
     if not given.isdecimal() or int(given) < nodes:
-        has = f"it has {given}" if given else "this is none"
-        msg = f"An all-reduce on {nodes} nodes needs a Slurm allocation with these nodes, and {has}."
+        has = f"this one has {given}" if given else "this process is in none"
+        msg = f"An all-reduce on {nodes} nodes needs a Slurm allocation with as many nodes; {has}."
         raise UsageError(msg, hint=_SUBMIT)
 
 

@@ -6,15 +6,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from resolver.compiling.clauses import Clause, any_candidate, line_is, version_in
-from resolver.compiling.problem import Problem, RelationRow
+from resolver.compiling.problem import Problem
 from resolver.errors import UsageError
 from resolver.facts.catalog import within
 from resolver.model import IMAGE, Candidate, Fact
 from resolver.providers.installed import (
-    InstalledVersion,
     inspected_images,
     installed_names,
     installed_versions,
@@ -230,60 +227,3 @@ def _content(image: schema.Image, held: Mapping[str, str], options: str) -> str:
 
 def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
-
-
-def extend_to_installed(
-    rows: list[RelationRow],
-    runtime: int,
-    subject: tuple[str, list[InstalledVersion]],
-    target: tuple[str, list[InstalledVersion]],
-    *,
-    request: Request,
-    forbids: bool,
-) -> None:
-    """Extend the rows of a relation to the installed versions that match the versions in them.
-
-    `subject` and `target` are the names of the components, with their installed versions. `rows` are replaced
-    in place. `runtime` has a bit for each row that applies at run time, and not only to
-    the build. A relation that `forbids` only excludes combinations.
-    """
-    (name, subjects), (other_name, objects) = subject, target
-    mentioned = 0
-    for number, row in enumerate(rows):
-        mentioned |= row.subjects if runtime >> number & 1 else 0
-    # The installed subjects whose counterparts in the catalog all have rows, with what these allow.
-    allowed = dict.fromkeys(
-        (
-            installed.bit
-            for installed in subjects
-            if installed.requires_as and not installed.requires_as & ~mentioned
-        ),
-        0,
-    )
-    for number, row in enumerate(rows):
-        row_subjects, row_objects = row.subjects, row.objects
-        for installed in objects:
-            row_objects &= ~installed.bit if installed.requires_as else row_objects
-            row_objects |= installed.bit if row_objects & installed.accepted_as else 0
-        for installed in subjects:
-            row_subjects &= ~installed.bit
-            if installed.bit in allowed and row.subjects & installed.requires_as and runtime >> number & 1:
-                row_subjects |= installed.bit
-                allowed[installed.bit] |= row_objects
-        rows[number] = replace(row, subjects=row_subjects, objects=row_objects)
-    # What is installed together is compatible, so a row allows it although the catalog does not.
-    together = sum(installed.bit for installed in objects)
-    for bit, row_objects in allowed.items():
-        if together & ~row_objects and not forbids:
-            text = f"the base image contains {name} and {other_name} in versions that the catalog excludes"
-            fact = Fact(text, "observed", _source_of_all(request))
-            rows.append(RelationRow(bit, together & ~row_objects, fact, contradicts=True))
-
-
-def _source_of_all(request: Request) -> str:
-    preinstalled = request.preinstalled
-    return (
-        source_of(preinstalled)
-        if preinstalled and preinstalled.source != IMAGE
-        else "the catalog's rows of base images"
-    )

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from resolver.compiling.clauses import REQUEST, Clause, known_mask, mask_of, no_candidate
-from resolver.compiling.preinstalled import extend_to_installed
 from resolver.compiling.problem import (
     ABSENT,
     Demand,
@@ -26,9 +25,9 @@ from resolver.compiling.problem import (
 )
 from resolver.errors import UsageError, did_you_mean
 from resolver.facts.catalog import closed_names, recipe_for, within
-from resolver.model import STATUS_RANK, SUPPORT_FLOOR, Fact
+from resolver.model import IMAGE, STATUS_RANK, SUPPORT_FLOOR, Fact
 from resolver.providers.catalog import CatalogProvider
-from resolver.providers.installed import InstalledProvider, InstalledVersion, installed_names
+from resolver.providers.installed import InstalledProvider, InstalledVersion, installed_names, source_of
 from resolver.requirements import (
     normalize_name,
     parse_requirement,
@@ -238,7 +237,7 @@ class ProblemBuilder:
             rows.append(RelationRow(subjects, objects, text, clause.risk))
         if rows and self.request.preinstalled is not None and not exact:
             ends = ((name, self.installed(name)) for name in (subject, target))
-            extend_to_installed(rows, runtime, *ends, request=self.request, forbids=forbids)
+            _extend_to_installed(rows, runtime, *ends, request=self.request, forbids=forbids)
         if rows:
             self._relations.append(
                 Relation(
@@ -414,3 +413,60 @@ def window_of(catalog: Catalog, request: Request) -> schema.Window | None:
             msg, hint=f"Known days: {known}. Use one of these, or name the driver with --driver."
         )
     return None
+
+
+def _extend_to_installed(
+    rows: list[RelationRow],
+    runtime: int,
+    subject: tuple[str, list[InstalledVersion]],
+    target: tuple[str, list[InstalledVersion]],
+    *,
+    request: Request,
+    forbids: bool,
+) -> None:
+    """Extend the rows of a relation to the installed versions that match the versions in them.
+
+    `subject` and `target` are the names of the components, with their installed versions. `rows` are replaced
+    in place. `runtime` has a bit for each row that applies at run time, and not only to
+    the build. A relation that `forbids` only excludes combinations.
+    """
+    (name, subjects), (other_name, objects) = subject, target
+    mentioned = 0
+    for number, row in enumerate(rows):
+        mentioned |= row.subjects if runtime >> number & 1 else 0
+    # The installed subjects whose counterparts in the catalog all have rows, with what these allow.
+    allowed = dict.fromkeys(
+        (
+            installed.bit
+            for installed in subjects
+            if installed.requires_as and not installed.requires_as & ~mentioned
+        ),
+        0,
+    )
+    for number, row in enumerate(rows):
+        row_subjects, row_objects = row.subjects, row.objects
+        for installed in objects:
+            row_objects &= ~installed.bit if installed.requires_as else row_objects
+            row_objects |= installed.bit if row_objects & installed.accepted_as else 0
+        for installed in subjects:
+            row_subjects &= ~installed.bit
+            if installed.bit in allowed and row.subjects & installed.requires_as and runtime >> number & 1:
+                row_subjects |= installed.bit
+                allowed[installed.bit] |= row_objects
+        rows[number] = replace(row, subjects=row_subjects, objects=row_objects)
+    # What is installed together is compatible, so a row allows it although the catalog does not.
+    together = sum(installed.bit for installed in objects)
+    for bit, row_objects in allowed.items():
+        if together & ~row_objects and not forbids:
+            text = f"the base image contains {name} and {other_name} in versions that the catalog excludes"
+            fact = Fact(text, "observed", _source_of_all(request))
+            rows.append(RelationRow(bit, together & ~row_objects, fact, contradicts=True))
+
+
+def _source_of_all(request: Request) -> str:
+    preinstalled = request.preinstalled
+    return (
+        source_of(preinstalled)
+        if preinstalled and preinstalled.source != IMAGE
+        else "the catalog's rows of base images"
+    )

@@ -189,7 +189,7 @@ def test_verify_script_without_slurm_is_kept(capsys: Capture, tmp_path: Path, mo
         (["-o", "other.sbatch"], 2, "--output requires --gpu"),
         (["--wait", "5"], 2, "--wait requires --gpu"),
         (["--nodes", "0"], 2, "at least one node"),
-        (["--nodes", "2"], 2, "needs a Slurm allocation with these nodes, and this is none"),
+        (["--nodes", "2"], 2, "needs a Slurm allocation with as many nodes; this process is in none"),
         (["--python", "/none"], 2, "`/none` does not start a working Python"),
         (["--python", "/none"], 2, "/none: No such file or directory"),
         (["--python", "sh no-such.sh"], 2, "no-such.sh"),
