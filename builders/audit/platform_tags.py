@@ -1,4 +1,4 @@
-"""Platform tags (PEP 600): the symbol versions that a tag promises, and the tag that a wheel qualifies for."""
+"""Platform tags (PEP 600): the symbol versions that a tag promises, and the tag that a wheel earns."""
 
 from __future__ import annotations
 
