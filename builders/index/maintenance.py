@@ -39,8 +39,7 @@ from builders.index.repository import STATE_DIRECTORIES, Index, record_name, whe
 from builders.machine.process import run
 from builders.storage.files import TEMPORARY_PREFIX, atomic_path, link_exclusively, remove_tree
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError, did_you_mean
-from resolver.specifiers import version_or_none
-from resolver.versions import shorten
+from resolver.versions import shorten, version_or_none
 
 if TYPE_CHECKING:
     from builders.audit import WheelAudit

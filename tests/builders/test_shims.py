@@ -12,7 +12,7 @@ import pytest
 from builders.building.apply_recipe import apply_recipe
 from builders.recipes import shims
 from builders.recipes.compilers import Program
-from resolver.facts.loading import load
+from resolver.facts.catalog import load
 from tests.support.tasks import make_recipe, make_task
 
 NATIVE = make_recipe(native_cpu=True)
