@@ -1,8 +1,7 @@
 """Find the resolvable request that is nearest to an environment for CUDA or for another machine.
 
-First, distributions for CUDA are replaced as the catalog says (``[[replaces]]``), and the labels of builds
-for other GPUs are removed. Then pins that conflict are relaxed, one after another and one step at a time: the
-patch release, the minor release, the major release. All versions that can stay are kept.
+Distributions for CUDA are replaced as the catalog says (``[[replaces]]``), and the labels of builds for other
+GPUs are removed. Then pins that conflict are relaxed, one after another and one step at a time.
 """
 
 from __future__ import annotations
@@ -81,21 +80,10 @@ class Change(msgspec.Struct, frozen=True):
     """Whether the environment may need it, and nothing takes its place."""
 
 
-class Nearest(msgspec.Struct, frozen=True):
-    """A request that resolves."""
-
-    requirements: tuple[Requirement, ...]
-    reasons: Mapping[str, CoreItem]
-    """Why each relaxed version cannot stay, by name."""
-
-
 def replaced(
     catalog: Catalog, wanted: Iterable[Wanted], drop: Collection[str] = ()
 ) -> tuple[list[Wanted], list[Change]]:
-    """Return the distributions that stay or take another's place, and the changes.
-
-    What conda installs stays with conda, unless the catalog replaces it.
-    """
+    """Return what stays or takes another's place, and the changes; conda keeps what the catalog leaves it."""
     kept: dict[str, Wanted] = {}
     changes: list[Change] = []
     for item in wanted:
@@ -117,7 +105,7 @@ def replaced(
 
 
 def _keep(kept: dict[str, Wanted], item: Wanted) -> None:
-    """Add a distribution; of several lines about one, the one with a version counts."""
+    """Add a distribution; of several lines about it, the one with a version counts."""
     if item.name not in kept or not kept[item.name].version:
         kept[item.name] = item
 
@@ -134,22 +122,11 @@ def _reason(row: Replaces) -> str:
 
 def nearest(
     catalog: Catalog, request: Request, wanted: Iterable[Wanted], indexes: PackageIndexes | None
-) -> Nearest | Conflict:
-    """Relax the pins that conflict, and return a request that resolves, or the conflict that remains.
+) -> tuple[tuple[Requirement, ...], dict[str, CoreItem]] | Conflict:
+    """Relax the pins that conflict, and return requirements that resolve, or the conflict that remains.
 
-    Parameters
-    ----------
-    request
-        The target, and requirements that are not relaxed.
-    wanted
-        The distributions, without those for CUDA (`replaced`).
-
-    Raises
-    ------
-    UsageError
-        The catalog and the indexes do not have one of the distributions.
-    EnvironmentLacksError, SourceError
-        See `resolve`.
+    The requirements of `request` are not relaxed, and `wanted` has none for CUDA (`replaced`). The second
+    result has by name why each relaxed version cannot stay. Raise `UsageError` if one is not known.
     """
     search = _Pins(catalog, request, {item.name: item for item in wanted}, indexes)
     conflicting: list[str] = []
@@ -178,7 +155,7 @@ def nearest(
     # A pin may have been relaxed only for the sake of another one that was relaxed later.
     for name in dict.fromkeys(conflicting):
         search.tighten(name)
-    return Nearest(search.requirements(), reasons)
+    return search.requirements(), reasons
 
 
 class _Pins:
@@ -220,7 +197,6 @@ class _Pins:
 
 
 def _blamed(core: Iterable[Constraint]) -> set[str]:
-    """Return the names whose requirements are part of a conflict."""
     names = {item.variable.name for item in core if isinstance(item, Demand) and item.kind == "request"}
     return names | {item.object.partition("[")[0] for item in core if isinstance(item, LinkGroup)}
 
