@@ -256,7 +256,6 @@ def _names(constraint: Constraint) -> tuple[str, ...]:
 
 
 def _joined(sentences: Sequence[_Sentence]) -> list[CoreItem]:
-    """Join the sentences of a long core, the most closely related ones first."""
     rows = [(constraint, [item]) for constraint, item in sentences]
     keys: tuple[Callable[[Constraint, CoreItem], Hashable], ...] = (_pair, _subject_of, _kind)
     for key in keys:

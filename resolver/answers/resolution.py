@@ -213,7 +213,6 @@ def _with_extras(pick: Distribution, catalog: Catalog, request: Request) -> Dist
 
 
 def _python_pick(pick: Distribution, request: Request, image: Image | None) -> Distribution:
-    """Return the chosen Python with its origin: the request, the base image, this machine, or the default."""
     installed = request.preinstalled.installed if request.preinstalled else {}
     if any(requirement.name == "python" for requirement in request.requirements):
         return replace(pick, origin="request")
@@ -290,7 +289,6 @@ def pick_of(problem: Problem, solution: Solution, name: str) -> Distribution:
 
 
 def _files(problem: Problem, solution: Solution, release: Release) -> tuple[File, ...]:
-    """Return the wheels in a release's row that the Python and glibc of the solution can install."""
     if not release.wheels:
         return ()
     python, glibc = (problem.version(solution, name) for name in ("python", "glibc"))

@@ -102,7 +102,6 @@ def with_columns(before: Side, after: Side, names: frozenset[str]) -> tuple[Side
 
 
 def _columns_of(side: Side) -> dict[str, list[Requirement]]:
-    """Return the columns of the table of a side, each with its requirements."""
     columns: dict[str, list[Requirement]] = {}
     for requirement in side.request.requirements:
         if requirement.name not in ROW_COMPONENTS:
@@ -356,7 +355,6 @@ class TableDiff:
             self._add(consequence, [row_key])
 
     def _different(self, row_key: RowKey, name: str, ours: Distribution, theirs: Distribution) -> Consequence:
-        """Return the consequence for a cell whose version differs between the sides."""
         reason, is_before = self._why_other(row_key, name, name, ours.key, theirs.key)
         if not reason.core:
             other_image = (CoreItem("the preferred base image differs", "fact", "the table"),)
@@ -391,7 +389,6 @@ class TableDiff:
                 )
 
     def _is_new(self, name: str, version: str) -> bool:
-        """Return whether the catalog of one side does not have a version."""
         sides = (self._before, self._after)
         return any(side.question(None, name, {name: version}).missing for side in sides)
 

@@ -176,7 +176,6 @@ def _types_of_keys(kind: str) -> dict[str, Any]:
 
 
 def _literals(kind: Any) -> list[str]:  # noqa: ANN401  any type annotation
-    """Return the strings of all `Literal` types in a type."""
     parts = get_args(kind)
     if get_origin(kind) is Literal:
         return [part for part in parts if isinstance(part, str)]
@@ -184,7 +183,6 @@ def _literals(kind: Any) -> list[str]:  # noqa: ANN401  any type annotation
 
 
 def _example(key: str, kind: Any) -> str:  # noqa: ANN401  any type annotation
-    """Return a hint that shows how a missing key is written."""
     if values := _literals(kind):
         return f'Add {key} = "{values[0]}" (or {", ".join(values[1:])}).'
     if key == "source":

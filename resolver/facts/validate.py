@@ -294,7 +294,6 @@ def _check_exists(row: schema.Row, kind: str, name: str, known: Collection[str])
 
 
 def _check_windows(catalog: Catalog) -> None:
-    """Check that each site has only one driver at a time."""
     for site in catalog.site:
         for earlier, later in pairwise(catalog.windows_of(site)):
             if earlier.until is not None and earlier.until > later.since:
