@@ -15,8 +15,7 @@ from msgspec.structs import replace
 
 from builders.containers.runtime import Bind, View, output_in, run_in
 from builders.containers.sandbox import BUILD
-from builders.storage.files import open_regular, sha256_of
-from builders.storage.modes import make_read_only
+from builders.storage.files import make_read_only, open_regular, sha256_of
 from resolver.errors import BuildError, EnvironmentLacksError
 
 if TYPE_CHECKING:

@@ -36,9 +36,9 @@ from builders.learning.source import has_extensions
 from builders.machine import host
 from builders.recipes.recipe import check_source
 from builders.sources import obtain
-from builders.storage.files import exclusive_lock, sha256_of
+from builders.storage.files import sha256_of
 from builders.storage.io_errors import explain_index_errors
-from builders.storage.lease import holder_of
+from builders.storage.lease import exclusive_lock, holder_of
 from builders.wheels.labelling import Labels, label_wheel, runtime_pins, write_alias
 from resolver.errors import CommandError, MatrixError, NameTakenError, UsageError
 

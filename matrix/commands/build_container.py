@@ -19,7 +19,8 @@ from builders.findings import Finding
 from builders.index import Index
 from builders.machine.process import output_of
 from builders.scheduling.slurm import partition_of
-from builders.storage.files import cached_file, exclusive_lock
+from builders.storage.files import cached_file
+from builders.storage.lease import exclusive_lock
 from matrix.api import package_indexes, write_lock
 from matrix.building.batch import (
     EXECUTORS,

@@ -27,7 +27,7 @@ from builders.probe.slurm import BatchJob, hours_of, job_script, partition_for, 
 from builders.probe.wheel import judge_wheel
 from builders.recipes.recipe import recipe_as_built
 from builders.storage.files import cache_root, write_atomic
-from builders.storage.temporary import TemporaryDirectory
+from builders.storage.lease import TemporaryDirectory
 from builders.wheels.wheel import DamagedError, WheelReader, record_rows
 from matrix.building.built_wheels import wheels_of_lock
 from matrix.command_line.context import built_recipes

@@ -28,7 +28,7 @@ from builders.building.records import (
 )
 from builders.building.task_state import InputChange
 from builders.index import Index
-from builders.storage.files import exclusive_lock
+from builders.storage.lease import exclusive_lock
 from tests.support.tasks import make_recipe, make_task
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -96,7 +96,7 @@ def test_started_build_runs_while_its_lock_is_held(index: Index) -> None:
 HOLD = """
 import sys, time
 from pathlib import Path
-from builders.storage.files import exclusive_lock
+from builders.storage.lease import exclusive_lock
 with exclusive_lock(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)
