@@ -20,9 +20,11 @@ appear by an atomic rename.
 from __future__ import annotations
 
 import errno
+import getpass
 import os
 import shutil
 import stat
+import tempfile
 import threading
 import time
 import weakref
@@ -269,8 +271,6 @@ def _this_process() -> Holder:
 
 @cache
 def _user() -> str:
-    import getpass
-
     try:
         return getpass.getuser()
     except (OSError, KeyError):  # a user without a name, as in containers
@@ -350,9 +350,7 @@ class TemporaryDirectory:
             # Another run may remove a directory without a lock, so the lock comes first.
             owned.enter_context(exclusive_lock(_lock(self.root)))
             self.root.mkdir(mode=0o700)
-        except OSError:
-            import tempfile  # only for a cache that cannot be written
-
+        except OSError:  # the cache cannot be written
             owned.close()
             self.root = Path(tempfile.mkdtemp(prefix="matrix-"))
         owned.callback(shutil.rmtree, self.root, ignore_errors=True)

@@ -16,6 +16,7 @@ import pytest
 from builders.building.plan import Task
 from builders.building.provenance import BuildRun, Descriptor, statement
 from builders.building.records import (
+    InputChange,
     build_records,
     built_for,
     changed_inputs,
@@ -26,7 +27,6 @@ from builders.building.records import (
     log_path,
     record_start,
 )
-from builders.building.task_state import InputChange
 from builders.index import Index
 from builders.storage.lease import exclusive_lock
 from tests.support.tasks import make_recipe, make_task
