@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from builders.building.task_state import TaskState
+from builders.building.records import TaskState
 from matrix.building.coverage import CoverageResult
 from matrix.building.planning import Plan
 from matrix.commands import (

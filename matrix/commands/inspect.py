@@ -19,8 +19,7 @@ from builders.findings import SEVERITIES, Finding, limited
 from builders.gpu.content import read_complete
 from builders.installed.checks import findings_of
 from builders.probe.ask import user_packages
-from builders.storage.files import write_atomic
-from builders.storage.modes import make_directories
+from builders.storage.files import make_directories, write_atomic
 from matrix.api import package_indexes, resolve_settings, write_lock
 from matrix.checking.check import check
 from matrix.checking.package_rules import TORCH_FAMILY

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from builders.building.records import build_records
-from builders.building.task_state import TaskState
+from builders.building.records import TaskState, build_records
 from builders.index import Index
 from builders.storage.files import write_atomic
 from matrix.command_line.options import add_index, add_lock, add_names, add_target_options, output_path

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from builders.building.provenance import Statement
-    from builders.building.task_state import TaskState
+    from builders.building.records import TaskState
     from builders.index import Index
     from resolver.model import Distribution, Resolution
 

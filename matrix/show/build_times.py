@@ -65,7 +65,7 @@ def _recorded(pick: Distribution, index: Path) -> Mapping[str, float]:
     if not index.is_dir():
         return {}
     from builders.index import Index
-    from builders.scheduling.estimates import recorded
+    from builders.scheduling.scheduler import recorded
 
     return recorded(pick, Index(index))
 

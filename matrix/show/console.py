@@ -203,7 +203,7 @@ class Console(Reporter):
         """Write everything that the program and its libraries log to a new file in a directory."""
         import logging
 
-        from builders.storage.modes import make_directories
+        from builders.storage.files import make_directories
 
         make_directories(directory)
         self._log_file = directory / f"matrix-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"

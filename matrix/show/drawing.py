@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from builders.machine.process import bytes_of
-from builders.storage.temporary import TemporaryDirectory
+from builders.storage.lease import TemporaryDirectory
 from matrix.show.resolution_text import names_of_others, title_of
 from matrix.show.screen import PLAIN, Screen
 from resolver.answers.graph import PIP, build_graph, edges_of_graph, generations, pick_in, roots
