@@ -19,7 +19,7 @@ from diagnosing import page as diagnosis_page
 
 from matrix.commands.catalog import STATUSES
 from resolver.answers.proven import judge
-from resolver.facts.loading import load
+from resolver.facts.catalog import load
 from resolver.facts.schema import KINDS
 
 if TYPE_CHECKING:

@@ -37,11 +37,10 @@ from resolver.consequences import (
     wheels,
 )
 from resolver.errors import UsageError
-from resolver.label import built_for
 from resolver.lock import read_lock
 from resolver.model import CoreItem
 from resolver.requirements import PAIRED_WITH_TORCH
-from resolver.versions import minor
+from resolver.versions import built_for, minor
 
 if TYPE_CHECKING:
     import argparse

@@ -43,8 +43,8 @@ from matrix.show.render import counted, findings_text
 from matrix.show.resolution_text import conflict_text
 from resolver.answers.repair import Change, changed_versions, nearest, replaced
 from resolver.consequences import Side
-from resolver.content import judged
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
+from resolver.indexes import judged
 from resolver.lock import read_lock
 from resolver.model import Conflict, Resolution
 from resolver.requirements import TRITON_NAMES

@@ -17,7 +17,7 @@ import pytest
 from matrix.cli import main
 from matrix.consumers import slurm_job
 from resolver.errors import IDS
-from resolver.facts.loading import load
+from resolver.facts.catalog import load
 
 PROJECT = Path(__file__).parents[2]
 PAGES = [*sorted((PROJECT / "docs").rglob("*.md")), *sorted(PROJECT.glob("*.md"))]
