@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+import msgspec
 from msgspec.structs import replace
 from packaging.utils import parse_wheel_filename
 
@@ -21,7 +22,7 @@ from matrix.input.locking import catalog_with_image_of, overlays_of
 from matrix.input.request import make_request
 from matrix.input.settings import load_catalog, read_settings
 from matrix.show.consequences_text import consequences_text, summary
-from matrix.show.included_json import DiffDocument, SideDocument
+from matrix.show.json_document import JsonDocument
 from matrix.show.resolution_text import title_of
 from resolver.answers.repair import Wanted, replaced
 from resolver.answers.table import ROW_COMPONENTS
@@ -39,7 +40,7 @@ from resolver.consequences import (
 from resolver.errors import UsageError
 from resolver.label import built_for
 from resolver.lock import read_lock
-from resolver.model import CoreItem
+from resolver.model import CoreItem, Target
 from resolver.requirements import PAIRED_WITH_TORCH
 from resolver.versions import minor
 
@@ -58,6 +59,24 @@ EXAMPLE = "matrix diff --site lumi-g --driver 30.10"
 
 _PAIR = 2
 _PLATFORM = ("rocm", "glibc", "libstdc++", "os", "mpi")
+
+
+class SideDocument(msgspec.Struct, kw_only=True):
+    """One side of a comparison: a target and the facts."""
+
+    target: Target
+    shipped: str
+    """The directory with the facts that another version of matrix ships; empty for those of this version."""
+    catalogs: tuple[str, ...]
+
+
+class DiffDocument(JsonDocument, kw_only=True):
+    """The consequences of a change."""
+
+    status: Literal["ok", "breaks"]
+    before: SideDocument
+    after: SideDocument
+    consequences: list[Consequence]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -134,8 +153,8 @@ def execute(context: Context) -> int:
         console.document(
             DiffDocument(
                 status="breaks" if breaks else "ok",
-                before=SideDocument.of(before.request, args.from_shipped),
-                after=SideDocument.of(after.request),
+                before=_side_document(before, args.from_shipped),
+                after=_side_document(after),
                 consequences=changes,
             )
         )
@@ -147,6 +166,11 @@ def execute(context: Context) -> int:
         if changes:
             console.info("*: a fact that changed. Sources: -v. Every row of the table: --format json")
     return int(breaks)
+
+
+def _side_document(side: Side, shipped: Path | None = None) -> SideDocument:
+    request = side.request
+    return SideDocument(target=request.target, shipped=str(shipped or ""), catalogs=request.catalogs)
 
 
 def _between_environments(context: Context, paths: Sequence[Path]) -> list[Consequence]:
