@@ -354,18 +354,12 @@ def show_conflict(conflict: Conflict, console: Console, *, as_json: bool) -> Non
         console.info("\nAll sources of these facts: `matrix explain`")
 
 
-class _SavedConflict(msgspec.Struct):
-    directory: str
-    conflict: ConflictDocument
-
-
 def _save_conflict(document: ConflictDocument) -> None:
-    """Save the conflict for the working directory. This is a convenience, so errors are ignored."""
+    """Save the conflict and the working directory. This is a convenience, so errors are ignored."""
     path = _conflict_path()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        saved = _SavedConflict(str(Path.cwd()), document)
-        write_atomic(path, msgspec.json.encode(saved, enc_hook=encode))
+        write_atomic(path, msgspec.json.encode((str(Path.cwd()), document), enc_hook=encode))
     except (OSError, ValueError):  # a directory may have a name that is not UTF-8
         return
 
@@ -381,10 +375,12 @@ def forget_conflict() -> None:
 def last_conflict() -> ConflictDocument | None:
     """Return the conflict of the last ``matrix resolve`` in the working directory, if it ended with one."""
     try:
-        saved = msgspec.json.decode(_conflict_path().read_bytes(), type=_SavedConflict, dec_hook=decode)
+        directory, conflict = msgspec.json.decode(
+            _conflict_path().read_bytes(), type=tuple[str, ConflictDocument], dec_hook=decode
+        )
     except (OSError, ValueError):
         return None
-    return saved.conflict if saved.directory == str(Path.cwd()) else None
+    return conflict if directory == str(Path.cwd()) else None
 
 
 def _conflict_path() -> Path:
