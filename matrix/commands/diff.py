@@ -206,7 +206,6 @@ def _between_environments(context: Context, paths: Sequence[Path]) -> list[Conse
 
 
 def _content_of(path: Path) -> dict[str, str]:
-    """Return the versions in an environment or a lock, by name."""
     if not is_environment(path):
         lock = read_lock(path)
         content = {name: lock.version_of(name) for name in _PLATFORM} | {"python": lock.version_of("python")}
@@ -281,7 +280,6 @@ def _locks(
 
 
 def _warn_of_broken(context: Context, holdings: Iterable[Holding], changes: Iterable[Consequence]) -> None:
-    """Warn about locks that are impossible on both sides."""
     changed = {change.name for change in changes if change.kind == "lock"}
     judge = Judge()
     for holding in holdings:
@@ -319,7 +317,6 @@ def _python_of(tags: Iterable[Tag]) -> dict[str, str]:
 
 
 def _title(before: Side, after: Side, shipped: Path | None) -> str:
-    """Return the target and its changes."""
     pairs: dict[str, list[object]] = {
         "date": [side.request.target.date for side in (before, after)],
         "kernel driver": [_driver(side) for side in (before, after)],

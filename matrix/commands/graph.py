@@ -149,7 +149,6 @@ def _lock(context: Context) -> Resolution | None:
 
 
 def _required_names(graph: DiGraph[str], lock: Resolution, context: Context) -> list[str]:
-    """Return the distributions that the command line names."""
     names = []
     path = context.lock_path
     for requirement in map(parse_requirement, context.args.requirements):

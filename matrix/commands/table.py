@@ -115,7 +115,6 @@ def _pieces(
 
 
 def _print(pieces: Iterable[str], device: Path | None, console: Console) -> None:
-    """Write the pieces to stdout, or to a device or pipe."""
     if device is None:
         for piece in pieces:
             console.write(piece)

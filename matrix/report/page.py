@@ -69,10 +69,7 @@ class ReportPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def render_page(report: ReportPage) -> str:
-    """Return a page as HTML in ASCII. It loads nothing, so it works from a file and without a network.
-
-    Raise `EnvironmentLacksError` if this installation has no JavaScript libraries.
-    """
+    """Return a page as HTML in ASCII. It loads nothing, so it works from a file and without a network."""
     from jinja2 import Environment, FileSystemLoader
     from markupsafe import Markup
 
@@ -103,10 +100,7 @@ def _styles(report: ReportPage) -> list[str]:
 
 
 def library(name: str) -> str:
-    """Return a file of a JavaScript library, with its licence.
-
-    Raise `EnvironmentLacksError` if the package was built without the library.
-    """
+    """Return a file of a JavaScript library, with its licence; the package may have been built without it."""
     path = VENDORED / name
     try:
         text = path.read_text(encoding="utf-8")

@@ -145,10 +145,7 @@ def draw_svg(graph: DiGraph[str], title: str) -> str:
 
 
 def svg_of_lock(lock: Resolution) -> str:
-    """Return the SVG that ``matrix graph --format svg`` writes for a lock.
-
-    Raise `MatrixError` if Graphviz is not installed, or failed.
-    """
+    """Return the SVG that ``matrix graph --format svg`` writes; raise `MatrixError` without Graphviz."""
     graph = build_graph(lock)
     hidden = names_of_others(lock) | build_tools(graph)
     return draw_svg(graph.subgraph(set(graph) - hidden), graph_title(lock))

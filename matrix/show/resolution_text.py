@@ -32,13 +32,11 @@ if TYPE_CHECKING:
 
 
 def build_times(resolution: Resolution, catalog: Catalog, index: Path) -> dict[str, Estimate]:
-    """Return the expected time of each build with all cores of this machine.
-
-    The records of the index, which need not exist, have the times of earlier builds.
-    """
+    """Return the expected time of each build with all cores of this machine; the index need not exist."""
     built = resolution.built()
     if not built:
         return {}
+    from builders.machine.host import cores as all_cores
     from resolver.facts.catalog import recipe_for
     from resolver.providers.inferred import with_releases_of
 
@@ -47,7 +45,7 @@ def build_times(resolution: Resolution, catalog: Catalog, index: Path) -> dict[s
     for pick in built:
         release = catalog.release.get((pick.name, pick.version, pick.variant))
         recipe = recipe_for(catalog, release, resolution.target.backend) if release else None
-        cores = _cores() if recipe and recipe.core_hours else 1
+        cores = all_cores() if recipe and recipe.core_hours else 1
         seconds, source = expected_time(recipe, _recorded(pick, index), cores)
         times[pick.name] = Estimate(cores, 0, seconds, source=source)
     return times
@@ -83,12 +81,6 @@ def _recorded(pick: Distribution, index: Path) -> Mapping[str, float]:
     from builders.scheduling.estimates import recorded
 
     return recorded(pick, Index(index))
-
-
-def _cores() -> int:
-    from builders.machine.host import cores
-
-    return cores()
 
 
 def time_text(times: Iterable[Estimate], *, cores: bool = False) -> str:
@@ -129,8 +121,7 @@ def resolution_text(
 ) -> str:
     """Return a resolution as text: the answer in one line, then each version with a reason.
 
-    `times` is the result of `build_times`, `present` that of `in_index`. Without `every`, distributions that
-    come only from package indexes, and that the request does not name, are counted.
+    `times` is from `build_times`, `present` from `in_index`. Without `every`, `names_of_others` are counted.
     """
     others: frozenset[str] = frozenset() if every else names_of_others(resolution)
     listed = [pick for pick in resolution.picks if pick.name not in others]
@@ -313,7 +304,6 @@ def conflict_text(conflict: Conflict) -> str:
 
 
 def _suggestions_text(conflict: Conflict) -> str:
-    """Return the requests that resolve."""
     if not conflict.suggestions:
         return "\nNo change of this request was found that resolves the conflict."
     import shlex
