@@ -50,9 +50,9 @@ from builders.index_client.stored import replace
 from builders.machine.process import log_size, read_since
 from builders.network.pip_configuration import package_sources, public_index
 from builders.network.urls import without_password
-from builders.storage.files import cache_root, exclusive_lock, make_readable, sha256_of, write_atomic
+from builders.storage.files import cache_root, make_directories, make_readable, sha256_of, write_atomic
 from builders.storage.io_errors import explain_cache_errors
-from builders.storage.modes import make_directories
+from builders.storage.lease import exclusive_lock
 from builders.wheels.wheel import DamagedError
 from resolver.errors import BuildError, CommandError, EnvironmentLacksError, UsageError
 from resolver.facts.catalog import is_elsewhere

@@ -35,7 +35,7 @@ from builders.network.remote_wheel import RemoteWheel, request_failed
 from builders.network.transport import RequestError
 from builders.network.urls import without_password
 from builders.storage.files import sha256_of
-from builders.storage.temporary import TemporaryDirectory
+from builders.storage.lease import TemporaryDirectory
 from builders.wheels.wheel import DamagedError, WheelReader
 from resolver.errors import EnvironmentLacksError, SourceError, UsageError
 from resolver.facts import schema

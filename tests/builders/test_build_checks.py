@@ -25,8 +25,8 @@ from builders.containers.runtime import HostRuntime, View
 from builders.containers.sandbox import BUILD
 from builders.environments.layers import BuildEnvironment
 from builders.index import Index
-from builders.recipes.compilers import Program
-from builders.storage.files import exclusive_lock
+from builders.recipes import Program
+from builders.storage.lease import exclusive_lock
 from resolver.errors import EnvironmentLacksError, MatrixError
 from resolver.facts.catalog import load, recipe_for
 from resolver.facts.schema import Recipe, Sdist

@@ -27,7 +27,7 @@ from builders.containers.inspection import (
 )
 from builders.containers.runtime import View
 from builders.machine import host
-from builders.recipes.compilers import Program
+from builders.recipes import Program
 from resolver.errors import CommandError, MatrixError, TooSlowError, UsageError
 from resolver.facts.catalog import load
 from resolver.texts import check_texts

@@ -10,8 +10,7 @@ import msgspec
 import pytest
 
 from builders.building.apply_recipe import AppliedRecipe, apply_recipe
-from builders.recipes.compilers import Program, choose_compilers
-from builders.recipes.recipe import check_source, recipe_as_built, with_ops
+from builders.recipes import Program, check_source, choose_compilers, recipe_as_built, with_ops
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
 from resolver.facts.catalog import Catalog, load, recipe_for
 from resolver.facts.schema import Op, Recipe

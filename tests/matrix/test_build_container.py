@@ -17,7 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from builders.building.inputs import unlocked_requirements
-from builders.building.task_state import TaskState
+from builders.building.records import TaskState
 from builders.findings import Finding
 from builders.index import Index
 from matrix.building.container import STEPS

@@ -13,7 +13,7 @@ from builders.containers import inspection
 from builders.containers.image import LocalImage, find_image, image_name
 from builders.containers.inspection import ImageFacts
 from builders.diagnosis import doctor as machine
-from builders.recipes.compilers import Program
+from builders.recipes import Program
 from builders.sources import FetchResult
 from matrix.cli import main
 from matrix.commands import doctor, fetch

@@ -12,7 +12,7 @@ import pytest
 
 from builders.learning import machine
 from builders.machine import host
-from builders.probe.slurm import partition_for
+from builders.scheduling.slurm import partition_for
 from builders.storage.files import sha256_of
 from matrix.cli import main
 from matrix.input.facts_file import without_rows

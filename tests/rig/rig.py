@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from builders.storage.files import exclusive_lock
+from builders.storage.lease import exclusive_lock
 from resolver.facts.catalog import load
 from tests.rig.standin_torch import make
 
