@@ -257,7 +257,11 @@ def _names(constraint: Constraint) -> tuple[str, ...]:
 
 def _joined(sentences: Sequence[_Sentence]) -> list[CoreItem]:
     rows = [(constraint, [item]) for constraint, item in sentences]
-    keys: tuple[Callable[[Constraint, CoreItem], Hashable], ...] = (_pair, _subject_of, _kind)
+    keys: tuple[Callable[[Constraint, CoreItem], Hashable], ...] = (
+        lambda fact, _: fact if isinstance(fact, Demand) else frozenset(_names(fact)),
+        lambda fact, item: (item.kind, _names(fact)[0]),
+        lambda _, item: item.kind,
+    )
     for key in keys:
         excess, joined = len(rows) - MAX_CORE_ITEMS, dict[Hashable, _Row]()
         for row in rows:
@@ -269,18 +273,6 @@ def _joined(sentences: Sequence[_Sentence]) -> list[CoreItem]:
                 joined[id(row) if same in joined else same] = row
         rows = [*joined.values()]
     return [_all_of(items) for _, items in rows]
-
-
-def _pair(constraint: Constraint, _: CoreItem) -> Hashable:
-    return constraint if isinstance(constraint, Demand) else frozenset(_names(constraint))
-
-
-def _subject_of(constraint: Constraint, item: CoreItem) -> Hashable:
-    return item.kind, _names(constraint)[0]
-
-
-def _kind(_: Constraint, item: CoreItem) -> Hashable:
-    return item.kind
 
 
 def _all_of(items: Sequence[CoreItem]) -> CoreItem:

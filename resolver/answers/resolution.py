@@ -401,13 +401,10 @@ def without_cycles(edges: tuple[Edge, ...]) -> tuple[Edge, ...]:
     A cycle with a build edge stays, so that `generations` reports it.
     """
     while True:
-        sorter: TopologicalSorter[str] = TopologicalSorter()
-        for edge in edges:
-            sorter.add(edge.subject, edge.object)
         try:
-            sorter.prepare()
-        except graphlib.CycleError as error:
-            steps = set(pairwise(error.args[1][::-1]))
+            generations((), edges)
+        except CycleError as error:
+            steps = set(pairwise(error.path))
             closing = [edge for edge in edges if (edge.subject, edge.object) in steps]
             if any(edge.kind == "build" for edge in closing):
                 return edges

@@ -291,11 +291,12 @@ def suggest(
         for change in changes
         if change.last and (not groups or change.apply(request).target.backend == backend)
     ]
+    pins = [change for change in changes if change.name]
     stages: list[tuple[Iterable[Sequence[RequestChange]], int]] = [
-        (_combinations(changes, near), 1),
+        (_combinations(changes, near, pins), 1),
         (trials.relax_core_by_core(changes, blamed), 1),
         (([change] for change in far), MAX_SUGGESTIONS),
-        (_without_pins(changes, far), 1),
+        (([*pins, change] for change in far), 1),
     ]
     for combinations, limit in stages:
         suggestions = suggestions or list(islice(trials.resolving(combinations), limit))
@@ -303,22 +304,14 @@ def suggest(
 
 
 def _combinations(
-    changes: Sequence[RequestChange], near: Sequence[RequestChange]
-) -> Iterator[list[RequestChange]]:
+    changes: Sequence[RequestChange], near: Sequence[RequestChange], pins: Sequence[RequestChange]
+) -> Iterator[Sequence[RequestChange]]:
     """Yield pairs of changes, then the removal of all pins, alone and with a change of the target."""
     others = [change for change in changes if not change.last]
     pairs = ([change, other] for change in near for other in others if change is not other)
     yield from islice(pairs, _MAX_PAIRS)
-    pins = [change for change in others if change.name]
     yield pins
     yield from ([*pins, change] for change in others if not change.name)
-
-
-def _without_pins(
-    changes: Sequence[RequestChange], far: Iterable[RequestChange]
-) -> Iterator[list[RequestChange]]:
-    pins = [change for change in changes if change.name]
-    yield from ([*pins, change] for change in far)
 
 
 class _Trials:

@@ -493,16 +493,14 @@ def _intersection(mask: int, demands: Sequence[Demand]) -> int:
     return mask
 
 
-def _weight(name: str, excluded: int) -> tuple[int, bool]:
-    """Return the rank of a reason: the number of excluded versions; of equals, other packages last."""
-    return excluded.bit_count(), name in {*ROW_COMPONENTS, "support", "known-bad"}
-
-
 def _fewest(excluded: Mapping[str, int], left: int) -> str:
-    """Return names that together exclude all remaining candidates, the name that excludes most first."""
+    """Return names that together exclude all candidates, most first; of equals, other packages last."""
     names: list[str] = []
+    common = {*ROW_COMPONENTS, "support", "known-bad"}
     while left:
-        best = max(excluded, key=lambda name: _weight(name, excluded[name] & left), default="")
+        best = max(
+            excluded, key=lambda name: ((excluded[name] & left).bit_count(), name in common), default=""
+        )
         if not best or not excluded[best] & left:
             return COMBINATION
         names.append(best)
