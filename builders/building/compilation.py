@@ -20,7 +20,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
 from msgspec.structs import replace
 
 from builders.constants import NO_COMPILER_CACHE
@@ -91,20 +90,6 @@ done
 """
 
 
-class BuiltWheel(msgspec.Struct, frozen=True):
-    """A wheel from a build backend, in a directory that no build sees."""
-
-    path: Path
-    sha256: str
-    """Digest of the copy when it was made."""
-
-    def verify(self) -> None:
-        """Check that the file has not changed since it was copied."""
-        if sha256_of(self.path) != self.sha256:
-            msg = f"{self.path} changed after it was built. It is not published."
-            raise BuildError(msg, hint="Check which other programs write to the directory of the index.")
-
-
 def compile_wheel(
     title: str,
     runtime: Runtime,
@@ -115,8 +100,8 @@ def compile_wheel(
     directory: BuildDirectory,
     wheels: Path,
     variables: Mapping[str, str],
-) -> BuiltWheel:
-    """Build the wheel of an unpacked source, and copy it to a directory that the build does not see.
+) -> tuple[Path, str]:
+    """Build the wheel of an unpacked source; return a copy that the build does not see, and its SHA-256.
 
     When the wheel is copied, all processes of the build have ended: the runtime has ended those in its PID
     namespace, and `builders.machine.reaper` ends all others. Commands of the recipe that have succeeded in
@@ -144,8 +129,8 @@ def compile_wheel(
     return copy_out(title, out, wheels, log)
 
 
-def copy_out(title: str, out: Path, target: Path, log: Path) -> BuiltWheel:
-    """Copy the only wheel in a directory that the build could write to; return the copy."""
+def copy_out(title: str, out: Path, target: Path, log: Path) -> tuple[Path, str]:
+    """Copy the only wheel in a directory that the build could write to; return the copy and its SHA-256."""
     try:
         directory = os.open(out, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
@@ -168,7 +153,14 @@ def copy_out(title: str, out: Path, target: Path, log: Path) -> BuiltWheel:
         raise BuildError(f"{msg}\n  Log: {log}", hint=NOT_PUBLISHED) from None
     path = target / names[0]
     make_read_only(path)
-    return BuiltWheel(path, sha256_of(path))
+    return path, sha256_of(path)
+
+
+def check_unchanged(wheel: Path, sha256: str) -> None:
+    """Check that a file still has the content that `copy_out` copied."""
+    if sha256_of(wheel) != sha256:
+        msg = f"{wheel} changed after it was built. It is not published."
+        raise BuildError(msg, hint="Check which other programs write to the directory of the index.")
 
 
 def build_view(

@@ -22,7 +22,10 @@ _EPSILON = 1e-9
 
 
 class Resources(msgspec.Struct, frozen=True):
-    """The resources that a build needs while it runs, or that a machine has."""
+    """The resources that a build is expected to need while it runs, or that a machine has.
+
+    A build that shares compile jobs needs only the core of its first job.
+    """
 
     cores: int
     memory: float
@@ -31,6 +34,12 @@ class Resources(msgspec.Struct, frozen=True):
     """The expected time; it affects the order, but not the result."""
     work: float = 0.0
     """The expected core seconds of a build that runs with any number of cores from 1 to `cores`; else 0."""
+    source: TimeSource = "guess"
+    """The origin of the time."""
+    memory_per_job: float = 0.0
+    """GiB."""
+    joins: bool = False
+    """Whether it shares the compile jobs with the builds that run at the same time."""
 
     @property
     def least(self) -> Resources:
@@ -53,17 +62,6 @@ class Resources(msgspec.Struct, frozen=True):
     def plus(self, other: Resources) -> Resources:
         """Return the resources plus those that another build needs."""
         return replace(self, cores=self.cores + other.cores, memory=self.memory + other.memory)
-
-
-class Estimate(Resources, frozen=True):
-    """The expected needs of one build. One that shares compile jobs needs only the core of its first job."""
-
-    source: TimeSource = "guess"
-    """The origin of the time."""
-    memory_per_job: float = 0.0
-    """GiB."""
-    joins: bool = False
-    """Whether it shares the compile jobs with the builds that run at the same time."""
 
 
 def expected_time(

@@ -17,6 +17,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 from packaging.utils import canonicalize_name
 
 from builders.network.urls import without_password
@@ -45,12 +46,11 @@ PredicateType = Literal["https://slsa.dev/provenance/v1"]
 _SCHEMA = "http://cyclonedx.org/schema/bom-1.6.schema.json"
 
 
-class _StatementPart(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Unknown fields are ignored, as the parsing rules of in-toto require."""
+class Descriptor(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """An artifact: in-toto's ResourceDescriptor.
 
-
-class Descriptor(_StatementPart, frozen=True, kw_only=True):
-    """An artifact: in-toto's ResourceDescriptor."""
+    Unknown fields of statements are ignored, as the parsing rules of in-toto require.
+    """
 
     name: str = ""
     uri: str = ""
@@ -66,7 +66,7 @@ class Descriptor(_StatementPart, frozen=True, kw_only=True):
         return str(self.annotations.get("role", ""))
 
 
-class BuildDefinition(_StatementPart, frozen=True, kw_only=True):
+class BuildDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """All inputs of a build."""
 
     build_type: str
@@ -77,14 +77,14 @@ class BuildDefinition(_StatementPart, frozen=True, kw_only=True):
     resolved_dependencies: tuple[Descriptor, ...] = ()
 
 
-class Builder(_StatementPart, frozen=True, kw_only=True):
+class Builder(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The program that built the wheel."""
 
     id: str
     version: dict[str, str] = {}
 
 
-class RunMetadata(_StatementPart, frozen=True, kw_only=True):
+class RunMetadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The time, the machine and the resources of a build."""
 
     invocation_id: str = ""
@@ -96,7 +96,7 @@ class RunMetadata(_StatementPart, frozen=True, kw_only=True):
     """``seconds``, ``jobs``, ``memory_gib`` (all processes) and ``process_gib`` (the largest process)."""
 
 
-class RunDetails(_StatementPart, frozen=True, kw_only=True):
+class RunDetails(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """One run of a build."""
 
     builder: Builder
@@ -104,14 +104,14 @@ class RunDetails(_StatementPart, frozen=True, kw_only=True):
     byproducts: tuple[Descriptor, ...] = ()
 
 
-class Predicate(_StatementPart, frozen=True, kw_only=True):
+class Predicate(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """SLSA's provenance."""
 
     build_definition: BuildDefinition
     run_details: RunDetails
 
 
-class Statement(_StatementPart, frozen=True, kw_only=True):
+class Statement(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """An in-toto statement."""
 
     type: StatementType = msgspec.field(name="_type")
@@ -124,28 +124,6 @@ class Statement(_StatementPart, frozen=True, kw_only=True):
         """The digest of everything that determines the content of the wheel."""
         key = self.predicate.build_definition.internal_parameters.get("buildKey")
         return key if isinstance(key, str) else ""
-
-
-class BuildRun(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts about one run of a build that its inputs do not determine."""
-
-    started: datetime
-    finished: datetime
-    """`started` and `finished` have a time zone."""
-    invocation: str
-    """Unique name of the run."""
-    node: str = ""
-    """The name of the machine."""
-    versions: Mapping[str, str] = {}
-    """This program and other tools, with their versions."""
-    measured: Mapping[str, float | int] = {}
-    variables: Mapping[str, str] = {}
-    """Environment variables of the build."""
-    log: str = ""
-    """File name of the log."""
-    log_sha256: str = ""
-    results: Mapping[str, Any] = {}
-    """Results of audit and probe, as JSON."""
 
 
 def materials_of(task: Task, source: Source, layers: Layers) -> list[Descriptor]:
@@ -224,9 +202,23 @@ def _version_in(purl: str) -> str:
 
 
 def statement(
-    task: Task, materials: Iterable[Descriptor], run: BuildRun, *, wheel: str, sha256: str
+    task: Task,
+    materials: Iterable[Descriptor],
+    run: RunMetadata,
+    *,
+    wheel: str,
+    sha256: str,
+    versions: Mapping[str, str] = {},
+    variables: Mapping[str, str] = {},
+    log: str = "",
+    log_sha256: str = "",
+    results: Mapping[str, Any] = {},
 ) -> dict[str, Any]:
-    """Return the provenance of a wheel, ready for JSON."""
+    """Return the provenance of a wheel, ready for JSON.
+
+    `versions` has this program and other tools, `variables` the environment of the build, `log` is a file
+    name, and `results` are those of checks, as JSON.
+    """
     document = Statement(
         type="https://in-toto.io/Statement/v1",
         subject=(Descriptor(name=wheel, digest={"sha256": sha256}),),
@@ -242,20 +234,16 @@ def statement(
                 internal_parameters={
                     "buildKey": task.build_key,
                     "inputs": task.inputs,
-                    "variables": dict(run.variables),
+                    "variables": dict(variables),
                 },
                 resolved_dependencies=tuple(materials),
             ),
             run_details=RunDetails(
-                builder=Builder(id=f"{_BUILDER}:{task.build_host.runtime.kind}", version=dict(run.versions)),
-                metadata=RunMetadata(
-                    invocation_id=run.invocation,
-                    started_on=run.started.astimezone(UTC).replace(microsecond=0),
-                    finished_on=run.finished.astimezone(UTC).replace(microsecond=0),
-                    node=run.node,
-                    measured=dict(run.measured),
+                builder=Builder(id=f"{_BUILDER}:{task.build_host.runtime.kind}", version=dict(versions)),
+                metadata=replace(
+                    run, started_on=_in_seconds(run.started_on), finished_on=_in_seconds(run.finished_on)
                 ),
-                byproducts=tuple(_byproducts(run)),
+                byproducts=tuple(_byproducts(log, log_sha256, results)),
             ),
         ),
     )
@@ -263,15 +251,19 @@ def statement(
     return as_json
 
 
-def _byproducts(run: BuildRun) -> Iterator[Descriptor]:
-    if run.log:
+def _in_seconds(time: datetime | None) -> datetime | None:
+    return time and time.astimezone(UTC).replace(microsecond=0)
+
+
+def _byproducts(log: str, log_sha256: str, results: Mapping[str, Any]) -> Iterator[Descriptor]:
+    if log:
         yield Descriptor(
-            name=run.log,
-            digest={"sha256": run.log_sha256},
+            name=log,
+            digest={"sha256": log_sha256},
             media_type="text/plain",
             annotations={"role": "log"},
         )
-    for name, result in sorted(run.results.items()):
+    for name, result in sorted(results.items()):
         canonical = json.dumps(result, sort_keys=True, separators=(",", ":"))
         yield Descriptor(
             name=name,

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from builders.building.directory import lock_of
-from builders.building.expected_time import Estimate, TimeSource
+from builders.building.expected_time import Resources, TimeSource
 from builders.building.provenance import read_statement
 from builders.diagnosis import OUT_OF_MEMORY, diagnosed
 from builders.findings import Finding
@@ -133,9 +133,9 @@ class TaskState(msgspec.Struct, kw_only=True):
         return f"{self.name} {self.version}"
 
     @property
-    def estimate(self) -> Estimate:
+    def estimate(self) -> Resources:
         """What the build is expected to need."""
-        return Estimate(
+        return Resources(
             self.cores or 1,
             self.memory_gib or 0.0,
             self.seconds or 0.0,

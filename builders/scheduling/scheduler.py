@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from builders.building.expected_time import Estimate, Resources, expected_time
+from builders.building.expected_time import Resources, expected_time
 from builders.building.jobserver import can_join
 from builders.building.provenance import read_statement
 from builders.building.records import memory_of_failures
@@ -368,7 +368,7 @@ def estimates(
     capacity: Resources,
     *,
     sharing: bool = False,
-) -> dict[str, Estimate]:
+) -> dict[str, Resources]:
     """Return the expected needs of each task on a machine.
 
     Parameters
@@ -385,7 +385,7 @@ def estimates(
     return {key: _estimate(task, index, capacity, sharing=sharing) for key, task in tasks.items()}
 
 
-def _estimate(task: Task, index: Index, capacity: Resources, *, sharing: bool) -> Estimate:
+def _estimate(task: Task, index: Index, capacity: Resources, *, sharing: bool) -> Resources:
     measured = recorded(task.pick, index)
     compiles = _compiles(task)
     per_job = measured.get("process_gib") or max(
@@ -401,7 +401,7 @@ def _estimate(task: Task, index: Index, capacity: Resources, *, sharing: bool) -
     seconds, source = expected_time(recipe, measured, capacity.cores if joins else cores)
     used = {"recipe": capacity.cores if joins else cores, "record": measured.get("jobs", 1)}
     work = seconds * used.get(source, 1) if compiles else 0.0
-    return Estimate(cores, cores * per_job, seconds, work, source, per_job, joins)
+    return Resources(cores, cores * per_job, seconds, work, source, per_job, joins)
 
 
 def _compiles(task: Task) -> bool:

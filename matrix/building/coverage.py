@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from builders.building.build_host import BuildHost
-    from builders.building.expected_time import Estimate
+    from builders.building.expected_time import Resources
     from builders.building.inputs import Limits
     from builders.building.plan import Task
     from builders.index import Index
@@ -186,7 +186,7 @@ class Coverage(msgspec.Struct, dict=True):
         return blocked is not None
 
     @cached_property
-    def expected(self) -> Mapping[str, Estimate]:
+    def expected(self) -> Mapping[str, Resources]:
         """The expected needs of each task on a separate machine."""
         return estimates(self.tasks, self.index, machine(self.limits))
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from builders.building.build_host import BuildHost
-    from builders.building.expected_time import Estimate
+    from builders.building.expected_time import Resources
     from builders.building.plan import Task
     from builders.index import Index
     from builders.scheduling.batch import BatchSystem
@@ -189,7 +189,7 @@ def state_of(task: Task, index: Index) -> TaskState:
     )
 
 
-def _critical_path(tasks: Sequence[Task], expected: Mapping[str, Estimate]) -> tuple[str, ...]:
+def _critical_path(tasks: Sequence[Task], expected: Mapping[str, Resources]) -> tuple[str, ...]:
     graph = task_graph(tasks)
     remaining = remaining_paths(graph, expected)
     path: list[str] = []

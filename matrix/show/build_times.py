@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from builders.building.expected_time import Estimate, expected_time
+from builders.building.expected_time import Resources, expected_time
 from matrix.show.render import counted, duration
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from resolver.model import Distribution, Resolution
 
 
-def build_times(resolution: Resolution, catalog: Catalog, index: Path) -> dict[str, Estimate]:
+def build_times(resolution: Resolution, catalog: Catalog, index: Path) -> dict[str, Resources]:
     """Return the expected time of each build with all cores of this machine.
 
     The records of the index, which need not exist, have the times of earlier builds.
@@ -34,7 +34,7 @@ def build_times(resolution: Resolution, catalog: Catalog, index: Path) -> dict[s
         recipe = recipe_for(catalog, release, resolution.target.backend) if release else None
         cores = _cores() if recipe and recipe.core_hours else 1
         seconds, source = expected_time(recipe, _recorded(pick, index), cores)
-        times[pick.name] = Estimate(cores, 0, seconds, source=source)
+        times[pick.name] = Resources(cores, 0, seconds, source=source)
     return times
 
 
@@ -76,20 +76,20 @@ def _cores() -> int:
     return cores()
 
 
-def time_text(times: Iterable[Estimate], *, cores: bool = False) -> str:
+def time_text(times: Iterable[Resources], *, cores: bool = False) -> str:
     """Return the sum of expected times as text; recipes only state a minimum time.
 
     With `cores`, name the number of cores for which a recipe's time was computed.
 
     Examples
     --------
-    >>> measured = Estimate(16, 0, 2700, source="record")
-    >>> unknown = Estimate(16, 0, 120)
+    >>> measured = Resources(16, 0, 2700, source="record")
+    >>> unknown = Resources(16, 0, 120)
     >>> time_text([measured]), time_text([measured, unknown]), time_text([unknown])
     ('about 45 min', 'at least 45 min', 'time unknown')
-    >>> time_text([Estimate(1, 0, 10, source="packing")])
+    >>> time_text([Resources(1, 0, 10, source="packing")])
     'some seconds'
-    >>> time_text([Estimate(1, 0, 120), Estimate(2, 0, 10800, source="recipe")], cores=True)
+    >>> time_text([Resources(1, 0, 120), Resources(2, 0, 10800, source="recipe")], cores=True)
     'at least 3.0 h with 2 cores'
     """
     rows = list(times)

@@ -22,14 +22,14 @@ from resolver.model import STATUS_RANK
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sized
 
-    from builders.building.expected_time import Estimate
+    from builders.building.expected_time import Resources
     from matrix.show.console import Console
     from resolver.model import Conflict, CoreItem, Distribution, Fact, Resolution, Target
 
 
 def resolution_text(
     resolution: Resolution,
-    times: Mapping[str, Estimate],
+    times: Mapping[str, Resources],
     present: Collection[str] = (),
     *,
     screen: Screen = PLAIN,
@@ -54,7 +54,7 @@ def resolution_text(
     return "\n".join(lines)
 
 
-def answer_of(resolution: Resolution, times: Mapping[str, Estimate], present: Collection[str]) -> str:
+def answer_of(resolution: Resolution, times: Mapping[str, Resources], present: Collection[str]) -> str:
     """Return a resolution in one line: the number of packages, their origins, and the time of the builds."""
     target, picks = resolution.target, resolution.distributions
     kinds = ["in the index" if pick.name in present else _kind(pick) for pick in picks]
@@ -81,7 +81,7 @@ _ORIGIN_STYLES = {"build": "yellow"}
 
 
 def _row(
-    pick: Distribution, resolution: Resolution, times: Mapping[str, Estimate], present: Collection[str]
+    pick: Distribution, resolution: Resolution, times: Mapping[str, Resources], present: Collection[str]
 ) -> list[Cell]:
     origin = f"alias of {pick.alias_of}" if pick.alias_of else pick.origin
     known = pick.name in times and times[pick.name].source != "guess"
