@@ -103,10 +103,9 @@ def compile_wheel(
 ) -> tuple[Path, str]:
     """Build the wheel of an unpacked source; return a copy that the build does not see, and its SHA-256.
 
-    When the wheel is copied, all processes of the build have ended: the runtime has ended those in its PID
-    namespace, and `builders.machine.reaper` ends all others. Commands of the recipe that have succeeded in
-    `directory` are not repeated. `wheels` is for the copy; the build does not see it. Variables of the recipe
-    override `variables`.
+    When it is copied, all processes of the build have ended: the runtime ends those in its PID namespace, and
+    `builders.machine.reaper` all others. Commands of the recipe that have succeeded in `directory` are not
+    repeated. Variables of the recipe override `variables`.
     """
     log = directory.log
     out = directory.sandbox / "raw"
@@ -172,10 +171,7 @@ def build_view(
     source: Path,
     variables: Mapping[str, str],
 ) -> View:
-    """Return the view of the build: its environment, its directory, and the shims first on PATH.
-
-    The parameters and errors are the same as those of `compile_wheel`.
-    """
+    """Return the view of the build: its environment, its directory, and the shims first on PATH."""
 
     def seen(path: Path) -> Path:
         return seen_at(runtime, work, path)
@@ -213,8 +209,8 @@ def build_view(
 def seen_at(runtime: Runtime, work: Path, path: Path) -> Path:
     """Return the path at which a build sees a file of its directory `work`; other paths do not change.
 
-    All isolated builds see their directory at the same path, because paths get into compiled files,
-    and a compiler cache recognizes a file by the whole command.
+    All isolated builds see it at the same path, because paths get into compiled files, and a compiler cache
+    recognizes a file by the whole command.
     """
     if runtime.isolation == "none" or not path.is_relative_to(work):
         return path
@@ -224,7 +220,6 @@ def seen_at(runtime: Runtime, work: Path, path: Path) -> Path:
 def _overlay_mounts(
     runtime: Runtime, shims: Path, recipe: AppliedRecipe, binds: Sequence[Bind]
 ) -> Iterator[Bind]:
-    """Mount shims over programs of the image and of layers, and at fixed paths that sources call."""
     mounts = recipe.overlay_mounts
     if not mounts:
         return
@@ -264,8 +259,7 @@ def _check_mount(runtime: Runtime, bind: Bind) -> None:
 def _linkers(environment: BuildEnvironment, recipe: AppliedRecipe) -> dict[str, str]:
     """Return the link commands of this Python, without an RPATH to its own library directory.
 
-    Python from pyenv and conda passes that RPATH, a path of the build machine, on to every extension
-    (sysconfig's ``LDSHARED``).
+    Python from pyenv and conda passes that path of the build machine on to every extension (``LDSHARED``).
     """
     linkers = {}
     for name, text in environment.linkers.items():
@@ -298,10 +292,7 @@ def _without_rpath(words: Sequence[str]) -> list[str]:
 
 
 def cache_counts(work: Path) -> dict[str, int]:
-    """Return the hits and misses of the build in a directory; empty if it does not use a compiler cache.
-
-    ccache writes the counts to a file, which the build can replace.
-    """
+    """Return the hits and misses of ccache, from a file that the build can replace; empty without ccache."""
     with suppress(OSError), os.fdopen(open_regular(work / _STATISTICS), "rb") as source:
         lines = source.read(_LONGEST).split(b"\n")
         hits = sum(line in _HITS for line in lines)
@@ -317,10 +308,7 @@ def cache_error(work: Path) -> str:
 
 
 def find_compiler_cache(setting: str | None) -> Path | None:
-    """Return the ccache of this machine; None if it is disabled or not installed.
-
-    `setting` is the path of the program, or ``none``; None searches PATH.
-    """
+    """Return the ccache of this machine; None if `setting` is ``none``, or it is not on PATH."""
     if setting == NO_COMPILER_CACHE:
         return None
     program = shutil.which(setting or "ccache")
@@ -331,9 +319,7 @@ def find_compiler_cache(setting: str | None) -> Path | None:
 
 
 def use_compiler_cache(task: Task, recipe: AppliedRecipe, work: Path, program: Path | None) -> AppliedRecipe:
-    """Add the compiler cache to the settings of a build, if a ccache runs there.
-
-    `program` is the ccache of this machine; in an image that cannot run it, the image's own is used.
+    """Add the compiler cache to the settings of a build, if a ccache runs there: `program` or the image's.
 
     Raise `OSError` if the cache cannot be written.
     """
@@ -381,7 +367,6 @@ def use_compiler_cache(task: Task, recipe: AppliedRecipe, work: Path, program: P
 
 
 def _compilers(host: BuildHost) -> Iterator[Program]:
-    """Yield the compilers of an image, or those on PATH of this machine."""
     if host.runtime.image is not None:
         yield from host.compilers
         return

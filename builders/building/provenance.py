@@ -47,10 +47,7 @@ _SCHEMA = "http://cyclonedx.org/schema/bom-1.6.schema.json"
 
 
 class Descriptor(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """An artifact: in-toto's ResourceDescriptor.
-
-    Unknown fields of statements are ignored, as the parsing rules of in-toto require.
-    """
+    """An artifact: in-toto's ResourceDescriptor. Readers ignore unknown fields, as in-toto requires."""
 
     name: str = ""
     uri: str = ""
@@ -71,7 +68,6 @@ class BuildDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
 
     build_type: str
     external_parameters: dict[str, Any]
-    """The request."""
     internal_parameters: dict[str, Any] = {}
     """``buildKey``, the ``inputs`` whose digest it is, and the ``variables`` of the build."""
     resolved_dependencies: tuple[Descriptor, ...] = ()
@@ -91,7 +87,6 @@ class RunMetadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     started_on: datetime | None = None
     finished_on: datetime | None = None
     node: str = msgspec.field(name="matrix_node", default="")
-    """The name of the machine."""
     measured: dict[str, float | int] = msgspec.field(name="matrix_measured", default={})
     """``seconds``, ``jobs``, ``memory_gib`` (all processes) and ``process_gib`` (the largest process)."""
 
@@ -171,7 +166,6 @@ def _git_material(name: str, url: str, digest: dict[str, str], role: str) -> Des
 
 
 def _installed_wheels(layers: Layers) -> list[Descriptor]:
-    """Return each installed wheel once, torch first; build requirements hide wheels of torch's layer."""
     wheels = {wheel.name: wheel for layer in reversed(layers.all) for wheel in layer.wheels}
     return [
         Descriptor(
@@ -185,7 +179,6 @@ def _installed_wheels(layers: Layers) -> list[Descriptor]:
 
 
 def _purl(kind: str, name: str, version: str, **qualifiers: str) -> str:
-    """Return the package URL of a release, such as one on PyPI."""
     from packageurl import PackageURL
 
     return str(PackageURL(kind, None, name, version, qualifiers).to_string())
@@ -216,8 +209,8 @@ def statement(
 ) -> dict[str, Any]:
     """Return the provenance of a wheel, ready for JSON.
 
-    `versions` has this program and other tools, `variables` the environment of the build, `log` is a file
-    name, and `results` are those of checks, as JSON.
+    `versions` are those of this program and other tools, `variables` the environment of the build, and
+    `results` those of checks, as JSON.
     """
     document = Statement(
         type="https://in-toto.io/Statement/v1",
@@ -274,11 +267,7 @@ def _byproducts(log: str, log_sha256: str, results: Mapping[str, Any]) -> Iterat
 
 
 def read_statement(document: Mapping[str, Any]) -> Statement:
-    """Return a parsed provenance document.
-
-    Raise `ProvenanceError` if the document is not a provenance statement, or contradicts itself; the message
-    names the fault.
-    """
+    """Return a parsed document; raise `ProvenanceError` if it is no statement, or contradicts itself."""
     try:
         read = msgspec.convert(escaped(document), Statement)
     except (msgspec.ValidationError, RecursionError) as error:
@@ -321,12 +310,11 @@ def _invalid(reason: str) -> ProvenanceError:
 
 
 def sbom(task: Task, materials: Iterable[Descriptor], *, program: str) -> bytes:
-    """Return the bill of materials of a wheel as CycloneDX JSON.
+    """Return the bill of materials of a wheel as CycloneDX JSON; `program` is the version of this program.
 
-    The wheel is the main component and its source the ancestor in its pedigree. Submodules and torch are
-    components. Everything that was only needed to build is in the formulation, so that no scanner mistakes
-    the compiler for a part of the wheel. There is no timestamp, and the serial number is derived from the
-    rest, because the same inputs must result in the same wheel. `program` is the version of this program.
+    The wheel is the main component and its source the ancestor in its pedigree. What was only needed to build
+    is in the formulation, so that no scanner mistakes the compiler for a part of the wheel. There is no
+    timestamp, and the serial number is derived from the rest: the same inputs must result in the same wheel.
     """
     by_role: dict[str, list[Descriptor]] = {}
     for material in sorted(materials, key=lambda material: (material.name, material.uri)):
@@ -368,10 +356,9 @@ def sbom(task: Task, materials: Iterable[Descriptor], *, program: str) -> bytes:
 
 
 def _main_component(task: Task, source: Descriptor, patches: Iterable[Descriptor]) -> dict[str, Any]:
-    """Return the component of the wheel itself.
+    """Return the component of the wheel itself, for git of type ``generic``.
 
-    A wheel built from git gets a package URL of type ``generic``, because the project of that name on PyPI
-    may be a different project, as for Apex.
+    The project of that name on PyPI may be a different project, as for Apex.
     """
     pedigree: dict[str, Any] = {}
     if "gitCommit" in source.digest:
@@ -418,7 +405,6 @@ def _wheel_component(material: Descriptor, role: str) -> dict[str, Any]:
 
 
 def _formula(task: Task, by_role: Mapping[str, list[Descriptor]]) -> dict[str, Any]:
-    """Return the formulation: the components that were present when the wheel was built."""
     host = task.build_host
     components = [_wheel_component(wheel, "build") for wheel in by_role.get("build-requirement", [])]
     components += [

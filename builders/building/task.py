@@ -74,15 +74,8 @@ def build_wheel(
     of this build; other builds can use its cores and memory then. `start` is called with the lock held; it
     waits until the build may start.
 
-    Raises
-    ------
-    BuildError, MatrixError
-        The build failed, or could not start; the error names the log and the causes that it shows. Or the
-        wheel failed its checks, such as for an op that the recipe promises. It is not published.
-    EnvironmentLacksError, MatrixError, SourceError
-        The source or a build requirement cannot be fetched.
-    MatrixError
-        A link or a file is in place of a directory of the index.
+    Raise `MatrixError`: `BuildError` if the build or the checks of the wheel failed, `SourceError` or
+    `EnvironmentLacksError` if something cannot be fetched.
     """
     log = log_path(index, task.pick.name, task.build_key)
     work = path_of(index, task.build_key)
@@ -347,7 +340,6 @@ class _Build(msgspec.Struct, frozen=True):
         return self.index.publish(wheel, record)
 
     def _with_compiler_cache(self, task: Task, recipe: AppliedRecipe) -> AppliedRecipe:
-        """Add the compiler cache to the settings of the build, if the build can use it."""
         program = find_compiler_cache(self.limits.compiler_cache)
         in_image = task.build_host.runtime.image is not None
         if self.limits.compiler_cache == NO_COMPILER_CACHE:
@@ -399,9 +391,9 @@ def _has_extensions(tree: Path) -> bool:
 
 
 def _inputs_of_directory(task: Task, prefix_map: Mapping[str, str], required: Sequence[Path]) -> str:
-    """Return a digest of everything besides the build key that the files in a build directory depend on.
+    """Return a digest of what the files in a build directory depend on besides the build key.
 
-    The files contain paths of the directory and of the layers, and values that CMake read from variables.
+    They contain paths of the directory and of the layers, and values that CMake read from variables.
     """
     recipe = apply_recipe(task, prefix_map=prefix_map)
     wheels = [sha256_of(path) for path in required]
