@@ -99,10 +99,7 @@ class Jobserver:
         return int.from_bytes(fcntl.ioctl(self._pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
     def resize(self, jobs: int) -> bool:
-        """Issue or withdraw permissions; return whether no more than `jobs` are issued now.
-
-        Permissions that builds hold can be withdrawn only when they are returned.
-        """
+        """Issue permissions, or withdraw those not held; return whether at most `jobs` are issued."""
         while self._issued < jobs:
             os.write(self._pipe, b"+")
             self._issued += 1

@@ -70,19 +70,18 @@ class _Forked(msgspec.Struct):
     pipe: Connection
     jobs: int
     kills: int | None
-    """Number of processes that the kernel had killed before the build started."""
+    """Processes that the kernel had killed before."""
     memory: float = 0.0
     """GiB that all its processes use now."""
     peak: float = 0.0
-    """The largest value of `memory`."""
     largest: float = 0.0
     """GiB of the largest process of its current step."""
     seen: float | None = None
-    """When the processes of its current step were first measured."""
+    """When its processes were first measured."""
     finished: float = 0.0
-    """Number of compile commands that have ended; the memory of one is known after its end."""
+    """Compile commands that have ended; the memory of one is known only then."""
     exceeds: bool = False
-    """Whether it is being ended because its fixed number of jobs needs more than the limit of memory."""
+    """Whether it is being ended because its fixed number of jobs needs too much memory."""
 
 
 class Builds:
@@ -104,9 +103,8 @@ class Builds:
     ) -> None:
         self.tasks, self.index, self.limits, self.reporter = tasks, index, limits, reporter
         self.wheels: dict[str, Path] = {}
-        """The wheels in the index by build key, in the order in which they were finished."""
+        """By build key, as `errors`, in the order in which they were finished."""
         self.errors: dict[str, MatrixError] = {}
-        """The error of each failed build, by build key."""
         self._rank, self._budget = rank, budget
         self._capacity = machine(limits)
         self._estimates: dict[str, Resources] = {}
@@ -120,17 +118,15 @@ class Builds:
         self._reported: set[str] = set()
         """The builds that exceed the limit of memory with one job."""
         self._next_count: float | None = None
-        """When to count the held permissions again; None as long as no build that shares them has failed."""
+        """When to count the held permissions again, after a build that shares them has failed."""
         picks = {key: task.pick for key, task in tasks.items()}
         self._titles = task_names({key: f"{pick.name} {pick.version}" for key, pick in picks.items()})
 
     def run(self, *, keep_going: bool = False) -> BuildsOutcome:
         """Build everything, and return the outcome; failures are in `errors`.
 
-        With `keep_going`, more builds start after a failure. Running builds are always finished.
-
-        Raise `StoppedError` at the time limit, and `DiskFullError` if a build needs space on a full disk. In
-        both cases, running builds are ended and their files are kept.
+        Running builds are always finished. Raise `StoppedError` at the time limit, and `DiskFullError` if a
+        disk is full: in both cases, running builds are ended and their files are kept.
         """
         for row in prune(self.index, keep=self.tasks):
             self.reporter.step(f"removed the directory of an unfinished build: {row.path}")
@@ -160,7 +156,7 @@ class Builds:
 
     @contextmanager
     def _shared_jobs(self) -> Iterator[Jobserver | None]:
-        """Create the pool of compile jobs; None if builds cannot share it or the file system has no pipes."""
+        """Create the pool of compile jobs, if builds can share it and the file system has pipes."""
         with ExitStack() as stack:
             jobserver = None
             if self._capacity.cores > 1 and any(can_join(task) for task in self.tasks.values()):
@@ -182,7 +178,7 @@ class Builds:
         return time.monotonic()
 
     def start(self, name: str, demand: Resources) -> None:
-        """Start a build, or continue a build that has waited for another process."""
+        """Start a build, or continue one that has waited for another process."""
         self._pending.append((name, demand))
         if demand.cores != self._estimates[name].cores:
             self._estimates[name] = demand
@@ -208,7 +204,7 @@ class Builds:
                 return events
 
     def _keep_limit(self) -> None:
-        """End a build that exceeds the limit of memory and whose jobs cannot be withdrawn, to repeat it.
+        """End a build that exceeds the limit of memory, to repeat it with fewer jobs.
 
         Builds that share their jobs get no new ones instead: see `_free_jobs`.
         """
@@ -284,8 +280,7 @@ class Builds:
     def _jobs_to_try(self, name: str) -> int:
         """Return the shared jobs for which a build may use memory that it was not measured to need.
 
-        If a wrong estimate could exceed the limit, each command that has ended permits one more job: the
-        memory of a compiler is known only at its end.
+        If a wrong estimate could exceed the limit, each command that has ended permits one more job.
         """
         if not self._is_doubtful(name):
             return self._capacity.cores
@@ -305,10 +300,7 @@ class Builds:
         return sum(map(self._memory_of, self._admitted))
 
     def _memory_of(self, name: str) -> float:
-        """Return the memory that a build was expected to need, or what it uses if that is more.
-
-        The shared jobs of a build besides its first can be withdrawn, so they are not counted.
-        """
+        """Return what a build was expected to need or uses; its shared jobs can be withdrawn."""
         expected, build = self._admitted[name].memory, self._running.get(name)
         if self._is_doubtful(name) and not (build and build.finished):
             expected *= _DOUBT
@@ -473,10 +465,7 @@ class Builds:
 
 
 class _Messages(Reporter):
-    """Send the progress of a build to the process that started it.
-
-    While another process builds the same wheel, it returns the cores and the memory of this build.
-    """
+    """Report to the process that started the build; return its cores while another builds the wheel."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
@@ -510,7 +499,6 @@ class _Messages(Reporter):
 
 
 def _work(task: Task, index: Index, limits: Limits, pipe: Connection, parent: int) -> None:
-    """Build one wheel and send the result."""
     _end_on_first_signal()
     end_with_parent()
     if os.getppid() != parent:  # the parent died before `end_with_parent`
