@@ -22,7 +22,7 @@ from builders.building.provenance import BuildRun, Descriptor, statement
 from builders.index import Index
 from matrix.cli import main
 from matrix.report import page
-from matrix.report.table_data import TableData, table_report
+from matrix.report.page import TableData, table_report
 from resolver.answers.table import Table
 from resolver.facts.catalog import load
 from tests.resolver.solve_helpers import ask
