@@ -25,8 +25,7 @@ from resolver.facts import schema
 from resolver.facts.catalog import recipe_for
 from resolver.facts.schema import Git, Sdist
 from resolver.requirements import parse_requirement, required_name
-from resolver.specifiers import specifier_or_none
-from resolver.versions import is_version
+from resolver.versions import is_version, specifier_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping

@@ -72,10 +72,9 @@ from matrix.input.locking import (
 )
 from matrix.input.request import facts_files
 from matrix.input.settings import overlays
-from matrix.show.build_times import build_times
 from matrix.show.json_document import JsonDocument
 from matrix.show.render import counted, format_size, sdists_text, shortened
-from matrix.show.resolution_text import show_conflict
+from matrix.show.resolution_text import build_times, show_conflict
 from resolver.answers.resolve import resolve
 from resolver.errors import EnvironmentLacksError, LockError, MatrixError, UsageError
 from resolver.lock import read_lock

@@ -57,9 +57,8 @@ from matrix.command_line.options import (
 from matrix.command_line.stopping import add_stopping, stop_time
 from matrix.input.locking import exclude_pick, same_target
 from matrix.input.request import check_names
-from matrix.show.build_times import time_text
 from matrix.show.json_document import JsonDocument
-from matrix.show.resolution_text import show_conflict
+from matrix.show.resolution_text import show_conflict, time_text
 from resolver.errors import MatrixError, StoppedError
 from resolver.model import Conflict
 

@@ -10,7 +10,7 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from matrix.report.page import ReportPage
 from matrix.show.table_formats import NO_IMAGE, REFUSED_ROWS
 from resolver.answers.suggest import request_arguments
-from resolver.label import labelled, wheel_label
+from resolver.versions import labelled, wheel_label
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping

@@ -28,8 +28,7 @@ from builders.index import Index
 from builders.recipes import Program
 from builders.storage.lease import exclusive_lock
 from resolver.errors import EnvironmentLacksError, MatrixError
-from resolver.facts.catalog import recipe_for
-from resolver.facts.loading import load
+from resolver.facts.catalog import load, recipe_for
 from resolver.facts.schema import Recipe, Sdist
 from tests.support.locks import built_pick
 from tests.support.recorder import Recorder

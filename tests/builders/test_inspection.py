@@ -29,7 +29,7 @@ from builders.containers.runtime import View
 from builders.machine import host
 from builders.recipes import Program
 from resolver.errors import CommandError, MatrixError, TooSlowError, UsageError
-from resolver.facts.loading import load
+from resolver.facts.catalog import load
 from resolver.texts import check_texts
 from resolver.versions import is_version
 from tests.support.hostile import INVISIBLE, VISIBLE, places, with_text

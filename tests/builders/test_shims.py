@@ -11,7 +11,7 @@ import pytest
 
 from builders.building.apply_recipe import apply_recipe
 from builders.recipes import Program, compiler_shim, gpu_shims, wave_size
-from resolver.facts.loading import load
+from resolver.facts.catalog import load
 from tests.support.tasks import make_recipe, make_task
 
 NATIVE = make_recipe(native_cpu=True)

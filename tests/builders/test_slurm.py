@@ -21,7 +21,7 @@ from builders.scheduling import slurm
 from builders.scheduling.batch import Run
 from builders.scheduling.slurm import Slurm, pack, partition_of, submit
 from resolver.errors import CommandError, EnvironmentLacksError, MatrixError, UsageError
-from resolver.facts.loading import load
+from resolver.facts.catalog import load
 from tests.support.batch_runs import Follow, Killed, follower, kill, run_of, states, task
 from tests.support.recorder import Recorder
 from tests.support.records import record_of

@@ -44,7 +44,7 @@ from matrix.input.pylock_file import read_pylock
 from matrix.input.settings import read_settings
 from resolver.answers.resolve import resolve
 from resolver.errors import MatrixError
-from resolver.facts.loading import load, load_uncached
+from resolver.facts.catalog import load, load_uncached
 from resolver.lock import digest_of, dumps, read_lock
 from resolver.model import Request, Resolution, Target
 from resolver.reporter import SILENT

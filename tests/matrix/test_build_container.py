@@ -25,7 +25,7 @@ from matrix.cli import main
 from matrix.commands import build_wheels, verify
 from matrix.consumers import consumer_names, container_consumers, load_consumer
 from matrix.input.facts_file import Draft
-from resolver.facts.loading import load
+from resolver.facts.catalog import load
 from resolver.facts.schema import Package, Requires
 from resolver.lock import dumps, read_lock
 from resolver.model import BaseImage, Resolution

@@ -18,7 +18,7 @@ from builders.sources import FetchResult
 from matrix.cli import main
 from matrix.commands import doctor, fetch
 from resolver.errors import EnvironmentLacksError, UsageError
-from resolver.facts.loading import load
+from resolver.facts.catalog import load
 from resolver.lock import read_lock
 from resolver.model import Resolution
 from tests.builders.test_base_image import sif

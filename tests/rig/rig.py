@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builders.storage.lease import exclusive_lock
-from resolver.facts.loading import load
+from resolver.facts.catalog import load
 from tests.rig.standin_torch import make
 
 HERE = Path(__file__).parent
