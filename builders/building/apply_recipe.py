@@ -176,16 +176,17 @@ def _pip_rocm(root: str) -> dict[str, str]:
 
     clang looks for its device libraries in other directories, and the tree for development may lack some of
     them, so they are those of the runtime package beside it. ROCM_HOME is set anyway, because some torch
-    would take that of the runtime package, without the headers of the libraries.
+    would take that of the runtime package, without the headers of the libraries. CMake looks for packages,
+    headers and libraries below a prefix, and hipconfig may name the runtime package.
 
     Source: https://github.com/ROCm/TheRock/issues/5448, https://github.com/ROCm/llvm-project/pull/739,
-    https://github.com/pytorch/pytorch/pull/196503.
+    https://github.com/pytorch/pytorch/pull/196503, https://github.com/ROCm/TheRock/issues/1880.
     """
     core = "_rocm_sdk_core".join(root.rsplit("_rocm_sdk_devel", 1))
     return {
         "HIP_PATH": root,
         "HIP_DEVICE_LIB_PATH": f"{core}/lib/llvm/amdgcn/bitcode",
-        "CMAKE_PREFIX_PATH": f"{root}/lib/cmake",
+        "CMAKE_PREFIX_PATH": f"{root}:{root}/lib/llvm",
     }
 
 
