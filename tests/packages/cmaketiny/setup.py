@@ -10,7 +10,7 @@ from setuptools.command.build_ext import build_ext
 
 
 class Build(build_ext):
-    def build_extension(self, _extension) -> None:
+    def build_extension(self, _extension: Extension) -> None:
         target = os.path.join(os.path.abspath(self.build_lib), "cmaketiny")
         options = [f"-DCMAKE_LIBRARY_OUTPUT_DIRECTORY={target}", *shlex.split(os.environ["CMAKE_ARGS"])]
         subprocess.run(["cmake", "-S", ".", "-B", self.build_temp, "-G", "Ninja", *options], check=True)
