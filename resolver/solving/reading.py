@@ -16,9 +16,9 @@ from resolver.compiling.names import (
     stub,
 )
 from resolver.compiling.problem import ABSENT, bits
-from resolver.content import evidence_against
 from resolver.errors import EnvironmentLacksError, NoVersionError, SourceError, UsageError
 from resolver.facts.catalog import applies
+from resolver.indexes import evidence_against
 from resolver.requirements import (
     TRITON_NAMES,
     closest_versions,

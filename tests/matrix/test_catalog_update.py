@@ -25,9 +25,8 @@ from matrix.input.facts_file import with_rows
 from matrix.maintaining.rocm_matrix import MATRIX, read_matrix
 from matrix.maintaining.torch_index import pythons_of
 from resolver.facts import schema
-from resolver.facts.catalog import Catalog
+from resolver.facts.catalog import Catalog, load
 from resolver.facts.catalog_files import read_file, row_to_toml
-from resolver.facts.loading import load
 from resolver.indexes import File
 
 Capture = pytest.CaptureFixture[str]
