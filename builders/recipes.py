@@ -240,8 +240,9 @@ def overlay_mounts(rocm_path: str) -> dict[str, str]:
     for root in dict.fromkeys(["/opt/rocm", rocm_path.rstrip("/")]):
         mounts[f"{root}/bin/rocminfo"] = "rocminfo"
         mounts[f"{root}/bin/rocm_agent_enumerator"] = "rocm_agent_enumerator"
-        mounts[f"{root}/llvm/bin/amdgpu-arch"] = "amdgpu-arch"
-        mounts[f"{root}/llvm/bin/offload-arch"] = "offload-arch"
+        for llvm in ("llvm", "lib/llvm"):  # ROCm from pip packages has only the second
+            mounts[f"{root}/{llvm}/bin/amdgpu-arch"] = "amdgpu-arch"
+            mounts[f"{root}/{llvm}/bin/offload-arch"] = "offload-arch"
     return mounts
 
 
