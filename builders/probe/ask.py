@@ -62,23 +62,26 @@ class LoadReply(Outcome, frozen=True):
 
 
 class Gpu(msgspec.Struct, frozen=True):
-    """A GPU that torch finds."""
+    """A GPU that torch or JAX finds."""
 
     name: str
     arch: str
     error: str
 
 
-class TorchReply(Outcome, frozen=True):
-    """The installed torch."""
+class FrameworkReply(Outcome, frozen=True):
+    """The installed torch or JAX."""
 
     version: str = ""
     hip: str = ""
+    """The ROCm that it was built for, and `cuda` the CUDA; empty for JAX, whose plugins have them."""
     cuda: str = ""
     gpus: list[Gpu] = []
-    """The GPUs that torch finds, each tested with two matrices; empty if no test was requested."""
+    """The GPUs that it finds, each tested with two matrices; empty if no test was requested."""
     borrowed: list[str] = []
     """Lent distributions that torch, or Python at its start, used."""
+    no_gpu: str = ""
+    """Why JAX finds no GPU, in its own words."""
 
 
 class WheelMetadata(msgspec.Struct, frozen=True):
@@ -105,7 +108,7 @@ class WheelReply(msgspec.Struct, frozen=True, kw_only=True):
 
     distribution: WheelMetadata | None
     """None if the wheel is not installed."""
-    torch: TorchReply
+    torch: FrameworkReply
     imports: list[LoadReply] = []
     objects: list[LoadReply] = []
     op_table: OpTable | None = None
@@ -206,7 +209,9 @@ class EnvironmentReply(msgspec.Struct, frozen=True, kw_only=True):
     user_site: UserSite
     system_libstdcxx: LibStdCxx
     libraries: Libraries
-    torch: TorchReply
+    torch: FrameworkReply
+    jax: FrameworkReply | None = None
+    """None if no plugin of JAX is installed, so that JAX is for CPUs."""
     system_rocm: str = ""
     """The directory of the system's ROCm; empty if it has none."""
     variables: dict[str, str] = {}

@@ -13,7 +13,7 @@ from pathlib import PurePath
 from builders.audit.kpack import STRAY_FIX, stray_archives
 from builders.audit.network_plugin import lacks_symbols, wanted_interfaces, wanted_name
 from builders.findings import Finding
-from builders.probe.ask import EnvironmentReply
+from builders.probe.ask import EnvironmentReply, Gpu
 from resolver.facts.schema import SiteVariable
 from resolver.model import Resolution
 from resolver.requirements import is_for_cuda, normalize_name
@@ -442,36 +442,52 @@ def _libstdcxx(reply: EnvironmentReply) -> Iterator[Finding]:
 def _gpus(
     reply: EnvironmentReply, lock: Resolution | None, installed: Mapping[str, str], *, need_gpu: bool
 ) -> Iterator[Finding]:
+    """Report whether torch and JAX compute on the GPUs."""
     if lock is not None and lock.target.backend == "cpu":
         return
-    has_torch = lock is None or "torch" in installed or lock.pick("torch") is not None
-    if has_torch and reply.torch.error:
-        message = f"torch cannot be imported: {reply.torch.failure}"
-        fix = "Check that its libraries and Python match the lock."
-        yield Finding("verify-torch-failed", "error", message, fix)
-        return
-    if not reply.torch.gpus:
-        if need_gpu and has_torch:
-            message = "torch finds no GPU, and --need-gpu is set."
+    frameworks = {"jax": reply.jax} if reply.jax else {}
+    if "torch" in installed or (lock.pick("torch") is not None if lock else not frameworks):
+        frameworks["torch"] = reply.torch
+    finding = [f"{name} finds one" for name, framework in frameworks.items() if framework.gpus]
+    must = "--need-gpu is set" if need_gpu else "".join(finding[:1])
+    if not frameworks:
+        message = (
+            "GPU kernels are not judged: the environment has no torch and no JAX for GPUs, which run one."
+        )
+        fix = "Run a program of your own on a GPU node."
+        yield Finding("verify-gpu-not-judged", "warning", message, fix)
+    for name, framework in sorted(frameworks.items(), reverse=True):
+        reason = f": {framework.no_gpu}" if framework.no_gpu else "."
+        if framework.error:
+            message = f"{name} cannot be imported: {framework.failure}"
+            fix = "Check that its libraries and Python match the lock."
+            if name == "torch":
+                yield Finding("verify-torch-failed", "error", message, fix)
+            else:
+                yield Finding("verify-jax-failed", "error", message, fix)
+        elif framework.gpus:
+            yield from _tested(name, framework.gpus, set(lock.target.gfx) if lock else set())
+        elif must:
+            message = f"{name} finds no GPU, and {must}{reason}"
             fix = "Check /dev/kfd, the driver, and the GPUs that the job requests."
             yield Finding("verify-no-gpu", "error", message, fix)
         else:
-            reason = "there is no GPU here" if has_torch else "the environment has no torch, which runs one"
-            tests = "`matrix verify --gpu` submits a job that tests them."
-            own = "Run a program of your own on a GPU node."
-            message = f"GPU kernels are not judged: {reason}."
-            yield Finding("verify-gpu-not-judged", "warning", message, tests if has_torch else own)
-        return
-    targets = set(lock.target.gfx) if lock else set()
-    for number, gpu in enumerate(reply.torch.gpus):
+            message = f"GPU kernels of {name} are not judged: it finds no GPU here{reason}"
+            fix = "`matrix verify --gpu` submits a job that tests them."
+            yield Finding("verify-gpu-not-judged", "warning", message, fix)
+
+
+def _tested(framework: str, gpus: Sequence[Gpu], targets: Collection[str]) -> Iterator[Finding]:
+    for number, gpu in enumerate(gpus):
         name = f"GPU {number} ({gpu.name or 'unnamed'}, {gpu.arch or 'unknown architecture'})"
         architecture = gpu.arch.partition(":")[0]
         if gpu.error:
-            yield Finding("verify-gpu-failed", "error", f"{name}: {gpu.error}")
+            yield Finding("verify-gpu-failed", "error", f"{name} with {framework}: {gpu.error}")
         elif targets and architecture and architecture not in targets:
             message = f"The lock is for {', '.join(sorted(targets))}, not for {name}."
             yield Finding(
                 "verify-gpu-target", "error", message, "Resolve and build for this architecture as well."
             )
         else:
-            yield Finding("verify-gpu", "info", f"{name} multiplies two matrices correctly")
+            text = f"{name} multiplies two matrices correctly with {framework}"
+            yield Finding("verify-gpu", "info", text)

@@ -14,7 +14,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from builders.findings import Finding
-from builders.probe.ask import LoadReply, OpTable, Outcome, TorchReply, WheelReply
+from builders.probe.ask import FrameworkReply, LoadReply, OpTable, Outcome, WheelReply
 from builders.probe.payload import UNSEEN
 from resolver.facts.schema import Recipe
 
@@ -194,7 +194,7 @@ def _ops(reply: WheelReply, recipe: Recipe, rebuild: str) -> Iterator[Finding]:
     yield Finding("probe-ops", "info", f"ops compiled: {', '.join(compiled) or 'none'}")
 
 
-def _torch_of_ops(table: OpTable, torch: TorchReply, fix: str) -> Iterator[Finding]:
+def _torch_of_ops(table: OpTable, torch: FrameworkReply, fix: str) -> Iterator[Finding]:
     running = ".".join(torch.version.split(".")[:2])
     if table.torch and running and table.torch != running:
         message = f"The ops were compiled for torch {table.torch} and do not load with torch {torch.version}."

@@ -115,7 +115,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_index(parser)
     add_catalog(parser)
-    parser.add_argument("--need-gpu", action="store_true", help="fail if torch finds no GPU")
+    parser.add_argument("--need-gpu", action="store_true", help="fail if torch or JAX finds no GPU")
     parser.add_argument(
         "--nodes",
         metavar="N",
@@ -322,6 +322,8 @@ def _verify(
     required = {name for recipe in built for name in recipe.run_environment}
     findings += judge_variables({**os.environ, **reply.variables}, variables, required)
     installed = {normalize_name(dist.name): dist for dist in reversed(reply.distributions)}
+    if lock is None:
+        published = {name: row.import_name for name, row in catalog.package.items() if row.must_load}
     for recipe in [
         *built,
         *(_published_recipe(name, module, lock, catalog) for name, module in published.items()),
@@ -485,7 +487,10 @@ def _document(
         python={"version": reply.python, "path": reply.executable},
         distributions={dist.name: dist.version for dist in reversed(reply.distributions)},
         libraries=reply.libraries.objects,
-        gpus=[{"name": gpu.name, "target": gpu.arch} for gpu in reply.torch.gpus],
+        gpus=[
+            {"name": gpu.name, "target": gpu.arch}
+            for gpu in reply.torch.gpus or (reply.jax.gpus if reply.jax else ())
+        ],
         findings=findings,
         not_judged=_count_not_judged(findings),
         verdict=verdict,
