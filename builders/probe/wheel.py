@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import PurePath
 
 from msgspec.structs import replace
 from packaging.requirements import InvalidRequirement, Requirement
@@ -149,6 +150,8 @@ def _objects(reply: WheelReply, recipe: Recipe, rebuild: str) -> Iterator[Findin
             repair = rebuild or "The build did not compile it. Read its log."
             yield Finding("probe-object-missing", "error", message, repair)
         else:
+            if sum(one.name == load.name for one in reply.objects) > 1:
+                load = replace(load, name=str(PurePath(load.name).with_name(PurePath(load.file).name)))  # noqa: PLW2901
             yield _load(load, reply, recipe, "object", rebuild)
 
 

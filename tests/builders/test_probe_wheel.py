@@ -74,6 +74,16 @@ def test_loaded_module_is_info() -> None:
     assert findings[1].evidence == {"member": "/x/tiny_C.so"}
 
 
+def test_object_is_named_if_its_pattern_has_several() -> None:
+    missing = "libblas.so.3: cannot open shared object file"
+    objects = [
+        LoadReply("tiny/*.so", "/x/tiny/a.so"),
+        LoadReply("tiny/*.so", "/x/tiny/b.so", error="OSError", text=missing),
+    ]
+    messages = {finding.message for finding in judge_wheel(reply(objects=objects), recipe())}
+    assert messages == {"tiny/a.so: loads", f"tiny/b.so: fails with OSError: {missing}"}
+
+
 @pytest.mark.parametrize(
     "load",
     [
