@@ -74,7 +74,7 @@ def _needed(path: Path) -> Iterator[str]:
     with path.open("rb") as file:
         for section in ELFFile(file).iter_sections():
             if isinstance(section, DynamicSection):
-                yield from (tag.needed for tag in section.iter_tags("DT_NEEDED"))
+                yield from (tag.needed for tag in section.iter_tags("DT_NEEDED"))  # type: ignore[attr-defined]
 
 
 def _symbols(path: Path, *, is_defined: bool) -> Iterator[tuple[str, str, str]]:
@@ -82,7 +82,7 @@ def _symbols(path: Path, *, is_defined: bool) -> Iterator[tuple[str, str, str]]:
     with path.open("rb") as file:
         elf = ELFFile(file)
         versions = {
-            version["vna_other"]: (library.name, version.name)
+            version["vna_other"]: (str(library.name), version.name)
             for section in elf.iter_sections()
             if isinstance(section, GNUVerNeedSection)
             for library, group in section.iter_versions()
