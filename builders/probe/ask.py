@@ -6,6 +6,7 @@ reply as one line of JSON, marked with a random number that the probed code cann
 
 from __future__ import annotations
 
+import os
 import secrets
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -217,6 +218,11 @@ class EnvironmentReply(msgspec.Struct, frozen=True, kw_only=True):
     variables: dict[str, str] = {}
     """The variables that programs need, as the environment sets them."""
 
+    @property
+    def installed(self) -> dict[str, InstalledDist]:
+        """The distributions by normalized name: of several copies, the one that Python finds."""
+        return {normalize_name(dist.name): dist for dist in reversed(self.distributions)}
+
 
 class ContentsReply(msgspec.Struct, frozen=True, kw_only=True):
     """The reply about the objects of an environment."""
@@ -400,12 +406,12 @@ def parse_reply(output: str, nonce: str, kind: type[_Reply]) -> _Reply:
     raise MatrixError(msg, hint=_HINT, id="probe")
 
 
-def user_packages(base: Path, minor: str) -> dict[str, str]:
+def user_packages(minor: str) -> dict[str, str]:
     """Return the version of each distribution that ``pip install --user`` has installed.
 
-    `base` is ``~/.local``, or the value of ``PYTHONUSERBASE``; `minor` is the version of the Python, such as
-    ``3.12``.
+    `minor` is the version of the Python, such as ``3.12``.
     """
+    base = Path(os.environ.get("PYTHONUSERBASE") or Path.home() / ".local")
     folder = base / "lib" / f"python{minor}" / "site-packages"
     if not folder.is_dir():
         return {}

@@ -313,14 +313,13 @@ def _verify(
     folder = TemporaryDirectory()
     probe = Probe(runtime, args.python, folder=folder.root, log=log, env=env, variables=needed)
     reply = probe.ask_environment(list(dict.fromkeys(modules)), files)
-    base = Path(os.environ.get("PYTHONUSERBASE") or Path.home() / ".local")
-    own = user_packages(base, reply.user_site.minor)
+    own = user_packages(reply.user_site.minor)
     rebuild = _NEW_CONTAINER if image else _NEW_ENVIRONMENT
     in_index = [name for name, rows in files.items() if rows]
     findings = judge_environment(reply, lock, own, need_gpu=args.need_gpu, rebuild=rebuild, in_index=in_index)
     required = {name for recipe in built for name in recipe.run_environment}
     findings += judge_variables({**os.environ, **reply.variables}, variables, required)
-    installed = {normalize_name(dist.name): dist for dist in reversed(reply.distributions)}
+    installed = reply.installed
     if lock is None:
         published = {name: row.import_name for name, row in catalog.package.items() if row.must_load}
     for recipe in [

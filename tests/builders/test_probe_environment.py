@@ -712,12 +712,13 @@ def test_python_that_needs_setuid_programs_is_probed(
     assert probe(tmp_path, wrapper).ask_environment([]).executable == str(environment)
 
 
-def test_user_packages_of_one_python(tmp_path: Path) -> None:
+def test_user_packages_of_one_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info = tmp_path / "lib" / "python3.12" / "site-packages" / "Six_.x-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: Six_.x\nVersion: 1.0\n")
-    assert user_packages(tmp_path, "3.12") == {"six-x": "1.0"}
-    assert user_packages(tmp_path, "3.11") == {}
+    monkeypatch.setenv("PYTHONUSERBASE", str(tmp_path))
+    assert user_packages("3.12") == {"six-x": "1.0"}
+    assert user_packages("3.11") == {}
 
 
 def test_newest_symbols_compares_numbers(tmp_path: Path) -> None:
