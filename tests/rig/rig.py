@@ -129,8 +129,7 @@ class Rig:
         script = f"""
             apptainer --silent build --sandbox {tree} {self.image}
             cp --remove-destination {libraries}/* {tree}/opt/rocm/lib
-            {build} {image} {tree}
-            chmod -R u+w {tree}; rm -rf {tree}"""
+            {build} {image} {tree}"""
         done = self.run_as_user(["bash", "-ec", script], cwd=libraries.parent)
         if done.returncode:
             raise RigError(done.stderr)
