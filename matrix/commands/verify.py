@@ -285,7 +285,6 @@ def _verify(
     *,
     exclude: Callable[[Distribution, str], None],
 ) -> tuple[EnvironmentReply, list[Finding]]:
-    """Probe the environment and judge its replies."""
     if args.where and not args.image:
         msg = f"--in {args.where} requires an image."
         hint = "Name it with --image PATH. Without --in, the Python of this machine is verified."
@@ -306,8 +305,8 @@ def _verify(
     env |= needed
     changes = site_changes(os.environ, variables)
     needed |= {change.name: change.value for change in changes if change.value is not None}
-    built, published = built_recipes(lock, catalog) if lock else [], _published_modules(lock, catalog)
-    modules = [*published.values(), *(name for recipe in built for name in recipe.imports)]
+    built, published = built_recipes(lock, catalog) if lock else [], _published_recipes(lock, catalog)
+    modules = [name for recipe in (*published, *built) for name in recipe.imports]
     if lock is None or lock.pick("torch"):
         modules.insert(0, "torch")
     folder = TemporaryDirectory()
@@ -320,12 +319,7 @@ def _verify(
     required = {name for recipe in built for name in recipe.run_environment}
     findings += judge_variables({**os.environ, **reply.variables}, variables, required)
     installed = reply.installed
-    if lock is None:
-        published = {name: row.import_name for name, row in catalog.package.items() if row.must_load}
-    for recipe in [
-        *built,
-        *(_published_recipe(name, module, lock, catalog) for name, module in published.items()),
-    ]:
+    for recipe in (*built, *published):
         dist = installed.get(normalize_name(recipe.package))
         if dist is not None:  # a missing pin is a finding already
             requested = lock.request.ops_of(recipe.package) if lock else []
@@ -364,28 +358,30 @@ def _record_of(path: Path) -> dict[str, str]:
         return {row[0]: row[1] for row in rows if len(row) > 1 and row[1] and ".data/" not in row[0]}
 
 
-def _published_modules(lock: Resolution | None, catalog: Catalog) -> dict[str, str]:
-    """Return the module of each published distribution in the lock."""
-    if lock is None:
-        return {}
+def _published_recipes(lock: Resolution | None, catalog: Catalog) -> list[Recipe]:
+    """Return for each published distribution a recipe that promises its import, and what else must load.
+
+    Without a lock, they are those of the catalog with objects that an import does not load.
+    """
     modules = {**{name: row.import_name for name, row in catalog.package.items()}, **_MODULES}
-    picks = [pick for pick in lock.picks if pick.kind == "distribution" and pick.origin != "build"]
-    return {pick.name: modules[pick.name] for pick in picks if modules.get(pick.name)}
-
-
-def _published_recipe(name: str, module: str, lock: Resolution | None, catalog: Catalog) -> Recipe:
-    """Return a recipe that promises only one import, and the objects that the catalog knows must load."""
-    backend = lock.target.backend if lock else "rocm"
-    package = catalog.package.get(name)
-    objects = package.must_load if package else ()
-    return Recipe(
-        package=name,
-        backend=backend,
-        imports=(module,),
-        must_contain=objects,
-        status="inferred",
-        source="its name",
+    objects = {name: row.must_load for name, row in catalog.package.items() if row.must_load}
+    names = (
+        [pick.name for pick in lock.picks if pick.kind == "distribution" and pick.origin != "build"]
+        if lock
+        else list(objects)
     )
+    return [
+        Recipe(
+            package=name,
+            backend=lock.target.backend if lock else "rocm",
+            imports=(modules[name],),
+            must_contain=objects.get(name, ()),
+            status="inferred",
+            source="its name",
+        )
+        for name in names
+        if modules.get(name)
+    ]
 
 
 def submit_job(context: Context) -> int:
