@@ -78,7 +78,7 @@ def _recorded(pick: Distribution, index: Path) -> Mapping[str, float]:
     if not index.is_dir():
         return {}
     from builders.index import Index
-    from builders.probe.payload import recorded
+    from builders.scheduling.scheduler import recorded
 
     return recorded(pick, Index(index))
 
