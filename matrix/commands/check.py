@@ -200,7 +200,7 @@ def _options(work: Path, python: str, glibc: str) -> list[str]:
         *("-m", "pip", "install", "--dry-run", "--ignore-installed", "--no-input", "--no-color"),
         *("--disable-pip-version-check", "--only-binary", ":all:", "--retries", "1", "--timeout", "15"),
         *("--python-version", f"{python}.{NEWEST_PATCH}", "--implementation", "cp"),
-        *(f"--platform={platform}" for platform in platform_tags(glibc, "x86_64")),
+        *(f"--platform={platform}" for platform in platform_tags(glibc)),
         *("--target", str(work / "nowhere"), "--log", str(work / "pip.log")),
         *("-r", str(work / "requirements.txt")),
     ]

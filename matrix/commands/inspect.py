@@ -265,11 +265,12 @@ def _resolved(context: Context, kept: Sequence[Wanted]) -> tuple[Resolution | Co
         raise error.changed(hint=hint.strip()) from None
     if isinstance(found, Conflict):
         return found, []
-    inputs = replace(inputs, requirements=found.requirements)
+    requirements, reasons = found
+    inputs = replace(inputs, requirements=requirements)
     answer = resolve_settings(settings, catalog, context.today, inputs, reporter=context.console)
     if isinstance(answer, Conflict):
         return answer, []
-    return answer, list(changed_versions(answer, kept, found.reasons))
+    return answer, list(changed_versions(answer, kept, reasons))
 
 
 def _unlabelled(
