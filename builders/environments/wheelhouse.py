@@ -33,14 +33,14 @@ from packaging.version import Version
 from builders.constants import SOURCE_DATE_EPOCH
 from builders.containers.runtime import Bind, run_in
 from builders.environments.cached import digest
-from builders.environments.pip import (
+from builders.environments.python import (
     ensure_pip,
     find_links_directories,
     is_reachable,
     local_bind,
     pip_settings,
+    python_view,
 )
-from builders.environments.python import python_view
 from builders.findings import Finding
 from builders.gpu.content import read_complete
 from builders.gpu.signs import RULES, Stored

@@ -16,7 +16,7 @@ from collections import Counter
 from email.parser import BytesHeaderParser
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -84,14 +84,6 @@ class RocmCopy(msgspec.Struct, frozen=True):
     def title(self) -> str:
         """Version and place, for a message."""
         return f"ROCm {self.version} in {self.folder}" if self.version else f"ROCm in {self.folder}"
-
-
-class SitePackage(NamedTuple):
-    """An installed distribution."""
-
-    site: str
-    """The directory that its files are relative to."""
-    contents: Contents
 
 
 class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -172,16 +164,16 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return any(path.startswith(f"{self.prefix}/conda-meta/") for path in self.files)
 
     @cached_property
-    def distributions(self) -> list[SitePackage]:
-        """The distributions of the Python, in the order of its path."""
-        found: list[SitePackage] = []
+    def distributions(self) -> list[tuple[str, Contents]]:
+        """The distributions of the Python, each with the directory of its files, in the order of its path."""
+        found: list[tuple[str, Contents]] = []
         for site in self.sites:
             for path in sorted(self.texts):
                 if _is_info(path, site, "/METADATA", "/PKG-INFO"):
                     found += self._distribution(site, path)
         return found
 
-    def _distribution(self, site: str, path: str) -> Iterator[SitePackage]:
+    def _distribution(self, site: str, path: str) -> Iterator[tuple[str, Contents]]:
         metadata = self.texts[path]
         headers = BytesHeaderParser().parsebytes(metadata[:LARGEST_METADATA])
         name, version = str(headers["Name"] or ""), str(headers["Version"] or "")
@@ -213,7 +205,7 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             objects=tuple(msgspec.structs.replace(item, path=member) for member, item in objects),
             code={member: self.code[full] for member, full in own.items() if full in self.code},
         )
-        yield SitePackage(site, contents)
+        yield site, contents
 
     def _listed(self, site: str, info: str) -> dict[str, str]:
         """Return the files of a distribution as in its RECORD, with their paths."""
@@ -442,13 +434,7 @@ def _is_info(path: str, site: str, *ends: str) -> bool:
 
 
 def read_installed(path: Path, log: Path) -> Installed:
-    """Read what is installed in an image or below a directory; nothing of it is started.
-
-    Raises
-    ------
-    EnvironmentLacksError, UsageError
-        See `files_of`; there is also an error if it has no Python packages.
-    """
+    """Read what is installed in an image or below a directory; nothing of it is started."""
     path = path.resolve()
     files: dict[str, int] = {}
     links: dict[str, str] = {}

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from builders.findings import Finding
-    from matrix.checking.document import Document
-    from matrix.checking.target import ExpectedTarget
+    from matrix.checking.document import Document, ExpectedTarget
 
 _CHECKS = (check_lines, check_paths, check_indexes, check_torch, check_names, check_extensions, check_conda)
 _CONDA_KEY = re.compile(r"(?m)^(dependencies|channels)\s*:")

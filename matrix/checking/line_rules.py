@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
 
     from builders.findings import Finding
-    from matrix.checking.document import Document, Entry
-    from matrix.checking.target import ExpectedTarget
+    from matrix.checking.document import Document, Entry, ExpectedTarget
 
 _VARIABLE = re.compile(r"\$(?!\{[A-Z0-9_]+\})(\{?\w+\}?)")
 _ONE_EQUALS_SIGN = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*(\[[\w,.-]+\])?)\s*=\s*(?P<version>\d[\w.+!-]*)")

@@ -15,9 +15,8 @@ from builders.constants import MOUNTED_INDEX
 from builders.index import Index
 from builders.machine.host import glibc_version, missing_python
 from builders.network.pip_configuration import public_index
-from matrix.checking.document import finding
+from matrix.checking.document import finding, released_with
 from matrix.checking.pip_line import PipLine, url_path
-from matrix.checking.target import released_with
 from resolver.compiling.names import replacement
 from resolver.facts.catalog import applies
 from resolver.requirements import TRITON_NAMES, is_for_cuda, is_rocm_package, required_name
@@ -27,8 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from builders.findings import Finding
-    from matrix.checking.document import Document, Entry
-    from matrix.checking.target import ExpectedTarget
+    from matrix.checking.document import Document, Entry, ExpectedTarget
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Package
 

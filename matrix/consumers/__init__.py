@@ -15,8 +15,7 @@ import msgspec
 
 if TYPE_CHECKING:
     from builders.findings import Finding
-    from matrix.consumers.shared.files import Layout, WrittenFile
-    from matrix.consumers.shared.installation import Installation
+    from matrix.consumers.shared.installation import Installation, Layout, WrittenFile
 
 
 def _no_findings(_: Installation, __: Layout) -> list[Finding]:

@@ -14,7 +14,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from matrix.consumers import Consumer, Maker
-from matrix.consumers.shared.files import MARK, WheelSource, WrittenFile, comments
+from matrix.consumers.shared.installation import MARK, WrittenFile, comments
 from matrix.consumers.shared.requirements import (
     IMAGE_HASHES_HINT,
     constraint_lines,
@@ -28,8 +28,7 @@ from resolver.texts import printable
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from matrix.consumers.shared.files import Layout
-    from matrix.consumers.shared.installation import Installation
+    from matrix.consumers.shared.installation import Installation, Layout
 
 _PREFIX = "/opt/matrix"
 """Path of the environment in the image."""
@@ -111,14 +110,13 @@ def _sources(installation: Installation, layout: Layout) -> tuple[list[tuple[str
     chosen = installation.on_top
     if layout.wheelhouse is not None:
         copy = f"{_FILES}/wheels"
-        source = WheelSource(copy, is_wheelhouse=True)
-        return [(str(layout.wheelhouse), copy)], requirement_lines(installation, source, chosen)
+        return [(str(layout.wheelhouse), copy)], requirement_lines(installation, layout, copy, chosen)
     if layout.url:
-        return [], requirement_lines(installation, layout.local, chosen)
+        return [], requirement_lines(installation, layout, layout.local, chosen)
     # The pages of our projects are enough: pip does not read the page that lists all projects.
     simple = layout.index / "simple"
     copied = [(str(simple / pick.name), f"{_FILES}/simple/{pick.name}") for pick in installation.built]
-    return copied, requirement_lines(installation, WheelSource(f"file://{_FILES}/simple"), chosen)
+    return copied, requirement_lines(installation, layout, f"file://{_FILES}/simple", chosen)
 
 
 def _command(folder: Path, target: Path) -> list[str]:

@@ -10,8 +10,7 @@ from builders.findings import Finding
 from builders.network.urls import local_path
 from matrix.consumers import Consumer, Maker
 from matrix.consumers.shared.container_variables import is_visible
-from matrix.consumers.shared.files import MARK, WrittenFile, comments
-from matrix.consumers.shared.installation import pin
+from matrix.consumers.shared.installation import MARK, WrittenFile, comments, pin
 from matrix.consumers.shared.requirements import environment_file, reject_preinstalled, requirement_lines
 from matrix.consumers.shared.shell import (
     ENVIRONMENT,
@@ -27,8 +26,7 @@ from matrix.consumers.shared.shell import (
 from matrix.show.render import shortened
 
 if TYPE_CHECKING:
-    from matrix.consumers.shared.files import Layout
-    from matrix.consumers.shared.installation import Installation
+    from matrix.consumers.shared.installation import Installation, Layout
 
 SCRIPT = "build.sh"
 _MODULE = "LUMI cotainr"
@@ -45,7 +43,7 @@ def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
         notes.append(
             f"{SCRIPT} binds the {layout.what} {layout.bound} to {MOUNT_POINT} while cotainr builds."
         )
-    lines = requirement_lines(installation, layout.mounted)
+    lines = requirement_lines(installation, layout, layout.mounted)
     return [
         environment_file(
             layout.main, installation, notes, "cotainr", lines, has_compiler=installation.has_compiler

@@ -11,8 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from matrix.consumers import Consumer
-from matrix.consumers.shared.files import MARK, WrittenFile, comments
-from matrix.consumers.shared.installation import pin
+from matrix.consumers.shared.installation import MARK, WrittenFile, comments, pin
 from matrix.consumers.shared.requirements import (
     IMAGE_HASHES_HINT,
     constraint_lines,
@@ -23,8 +22,7 @@ from resolver.errors import UsageError
 from resolver.texts import printable
 
 if TYPE_CHECKING:
-    from matrix.consumers.shared.files import Layout
-    from matrix.consumers.shared.installation import Installation
+    from matrix.consumers.shared.installation import Installation, Layout
 
 _VENV = "%(installdir)s/user-software/venv"
 _INTERPRETED = ("$", "`", "\\", "{", "}", '"""', "%(")
@@ -58,7 +56,7 @@ def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
         *comments(notes),
         *(checksums if digest else ()),
         'local_pip_requirements = """',
-        *_checked(requirement_lines(installation, layout.local, installation.on_top)),
+        *_checked(requirement_lines(installation, layout, layout.local, installation.on_top)),
         "",
         '"""',
         'local_pip_constraints = """',

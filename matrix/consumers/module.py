@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 
 from matrix.consumers import Consumer
 from matrix.consumers.shared.container_variables import REFERENCE
-from matrix.consumers.shared.files import MARK, WrittenFile, comments
-from matrix.consumers.shared.installation import pin
+from matrix.consumers.shared.installation import MARK, WrittenFile, comments, pin
 from matrix.consumers.shared.shell import fill, reason_comments, site_environment
 from resolver.errors import UsageError
 from resolver.lock import dumps
@@ -25,8 +24,7 @@ from resolver.lock import dumps
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from matrix.consumers.shared.files import Layout
-    from matrix.consumers.shared.installation import Installation
+    from matrix.consumers.shared.installation import Installation, Layout
 
 _LUA = ".lua"
 _PROGRAMS = ("python", "python3")

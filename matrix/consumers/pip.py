@@ -19,8 +19,7 @@ from matrix.consumers.shared.requirements import (
 )
 
 if TYPE_CHECKING:
-    from matrix.consumers.shared.files import Layout, WrittenFile
-    from matrix.consumers.shared.installation import Installation
+    from matrix.consumers.shared.installation import Installation, Layout, WrittenFile
 
 
 def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
@@ -32,7 +31,7 @@ def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
         f"Keep these versions in later installs with: -c {name}",
         *preinstalled_note(installation),
     ]
-    lines = requirement_lines(installation, layout.local, installation.on_top)
+    lines = requirement_lines(installation, layout, layout.local, installation.on_top)
     limits = constraint_lines(installation)
     return [
         requirements_file(layout.main, installation, lines, notes, "pip"),

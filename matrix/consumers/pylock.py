@@ -38,8 +38,7 @@ from builders.network.urls import git_commit, local_path, without_password
 from builders.sources import index_url
 from builders.storage.files import sha256_of
 from matrix.consumers import Consumer
-from matrix.consumers.shared.files import WrittenFile, comments, files_in_wheelhouse
-from matrix.consumers.shared.installation import pin
+from matrix.consumers.shared.installation import WrittenFile, comments, files_in_wheelhouse, pin
 from resolver.environment import Environment
 from resolver.errors import MatrixError, SourceError, UsageError
 from resolver.versions import minor
@@ -47,8 +46,7 @@ from resolver.versions import minor
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from matrix.consumers.shared.files import Layout
-    from matrix.consumers.shared.installation import Installation
+    from matrix.consumers.shared.installation import Installation, Layout
     from resolver.indexes import File as LockedFile
     from resolver.model import Distribution
 
@@ -66,9 +64,8 @@ def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
     if not is_valid_pylock_path(Path(layout.main)):
         msg = f"Installers do not read a lock named {layout.main}."
         raise UsageError(msg, hint="Name it pylock.toml or pylock.NAME.toml.")
-    missing = [pick for pick in installation.built if not installation.wheels.get(pick.name)]
-    if missing and layout.wheelhouse is None:
-        names = ", ".join(f"{pick.name} {pick.pinned}" for pick in missing)
+    if installation.unbuilt and layout.wheelhouse is None:
+        names = ", ".join(f"{pick.name} {pick.pinned}" for pick in installation.unbuilt)
         msg = (
             "pylock.toml lists files with their hashes, but the index "
             f"{layout.index} does not contain {names}."

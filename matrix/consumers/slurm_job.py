@@ -11,15 +11,14 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from matrix.consumers import Consumer
-from matrix.consumers.shared.files import MARK, WrittenFile, comments
+from matrix.consumers.shared.installation import MARK, WrittenFile, comments
 from matrix.consumers.shared.shell import fill, site_environment
 from resolver.errors import UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from matrix.consumers.shared.files import Layout
-    from matrix.consumers.shared.installation import Installation
+    from matrix.consumers.shared.installation import Installation, Layout
     from resolver.facts.schema import Job
 
 _NODES, _NODE, _GPU = "job-nodes.sh", "job-node.sh", "job-gpu.sh"

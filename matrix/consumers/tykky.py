@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 
 from matrix.consumers import Consumer, Maker
 from matrix.consumers.shared.container_variables import DISTURBING
-from matrix.consumers.shared.files import WrittenFile
-from matrix.consumers.shared.installation import TYKKY_MODULE
+from matrix.consumers.shared.installation import TYKKY_MODULE, WrittenFile
 from matrix.consumers.shared.requirements import (
     environment_file,
     newer_glibc,
@@ -38,8 +37,7 @@ from matrix.consumers.shared.shell import (
 )
 
 if TYPE_CHECKING:
-    from matrix.consumers.shared.files import Layout
-    from matrix.consumers.shared.installation import Installation
+    from matrix.consumers.shared.installation import Installation, Layout
 
 _REQUIREMENTS = "req.txt"
 _SCRIPT = "build.sh"
@@ -47,7 +45,7 @@ _SCRIPT = "build.sh"
 
 def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
     reject_preinstalled(installation, "conda environments")
-    lines = requirement_lines(installation, layout.local)
+    lines = requirement_lines(installation, layout, layout.local)
     about = [f"{_SCRIPT} passes this file to conda-containerize -r."]
     return [
         environment_file(layout.main, installation, [f"Build with `bash {_SCRIPT} DIR`."], "tykky"),

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING
 
 from matrix.consumers import Consumer
 from matrix.consumers.shared.container_variables import DISTURBING
-from matrix.consumers.shared.files import WrittenFile
+from matrix.consumers.shared.installation import WrittenFile
 from matrix.consumers.shared.shell import ENVIRONMENT, environment_of_programs, fill, head, stoppable
 
 if TYPE_CHECKING:
-    from matrix.consumers.shared.files import Layout
-    from matrix.consumers.shared.installation import Installation
+    from matrix.consumers.shared.installation import Installation, Layout
 
 _NAME = "tykky-wrap"
 

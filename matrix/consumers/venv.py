@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from builders.constants import MOUNT_POINT
 from matrix.consumers import Consumer, Maker
-from matrix.consumers.shared.files import WrittenFile
+from matrix.consumers.shared.installation import WrittenFile
 from matrix.consumers.shared.requirements import (
     IMAGE_HASHES_HINT,
     constraint_lines,
@@ -36,8 +36,7 @@ from matrix.consumers.shared.shell import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from matrix.consumers.shared.files import Layout
-    from matrix.consumers.shared.installation import Installation
+    from matrix.consumers.shared.installation import Installation, Layout
 
 _PREFIX = "/user-software"
 """Path of the environment in the container."""
@@ -51,7 +50,7 @@ def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
         f"and use it with `bash {_RUN}`.",
         *preinstalled_note(installation),
     ]
-    lines = requirement_lines(installation, layout.mounted, installation.on_top)
+    lines = requirement_lines(installation, layout, layout.mounted, installation.on_top)
     limits = constraint_lines(installation, ())
     return [
         requirements_file(layout.main, installation, lines, notes, "venv"),

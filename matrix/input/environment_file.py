@@ -23,9 +23,7 @@ from matrix.checking.document import Document
 from matrix.checking.line_rules import conda_name, is_pip_line
 from matrix.checking.package_rules import torch_index
 from matrix.checking.pip_line import url_path
-from matrix.input.container_recipe import is_recipe, read_recipe
-from matrix.input.pip_list import parse_pip_list
-from matrix.input.pylock_file import is_pylock, read_pylock
+from matrix.input.environment_formats import is_pylock, is_recipe, parse_pip_list, read_pylock, read_recipe
 from resolver.answers.repair import Wanted
 from resolver.errors import UsageError
 from resolver.requirements import normalize_name, parse_requirement
@@ -93,8 +91,8 @@ def read_environment(path: Path) -> DescribedEnvironment:
         found = _read_installed(path)
     elif is_pylock(path):
         found = DescribedEnvironment()
-        for package in read_pylock(path)[0]:
-            _add_text(found, package.requirement, package.name)
+        for name, requirement, _ in read_pylock(path)[0]:
+            _add_text(found, requirement, name)
     else:
         text = read_text(path, pipes=True)
         if is_recipe(path.name, text):

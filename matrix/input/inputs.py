@@ -216,7 +216,7 @@ class _InputReader:
             return
         self._done.add((real, kind))
         if path.name.startswith("pylock."):
-            from matrix.input.pylock_file import is_pylock
+            from matrix.input.environment_formats import is_pylock
 
             if is_pylock(path):
                 self._add_pylock(path, kind)
@@ -236,19 +236,19 @@ class _InputReader:
     def _add_pylock(self, path: Path, kind: Kind) -> None:
         """Add the exact versions in a ``pylock.toml``, the indexes that it names, and its Python."""
         from builders.network.pip_configuration import public_index
-        from matrix.input.pylock_file import read_pylock
+        from matrix.input.environment_formats import read_pylock
 
         packages, python = read_pylock(path)
         if python and kind == "requirements":
             self._append(parse_requirement(f"python{python}"), kind, _Source())
-        for package in packages:
-            self._add_requirement(package.requirement, kind, _Source(str(path), key=package.name))
+        for name, requirement, _ in packages:
+            self._add_requirement(requirement, kind, _Source(str(path), key=name))
         # Packages from PyPI come from the configured index, which may be a mirror.
         known = {"", public_index().rstrip("/")}
         others = {
-            package.name: _index_url(package.index_url, _Source(str(path)))
-            for package in packages
-            if package.index_url.rstrip("/") not in known
+            name: _index_url(url, _Source(str(path)))
+            for name, _, url in packages
+            if url.rstrip("/") not in known
         }
         self.bound |= others
         if others:
@@ -390,7 +390,7 @@ class _InputReader:
             self.index_url = url
 
     def _add_requirement(self, text: str, kind: Kind, source: _Source, *, editable: bool = False) -> None:
-        from matrix.input.direct_references import parse_line
+        from matrix.checking.pip_line import parse_line
 
         try:
             requirement = parse_line(text, source.directory, editable=editable)

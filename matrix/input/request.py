@@ -55,7 +55,7 @@ def make_request(settings: Settings, catalog: Catalog, today: datetime.date, inp
         requirements += _glibc_of_consumer(settings.consumer or "", target, catalog)
     preinstalled = None
     if settings.keep_installed:
-        from matrix.input.pip_list import read_preinstalled
+        from matrix.input.environment_formats import read_preinstalled
 
         preinstalled = read_preinstalled(settings.keep_installed, catalog, settings.base_image or "")
     return Request(

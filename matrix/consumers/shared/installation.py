@@ -1,24 +1,33 @@
-"""The installation that a lock describes, as every consumer needs it."""
+"""What every consumer gets: the installation that a lock describes, and the layout of its files."""
 
 from __future__ import annotations
 
 import fnmatch
+import stat
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import msgspec
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
 
+from builders.constants import MOUNT_POINT, MOUNTED_INDEX
 from builders.network.pip_configuration import public_index
+from builders.storage.files import write_atomic
 from matrix.show.render import shortened
 from matrix.show.resolution_text import title_of
 from resolver.errors import UsageError
 from resolver.facts.schema import PLATFORM
 from resolver.requirements import is_rocm_package
+from resolver.texts import printable
 from resolver.versions import is_version
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterable
 
     from resolver.facts.schema import Job, SiteVariable
     from resolver.model import Distribution, Resolution
@@ -27,42 +36,32 @@ if TYPE_CHECKING:
 TYKKY_MODULE = "LUMI lumi-container-wrapper"
 """LUMI's modules that have tykky."""
 
+MARK = "written by `matrix env"
+"""Text at the top of every written file, which a user's file of the same name does not have."""
+_READ = stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH
+_HEAD = 1000  # bytes that are searched for the mark
+
 
 class Installation(msgspec.Struct, frozen=True, dict=True):
-    """The installation that a lock describes.
-
-    Parameters
-    ----------
-    lock
-        The resolution.
-    hashes
-        SHA-256 of the files that may be installed, by distribution; empty unless hashes were requested.
-    left_open
-        Descriptions of the dependencies that the lock leaves open.
-    variables
-        Environment variables that must be set at the site or for built distributions, or must not be set.
-    job
-        How the site starts programs in Slurm jobs; None if it is not known.
-    has_compiler
-        Whether the base image is known to have a compiler, which triton and torch.compile need at run time.
-    wheels
-        The wheels of each distribution that we build, by name; none if it is not built yet.
-    named
-        File names of the wheels that must be named, by distribution: the index has other builds of the same
-        version, which pip would prefer.
-    host_glibc
-        The glibc of the machine that a consumer without base image runs on, and a name of the machine.
-    """
+    """The installation that a lock describes."""
 
     lock: Resolution
     hashes: Mapping[str, tuple[str, ...]] = {}
+    """SHA-256 of the files that may be installed, by distribution; empty unless hashes were requested."""
     left_open: Sequence[str] = ()
+    """Descriptions of the dependencies that the lock leaves open."""
     variables: Sequence[SiteVariable] = ()
+    """Variables that must be set at the site or for built distributions, or must not be set."""
     has_compiler: bool = False
+    """Whether the base image is known to have a compiler, which triton and torch.compile need at run time."""
     wheels: Mapping[str, Sequence[Path]] = {}
+    """The wheels of each distribution that we build, by name; none if it is not built yet."""
     named: Mapping[str, str] = {}
+    """File names of wheels that must be named, as the index has other builds, which pip would prefer."""
     host_glibc: tuple[str, str] = ("", "")
+    """The glibc of the machine that a consumer without base image runs on, and a name of the machine."""
     job: Job | None = None
+    """How the site starts programs in Slurm jobs, if known."""
 
     def __post_init__(self) -> None:
         """Check that the lock fixes the Python version."""
@@ -177,6 +176,16 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
         return [pick for pick in self.installed if pick.origin == "build"]
 
     @property
+    def unbuilt(self) -> list[Distribution]:
+        """The distributions whose wheels are not built yet."""
+        return [pick for pick in self.built if not self.wheels.get(pick.name)]
+
+    @property
+    def incomplete(self) -> str:
+        """What the lock leaves to pip, and how to lock it; empty if the lock is complete."""
+        return "" if self.is_complete else " ".join(left_to_pip(self))
+
+    @property
     def indexes(self) -> list[str]:
         """URLs of the wheel indexes other than ours and PyPI, each once."""
         return list(dict.fromkeys([*filter(None, map(index_of, self.installed)), *self.searched]))
@@ -276,3 +285,110 @@ def pin(pick: Distribution) -> str:
 def wheel_only(pick: Distribution) -> bool:
     """Return whether pip must not build a distribution: we build it, or the lock names its wheel."""
     return pick.origin == "build" or pick.wheel is not None or (bool(pick.files) and not pick.is_sdist)
+
+
+def comments(notes: Iterable[str]) -> list[str]:
+    """Return notes for the reader of a file as lines of comments; no note can end its line."""
+    return [f"# {printable(note)}".rstrip() for note in notes]
+
+
+class WrittenFile(msgspec.Struct, frozen=True):
+    """A file to write."""
+
+    name: str
+    text: str
+    executable: bool = False
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """The locations of the files and of the index."""
+
+    main: str
+    """Name of the main file."""
+    index: Path
+    """The index directory of this machine, with symbolic links resolved."""
+    url: str = ""
+    """The URL of the index for the consumer, if the user named it."""
+    folder: Path = Path()
+    """The directory of the files."""
+    wheelhouse: Path | None = None
+    """Directory with all files to install, with symbolic links resolved. If it is set, no index is used."""
+    environment: Path | None = None
+    """The finished container or environment, as an absolute path, for consumers that only use it."""
+
+    @property
+    def bound(self) -> Path:
+        """The directory that scripts bind into a container."""
+        return self.wheelhouse or self.index
+
+    def binds(self, installation: Installation) -> bool:
+        """Return whether a container needs that directory while it is built."""
+        return self.wheelhouse is not None or (bool(installation.built) and not self.url)
+
+    @property
+    def what(self) -> str:
+        """The name of that directory in messages."""
+        return "wheelhouse" if self.wheelhouse else "index"
+
+    @property
+    def variable(self) -> str:
+        """The variable that users set if that directory has moved."""
+        return f"MATRIX_{self.what.upper()}"
+
+    @property
+    def local(self) -> str:
+        """The URL of the wheels for consumers that can read the file systems of this machine."""
+        return self.wheelhouse.as_uri() if self.wheelhouse else self.url or (self.index / "simple").as_uri()
+
+    @property
+    def mounted(self) -> str:
+        """The URL of the wheels for consumers that run in a container into which the directory is bound."""
+        return f"file://{MOUNT_POINT}" if self.wheelhouse else self.url or MOUNTED_INDEX
+
+    def url_of(self, pick: Distribution, named: Mapping[str, str], wheels: str) -> str:
+        """Return the URL of a distribution that only its URL identifies; empty if its version does.
+
+        `named` has the file names of our wheels that must be named; `wheels` is the URL of our index.
+        """
+        if self.wheelhouse is not None:
+            return ""
+        return f"{wheels}/{pick.name}/{quote(named[pick.name])}" if pick.name in named else pick.direct_url
+
+
+def files_in_wheelhouse(folder: Path, picks: Iterable[Distribution]) -> dict[str, str]:
+    """Return the file name of each distribution whose file is in the directory."""
+    names = {path.name for path in folder.iterdir() if path.is_file()}
+    wheels: dict[tuple[str, Version], str] = {}
+    for name in sorted(names):  # the last one has the highest build tag
+        with suppress(InvalidWheelFilename, InvalidVersion):
+            project, version, *_ = parse_wheel_filename(name)
+            wheels[project, version] = name
+    present = {}
+    for pick in picks:
+        locked = (file.name for file in pick.files if file.name in names)
+        if name := next(locked, "") or wheels.get((pick.name, Version(pick.pinned)), ""):
+            present[pick.name] = name
+    return present
+
+
+def write_files(files: Sequence[WrittenFile], folder: Path, *, named: bool) -> list[Path]:
+    """Write all files, or none if one would replace a file that the user wrote.
+
+    The main file is the first. If the user named it, it may replace any file.
+    """
+    paths = [folder / file.name for file in files]
+    for path in paths[1:] if named else paths:
+        if path.is_dir() or (path.exists() and not _is_ours(path)):
+            msg = f"{path} exists and was not written by `matrix env`. Nothing was written."
+            raise UsageError(msg, hint="Move or remove it, or name another directory with -o DIR.")
+    for file, path in zip(files, paths, strict=True):
+        write_atomic(path, file.text)
+        if file.executable and path.is_file():
+            mode = stat.S_IMODE(path.stat().st_mode)
+            path.chmod(mode | (mode & _READ) >> 2)  # whoever may read a script may run it
+    return paths
+
+
+def _is_ours(path: Path) -> bool:
+    with path.open("rb") as source:
+        return MARK.encode() in source.read(_HEAD)

@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING
 
 from builders.audit.platform_tags import too_new_glibc
 from builders.findings import Finding
-from matrix.consumers.shared.files import MARK, WrittenFile, comments
-from matrix.consumers.shared.installation import index_of, pin, wheel_only
+from matrix.consumers.shared.installation import MARK, WrittenFile, comments, index_of, pin, wheel_only
 from matrix.show.render import shortened
 from resolver.errors import UsageError
 from resolver.versions import sort_key
@@ -35,8 +34,7 @@ from resolver.versions import sort_key
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from matrix.consumers.shared.files import Layout, WheelSource
-    from matrix.consumers.shared.installation import Installation
+    from matrix.consumers.shared.installation import Installation, Layout
     from resolver.model import Distribution
 
 
@@ -55,29 +53,32 @@ _OLDEST = "2.0"
 
 
 def requirement_lines(
-    installation: Installation, source: WheelSource, chosen: Sequence[Distribution] | None = None
+    installation: Installation, layout: Layout, wheels: str, chosen: Sequence[Distribution] | None = None
 ) -> list[str]:
     """Return the lines that install the distributions of a lock.
 
-    `source` is our index, or a directory with all files, at its location for the consumer.
+    `wheels` is the URL of our index, or of the wheelhouse, for the consumer.
     """
     chosen = installation.installed if chosen is None else chosen
     binary = sorted(pick.name for pick in chosen if wheel_only(pick))
     if installation.is_complete and len(binary) == len(chosen):
         binary = [":all:"]
+    # pip reads an option only if it is alone on its line.
+    if layout.wheelhouse is not None:
+        options = ["--no-index", f"--find-links {wheels}"]
+    else:
+        urls = [wheels] if any(pick.origin == "build" for pick in chosen) else []
+        urls += [*filter(None, map(index_of, chosen)), *installation.searched]
+        options = [f"--extra-index-url {url}" for url in dict.fromkeys(urls)]
     return [
-        *source.options(
-            [*filter(None, map(index_of, chosen)), *installation.searched],
-            ours=any(pick.origin == "build" for pick in chosen),
-        ),
+        *options,
         *(f"--only-binary {name}" for name in binary),
-        *(_line(pick, installation, source) for pick in chosen),
+        *(_line(pick, installation, layout.url_of(pick, installation.named, wheels)) for pick in chosen),
         *installation.unpinned,
     ]
 
 
-def _line(pick: Distribution, installation: Installation, source: WheelSource) -> str:
-    url = source.url_of(pick, installation.named)
+def _line(pick: Distribution, installation: Installation, url: str) -> str:
     hashes = [f"--hash=sha256:{digest}" for digest in installation.hashes.get(pick.name, ())]
     return " ".join([installation.requirement(pick, url), *hashes])
 

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 
 from builders.constants import CERTIFICATE_VARIABLES
 from matrix.consumers.shared.container_variables import DISTURBING, REFERENCE, VISIBLE
-from matrix.consumers.shared.files import MARK, comments, files_in_wheelhouse
+from matrix.consumers.shared.installation import MARK, comments, files_in_wheelhouse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from matrix.consumers.shared.files import Layout
-    from matrix.consumers.shared.installation import Installation
+    from matrix.consumers.shared.installation import Installation, Layout
     from resolver.facts.schema import SiteVariable
     from resolver.model import Distribution
 
