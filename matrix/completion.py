@@ -29,7 +29,6 @@ _NAMES: dict[str, Callable[[Catalog], Iterable[str]]] = {
     "--package": lambda catalog: catalog.package,
     "--upgrade": lambda catalog: [*catalog.package, "torch"],
 }
-"""The values that an option, or a positional argument with that placeholder, accepts."""
 
 
 def complete() -> None:

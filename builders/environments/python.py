@@ -1,12 +1,10 @@
 """Find the Python that wheels are built for, and its pip, in the runtime where they will be used.
 
-A base image may not contain the required Python. Then a Python of this machine is bound into the image
-at the same path: a Python that the user names, or a Python that uv manages. The user can name a conda
-prefix, or a virtual environment, which stands for the Python it was created from.
-
-An image does not contain the user's pip configuration. So its settings about where packages come from are
-passed on as variables, and local files that they name are bound into the image; those about where packages
-are installed or how they are built are not.
+If a base image lacks the required Python, one of this machine is bound into the image at the same path: one
+that the user names (a prefix, or a virtual environment, which stands for the Python it was created from), or
+one that uv manages. The user's pip settings about where packages come from are passed on as variables, and
+local files that they name are bound into the image; those about where packages are installed or how they are
+built are not.
 """
 
 from __future__ import annotations
@@ -104,7 +102,6 @@ class TargetPython(msgspec.Struct, frozen=True):
     """The commands with which its extensions are linked: sysconfig's ``LDSHARED`` and ``LDCXXSHARED``."""
     headers: bool = True
     venv: bool = True
-    """Whether it can create virtual environments with pip."""
 
     @property
     def minor(self) -> str:
@@ -202,17 +199,12 @@ def _settings(path: Path) -> dict[str, str]:
 
 
 def _search_image(runtime: Runtime, version: str) -> list[Path]:
-    """Return the interpreters of a minor version in an image."""
     succeeded, lines = _run(runtime, ["/bin/sh", "-c", _SEARCH, "sh", version], View())
     return [Path(line) for line in dict.fromkeys(lines)] if succeeded else []
 
 
 def _uv_prefixes(version: str) -> list[Path]:
-    """Return the prefixes of the Python installations that uv manages, newest first.
-
-    Source: uv's documentation, "Storage" (Python versions): ``$UV_PYTHON_INSTALL_DIR``, else
-    ``uv/python`` below ``$XDG_DATA_HOME``; directories ``cpython-3.12.3-linux-x86_64-gnu``.
-    """
+    """Return the prefixes of uv's Pythons, newest first. Source: uv's documentation, "Storage"."""
     data = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
     root = Path(os.environ.get("UV_PYTHON_INSTALL_DIR") or Path(data, "uv", "python"))
     releases = {
@@ -268,11 +260,9 @@ def _run(runtime: Runtime, command: Sequence[str], view: View) -> tuple[bool, li
 
 
 def ensure_pip(runtime: Runtime, python: TargetPython, *, log: Path) -> Path:
-    """Return the directory of a pip that any Python of that version can run.
+    """Return the directory of a pip that any Python of that version can run (``python DIRECTORY install``).
 
-    ensurepip installs it into a separate environment. ``python DIRECTORY install ...`` then runs pip
-    for the environment of that python, as pip itself does for its option ``--python``
-    (``pip/_internal/cli/main_parser.py``).
+    pip itself does this for its option ``--python`` (``pip/_internal/cli/main_parser.py``).
     """
     root = cache_root() / "tools" / python.key(runtime)
 
@@ -298,10 +288,9 @@ def ensure_pip(runtime: Runtime, python: TargetPython, *, log: Path) -> Path:
 def pip_settings(
     mirrored: Callable[[str], str] = str, *, default_index: str = ""
 ) -> tuple[Mapping[str, str], tuple[Bind, ...]]:
-    """Read the user's pip configuration as variables and binds, for a pip that runs in an image.
+    """Return the user's pip configuration as variables and binds, for a pip that runs in an image.
 
-    `mirrored` maps a URL to its mirror. `default_index` is what pip uses when none is configured; it is set
-    explicitly if it has a mirror.
+    `mirrored` maps a URL to its mirror; `default_index` is set explicitly if it has one.
     """
     values = pip_configuration()
     if default_index and "index-url" not in values and mirrored(default_index) != default_index:
@@ -331,10 +320,7 @@ def pip_environment() -> dict[str, str]:
 
 
 def is_reachable(url: str) -> bool:
-    """Return whether a web server responds within five seconds; true for URLs of files.
-
-    pip would retry an unreachable index for every project.
-    """
+    """Return whether a web server responds within 5 s; pip would retry an index for every project."""
     import requests
 
     if not url.startswith(("http://", "https://")):
@@ -364,7 +350,6 @@ def _absolute(word: str) -> str:
 
 
 def _local_path(word: str) -> Path | None:
-    """Return the local file or directory that a word of the configuration names, if it exists."""
     url = urlsplit(word)
     if "://" in word and url.scheme != "file":
         return None

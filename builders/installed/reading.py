@@ -1,8 +1,7 @@
 """Read what is installed in an image, a virtual or a conda environment, from its files.
 
 Each distribution becomes the `Contents` that the audit of a wheel has, so that the same checks apply. The
-shared objects of the Python that has torch are read, and RCCL's and the compiler's libraries; of all other
-files only the names count.
+shared objects of the Python that has torch, RCCL's and the compiler's are read; else only names count.
 """
 
 from __future__ import annotations
@@ -74,7 +73,6 @@ class RocmCopy(msgspec.Struct, frozen=True):
     """A copy of ROCm's runtime."""
 
     folder: str
-    """The directory of its ``libamdhip64.so``."""
     version: str
     """As far as the files state it; empty if they do not."""
     names: frozenset[str]
@@ -101,14 +99,10 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     runtimes: Mapping[str, Mapping[str, str]]
     """The symbol versions that each libc, libstdc++ and libgcc_s defines, by path."""
     problems: Sequence[Finding]
-    """Files that cannot be read."""
 
     @cached_property
     def sites(self) -> list[str]:
-        """The directories of packages of the Python that has torch, else of the one that has most packages.
-
-        They are in the order of its path, as far as it depends on files only.
-        """
+        """The directories of packages, as in its path, of the Python that has torch, else most packages."""
         counts: Counter[str] = Counter()
         with_torch = set()
         for path in self.texts:
@@ -124,7 +118,6 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         )
 
     def _seen_from(self, site: str, others: Sequence[str]) -> list[str]:
-        """Return the directories of packages that a Python sees, of which this one is the first."""
         prefix, python = _prefix_and_python(site)
         named = [
             other
@@ -208,7 +201,6 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         yield site, contents
 
     def _listed(self, site: str, info: str) -> dict[str, str]:
-        """Return the files of a distribution as in its RECORD, with their paths."""
         record = self.texts.get(f"{info}/RECORD", b"").decode(errors="replace")
         paths: dict[str, str] = {}
         try:
@@ -355,10 +347,9 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return ""
 
     def found(self, item: SharedObject, at: str, name: str) -> str:
-        """Return where the loader finds a library that an object needs; empty if nowhere that is known.
+        """Return where the loader finds a library that an object at a path needs; empty if it is not known.
 
-        `at` is the object's path. The order is that of ld.so(8); what torch has loaded comes first, if the
-        object needs torch.
+        The order is that of ld.so(8); what torch has loaded comes first, if the object needs torch.
         """
         origin = posixpath.dirname(at)
         own = [path.replace("${ORIGIN}", origin).replace("$ORIGIN", origin) for path in item.search_paths]
@@ -484,7 +475,6 @@ def _is_of_system(path: str) -> bool:
 
 
 def _is_wanted(path: str) -> bool:
-    """Return whether the content of a file matters."""
     name = path.rpartition("/")[2]
     if _INFO.search(path) or _SETTINGS.search(path) or _RUNTIME.search(path) or _READ_ANYWHERE.search(path):
         return True
@@ -505,7 +495,6 @@ def _read(
     runtimes: dict[str, Mapping[str, str]],
     objects: Objects,
 ) -> None:
-    """Read the content of one file."""
     is_object = SHARED_OBJECT.search(file.path)
     if not is_object and not file.path.endswith(SEPARATE_CODE):
         if file.size <= _LARGEST_TEXT:

@@ -97,7 +97,6 @@ class CondaDocument(Document, kw_only=True):
             self.add("pip-not-list", _line_of(item, "pip"), message, fix="Start each line with a hyphen.")
 
     def _read_item(self, section: CommentedSeq, position: int) -> Iterator[Entry]:
-        """Yield the lines for pip in one item: one, or several if it contains line breaks."""
         text = _text_of(section[position])
         if text is not None:
             texts = [line for part in text.split("\n") if (line := _COMMENT.sub("", part).strip())]
@@ -182,7 +181,6 @@ class CondaDocument(Document, kw_only=True):
             entry.sequence.insert(entry.position, text)
 
     def _text(self) -> str:
-        """Return the tree as text; lines that did not change keep their indentation."""
         sink = StringIO()
         self.yaml.dump(self.tree, sink)
         text = _COMMENTED_OUT_LINE.sub(_as_comment, sink.getvalue())
@@ -205,7 +203,6 @@ def _as_comment(line: re.Match[str]) -> str:
 
 
 def _aligned(old: list[str], new: list[str]) -> str:
-    """Return new lines with the indentation of the old lines."""
     result: list[str] = []
     shift = 0
     stripped = [line.strip() for line in old], [line.strip() for line in new]

@@ -156,7 +156,6 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     sequence: CommentedSeq | None = None
     """The YAML list that contains it."""
     position: int = 0
-    """Its position in that list."""
 
     @property
     def in_flow(self) -> bool:
@@ -182,8 +181,8 @@ def finding(
 ) -> Finding:
     """Return a finding about an entry of the file.
 
-    `rule` is a key of `RULES`. The lines `corrected` replace the entry; a line that starts with ``#``
-    comments it out. With `fixable`, they are the only sensible correction, so that ``--fix`` may write them.
+    The lines `corrected` replace the entry; a line that starts with ``#`` comments it out. With `fixable`,
+    they are the only sensible correction, so that ``--fix`` may write them.
     """
     corrected = tuple(corrected)
     # An item of a list in flow style, [a, b], cannot be commented out.
@@ -201,9 +200,9 @@ class Document(msgspec.Struct, kw_only=True):
     lines: list[str]
     """The lines with their line breaks."""
     entries: list[Entry] = []
-    """The entries that pip reads, in order."""
+    """The entries that pip reads."""
     conda: list[Entry] = []
-    """The entries that conda reads, in order."""
+    """The entries that conda reads."""
     findings: list[Finding] = []
     """Problems in the structure of the file."""
     has_pip_section: bool = True
@@ -216,11 +215,7 @@ class Document(msgspec.Struct, kw_only=True):
         return next((pin[1] for pin in pins if pin), "")
 
     def corrected(self, findings: Iterable[Finding]) -> str:
-        """Return the file with corrections; do not use the document afterwards.
-
-        If several corrections change one entry, only the first is applied. If several corrections insert the
-        same lines, only the first inserts them.
-        """
+        """Return the file with corrections, the first for each entry; do not use the document afterwards."""
         entries = {(entry.line, entry.text): entry for entry in reversed(self._entries())}
         chosen: list[tuple[Entry, Sequence[str]]] = []
         inserted: set[object] = set()

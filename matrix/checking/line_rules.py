@@ -159,7 +159,6 @@ def _check_requirement(entry: Entry) -> Iterator[Finding]:
 
 
 def _without(line: PipLine, options: Sequence[tuple[str, str]]) -> str:
-    """Return a requirement without some of its options."""
     kept = [_option(flag, value) for flag, value in line.options if (flag, value) not in options]
     return " ".join([line.requirement_text, *kept])
 
@@ -243,11 +242,7 @@ def _check_hashes(document: Document) -> Iterator[Finding]:
 
 
 def _check_duplicates(document: Document) -> Iterator[Finding]:
-    """Report names that are on two lines: pip looks for a version that satisfies both.
-
-    Observed with pip 22.3.1 and 26.3. Only the old resolver, which pip 20.3 replaced, rejected every second
-    line for a name.
-    """
+    """Report names on two lines; only the resolver before pip 20.3 rejected all (observed: 22.3.1, 26.3)."""
     seen: dict[str, list[tuple[Entry, Requirement]]] = {}
     for entry in document.entries:
         requirement = entry.pip.requirement

@@ -262,8 +262,8 @@ def url_path(url: str) -> str:
 def parse_line(text: str, directory: str = "", *, editable: bool = False) -> StatedRequirement:
     """Parse a requirement, a URL or a path, with an optional marker.
 
-    Paths are relative to `directory`, by default the working directory. With `editable`, the text is the
-    value of ``-e``, which is a path even without a slash.
+    Paths are relative to `directory`. With `editable`, the text is the value of ``-e``: a path even without a
+    slash.
     """
     parsed = parse_requirement(text)
     if parsed is not None and parsed.url:
@@ -338,7 +338,6 @@ def _local_path(location: str, address: SplitResult, directory: str) -> tuple[st
 
 
 def _name_of_file(location: str, path: str, stated: str) -> str:
-    """Return the project name in the file name of a wheel or, if none is stated, of an sdist."""
     file = unquote(path.rpartition("/")[2])
     if file.endswith(".whl"):
         try:
@@ -352,7 +351,6 @@ def _name_of_file(location: str, path: str, stated: str) -> str:
 
 
 def _agreed(location: str, stated: str, name: str) -> str:
-    """Check that a stated name is the real name."""
     if stated and normalize_name(stated) != name:
         _fail(location, f"is {name}, not {stated}", "Correct the name.")
     return stated or name

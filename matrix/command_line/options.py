@@ -323,10 +323,7 @@ def help_texts(summary: str, example: str) -> dict[str, Any]:
 
 
 def output_path(text: str) -> Path:
-    """Return the value of ``--output``; for argparse. Only its last part may be new.
-
-    Raise `UsageError` if it is ``-``, which other programs take for stdout, or its directory does not exist.
-    """
+    """Return the value of ``-o``; raise `UsageError` if it is ``-`` or its directory does not exist."""
     path = Path(text)
     if text == "-":
         msg = "-o - is not supported."
@@ -461,10 +458,7 @@ def add_stopping(parser: argparse.ArgumentParser) -> None:
 
 
 def stop_time(context: Context) -> float | None:
-    """Return the time when builds stop, in seconds since the epoch; None if there is no limit.
-
-    After this call, the signal that the user named stops the builds, too.
-    """
+    """Return when builds stop, in seconds since the epoch; from now on, the user's signal stops them, too."""
     args = context.args
     if args.signal is not None:
         signal.signal(args.signal, signal.default_int_handler)
@@ -520,9 +514,9 @@ def seconds_of(text: str) -> float:
 
 
 def job_stop_time() -> float | None:
-    """Return when to stop in the Slurm job that this process runs in, in seconds since the epoch.
+    """Return when to stop in this Slurm job, in seconds since the epoch; None if that is unknown.
 
-    None outside of a job, or if its end is unknown. Not every release of Slurm sets ``SLURM_JOB_END_TIME``.
+    Not every release of Slurm sets ``SLURM_JOB_END_TIME``.
     """
     number = os.environ.get("SLURM_JOB_ID", "")
     if not number:

@@ -134,7 +134,7 @@ def folder_of(output: Path | None) -> Path:
 def emit(
     context: Context, our_wheels: Mapping[str, Sequence[Path]] | None = None
 ) -> tuple[Sequence[WrittenFile], Installation, Sequence[Finding]]:
-    """Return the files of a consumer for a lock, not yet written, and what there is to say about them.
+    """Return the files of a consumer for a lock, the installation, and notes for the user.
 
     `our_wheels` are the wheels in the index that the lock means, by name; by default they are looked up.
     """
@@ -185,7 +185,6 @@ def _host_glibc(context: Context) -> tuple[str, str]:
 
 
 def _write(files: Sequence[WrittenFile], output: Path | None, folder: Path, console: Console) -> None:
-    """Write the files, or print the main file."""
     # A device or pipe, such as /dev/stdout, has no directory for other files.
     if output is None or (output.exists() and not (output.is_file() or output.is_dir())):
         console.data(files[0].text.rstrip())
@@ -213,7 +212,6 @@ def _check_options(args: argparse.Namespace, consumer: Consumer) -> None:
 
 
 def _left_open(lock: Resolution, wheels: Mapping[str, Sequence[Path]]) -> list[str]:
-    """Return the requirements that a lock leaves open, and those of our wheels that it does not meet."""
     unbuilt = [
         pick.name for pick in lock.built() if not pick.files and not pick.alias_of and not wheels[pick.name]
     ]
@@ -252,10 +250,7 @@ def _confusable(installation: Installation, context: Context) -> str:
 
 
 def _in_wheelhouse(wheelhouse: Path, installation: Installation) -> dict[str, list[Path]]:
-    """Return the wheels of each distribution that we build, in the wheelhouse.
-
-    Raise `MatrixError` if there are no wheels, or the lock is complete and some of its files are missing.
-    """
+    """Return our wheels in the wheelhouse; check that a complete lock has all of its files there."""
     complete = installation.is_complete
     command = f"matrix fetch --wheelhouse {quote(str(wheelhouse))}" if complete else _DOWNLOAD
     if not wheelhouse.is_dir() or not any(wheelhouse.glob("*.whl")):

@@ -96,10 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _earlier(context: Context) -> Resolution | None:
-    """Return the lock that the answer will replace; None if it is missing, unreadable or not used.
-
-    Raise `LockError` if the lock in which to upgrade distributions is missing or cannot be read.
-    """
+    """Return the lock that the answer will replace, if it is used and can be read; upgrades require it."""
     from resolver.lock import read_lock
 
     path = context.args.output

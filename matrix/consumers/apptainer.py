@@ -1,9 +1,9 @@
 """A definition file for an unprivileged build of an image on top of the base image.
 
-``%post`` of such a build (SingularityCE with PRoot, apptainer without root) has a clean environment, and
-cannot bind files to new paths. So wheels are copied in with ``%files`` and removed again. Everything is
-installed into a separate environment, which does not change the image's packages. Source:
-LUMI-training-materials docs/2day-20260422/205-Containers.md ("unprivileged proot build").
+``%post`` of such a build (SingularityCE with PRoot, apptainer without root) has a clean environment and
+cannot bind files to new paths. So wheels are copied in with ``%files`` and removed again, and everything is
+installed into a separate environment. Source: LUMI-training-materials docs/2day-20260422/205-Containers.md
+("unprivileged proot build").
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from matrix.consumers.shared.installation import Installation, Layout
 
 _PREFIX = "/opt/matrix"
-"""Path of the environment in the image."""
 _FILES = "/opt/matrix-files"
 _FILE = "container.def"
 _RUNTIMES = ("apptainer", "singularity")
@@ -97,7 +96,7 @@ def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
 
 
 def _digest_note(installation: Installation) -> list[str]:
-    """Return a comment with the command that checks the base image; a build without root cannot check it."""
+    """Return the command that checks the base image; a build without root cannot check it."""
     image = installation.lock.image
     digest = image.digest.removeprefix("sha256:") if image else ""
     if not image or not digest or not image.path.endswith(".sif"):
@@ -106,7 +105,6 @@ def _digest_note(installation: Installation) -> list[str]:
 
 
 def _sources(installation: Installation, layout: Layout) -> tuple[list[tuple[str, str]], list[str]]:
-    """Return the files to copy into the image, and the requirement lines that name their paths there."""
     chosen = installation.on_top
     if layout.wheelhouse is not None:
         copy = f"{_FILES}/wheels"

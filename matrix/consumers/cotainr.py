@@ -54,7 +54,6 @@ def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
 
 
 def _environment_of_jobs(installation: Installation) -> list[WrittenFile]:
-    """Return the file that job scripts source, if programs need any variable."""
     if not installation.variables:
         return []
     notes = [
@@ -92,7 +91,6 @@ def _build_script(installation: Installation, layout: Layout) -> str:
 
 
 def _site_hints(installation: Installation) -> list[str]:
-    """Return commands to run the script at the site, if known."""
     if not installation.lock.target.site.startswith("lumi"):
         return []
     return [
@@ -102,7 +100,7 @@ def _site_hints(installation: Installation) -> list[str]:
 
 
 def _check(installation: Installation, layout: Layout) -> list[Finding]:
-    """Name the distributions whose files are on this machine, where the container cannot see them."""
+    """Name the distributions whose files the container cannot see."""
     picks = (pick for pick in installation.installed if pick.origin == "published" and pick.files)
     paths = {pin(pick): local_path(pick.files[0].url) for pick in picks}
     hidden = [name for name, path in paths.items() if path is not None and not is_visible(str(path))]

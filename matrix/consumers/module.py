@@ -96,7 +96,6 @@ def _help(installation: Installation, environment: Path, programs: Path, *, is_d
 
 
 def _lua(name: str, text: list[str], settings: Iterable[_Setting]) -> Iterator[str]:
-    """Yield the lines of a module file for Lmod."""
     yield f"whatis({_lua_text(f'Name: {name}')})"
     yield from (f"whatis({_lua_text(f'Description: {line}')})" for line in text[:2])
     yield f"help({_lua_text(chr(10).join(text))})"
@@ -121,7 +120,7 @@ def _lua_text(text: str) -> str:
 
 
 def _tcl(name: str, text: list[str], settings: Iterable[_Setting]) -> Iterator[str]:
-    """Yield the lines of a module file for Environment Modules; versions before 5.1 have no pushenv."""
+    """Yield the lines for Environment Modules; versions before 5.1 have no pushenv."""
     yield f"proc ModulesHelp {{ }} {{ puts stderr {_tcl_text(chr(10).join(text))} }}"
     yield from (f"module-whatis {_tcl_text(line)}" for line in (name, *text[:2]))
     yield f"if {{[llength [info commands family]]}} {{ family {_FAMILY} }}"

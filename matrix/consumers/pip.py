@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 
 def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
-    """Return requirements that are complete by themselves, and constraints for later installs."""
     name = "constraints.txt"
     no_deps = "--no-deps " if installation.is_complete else ""
     notes = [
@@ -40,7 +39,6 @@ def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
 
 
 def _check(installation: Installation, layout: Layout) -> list[Finding]:
-    """Report wheels that pip would skip on this machine because of its glibc or its Pythons."""
     other: dict[str, list[str]] = {}
     for title, names in wheel_names(installation).items():
         if python := missing_python(names):

@@ -1,11 +1,8 @@
 """A lock as ``pylock.toml`` (PEP 751), which uv and other installers read.
 
-An installer of this file resolves nothing: it installs the listed files, and every file has a location and a
-hash. So the index must contain our wheels. A complete lock has the files of all other distributions. If a
-lock leaves dependencies to pip, the files of its distributions are looked up on their indexes, and a comment
-in the file states that dependencies are missing.
-
-Specification: https://packaging.python.org/en/latest/specifications/pylock-toml/
+An installer of it resolves nothing, and every file has a location and a hash. So the index must contain our
+wheels. Files that the lock lacks are looked up on their indexes. Specification:
+https://packaging.python.org/en/latest/specifications/pylock-toml/
 """
 
 from __future__ import annotations
@@ -58,7 +55,6 @@ _INCOMPLETE = (
 
 
 def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
-    """Return ``pylock.toml``, validated."""
     import tomli_w
 
     if not is_valid_pylock_path(Path(layout.main)):
@@ -112,7 +108,6 @@ def _check(installation: Installation, _: Layout) -> list[Finding]:
 
 
 def _table(installation: Installation) -> dict[str, object]:
-    """Return the file's ``[tool]`` table, which describes the target."""
     target = installation.lock.target
     return {
         "site": target.site,
@@ -151,7 +146,6 @@ def _from_wheelhouse(pick: Distribution, path: Path, layout: Layout) -> Package:
 
 
 def _locked(pick: Distribution) -> Package:
-    """Return the entry of a distribution whose files the lock has."""
     if pick.direct_url:
         return _direct(pick, pick.files[0])
     unhashed = [file.name for file in pick.files if not file.sha256]
@@ -182,7 +176,6 @@ def _locked(pick: Distribution) -> Package:
 
 
 def _direct(pick: Distribution, file: LockedFile) -> Package:
-    """Return the entry of a distribution that a direct reference names."""
     location, _, fragment = file.url.partition("#")
     subdirectory = fragment.removeprefix("subdirectory=") or None
     repository = git_commit(location)
@@ -245,7 +238,6 @@ def _package(
 
 
 def _plain(value: object) -> object:
-    """Return plain dictionaries and lists without None, as tomli_w needs them."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items() if item is not None}
     if isinstance(value, list | tuple):
@@ -262,11 +254,7 @@ CONSUMER = Consumer(
 
 
 def published_wheels(project: str, version: str, index: str, *, python: str) -> list[LockedFile]:
-    """Return the wheels of one version for one Python on Linux, for any glibc, sorted by name.
-
-    `version` has its local label. An empty `index` is the index in pip's configuration. `python` is a CPython
-    version, such as ``3.12``.
-    """
+    """Return the wheels of a version (with its label) for a CPython (``3.12``), for any glibc, by name."""
     where = index or index_url()
     published = IndexClient([where]).project(project)
     if published is None:

@@ -1,13 +1,10 @@
 """A conda environment file and requirements for tykky, and the script that builds the environment with them.
 
-tykky can read the file systems of the machine, so the files contain the real path of the index. Observed with
-tykky at CSCfi/hpc-container-wrapper@b0956d9:
-
-- pip treats packages in ``~/.local`` and ``PYTHONPATH`` as installed, so the environment lacks them,
-  and tykky succeeds. Programs in the environment then prefer packages in ``~/.local``.
-- ``update`` keeps neither the variables of ``--environ`` nor a copy of the old environment, and never changes
-  the Python.
-- An environment works under another name, so it can be built next to the old environment.
+tykky can read the file systems of the machine. Observed with tykky at CSCfi/hpc-container-wrapper@b0956d9:
+pip treats packages in ``~/.local`` and ``PYTHONPATH`` as installed, so the environment lacks them, and its
+programs prefer those in ``~/.local``. ``update`` keeps neither the variables of ``--environ`` nor a copy of
+the old environment, and never changes the Python. An environment works under another name, so it can be built
+next to the old environment.
 """
 
 from __future__ import annotations

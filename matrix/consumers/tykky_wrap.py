@@ -1,11 +1,9 @@
 """A script that wraps a finished container or environment with tykky: its programs are then in ``DIR/bin``.
 
-tykky copies a container as it is, and packs the directory of a virtual environment into one file. Unlike with
-``conda-containerize``, nothing is installed. Read in CSCfi/hpc-container-wrapper@b0956d9:
-
-- ``wrap-container`` needs absolute paths of programs, and activates the conda environment that has them.
-- ``wrap-install --mask`` mounts the files where they were: programs of a virtual environment contain it.
-- Both copy the file of ``--environ`` into the wrappers.
+Nothing is installed. Read in CSCfi/hpc-container-wrapper@b0956d9: ``wrap-container`` copies a container,
+needs absolute paths of programs, and activates the conda environment that has them. ``wrap-install --mask``
+packs a virtual environment and mounts the files where they were, because its programs contain that path. Both
+copy the file of ``--environ`` into the wrappers.
 """
 
 from __future__ import annotations

@@ -72,7 +72,6 @@ def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
 
 
 def _sources(installation: Installation, layout: Layout) -> list[str]:
-    """Return the tables that bind each distribution to its index."""
     names = _index_names(installation.indexes)
     lines = ["", "[tool.uv.sources]"]
     for pick in installation.installed:
@@ -131,7 +130,6 @@ def _text(text: str) -> str:
 
 
 def _array(key: str, items: Sequence[str]) -> list[str]:
-    """Return a TOML array of strings."""
     return [f"{key} = [", *(f"    {_text(item)}," for item in items), "]"]
 
 

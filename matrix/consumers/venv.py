@@ -1,9 +1,8 @@
 """A virtual environment on top of a container, packed into one file.
 
-LUMI's courses describe this for the images of the LUMI AI Factory. The environment is created at
-``/user-software`` inside the image, where its squashfs is mounted later, so paths in its scripts stay valid.
-Source: Lumi-supercomputer/LUMI-AI-Guide 02-setting-up-environment (create_venv.sh, create_squashfs.sh,
-run_squashfs.sh).
+It is created at ``/user-software`` inside the image, where its squashfs is mounted later, so paths in its
+scripts stay valid. Source: Lumi-supercomputer/LUMI-AI-Guide 02-setting-up-environment (create_venv.sh,
+create_squashfs.sh, run_squashfs.sh).
 """
 
 from __future__ import annotations
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from matrix.consumers.shared.installation import Installation, Layout
 
 _PREFIX = "/user-software"
-"""Path of the environment in the container."""
 _MAKE, _PACK, _RUN = "create_venv.sh", "create_squashfs.sh", "run.sh"
 
 
@@ -106,7 +104,6 @@ def _run(installation: Installation) -> str:
 
 
 def _with(venv: Path, script: Path) -> list[str]:
-    """Return the command that runs a script for an environment at another path."""
     return ["env", f"MATRIX_VENV={venv}", "bash", str(script)]
 
 

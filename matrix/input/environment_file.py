@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 _CONDA_PIN = re.compile(r"(?:\S+::)?[\w.-]+\s*={1,2}\s*(\d[^=,|*\s]*)")
 """Matches a dependency of conda with an exact version, and maybe a build: ``numpy=1.26.4=py311_0``."""
 _COLUMNS = re.compile(r"\s*(\[|Package\s+Version\b)")
-"""Matches the beginning of the output of ``pip list``, as JSON or in columns."""
 
 
 _IMAGES = {".sif", ".sqsh", ".squashfs", ".tar"}
@@ -69,19 +68,10 @@ def is_environment(path: Path) -> bool:
 
 
 def read_environment(path: Path) -> DescribedEnvironment:
-    """Read an environment.
+    """Read an environment, image, directory of wheels, or file that lists an environment.
 
-    It is a virtual or conda environment, a wheel or a directory of wheels, an image, a requirements file, a
-    conda environment file, the output of pip, ``uv.lock``, ``pylock.toml``, a Dockerfile or a definition
-    file. Nothing of it is executed, except that a script lists an image in an isolated container if
-    unsquashfs is not installed.
-
-    Raises
-    ------
-    UsageError
-        The path cannot be read, or is no environment.
-    EnvironmentLacksError, MatrixError
-        The image cannot be inspected.
+    Nothing of it is executed, except that a script lists an image in an isolated container if unsquashfs is
+    not installed.
     """
     if path.suffix == ".whl" and path.is_file():
         found = DescribedEnvironment([_of_wheel(path.name)])
@@ -113,10 +103,7 @@ def read_environment(path: Path) -> DescribedEnvironment:
 
 
 def _read_installed(path: Path) -> DescribedEnvironment:
-    """Read what is installed in a directory or an image, without starting it if possible.
-
-    Of what only conda has, what is for CUDA counts.
-    """
+    """Read what is installed, without starting it if possible. Of what only conda has, CUDA counts."""
     is_image = path.is_file() or not _is_prefix(path)
     if is_image and path.is_file() and form_of(path) != "archive" and shutil.which("unsquashfs") is None:
         return _list_image(path)
@@ -147,7 +134,7 @@ def _is_prefix(path: Path) -> bool:
 
 
 def _list_image(path: Path) -> DescribedEnvironment:
-    """List the distributions of the Python of an image that has torch, else of the one that has most."""
+    """List the distributions of the Python that has torch, else of the one that has most."""
     facts = inspect_image(find_image(path))
     python = max(facts.with_torch or facts.pythons, key=lambda each: len(each.holds), default=None)
     how = (
@@ -178,7 +165,6 @@ def _of_wheel(name: str) -> Wanted:
 
 
 def _read_uv_lock(text: str, path: Path) -> DescribedEnvironment:
-    """Read ``uv.lock``; the project itself and what it has in directories are not part of the environment."""
     try:
         packages: list[dict[str, Any]] = tomllib.loads(text)["package"]
         found = DescribedEnvironment()
@@ -207,7 +193,6 @@ def _read_lines(text: str, name: str) -> DescribedEnvironment:
 
 
 def _read_recipe(text: str) -> DescribedEnvironment:
-    """Read the packages that a Dockerfile or definition file installs."""
     pip, conda, unread = read_recipe(text)
     found = DescribedEnvironment(unread=unread)
     for entry in conda:

@@ -38,7 +38,6 @@ _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _PIP_MESSAGE = re.compile(r"(WARNING|DEPRECATION|Using Python|\[notice\])", re.IGNORECASE)
 _EGG = re.compile(r"[#&]egg=([\w.-]+)")
 _COLUMNS = 2
-"""Name and version, and for an editable project its directory."""
 
 _DOCKER = re.compile(r"(?im)^\s*FROM\s+\S+")
 _DEFINITION = re.compile(r"(?im)^\s*Bootstrap\s*:")
@@ -57,7 +56,6 @@ _LEFT_VALUES = {
     "-t", "--target", "--prefix", "--root", "--cache-dir", "--timeout", "--retries", "--trusted-host",
     "--python", "-p", "--global-option", "--config-settings", "--progress-bar",
 }  # fmt: skip
-"""Options of pip with a value that does not matter."""
 _UNREAD_VALUES = {"-r", "--requirement", "-c", "--constraint", "-e", "--editable"}
 _CONDA_VALUES = {"-n", "--name", "-p", "--prefix", "-c", "--channel", "-f", "--file"}
 _LONGEST = 100
@@ -68,11 +66,7 @@ _CHOICE = re.compile(r"\b(extras|dependency_groups)\b")
 
 
 def read_preinstalled(source: str, catalog: Catalog, base_image: str = "") -> Preinstalled:
-    """Return the distributions that ``--keep-installed`` names, in a file or in the base image.
-
-    `base_image` is the value of ``--base-image``. An image on this machine is inspected; of any other, only
-    the facts in the catalog are known.
-    """
+    """Return what ``--keep-installed`` names; of a base image elsewhere, only the catalog has facts."""
     if source == IMAGE:
         if not base_image or not is_local(Path(base_image)):
             return Preinstalled(IMAGE)
@@ -87,7 +81,6 @@ def read_preinstalled(source: str, catalog: Catalog, base_image: str = "") -> Pr
 
 
 def _versions(dists: Iterable[tuple[str, str, int]], source: str, known: set[str]) -> dict[str, str]:
-    """Return the version of each name. Names in the catalog must have a valid version."""
     versions: dict[str, str] = {}
     for name, version, line in dists:
         if name in known and not version:
@@ -152,7 +145,6 @@ def _name_and_version(line: str) -> tuple[str | None, str]:
 
 
 def _version_in_url(url: str) -> str:
-    """Return the version in the file name of a wheel; empty for any other URL."""
     try:
         return str(parse_wheel_filename(unquote(urlsplit(url).path.rpartition("/")[2]))[1])
     except (InvalidWheelFilename, ValueError):
@@ -220,7 +212,7 @@ def _add(entries: list[Entry], unread: list[str], number: int, words: Iterable[t
 
 
 def _joined(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the logical lines, each with the number of its first line; comments between them are left out."""
+    """Yield the logical lines without comments, each with the number of its first line."""
     start = 0
     parts: list[str] = []
     for number, line in enumerate(text.splitlines(), start=1):
@@ -258,7 +250,6 @@ def _of_dockerfile(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _of_definition(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the commands in the section ``%post`` of a definition file, and its base image."""
     section = ""
     variables: dict[str, str] = {}
     for number, line in _joined(text):
@@ -277,7 +268,6 @@ def _of_definition(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _of_exec_form(text: str) -> str:
-    """Return a command that may be a list of words as JSON as a shell would read it."""
     try:
         words = json.loads(text) if text.startswith("[") else None
     except (ValueError, RecursionError):
@@ -317,7 +307,7 @@ def _words(text: str) -> list[str]:
 
 
 def _pip_words(text: str) -> Iterator[tuple[str, bool]]:
-    """Yield the requirements and indexes of an installation by pip, and what cannot be read."""
+    """Yield what an installation by pip names, and whether it can be read."""
     words = iter(_words(text))
     for word in words:
         name, _, value = word.partition("=")
@@ -377,11 +367,7 @@ def read_pylock(path: Path) -> tuple[list[tuple[str, str, str]], str]:
 
 
 def _is_default(package: Package, lock: Pylock) -> bool:
-    """Return whether a package is installed without extras and with the default groups.
-
-    Its marker decides, if it mentions extras or groups; `packaging` evaluates other variables for this
-    machine.
-    """
+    """Return whether a package is installed by default; `packaging` judges other markers for this machine."""
     if package.marker is None or not _CHOICE.search(str(package.marker)):
         return True
     chosen = {"extras": frozenset[str](), "dependency_groups": frozenset(lock.default_groups or ())}
@@ -406,7 +392,6 @@ def _requirement(package: Package, lock: Pylock, folder: Path) -> str:
 
 
 def _url(package: Package, folder: Path) -> str:
-    """Return the URL of a package that is named by its location rather than its version."""
     if package.vcs is not None:
         source = package.vcs
         url = f"{source.type}+{source.url or _local(folder, source.path)}@{source.commit_id}"

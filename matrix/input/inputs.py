@@ -1,7 +1,7 @@
 """The requirements that a user states: on the command line, in ``matrix.toml`` and in files.
 
-`matrix.checking` parses the files. It is imported only if there is a file, because the import takes longer
-than most resolutions. If pip would use a line that `matrix` does not, an error or a warning names the line.
+`matrix.checking` parses files; importing it takes longer than most resolutions. If pip would use a line that
+`matrix` does not, an error or a warning names it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 Kind = Literal["requirements", "constraints", "overrides"]
 _MOST_NESTED = 50
-"""Maximum depth of requirements files that include each other."""
 _MOST_LINES = 100_000
 _LONGEST_LINE = 100_000  # characters; pip's parser of options needs minutes for longer ones
 _SPECIAL = re.compile(r"^[-.]|[/@\t]|\s-|\$\{|\.(whl|zip|tgz|tar\.\w+)$")
@@ -43,11 +42,9 @@ _IGNORED = {
 
 
 _OPTIONS = {".txt": "-r", ".in": "-r", ".yml": "--env", ".yaml": "--env", ".toml": "--project"}
-"""The option for a file of requirements, by its suffix."""
 
 StatedHashes = tuple[str, set[str]]
-"""The SHA-256 of the files of a distribution that requirements files allow, after the file and line of the
-first of them."""
+"""Where hashes of a distribution are first stated (file and line), and the SHA-256 that are allowed."""
 
 
 class Inputs(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,13 +59,11 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
     find_links: tuple[str, ...] = ()
     """URLs of directories and of pages with links."""
     no_index: bool = False
-    """Whether a file disables package indexes (``--no-index``)."""
     bound: dict[str, str] = {}
     """By distribution, the index that a lock (``pylock.toml``) names for it."""
     hashes: dict[str, StatedHashes] = {}
     """By distribution, the files that requirements files allow (``--hash``)."""
     warnings: tuple[str, ...] = ()
-    """Warnings about content of the files that `matrix` does not use."""
 
     def package_sources(self) -> PackageSources:
         """Return the indexes and find-links locations to use: those of the inputs, else those of pip."""
@@ -146,15 +141,12 @@ def read_inputs(settings: Settings) -> Inputs:
 
 
 class _Source(msgspec.Struct, frozen=True):
-    """The location of a requirement."""
-
     file: str = ""
     """Empty for the command line and ``matrix.toml``."""
     line: int = 0
     key: str = ""
     directory: str = ""
-    """The directory that paths of projects and wheels are relative to: for pip the working directory, for
-    conda the directory of its file."""
+    """What paths are relative to: for pip the working directory, for conda that of its file."""
     chain: tuple[str, ...] = ()
     """The real paths of the files that include each other, up to this file."""
 
@@ -196,7 +188,6 @@ class _InputReader:
             self._add_file(file, kind, _Source())
 
     def _add_file(self, name: str, kind: Kind, parent: _Source) -> None:
-        """Add a requirements file; a name in a file is relative to that file."""
         from matrix.checking.document import read_requirements
 
         if "://" in name:
@@ -234,7 +225,6 @@ class _InputReader:
         self._add_document(read_requirements(text, str(path)), kind, source)
 
     def _add_pylock(self, path: Path, kind: Kind) -> None:
-        """Add the exact versions in a ``pylock.toml``, the indexes that it names, and its Python."""
         from builders.network.pip_configuration import public_index
         from matrix.input.environment_formats import read_pylock
 
@@ -369,7 +359,6 @@ class _InputReader:
         known |= sha256
 
     def _include(self, flag: str, value: str, kind: Kind, source: _Source) -> None:
-        """Add a file that a line names, as pip does."""
         included: Kind = "constraints" if flag == "--constraint" else kind
         if flag == "--requirement" and kind == "constraints":
             included = "requirements"
@@ -415,7 +404,6 @@ def _reject_file(text: str) -> None:
 
 
 def _plain_requirement(text: str) -> Requirement | None:
-    """Parse a line that only has a requirement; return None if `_check_form` must report a problem."""
     try:
         return parse_requirement(text)
     except UsageError:
@@ -423,7 +411,6 @@ def _plain_requirement(text: str) -> Requirement | None:
 
 
 def _check_form(entry: Entry, source: _Source) -> None:
-    """Reject lines that pip rejects or partly ignores."""
     from matrix.checking.line_rules import check_line
 
     for finding in check_line(entry):
@@ -453,7 +440,6 @@ def _index_url(text: str, source: _Source) -> str:
 
 
 def _python_requirement(document: Document, entry: Entry, source: _Source) -> list[Requirement]:
-    """Return the Python of a conda environment as a requirement; empty if it has no version."""
     if document.python:
         return [parse_requirement(f"python=={document.python}.*")]
     specifier = entry.text.partition("python")[2].strip()

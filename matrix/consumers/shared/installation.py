@@ -64,7 +64,6 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
     """How the site starts programs in Slurm jobs, if known."""
 
     def __post_init__(self) -> None:
-        """Check that the lock fixes the Python version."""
         if not self.python:
             msg = "The lock has no Python version."
             raise UsageError(msg, hint="Resolve with --python 3.12 (or another version).")
@@ -97,18 +96,14 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
     def pip_variables(self) -> dict[str, str]:
         """Variables for a pip that another tool starts.
 
-        If the lock has an sdist, no variable is set, because pip passes variables on to the pip that installs
-        build requirements. pip then checks the pins against the requirements of each distribution.
+        None with an sdist in the lock, because that pip passes them on to the pip of build requirements.
         """
         complete = {"PIP_NO_DEPS": "1"} if self.is_complete and not self.sdists else {}
         return complete | self.rocm_variables
 
     @property
     def rocm_variables(self) -> dict[str, str]:
-        """Variables for a pip that installs ROCm's own pip packages; empty if the lock has none.
-
-        pip takes the ``rocm`` that it built before from its cache, whatever the variables say now.
-        """
+        """Variables for a pip that installs ROCm's packages; its cache may have another GPU's ``rocm``."""
         named = self.rocm_build_variables
         return {**named, "PIP_NO_CACHE_DIR": "1"} if named else {}
 
@@ -116,9 +111,9 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
     def rocm_build_variables(self) -> dict[str, str]:
         """Variables that name the GPU to ROCm's own pip packages; empty if the lock has none.
 
-        The sdist ``rocm`` chooses its requirements when it is built, for the GPU of the machine. A login node
-        has none, so it would choose another. Source:
-        ROCm/TheRock@89553ce37:docs/packaging/python_packaging.md and the README of rocm-bootstrap.
+        The sdist ``rocm`` chooses its requirements when it is built, for the GPU of the machine; a login node
+        has none. Source: ROCm/TheRock@89553ce37:docs/packaging/python_packaging.md and the README of
+        rocm-bootstrap.
         """
         targets = self.lock.target.gfx
         if not targets or not any(map(_installs_rocm, self.installed)):
@@ -270,15 +265,11 @@ def index_of(pick: Distribution) -> str:
 
 
 def _installs_rocm(pick: Distribution) -> bool:
-    """Return whether a distribution is a pip package of ROCm, or requires some."""
     return is_rocm_package(pick.name) or any(extra.startswith("device-") for extra in pick.extras)
 
 
 def pin(pick: Distribution) -> str:
-    """Return the requirement that installs exactly this distribution.
-
-    The version includes the local label, which PyPI rejects, so that no public index can serve it.
-    """
+    """Return the exact requirement; no public index can serve it, because PyPI rejects its local label."""
     return f"{pick.name}=={pick.pinned}"
 
 
@@ -304,13 +295,11 @@ class Layout(msgspec.Struct, frozen=True):
     """The locations of the files and of the index."""
 
     main: str
-    """Name of the main file."""
     index: Path
     """The index directory of this machine, with symbolic links resolved."""
     url: str = ""
     """The URL of the index for the consumer, if the user named it."""
     folder: Path = Path()
-    """The directory of the files."""
     wheelhouse: Path | None = None
     """Directory with all files to install, with symbolic links resolved. If it is set, no index is used."""
     environment: Path | None = None
@@ -346,10 +335,7 @@ class Layout(msgspec.Struct, frozen=True):
         return f"file://{MOUNT_POINT}" if self.wheelhouse else self.url or MOUNTED_INDEX
 
     def url_of(self, pick: Distribution, named: Mapping[str, str], wheels: str) -> str:
-        """Return the URL of a distribution that only its URL identifies; empty if its version does.
-
-        `named` has the file names of our wheels that must be named; `wheels` is the URL of our index.
-        """
+        """Return the URL of a distribution if only its URL identifies it, as for named wheels of ours."""
         if self.wheelhouse is not None:
             return ""
         return f"{wheels}/{pick.name}/{quote(named[pick.name])}" if pick.name in named else pick.direct_url
@@ -372,10 +358,7 @@ def files_in_wheelhouse(folder: Path, picks: Iterable[Distribution]) -> dict[str
 
 
 def write_files(files: Sequence[WrittenFile], folder: Path, *, named: bool) -> list[Path]:
-    """Write all files, or none if one would replace a file that the user wrote.
-
-    The main file is the first. If the user named it, it may replace any file.
-    """
+    """Write all files, or none if one would replace a user's; the main file may, if the user named it."""
     paths = [folder / file.name for file in files]
     for path in paths[1:] if named else paths:
         if path.is_dir() or (path.exists() and not _is_ours(path)):

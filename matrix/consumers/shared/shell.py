@@ -24,11 +24,7 @@ _PLACEHOLDER = re.compile(r"@([A-Z_]+)@")
 
 
 def fill(name: str, /, **values: str) -> str:
-    """Return a script with its placeholders replaced.
-
-    `name` is a file in ``scripts/``; `values` has the text for each ``@NAME@``, by its name in lower case.
-    Lines that become empty are removed.
-    """
+    """Return a script of ``scripts/`` with each ``@NAME@`` replaced; lines that become empty are removed."""
     lines = []
     for line in (files(__package__) / "scripts" / name).read_text(encoding="utf-8").splitlines():
         filled = _PLACEHOLDER.sub(lambda placeholder: values[placeholder[1].lower()], line)
@@ -46,9 +42,8 @@ def head(installation: Installation, consumer: str, name: str, notes: Sequence[s
 def stoppable(script: str, target: str, suffix: str = "") -> str:
     """Return the lines that define ``stoppable``, which runs a command that ends with the script.
 
-    They also report unfinished results that killed scripts left. `target` is the name of the shell variable
-    with the path of the result, which an interrupted script does not change. `suffix` is the text after this
-    path in the names of unfinished results.
+    They also report unfinished results of killed scripts: the shell variable `target` with the path of the
+    result, and `suffix` behind it.
     """
     return fill("stoppable.sh", script=script, target=target, suffix=suffix)
 
@@ -66,10 +61,7 @@ def container_environment() -> str:
 
 
 def site_environment(installation: Installation) -> str:
-    """Return POSIX shell lines that set the variables that programs need, and unset others.
-
-    A needed variable that is already set keeps its value.
-    """
+    """Return POSIX shell lines that set the variables that programs need, if not set, and unset others."""
     lines = []
     for row in installation.variables:
         lines += reason_comments(row)
@@ -101,10 +93,7 @@ def reason_comments(row: SiteVariable) -> list[str]:
 
 
 def image_checks(installation: Installation, *, digest: bool = True) -> str:
-    """Return the lines that check that the base image exists and is the image of the lock.
-
-    To compute the `digest` takes half a minute for tens of gigabytes.
-    """
+    """Return the lines that check the base image; its `digest` takes half a minute for tens of gigabytes."""
     checks = fill("image.sh", image=_default(installation.image_path))
     image = installation.lock.image
     locked = image.digest.removeprefix("sha256:") if image and digest else ""
@@ -112,11 +101,9 @@ def image_checks(installation: Installation, *, digest: bool = True) -> str:
 
 
 def source_checks(installation: Installation, layout: Layout) -> str:
-    """Return the lines that check, before any slow step, that the wheels exist.
+    """Return the lines that check, before any slow step, that the wheels exist, and set ``$index`` to bind.
 
-    They set ``$index`` to the directory to bind.
-
-    Return an empty string if the user named the URL of the index, or if no wheel of the index is installed.
+    They are empty if the user named the URL of the index, or if no wheel of the index is installed.
     """
     if not layout.binds(installation):
         return ""
@@ -129,7 +116,6 @@ def source_checks(installation: Installation, layout: Layout) -> str:
 
 
 def _default(text: str) -> str:
-    """Quote a text for the default of an unquoted parameter expansion."""
     return quote(text) if text else ""
 
 
@@ -141,8 +127,7 @@ def installed_check(
 ) -> str:
     """Return a Python program that compares installed versions with the lock, and looks for CUDA.
 
-    The `preinstalled` distributions must still be installed; a version without a label allows any label. With
-    `nothing_else`, pip must not have installed any other distribution.
+    A version without a label allows any label. With `nothing_else`, no other distribution may be there.
     """
     pinned = {pick.name: pick.pinned for pick in (*installed, *preinstalled)}
     return fill("check.py.txt", pinned=json.dumps(pinned, indent=4), nothing_else=str(nothing_else))
@@ -151,10 +136,8 @@ def installed_check(
 def environment_steps(installation: Installation, prefix: str, folder: str) -> str:
     """Return POSIX shell lines that create, inside an image, a virtual environment on top of its Python.
 
-    If the lock keeps the image's torch, the environment uses the Python that has this torch. All packages of
-    the image become constraints, so that pip fails instead of installing another version over them. `prefix`,
-    where to create the environment, and `folder`, the directory of ``requirements.txt`` and
-    ``constraints.txt``, are paths without spaces.
+    This Python is the one that has the torch that the lock keeps. All packages of the image become
+    constraints, so that pip fails instead of replacing one. `prefix` and `folder` are paths without spaces.
     """
     torch = installation.preinstalled_torch
     limits = _limits(installation, prefix) if torch else ""
@@ -175,10 +158,7 @@ def environment_steps(installation: Installation, prefix: str, folder: str) -> s
 
 
 def _limits(installation: Installation, prefix: str) -> str:
-    """Return the lines that keep the image's packages.
-
-    Requested and built distributions may replace them; distributions that are only required may not.
-    """
+    """Return the lines that keep the image's packages; only requested and built ones may be replaced."""
     requested = {requirement.name for requirement in installation.lock.request.requirements}
     replacing, required = [], {}
     for pick in installation.on_top:
