@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -47,23 +47,28 @@ StatedHashes = tuple[str, set[str]]
 """Where hashes of a distribution are first stated (file and line), and the SHA-256 that are allowed."""
 
 
-class Inputs(msgspec.Struct, frozen=True, kw_only=True):
+class Inputs(msgspec.Struct, kw_only=True):
     """The user's requirements from all sources, in the given order."""
 
-    requirements: tuple[Requirement, ...] = ()
-    constraints: tuple[Requirement, ...] = ()
-    overrides: tuple[Requirement, ...] = ()
+    requirements: list[Requirement] = []
+    constraints: list[Requirement] = []
+    overrides: list[Requirement] = []
     index_url: str | None = None
     """The package index; None means the index in pip's configuration."""
-    extra_index_urls: tuple[str, ...] = ()
-    find_links: tuple[str, ...] = ()
+    extra_index_urls: list[str] = []
+    find_links: list[str] = []
     """URLs of directories and of pages with links."""
     no_index: bool = False
     bound: dict[str, str] = {}
     """By distribution, the index that a lock (``pylock.toml``) names for it."""
     hashes: dict[str, StatedHashes] = {}
     """By distribution, the files that requirements files allow (``--hash``)."""
-    warnings: tuple[str, ...] = ()
+    warnings: list[str] = []
+    _done: set[tuple[str, Kind]] = set()
+
+    def of_kind(self, kind: Kind) -> list[Requirement]:
+        """Return the requirements of a kind."""
+        return {"requirements": self.requirements, "constraints": self.constraints}.get(kind, self.overrides)
 
     def package_sources(self) -> PackageSources:
         """Return the indexes and find-links locations to use: those of the inputs, else those of pip."""
@@ -80,99 +85,6 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
 
         urls = (without_password(url).rstrip("/") for url in self.package_sources().by_preference)
         return tuple(url for url in urls if url != public_index().rstrip("/"))
-
-
-def with_stated_hashes(resolution: Resolution, hashes: Mapping[str, StatedHashes]) -> Resolution:
-    """Return a resolution with only those files of its distributions that requirements files allow."""
-    picks = []
-    for pick in resolution.picks:
-        where, stated = hashes.get(pick.name, ("", set()))
-        if stated and pick.origin != "preinstalled":
-            sources = {pin.sha256 for pin in (pick.sdist, pick.wheel) if pin}
-            files = tuple(file for file in pick.files if file.sha256 in stated)
-            if not files and not sources & stated:
-                found = ", ".join(f"{file.name} {file.sha256 or 'without hash'}" for file in pick.files[:3])
-                msg = (
-                    f"{where}: no file of {pick.name} {pick.version} that fits the target has one of "
-                    f"the stated hashes. Found: {found or 'no files'}."
-                )
-                raise MatrixError(
-                    msg, hint="Correct the version or the hashes in the file.", id="hash-mismatch"
-                )
-            pick = replace(pick, files=files or pick.files)  # noqa: PLW2901
-        picks.append(pick)
-    return replace(resolution, picks=tuple(picks))
-
-
-def read_inputs(settings: Settings) -> Inputs:
-    """Read every source of requirements that the settings name."""
-    if (settings.extras or settings.groups) and not settings.project:
-        msg = f"{'--extra' if settings.extras else '--group'} needs a project."
-        raise UsageError(msg, hint="Name its pyproject.toml with --project.")
-    reader = _InputReader()
-    index_url = _index_url(settings.index_url, _Source()) if settings.index_url else None
-    extra_index_urls = [_index_url(url, _Source()) for url in settings.extra_index_url]
-    reader.add("requirements", settings.requirements, settings.requirement_files)
-    if settings.env:
-        reader.add_environment(Path(settings.env))
-    if settings.project:
-        reader.add_project(Path(settings.project), settings.extras, settings.groups)
-    reader.add("constraints", settings.constraints, settings.constraint_files)
-    reader.add("overrides", settings.overrides, settings.override_files)
-    if settings.has_requirements and not reader.requirements["requirements"]:
-        files = [file for file in (*settings.requirement_files, settings.env, settings.project) if file]
-        msg = f"There are no requirements in {join_words(files or ['matrix.toml'], joiner='and')}."
-        raise UsageError(
-            msg, hint="Add a requirement. Without any file or name, matrix resolves its default set."
-        )
-    unique = {kind: tuple(dict.fromkeys(rows)) for kind, rows in reader.requirements.items()}
-    return Inputs(
-        requirements=unique["requirements"],
-        constraints=unique["constraints"],
-        overrides=unique["overrides"],
-        index_url=index_url or reader.index_url,
-        extra_index_urls=tuple(dict.fromkeys([*extra_index_urls, *reader.extra_index_urls])),
-        find_links=tuple(dict.fromkeys(reader.find_links)),
-        no_index=reader.no_index,
-        bound=reader.bound,
-        hashes=reader.hashes,
-        warnings=tuple(reader.warnings),
-    )
-
-
-class _Source(msgspec.Struct, frozen=True):
-    file: str = ""
-    """Empty for the command line and ``matrix.toml``."""
-    line: int = 0
-    key: str = ""
-    directory: str = ""
-    """What paths are relative to: for pip the working directory, for conda that of its file."""
-    chain: tuple[str, ...] = ()
-    """The real paths of the files that include each other, up to this file."""
-
-    def error(self, message: str, *, hint: str = "") -> UsageError:
-        """Return an error that begins with the location."""
-        return UsageError(self.text(message), hint=hint)
-
-    def text(self, message: str) -> str:
-        """Return a message that begins with the location."""
-        place = [self.file, *([str(self.line)] if self.line else []), *([f" {self.key}"] if self.key else [])]
-        return f"{':'.join(place)}: {message}" if self.file else message
-
-
-class _InputReader:
-    """Collect requirements and index options from all sources."""
-
-    def __init__(self) -> None:
-        self.requirements: dict[Kind, list[Requirement]] = {kind: [] for kind in get_args(Kind)}
-        self.index_url: str | None = None
-        self.extra_index_urls: list[str] = []
-        self.find_links: list[str] = []
-        self.no_index = False
-        self.bound: dict[str, str] = {}
-        self.hashes: dict[str, StatedHashes] = {}
-        self.warnings: list[str] = []
-        self._done: set[tuple[str, Kind]] = set()
 
     def add(self, kind: Kind, texts: Iterable[str], files: Iterable[str]) -> None:
         """Add requirements of the command line or of ``matrix.toml``, and requirements files."""
@@ -265,7 +177,7 @@ class _InputReader:
                 msg = f"{shorten(entry.text)!r} is not a conda package."
                 raise here.error(msg, hint="Requirements for pip belong in the pip section.")
             if name == "python":
-                self.requirements["requirements"] += _python_requirement(document, entry, here)
+                self.requirements += _python_requirement(document, entry, here)
             elif name != "pip":
                 installed[name] = None
         self._add_document(document, "requirements", source)
@@ -275,7 +187,7 @@ class _InputReader:
     def _report_conda(self, source: _Source, names: Sequence[str]) -> None:
         listed = join_words(names, most=20, joiner="and")
         text = f"conda installs {listed}: matrix does not resolve conda packages."
-        required = {requirement.name for requirement in self.requirements["requirements"]}
+        required = {requirement.name for requirement in self.requirements}
         both = [name for name in names if normalize_name(name) in required]
         if both:
             text += f" pip also installs {join_words(both, most=20, joiner='and')}, over conda's files."
@@ -354,7 +266,7 @@ class _InputReader:
         if not sha256:
             msg = "the line has no SHA-256, the only hash that matrix can compare with the indexes."
             raise source.error(msg, hint="Add --hash=sha256:...")
-        name = self.requirements[kind][-1].name
+        name = self.of_kind(kind)[-1].name
         _, known = self.hashes.setdefault(name, (source.text("").removesuffix(": ").rstrip(), set()))
         known |= sha256
 
@@ -391,7 +303,76 @@ class _InputReader:
         if kind == "constraints" and requirement.extras:
             msg = f"the constraint {shorten(requirement.text)!r} has extras, which pip rejects."
             raise source.error(msg, hint="Write the name without brackets.")
-        self.requirements[kind].append(requirement)
+        self.of_kind(kind).append(requirement)
+
+
+def with_stated_hashes(resolution: Resolution, hashes: Mapping[str, StatedHashes]) -> Resolution:
+    """Return a resolution with only those files of its distributions that requirements files allow."""
+    picks = []
+    for pick in resolution.picks:
+        where, stated = hashes.get(pick.name, ("", set()))
+        if stated and pick.origin != "preinstalled":
+            sources = {pin.sha256 for pin in (pick.sdist, pick.wheel) if pin}
+            files = tuple(file for file in pick.files if file.sha256 in stated)
+            if not files and not sources & stated:
+                found = ", ".join(f"{file.name} {file.sha256 or 'without hash'}" for file in pick.files[:3])
+                msg = (
+                    f"{where}: no file of {pick.name} {pick.version} that fits the target has one of "
+                    f"the stated hashes. Found: {found or 'no files'}."
+                )
+                raise MatrixError(
+                    msg, hint="Correct the version or the hashes in the file.", id="hash-mismatch"
+                )
+            pick = replace(pick, files=files or pick.files)  # noqa: PLW2901
+        picks.append(pick)
+    return replace(resolution, picks=tuple(picks))
+
+
+def read_inputs(settings: Settings) -> Inputs:
+    """Read every source of requirements that the settings name."""
+    if (settings.extras or settings.groups) and not settings.project:
+        msg = f"{'--extra' if settings.extras else '--group'} needs a project."
+        raise UsageError(msg, hint="Name its pyproject.toml with --project.")
+    inputs = Inputs()
+    index_url = _index_url(settings.index_url, _Source()) if settings.index_url else None
+    inputs.extra_index_urls += [_index_url(url, _Source()) for url in settings.extra_index_url]
+    inputs.add("requirements", settings.requirements, settings.requirement_files)
+    if settings.env:
+        inputs.add_environment(Path(settings.env))
+    if settings.project:
+        inputs.add_project(Path(settings.project), settings.extras, settings.groups)
+    inputs.add("constraints", settings.constraints, settings.constraint_files)
+    inputs.add("overrides", settings.overrides, settings.override_files)
+    if settings.has_requirements and not inputs.requirements:
+        files = [file for file in (*settings.requirement_files, settings.env, settings.project) if file]
+        msg = f"There are no requirements in {join_words(files or ['matrix.toml'], joiner='and')}."
+        raise UsageError(
+            msg, hint="Add a requirement. Without any file or name, matrix resolves its default set."
+        )
+    inputs.index_url = index_url or inputs.index_url
+    for name in ("requirements", "constraints", "overrides", "extra_index_urls", "find_links"):
+        setattr(inputs, name, list(dict.fromkeys(getattr(inputs, name))))
+    return inputs
+
+
+class _Source(msgspec.Struct, frozen=True):
+    file: str = ""
+    """Empty for the command line and ``matrix.toml``."""
+    line: int = 0
+    key: str = ""
+    directory: str = ""
+    """What paths are relative to: for pip the working directory, for conda that of its file."""
+    chain: tuple[str, ...] = ()
+    """The real paths of the files that include each other, up to this file."""
+
+    def error(self, message: str, *, hint: str = "") -> UsageError:
+        """Return an error that begins with the location."""
+        return UsageError(self.text(message), hint=hint)
+
+    def text(self, message: str) -> str:
+        """Return a message that begins with the location."""
+        place = [self.file, *([str(self.line)] if self.line else []), *([f" {self.key}"] if self.key else [])]
+        return f"{':'.join(place)}: {message}" if self.file else message
 
 
 def _reject_file(text: str) -> None:

@@ -58,8 +58,8 @@ def make_request(settings: Settings, catalog: Catalog, today: datetime.date, inp
     return Request(
         target,
         tuple(requirements),
-        inputs.constraints,
-        inputs.overrides,
+        tuple(inputs.constraints),
+        tuple(inputs.overrides),
         support=settings.support or "any",
         prefer=settings.prefer or "advised",
         site_file=site_file(settings.site),
@@ -299,7 +299,7 @@ def as_command(suggestion: Suggestion, settings: Settings, inputs: Inputs) -> Su
         words += _repeated("--env", [settings.env] if settings.env else [])
         words += _repeated("--project", [settings.project] if settings.project else [])
         words += [*_repeated("--extra", settings.extras), *_repeated("--group", settings.groups)]
-        index, extra_indexes = settings.index_url, tuple(settings.extra_index_url)
+        index, extra_indexes = settings.index_url, settings.extra_index_url
     words += _repeated("-c", settings.constraint_files)
     words += _repeated("--override", settings.override_files)
     words += _repeated("--index-url", [without_password(index)] if index else [])
