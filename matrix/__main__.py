@@ -34,7 +34,7 @@ def _run() -> int:
     if not sys.warnoptions:
         warnings.simplefilter("ignore")  # of libraries; they are for developers
     if "_ARGCOMPLETE" in os.environ:
-        from matrix.completion import complete
+        from matrix.commands.completion import complete
 
         complete()
     from matrix.cli import main as run

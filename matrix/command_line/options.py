@@ -60,8 +60,8 @@ def expand_gfx_flags(arguments: Iterable[str]) -> list[str]:
     return expanded
 
 
-def add_target_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that describe the target."""
+def add_target_options(parser: argparse.ArgumentParser, *, resolves: bool = True) -> None:
+    """Add the options that describe the target, and those that only a command that may resolve needs."""
     group = add_site_options(parser)
     group.add_argument("--rocm", metavar="SPEC", type=nonempty, help="ROCm, such as 6.2 or '>=6.2,<6.5'")
     group.add_argument("--python", metavar="SPEC", type=nonempty, help="Python, such as 3.12")
@@ -75,6 +75,8 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
         choices=("advised", "newest", "proven", "oldest"),
         help="which of several solutions to choose; advised (default): as the site advises, then newest",
     )
+    if not resolves:
+        return
     group.add_argument(
         "--no-prebuilt",
         action="store_true",

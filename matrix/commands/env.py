@@ -95,7 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=output_path,
         help="the main file, or a directory for all files (default: print the main file)",
     )
-    add_target_options(parser)
+    add_target_options(parser, resolves=False)
 
 
 def execute(context: Context) -> int:

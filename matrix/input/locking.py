@@ -234,10 +234,10 @@ def same_target(lock: Resolution, args: argparse.Namespace, catalog: Catalog) ->
         asked, version = getattr(args, what), lock.version_of(what)
         if asked and not (version and allows([parse_specifier(asked)], version)):
             _refuse(what, asked, version, args)
-    if args.no_prebuilt and not lock.request.no_prebuilt:
+    if getattr(args, "no_prebuilt", False) and not lock.request.no_prebuilt:
         msg = f"{args.lock} was resolved with wheels that others publish, and --no-prebuilt excludes them."
         raise UsageError(msg, hint="Resolve again with --no-prebuilt.")
-    if args.no_network_plugin and not lock.request.no_network_plugin:
+    if getattr(args, "no_network_plugin", False) and not lock.request.no_network_plugin:
         msg = f"{args.lock} was resolved without --no-network-plugin."
         raise UsageError(msg, hint="Resolve again with --no-network-plugin.")
     ops = request_ops(getattr(args, "ops", None) or ())
