@@ -29,13 +29,7 @@ from matrix.command_line.options import (
     help_texts,
 )
 from matrix.show.console import Console, OutputError, ReaderGoneError
-from resolver.errors import (
-    EXIT_INTERRUPTED,
-    InternalError,
-    MatrixError,
-    UsageError,
-    did_you_mean,
-)
+from resolver.errors import EXIT_INTERRUPTED, InternalError, MatrixError, UsageError, did_you_mean
 
 T = TypeVar("T", bound=str)
 _MOST_USED = "most used"

@@ -255,11 +255,7 @@ def _write_environment(root: Path, python: TargetPython, layers: Sequence[Layer]
     packages = root / python.library
     for directory in (root / "bin", root / "include", packages):
         directory.mkdir(parents=True, exist_ok=True)
-    links = {
-        "bin/python": str(python.path),
-        "bin/python3": "python",
-        f"bin/python{python.minor}": "python",
-    }
+    links = {"bin/python": str(python.path), "bin/python3": "python", f"bin/python{python.minor}": "python"}
     for name, target in links.items():
         (root / name).unlink(missing_ok=True)  # a wheel may have such a file
         (root / name).symlink_to(target)

@@ -82,12 +82,7 @@ def findings_of(
     findings = limited(installed.problems)
     backend = side.request.target.backend
     findings += judge_listed(
-        _reply(installed),
-        lock,
-        user_packages,
-        rebuild=_REBUILD,
-        backend=backend,
-        gfx=side.request.target.gfx,
+        _reply(installed), lock, user_packages, rebuild=_REBUILD, backend=backend, gfx=side.request.target.gfx
     )
     for check in CHECKS:
         findings += limited(check(installed, side))

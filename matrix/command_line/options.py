@@ -66,9 +66,7 @@ def add_target_options(parser: argparse.ArgumentParser, *, resolves: bool = True
     group.add_argument("--rocm", metavar="SPEC", type=nonempty, help="ROCm, such as 6.2 or '>=6.2,<6.5'")
     group.add_argument("--python", metavar="SPEC", type=nonempty, help="Python, such as 3.12")
     group.add_argument(
-        "--support",
-        choices=("documented", "observed", "any"),
-        help="weakest facts to rely on (default: any)",
+        "--support", choices=("documented", "observed", "any"), help="weakest facts to rely on (default: any)"
     )
     group.add_argument(
         "--prefer",
@@ -100,12 +98,7 @@ def add_input_options(parser: argparse.ArgumentParser) -> None:
     files = (
         ("-r", "--requirement", "requirement_files", "a pip requirements file (repeatable)"),
         ("-c", "--constraint", "constraint_files", "a pip constraints file (repeatable)"),
-        (
-            "--override",
-            None,
-            "override_files",
-            "requirements that replace all others of these names",
-        ),
+        ("--override", None, "override_files", "requirements that replace all others of these names"),
     )
     for *flags, dest, text in files:
         group.add_argument(
@@ -270,11 +263,7 @@ def add_global_options(parser: argparse.ArgumentParser) -> None:
         help="print only results, warnings and errors",
     )
     parser.add_argument(
-        "-v",
-        "--verbose",
-        action="count",
-        default=argparse.SUPPRESS,
-        help="print more; -vv shows tracebacks",
+        "-v", "--verbose", action="count", default=argparse.SUPPRESS, help="print more; -vv shows tracebacks"
     )
     parser.add_argument(
         "--debug",

@@ -71,9 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "relative to the file for pylock, the real path for all others)",
     )
     parser.add_argument(
-        "--hashes",
-        action="store_true",
-        help="list all distributions with the hashes of their files",
+        "--hashes", action="store_true", help="list all distributions with the hashes of their files"
     )
     parser.add_argument(
         "--wheelhouse",

@@ -80,10 +80,7 @@ def execute(context: Context) -> int:
     with ExitStack() as stack:
         server = None
         if route == "bind":
-            changes += [
-                *bind_changes(_bindable(index.root)),
-                *index_changes(os.environ, f"{MOUNTED_INDEX}/"),
-            ]
+            changes += [*bind_changes(_bindable(index.root)), *index_changes(os.environ, f"{MOUNTED_INDEX}/")]
         else:
             from builders.index.server import address_of, listen, serving_on
 

@@ -155,8 +155,5 @@ def _wrapper(installation: Installation, environment: Path, about: list[str]) ->
 
 
 CONSUMER = Consumer(
-    file=f"matrix{_LUA}",
-    emit=_emit,
-    uses_environment=True,
-    hashes_hint="The module installs nothing.",
+    file=f"matrix{_LUA}", emit=_emit, uses_environment=True, hashes_hint="The module installs nothing."
 )

@@ -140,8 +140,5 @@ def _normal(job: Job, kind: str) -> str:
 
 
 CONSUMER = Consumer(
-    file=_NODES,
-    emit=_emit,
-    uses_environment=True,
-    hashes_hint="The scripts install nothing.",
+    file=_NODES, emit=_emit, uses_environment=True, hashes_hint="The scripts install nothing."
 )

@@ -36,7 +36,7 @@ _SPECIAL = re.compile(r"^[-.]|[/@\t]|\s-|\$\{|\.(whl|zip|tgz|tar\.\w+)$")
 """Finds options, paths, URLs, direct references and variables."""
 _VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
 _IGNORED = {
-    "--pre": "To allow pre-releases of a distribution, name one in its requirement, such as name>=2.0rc1.",
+    "--pre": "To allow pre-releases of a distribution, name one in its requirement, such as name>=2.0rc1."
 }
 """Options that `matrix` ignores, each with a hint on what to do instead."""
 

@@ -118,10 +118,7 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
         targets = self.lock.target.gfx
         if not targets or not any(map(_installs_rocm, self.installed)):
             return {}
-        return {
-            "ROCM_SDK_TARGET_FAMILY": targets[0],
-            "ROCM_BOOTSTRAP_FORCE_GFX_ARCH": ",".join(targets),
-        }
+        return {"ROCM_SDK_TARGET_FAMILY": targets[0], "ROCM_BOOTSTRAP_FORCE_GFX_ARCH": ",".join(targets)}
 
     @property
     def rocm_note(self) -> list[str]:

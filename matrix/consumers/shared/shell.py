@@ -167,8 +167,5 @@ def _limits(installation: Installation, prefix: str) -> str:
         else:
             required[pick.name] = pick.pinned
     return fill(
-        "limits.sh",
-        prefix=prefix,
-        replacing=", ".join(replacing),
-        required=json.dumps(required, indent=4),
+        "limits.sh", prefix=prefix, replacing=", ".join(replacing), required=json.dumps(required, indent=4)
     )
