@@ -71,18 +71,10 @@ def resolve(
     ------
     UsageError
         A name, a version or a file is not valid.
-    CatalogError
-        A file of facts is not valid.
-    CycleError
-        The chosen distributions require each other in a cycle.
-    EnvironmentLacksError
-        `base_image` is a file that cannot be inspected on this machine, or a package index cannot be reached.
-    SourceError
-        An index, or the target of a direct reference, is broken or has another hash.
     MatrixError
-        The inspection of `base_image` failed; the error names the log.
-    TooLargeError
-        The search reached its limit of steps.
+        A file of facts, an index or a direct reference is broken, the chosen distributions require each other
+        in a cycle, `base_image` cannot be inspected (the error names the log), or the search reached its
+        limit of steps. `EnvironmentLacksError` among them: the machine lacks a tool or the network.
     OSError
         `base_image` must be inspected, and the cache cannot be written.
     """
@@ -264,23 +256,14 @@ def build(
 
     Raises
     ------
-    BuildError, MatrixError, CommandError
-        A wheel could not be built, or its content is wrong. The wheel is not published, and the error
-        names the log.
+    BuildError, CommandError
+        A wheel could not be built, or its content is wrong. It is not published, and the error names the log.
     UsageError
         The resolution does not build one of the names, or an argument does not fit the resolution.
-    CatalogError, LockError
-        A file of facts is not valid, or no recipe builds a distribution of the resolution.
     MatrixError
-        The base image differs from that of the resolution.
-    SourceError, MatrixError
-        A source or a patch is missing, is broken, or has another hash.
-    EnvironmentLacksError
-        The machine lacks a tool, network access or disk space.
-    MatrixError, NameTakenError
-        A link is in place of a directory of the index, or another wheel has the name of a new wheel.
-    MatrixError
-        The inspection of the base image failed; the error names the log.
+        The facts, the base image, a source or the index are not what the resolution needs, or another wheel
+        has the name of a new wheel. `EnvironmentLacksError` among them: the machine lacks a tool, network
+        access or disk space.
     OSError
         The index or the cache cannot be read or written.
     """

@@ -9,6 +9,7 @@ import re
 import signal
 import time
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,40 +96,20 @@ def add_target_options(parser: argparse.ArgumentParser, *, resolves: bool = True
 def add_input_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that name files with requirements."""
     group = parser.add_argument_group("inputs")
-    files = (
-        ("-r", "--requirement", "requirement_files", "a pip requirements file (repeatable)"),
-        ("-c", "--constraint", "constraint_files", "a pip constraints file (repeatable)"),
-        ("--override", None, "override_files", "requirements that replace all others of these names"),
-    )
-    for *flags, dest, text in files:
-        group.add_argument(
-            *filter(None, flags), dest=dest, metavar="FILE", type=nonempty, action="append", help=text
-        )
-    group.add_argument(
-        "--env",
-        metavar="FILE",
-        type=nonempty,
-        help="a conda environment file: its pip section and its Python",
-    )
-    group.add_argument(
-        "--project", metavar="FILE|DIR", type=nonempty, help="the dependencies in a pyproject.toml"
-    )
-    group.add_argument(
-        "--extra",
-        dest="extras",
-        metavar="NAME",
-        type=nonempty,
-        action="append",
-        help="also the optional dependencies NAME of the project (repeatable)",
-    )
-    group.add_argument(
-        "--group",
-        dest="groups",
-        metavar="NAME",
-        type=nonempty,
-        action="append",
-        help="also the dependency group NAME of the project (repeatable)",
-    )
+    add = partial(group.add_argument, type=nonempty)
+    several = partial(add, action="append")
+    text = "a pip requirements file (repeatable)"
+    several("-r", "--requirement", dest="requirement_files", metavar="FILE", help=text)
+    text = "a pip constraints file (repeatable)"
+    several("-c", "--constraint", dest="constraint_files", metavar="FILE", help=text)
+    text = "requirements that replace all others of these names"
+    several("--override", dest="override_files", metavar="FILE", help=text)
+    add("--env", metavar="FILE", help="a conda environment file: its pip section and its Python")
+    add("--project", metavar="FILE|DIR", help="the dependencies in a pyproject.toml")
+    text = "also the optional dependencies NAME of the project (repeatable)"
+    several("--extra", dest="extras", metavar="NAME", help=text)
+    text = "also the dependency group NAME of the project (repeatable)"
+    several("--group", dest="groups", metavar="NAME", help=text)
 
 
 def add_index_access(parser: argparse.ArgumentParser) -> None:
@@ -255,32 +236,14 @@ GLOBAL_WITH_VALUE = {"--color", "--progress"}
 
 def add_global_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that are accepted before and after the command, with no default."""
-    parser.add_argument(
-        "-q",
-        "--quiet",
-        action="store_true",
-        default=argparse.SUPPRESS,
-        help="print only results, warnings and errors",
-    )
-    parser.add_argument(
-        "-v", "--verbose", action="count", default=argparse.SUPPRESS, help="print more; -vv shows tracebacks"
-    )
-    parser.add_argument(
-        "--debug",
-        action="store_true",
-        default=argparse.SUPPRESS,
-        help="write a log file; its path is printed if the command fails",
-    )
-    parser.add_argument(
-        "--color",
-        choices=("auto", "always", "never"),
-        default=argparse.SUPPRESS,
-        help="when to use colours (default: auto)",
-    )
-    parser.add_argument(
+    add = partial(parser.add_argument, default=argparse.SUPPRESS)
+    add("-q", "--quiet", action="store_true", help="print only results, warnings and errors")
+    add("-v", "--verbose", action="count", help="print more; -vv shows tracebacks")
+    add("--debug", action="store_true", help="write a log file; its path is printed if the command fails")
+    add("--color", choices=("auto", "always", "never"), help="when to use colours (default: auto)")
+    add(
         "--progress",
         choices=("auto", "board", "plain", "json", "none"),
-        default=argparse.SUPPRESS,
         help="how to show progress (default: auto: a board on a terminal, else plain lines)",
     )
 

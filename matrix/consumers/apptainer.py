@@ -97,8 +97,7 @@ def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
 
 def _digest_note(installation: Installation) -> list[str]:
     """Return the command that checks the base image; a build without root cannot check it."""
-    image = installation.lock.image
-    digest = image.digest.removeprefix("sha256:") if image else ""
+    image, digest = installation.lock.image, installation.image_digest
     if not image or not digest or not image.path.endswith(".sif"):
         return []
     return [f"Check the base image first: `echo {quote(f'{digest}  {image.path}')} | sha256sum -c`"]

@@ -19,6 +19,7 @@ from matrix.consumers.shared.shell import (
     head,
     image_checks,
     installed_check,
+    script,
     site_environment,
     source_checks,
     stoppable,
@@ -48,7 +49,7 @@ def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
         environment_file(
             layout.main, installation, notes, "cotainr", lines, has_compiler=installation.has_compiler
         ),
-        WrittenFile(SCRIPT, _build_script(installation, layout), executable=True),
+        _build_script(installation, layout),
         *_environment_of_jobs(installation),
     ]
 
@@ -64,7 +65,7 @@ def _environment_of_jobs(installation: Installation) -> list[WrittenFile]:
     return [WrittenFile(ENVIRONMENT, "\n".join(lines) + "\n")]
 
 
-def _build_script(installation: Installation, layout: Layout) -> str:
+def _build_script(installation: Installation, layout: Layout) -> WrittenFile:
     notes = [
         f"Usage: bash {SCRIPT} [CONTAINER.sif [more options of cotainr]]",
         *_site_hints(installation),
@@ -73,7 +74,8 @@ def _build_script(installation: Installation, layout: Layout) -> str:
     source = source_checks(installation, layout)
     bound = [source, fill("bind.sh")] if source else []
     exports = [f"export {name}={value}" for name, value in installation.pip_variables.items()]
-    text = fill(
+    return script(
+        SCRIPT,
         "build.sh",
         head=head(installation, "cotainr", SCRIPT, notes),
         main=quote(layout.main),
@@ -87,7 +89,6 @@ def _build_script(installation: Installation, layout: Layout) -> str:
         checks="\n".join([image_checks(installation), *bound, *exports]),
         check=installed_check(installation.installed, nothing_else=installation.is_complete),
     )
-    return f"{text}\n"
 
 
 def _site_hints(installation: Installation) -> list[str]:

@@ -37,10 +37,8 @@ def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
         msg = f"EasyBuild or the shell would change characters in {what}."
         raise UsageError(msg, hint="Move it to a path that has only letters, digits, - _ . and /.")
     bind = f"{layout.bound}:{layout.bound}:ro" if binds else ""
-    no_deps = "--no-deps " if installation.is_complete else ""
     variables = "".join(f"{name}={value} " for name, value in installation.rocm_variables.items())
-    image = installation.lock.image
-    digest = image.digest.removeprefix("sha256:") if image else ""
+    digest = installation.image_digest
     checksums = [
         "# EasyBuild compares the image with the digest in the lock. The image must be the only source.",
         f"checksums = [{digest!r}]",
@@ -74,7 +72,7 @@ def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
         "    + ' --bind %(installdir)s/user-software:/user-software'",
         "    + f' %(installdir)s/{local_sif} bash -c \\'source /runscripts/init-conda-venv && '",
         "    + 'cd /user-software/venv && PYTHONNOUSERSITE=1 PIP_NO_CACHE_DIR=1 '",
-        f"    + '{variables}python -m pip install {no_deps}'",
+        f"    + '{variables}python -m pip install {installation.no_deps}'",
         "    + '-r requirements.txt -c constraints.txt || exit 1\\' || exit 1',",
         "]",
     ]

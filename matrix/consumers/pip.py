@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 
 def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
     name = "constraints.txt"
-    no_deps = "--no-deps " if installation.is_complete else ""
     notes = [
-        f"Install with `python -m pip install {no_deps}-r {quote(layout.main)} -c {name}`.",
+        f"Install with `python -m pip install {installation.no_deps}-r {quote(layout.main)} -c {name}`.",
         f"Keep these versions in later installs with: -c {name}",
         *preinstalled_note(installation),
     ]

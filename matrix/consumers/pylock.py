@@ -11,7 +11,7 @@ import os
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from packaging.markers import Marker
@@ -215,25 +215,9 @@ def _published(pick: Distribution, python: str) -> Package:
     return _package(pick, wheels, index=usable[0].index)
 
 
-def _package(
-    pick: Distribution,
-    wheels: Sequence[PackageWheel],
-    *,
-    index: str | None = None,
-    sdist: PackageSdist | None = None,
-    archive: PackageArchive | None = None,
-    directory: PackageDirectory | None = None,
-    vcs: PackageVcs | None = None,
-) -> Package:
+def _package(pick: Distribution, wheels: Sequence[PackageWheel], **source: Any) -> Package:  # noqa: ANN401
     return Package(
-        name=canonicalize_name(pick.name),
-        version=Version(pick.pinned),
-        index=index,
-        wheels=list(wheels) or None,
-        sdist=sdist,
-        archive=archive,
-        directory=directory,
-        vcs=vcs,
+        name=canonicalize_name(pick.name), version=Version(pick.pinned), wheels=list(wheels) or None, **source
     )
 
 

@@ -29,6 +29,7 @@ from matrix.consumers.shared.shell import (
     fill,
     head,
     installed_check,
+    script,
     source_checks,
     stoppable,
 )
@@ -47,12 +48,12 @@ def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
     return [
         environment_file(layout.main, installation, [f"Build with `bash {_SCRIPT} DIR`."], "tykky"),
         requirements_file(_REQUIREMENTS, installation, lines, about, "tykky"),
-        WrittenFile(_SCRIPT, _build_script(installation, layout), executable=True),
+        _build_script(installation, layout),
         WrittenFile(ENVIRONMENT, environment_of_programs(installation, "tykky")),
     ]
 
 
-def _build_script(installation: Installation, layout: Layout) -> str:
+def _build_script(installation: Installation, layout: Layout) -> WrittenFile:
     notes = [
         f"Usage: bash {_SCRIPT} [--update] [DIR [more options of conda-containerize]]",
         "With --update, pip installs the changes into an existing environment.",
@@ -68,7 +69,8 @@ def _build_script(installation: Installation, layout: Layout) -> str:
     glibc = newest_required(installation)
     checks = [fill("glibc.sh", glibc=glibc)] if glibc else []
     exports = [f"export {name}={value}" for name, value in installation.pip_variables.items()]
-    text = fill(
+    return script(
+        _SCRIPT,
         "build_with_tykky.sh",
         head=head(installation, "tykky", _SCRIPT, notes),
         main=quote(layout.main),
@@ -81,7 +83,6 @@ def _build_script(installation: Installation, layout: Layout) -> str:
         checks="\n".join([*checks, *moved, *exports]),
         check=installed_check(installation.installed, nothing_else=installation.is_complete),
     )
-    return f"{text}\n"
 
 
 CONSUMER = Consumer(

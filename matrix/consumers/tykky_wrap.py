@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from matrix.consumers import Consumer
 from matrix.consumers.shared.container_variables import DISTURBING
 from matrix.consumers.shared.installation import WrittenFile
-from matrix.consumers.shared.shell import ENVIRONMENT, environment_of_programs, fill, head, stoppable
+from matrix.consumers.shared.shell import ENVIRONMENT, environment_of_programs, fill, head, script, stoppable
 
 if TYPE_CHECKING:
     from matrix.consumers.shared.installation import Installation, Layout
@@ -28,7 +28,8 @@ def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
         "Wraps a container (*.sif) or the directory of a virtual environment.",
         "MATRIX_ENVIRONMENT names another one.",
     ]
-    text = fill(
+    wrap = script(
+        layout.main,
         "wrap_with_tykky.sh",
         head=head(installation, _NAME, layout.main, notes),
         environment=quote(str(layout.environment or "container.sif")),
@@ -38,7 +39,7 @@ def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
         stoppable=stoppable(layout.main, "target"),
     )
     return [
-        WrittenFile(layout.main, f"{text}\n", executable=True),
+        wrap,
         WrittenFile(ENVIRONMENT, environment_of_programs(installation, _NAME)),
     ]
 

@@ -27,6 +27,7 @@ from matrix.consumers.shared.shell import (
     fill,
     head,
     image_checks,
+    script,
     site_environment,
     source_checks,
     stoppable,
@@ -55,20 +56,21 @@ def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
         requirements_file(
             "constraints.txt", installation, limits, ["Versions of the image to keep."], "venv"
         ),
-        WrittenFile(_MAKE, _create(installation, layout), executable=True),
-        WrittenFile(_PACK, _pack(installation), executable=True),
-        WrittenFile(_RUN, _run(installation), executable=True),
+        _create(installation, layout),
+        _pack(installation),
+        _run(installation),
     ]
 
 
-def _create(installation: Installation, layout: Layout) -> str:
+def _create(installation: Installation, layout: Layout) -> WrittenFile:
     notes = [
         f"Usage: bash {_MAKE}",
         f"Set MATRIX_VENV to change the directory of the environment, and {layout.variable} or",
         f"MATRIX_BASE_IMAGE if the {layout.what} or the base image has moved.",
     ]
     source = source_checks(installation, layout)
-    text = fill(
+    return script(
+        _MAKE,
         _MAKE,
         head=head(installation, "venv", _MAKE, notes),
         environment=container_environment(),
@@ -78,29 +80,28 @@ def _create(installation: Installation, layout: Layout) -> str:
         bind=f' -B "$index:{MOUNT_POINT}:ro"' if source else "",
         steps=environment_steps(installation, _PREFIX, f"{_PREFIX}-files"),
     )
-    return f"{text}\n"
 
 
-def _pack(installation: Installation) -> str:
-    text = fill(
+def _pack(installation: Installation) -> WrittenFile:
+    return script(
+        _PACK,
         _PACK,
         head=head(installation, "venv", _PACK, [f"Usage: bash {_PACK}"]),
         stoppable=stoppable(_PACK, "venv", ".sqsh"),
     )
-    return f"{text}\n"
 
 
-def _run(installation: Installation) -> str:
+def _run(installation: Installation) -> WrittenFile:
     """Return the script that runs programs in the environment; it keeps bind variables that modules set."""
     notes = [f"Usage: bash {_RUN} COMMAND..., for example `srun ... bash {_RUN} python train.py`"]
-    text = fill(
+    return script(
+        _RUN,
         _RUN,
         head=head(installation, "venv", _RUN, notes),
         runtime=fill("runtime.sh"),
         checks=image_checks(installation, digest=False),
         site=site_environment(installation),
     )
-    return f"{text}\n"
 
 
 def _with(venv: Path, script: Path) -> list[str]:

@@ -48,7 +48,7 @@ def make_request(settings: Settings, catalog: Catalog, today: datetime.date, inp
         if text:
             specifier = parse_specifier(text)
             requirements.append(Requirement(name, specifier, f"{name}{specifier}"))
-    if _is_limited_by_host(settings.consumer, requirements):
+    if _runs_on_host(settings.consumer) and not any(one.name == "glibc" for one in requirements):
         requirements += _glibc_of_consumer(settings.consumer or "", target, catalog)
     preinstalled = None
     if settings.keep_installed:
@@ -90,10 +90,6 @@ def _parsed_ops(text: str) -> tuple[str, list[str]]:
         return normalize_name(name.strip()), ops
     msg = f"{shorten(text)!r} names no ops."
     raise UsageError(msg, hint="Write NAME:OP,OP, such as deepspeed:fused_adam,cpu_adam.")
-
-
-def _is_limited_by_host(consumer: str | None, requirements: Sequence[Requirement]) -> bool:
-    return _runs_on_host(consumer) and not any(requirement.name == "glibc" for requirement in requirements)
 
 
 def _runs_on_host(consumer: str | None) -> bool:

@@ -102,6 +102,16 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
         return complete | self.rocm_variables
 
     @property
+    def no_deps(self) -> str:
+        """The option that keeps pip from resolving anything, if the lock is complete."""
+        return "--no-deps " if self.is_complete else ""
+
+    @property
+    def image_digest(self) -> str:
+        """The SHA-256 of the base image; empty without one."""
+        return self.lock.image.digest.removeprefix("sha256:") if self.lock.image else ""
+
+    @property
     def rocm_variables(self) -> dict[str, str]:
         """Variables for a pip that installs ROCm's packages; its cache may have another GPU's ``rocm``."""
         named = self.rocm_build_variables

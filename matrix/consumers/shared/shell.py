@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from builders.constants import CERTIFICATE_VARIABLES
 from matrix.consumers.shared.container_variables import DISTURBING, REFERENCE, VISIBLE
-from matrix.consumers.shared.installation import MARK, comments, files_in_wheelhouse
+from matrix.consumers.shared.installation import MARK, WrittenFile, comments, files_in_wheelhouse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +31,11 @@ def fill(name: str, /, **values: str) -> str:
         if filled.strip() or not line.strip():
             lines.append(filled.rstrip())
     return "\n".join(lines)
+
+
+def script(name: str, template: str, /, **values: str) -> WrittenFile:
+    """Return an executable script; see `fill`."""
+    return WrittenFile(name, f"{fill(template, **values)}\n", executable=True)
 
 
 def head(installation: Installation, consumer: str, name: str, notes: Sequence[str]) -> str:
@@ -95,8 +100,7 @@ def reason_comments(row: SiteVariable) -> list[str]:
 def image_checks(installation: Installation, *, digest: bool = True) -> str:
     """Return the lines that check the base image; its `digest` takes half a minute for tens of gigabytes."""
     checks = fill("image.sh", image=_default(installation.image_path))
-    image = installation.lock.image
-    locked = image.digest.removeprefix("sha256:") if image and digest else ""
+    locked = installation.image_digest if digest else ""
     return checks + (f"\n{fill('digest.sh', digest=quote(locked))}" if locked else "")
 
 
@@ -141,14 +145,13 @@ def environment_steps(installation: Installation, prefix: str, folder: str) -> s
     """
     torch = installation.preinstalled_torch
     limits = _limits(installation, prefix) if torch else ""
-    no_deps = "--no-deps " if installation.is_complete else ""
     return fill(
         "environment.sh",
         python=quote(installation.python),
         torch=quote(torch.version if torch else ""),
         prefix=prefix,
         files=folder,
-        no_deps=no_deps,
+        no_deps=installation.no_deps,
         variables="".join(f"{name}={value} " for name, value in installation.rocm_variables.items()),
         system="--system-site-packages" if torch else "",
         limits=limits,
