@@ -370,6 +370,7 @@ def check_pythons(installed: Installed, _: Side) -> Iterator[Finding]:
         if others:
             text = f"{title}: {others[0]} is for another machine."
             yield Finding("other-machine", "error", text, _REBUILD, {"member": others[0]})
+        # A package may have the same module for several Pythons; one of them must fit.
         groups: dict[str, set[str]] = {}
         for item in contents.objects:
             if match := _EXTENSION.search(item.path):

@@ -118,6 +118,9 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         )
 
     def _seen_from(self, site: str, others: Sequence[str]) -> list[str]:
+        # As `site` of the standard library extends sys.path: what .pth files name, and the directories of the
+        # same Python below its prefix, for some virtual environments also below that of their base. Debian's
+        # Python has packages below both /usr and /usr/local.
         prefix, python = _prefix_and_python(site)
         named = [
             other
@@ -267,6 +270,7 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def versions(self) -> dict[str, str]:
         """The version of each distribution that Python imports, by normalized name."""
+        # Reversed, so that the first on the path stays.
         return {contents.name: contents.version for _, contents in reversed(self.distributions)}
 
     @cached_property

@@ -203,6 +203,8 @@ def _as_comment(line: re.Match[str]) -> str:
 
 
 def _aligned(old: list[str], new: list[str]) -> str:
+    # ruamel.yaml writes the whole file with one indentation. Lines that did not change get theirs back, and a
+    # changed line moves as far as the unchanged line before it.
     result: list[str] = []
     shift = 0
     stripped = [line.strip() for line in old], [line.strip() for line in new]

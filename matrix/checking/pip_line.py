@@ -182,7 +182,7 @@ class PipLine(msgspec.Struct, frozen=True, dict=True):
 @cache
 def _option_parser() -> OptionParser:
     parser: OptionParser = build_parser()
-    for factory in LEGACY_OPTIONS:
+    for factory in LEGACY_OPTIONS:  # newer releases of pip reject them
         parser.remove_option(factory().get_opt_string())
     parser.remove_option("--install-option")
     for name, flags in _NEW_OPTIONS.items():
@@ -197,7 +197,7 @@ def _parse_options(text: str) -> tuple[_Options, list[str], list[str], str]:
     except ValueError:
         return [], [], [], "A quote is not closed"
     unknown: list[str] = []
-    while True:
+    while True:  # the parser stops at the first unknown option, so it runs again without it
         values = Values()
         try:
             _, ignored = _option_parser().parse_args(list(words), values)

@@ -27,7 +27,7 @@ from matrix.consumers.shared.installation import (
     pin,
     write_files,
 )
-from matrix.input.locking import names_target, same_target
+from matrix.input.locking import same_target
 from matrix.input.request import host_glibc
 from matrix.show.render import sdists_text, shortened
 from resolver.errors import MatrixError, UsageError
@@ -140,8 +140,7 @@ def emit(
     consumer = load_consumer(args.consumer)
     _check_options(args, consumer)
     lock = context.lock
-    if names_target(args):
-        same_target(lock, args, context.catalog_of_lock)
+    same_target(lock, args, context.catalog_of_lock)
     folder = folder_of(args.output)
     main = consumer.file if args.output is None or args.output.is_dir() else args.output.name
     index = Index(args.index)
@@ -204,7 +203,7 @@ def _check_options(args: argparse.Namespace, consumer: Consumer) -> None:
     if args.environment is not None and not consumer.uses_environment:
         msg = f"--environment does not work with --for {args.consumer}, which makes an environment."
         raise UsageError(msg, hint="Use it with --for module, slurm-job or tykky-wrap.")
-    if args.hashes and not consumer.supports_hashes:
+    if args.hashes and consumer.hashes_hint:
         msg = f"--hashes does not work with --for {args.consumer}."
         raise UsageError(msg, hint=consumer.hashes_hint)
 
@@ -233,7 +232,7 @@ def _confusable(installation: Installation, context: Context) -> str:
         if "+" not in pick.pinned and not pick.direct_url
     ]
     if picks:
-        can_hash = load_consumer(args.consumer).supports_hashes and installation.is_complete
+        can_hash = not load_consumer(args.consumer).hashes_hint and installation.is_complete
         other = (
             "installs only the locked files with --hashes" if can_hash else "cannot do so with --for pylock"
         )

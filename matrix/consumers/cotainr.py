@@ -116,7 +116,6 @@ CONSUMER = Consumer(
     file="env.yml",
     emit=_emit,
     check=_check,
-    supports_hashes=True,
     maker=Maker(
         programs=("cotainr",),
         module=_MODULE,

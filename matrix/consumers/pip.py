@@ -54,6 +54,4 @@ def _check(installation: Installation, layout: Layout) -> list[Finding]:
     return findings
 
 
-CONSUMER = Consumer(
-    file="requirements.txt", emit=_emit, check=_check, runs_on_host=True, supports_hashes=True
-)
+CONSUMER = Consumer(file="requirements.txt", emit=_emit, check=_check, runs_on_host=True)

@@ -90,7 +90,6 @@ CONSUMER = Consumer(
     emit=_emit,
     check=newer_glibc,
     runs_on_host=True,
-    supports_hashes=True,
     maker=Maker(
         programs=("conda-containerize",),
         module=TYKKY_MODULE,

@@ -64,7 +64,7 @@ class Inputs(msgspec.Struct, kw_only=True):
     hashes: dict[str, StatedHashes] = {}
     """By distribution, the files that requirements files allow (``--hash``)."""
     warnings: list[str] = []
-    _done: set[tuple[str, Kind]] = set()
+    _done: set[tuple[str, Kind]] = set()  # real paths; a file may be required and constrain as well
 
     def of_kind(self, kind: Kind) -> list[Requirement]:
         """Return the requirements of a kind."""

@@ -222,6 +222,7 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
                 users.setdefault(edge.object, set()).add(edge.subject)
         present = {pick.name for pick in self.preinstalled}
         needed: set[str] = set()
+        # What only such distributions require is needed by them, too; so the set grows until nothing changes.
         while True:
             more = {
                 pick.name
