@@ -29,7 +29,7 @@ from builders.machine.process import clean_environment
 from builders.network.pip_configuration import pip_configuration, variable_of
 from builders.storage.files import cache_root
 from builders.storage.io_errors import explain_cache_errors
-from builders.storage.temporary import TemporaryDirectory
+from builders.storage.lease import TemporaryDirectory
 from resolver.errors import CommandError, EnvironmentLacksError, UsageError
 
 if TYPE_CHECKING:

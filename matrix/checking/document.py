@@ -18,7 +18,7 @@ from builders.constants import INDEX_DIRECTORY
 from builders.findings import SEVERITIES, Finding, Severity
 from resolver.compiling.problem_builder import check_target, window_of
 from resolver.errors import UsageError
-from resolver.textfile import read_text
+from resolver.texts import read_text
 from resolver.versions import join_words, minor, sort_key
 
 if TYPE_CHECKING:

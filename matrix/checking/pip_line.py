@@ -38,8 +38,7 @@ from builders.pyproject import static_metadata
 from resolver.errors import UsageError
 from resolver.requirements import normalize_name
 from resolver.requirements import parse_requirement as parse_stated
-from resolver.specifiers import version_or_none
-from resolver.versions import is_version, shorten
+from resolver.versions import is_version, shorten, version_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

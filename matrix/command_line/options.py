@@ -455,7 +455,7 @@ def seconds_of(text: str) -> float:
     >>> seconds_of("2h"), seconds_of("1h30m"), seconds_of("45s"), seconds_of("02:00:00"), seconds_of("90")
     (7200, 5400, 45, 7200.0, 5400.0)
     """
-    from builders.probe.slurm import hours_of
+    from builders.scheduling.slurm import hours_of
 
     match = _PARTS.fullmatch(text.strip())
     if match and any(match.groups()):

@@ -27,7 +27,7 @@ from matrix.input.environment_formats import is_pylock, is_recipe, parse_pip_lis
 from resolver.answers.repair import Wanted
 from resolver.errors import UsageError
 from resolver.requirements import normalize_name, parse_requirement
-from resolver.textfile import read_text
+from resolver.texts import read_text
 
 if TYPE_CHECKING:
     from matrix.checking.document import Entry

@@ -25,8 +25,7 @@ from builders.containers.inspection import inspect_image
 from matrix.checking.document import Entry
 from resolver.errors import UsageError
 from resolver.model import IMAGE, Preinstalled
-from resolver.textfile import read_text
-from resolver.texts import check_texts, is_url, printable
+from resolver.texts import check_texts, is_url, printable, read_text
 from resolver.versions import is_version, shorten
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from matrix.checking.check import check, fixed, read_document
 from matrix.checking.document import ExpectedTarget, expect_request, fixable, read_requirements
 from resolver.errors import UsageError
-from resolver.facts.loading import load
+from resolver.facts.catalog import load
 from resolver.model import Request, Target
 
 _WORDS = st.sampled_from(

@@ -18,8 +18,8 @@ from ruamel.yaml import YAML
 from matrix.consumers import consumer_names, load_consumer
 from matrix.consumers.shared.installation import Installation, Layout, WrittenFile
 from resolver import indexes
-from resolver.content import ExcludedFile, Judgement
 from resolver.facts.schema import Git, Job, Patch, Sdist, SiteVariable
+from resolver.indexes import ExcludedFile, Judgement
 from resolver.lock import digest_of, dumps
 from resolver.model import (
     BaseImage,
