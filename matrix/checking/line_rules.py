@@ -242,7 +242,7 @@ def _check_hashes(document: Document) -> Iterator[Finding]:
 
 
 def _check_duplicates(document: Document) -> Iterator[Finding]:
-    """Report names on two lines; only the resolver before pip 20.3 rejected all (observed: 22.3.1, 26.3)."""
+    """Report names on two lines: pip takes a version that satisfies both (observed: 22.3.1 and 26.3)."""
     seen: dict[str, list[tuple[Entry, Requirement]]] = {}
     for entry in document.entries:
         requirement = entry.pip.requirement

@@ -103,7 +103,7 @@ def read_environment(path: Path) -> DescribedEnvironment:
 
 
 def _read_installed(path: Path) -> DescribedEnvironment:
-    """Read what is installed, without starting it if possible. Of what only conda has, CUDA counts."""
+    """Read what is installed, without starting it if possible; of conda's packages, those for CUDA, too."""
     is_image = path.is_file() or not _is_prefix(path)
     if is_image and path.is_file() and form_of(path) != "archive" and shutil.which("unsquashfs") is None:
         return _list_image(path)

@@ -76,7 +76,7 @@ def _overlay(name: str, lock: Path) -> str:
 
 
 def exclude_file(path: Path, name: str, sha256: str, evidence: str) -> None:
-    """Exclude a file that does not fit, by a complete reading, from the resolution that replaces a lock.
+    """Exclude a file that does not fit: the next resolution that replaces the lock chooses another.
 
     `evidence` ends a sentence that starts with the distribution: ``requires CUDA: _C.so needs
     libcudart.so.12``.

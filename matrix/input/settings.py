@@ -177,7 +177,7 @@ def overlays(settings: Settings) -> list[Path]:
 
 
 def load_catalog(settings: Settings, shipped: Path | None = None) -> Catalog:
-    """Load the catalog that this or, with `shipped`, another version of matrix ships, and the overlays."""
+    """Load the shipped catalog (with `shipped`, that of another version of matrix) and the overlays."""
     cache = cache_root() / "catalog"
     with suppress(OSError):  # without a cache it only takes longer
         make_directories(cache)  # with the modes of a shared directory

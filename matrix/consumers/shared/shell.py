@@ -98,7 +98,7 @@ def reason_comments(row: SiteVariable) -> list[str]:
 
 
 def image_checks(installation: Installation, *, digest: bool = True) -> str:
-    """Return the lines that check the base image; its `digest` takes half a minute for tens of gigabytes."""
+    """Return the lines that check the base image; its digest takes half a minute for tens of gigabytes."""
     checks = fill("image.sh", image=_default(installation.image_path))
     locked = installation.image_digest if digest else ""
     return checks + (f"\n{fill('digest.sh', digest=quote(locked))}" if locked else "")
