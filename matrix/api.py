@@ -71,10 +71,18 @@ def resolve(
     ------
     UsageError
         A name, a version or a file is not valid.
+    CatalogError
+        A file of facts is not valid.
+    CycleError
+        The chosen distributions require each other in a cycle.
+    EnvironmentLacksError
+        `base_image` is a file that cannot be inspected on this machine, or a package index cannot be reached.
+    SourceError
+        An index, or the target of a direct reference, is broken or has another hash.
     MatrixError
-        A file of facts, an index or a direct reference is broken, the chosen distributions require each other
-        in a cycle, `base_image` cannot be inspected (the error names the log), or the search reached its
-        limit of steps. `EnvironmentLacksError` among them: the machine lacks a tool or the network.
+        The inspection of `base_image` failed; the error names the log.
+    TooLargeError
+        The search reached its limit of steps.
     OSError
         `base_image` must be inspected, and the cache cannot be written.
     """
