@@ -21,9 +21,9 @@ from resolver.compiling.clauses import (
     known_mask,
     libstdcxx_by,
     line_is,
-    mask_of,
     no_candidate,
     version_in,
+    where,
 )
 from resolver.compiling.problem import LazyText, Variable
 from resolver.compiling.problem_builder import built_for_builds, exclude_later_releases
@@ -378,7 +378,7 @@ def _relate_to_tags(builder: ProblemBuilder, name: str) -> None:
             ("python", version_in(oldest), f"is published for Python {pythons} on x86_64"),
             ("glibc", allowed_by([f">={newest}"]), f"requires glibc {newest} or newer"),
         ):
-            if builder.allowed(name, number, on) & ~mask_of(variables[on], allowed):
+            if builder.allowed(name, number, on) & ~allowed(variables[on]):
                 fact = Fact.of(release, f"{candidate} {text}", note="")
                 clauses[on].append(Clause(known_mask(1 << number), allowed, fact))
     for on, of_files in clauses.items():
@@ -487,8 +487,7 @@ def _torch_for_standard(builder: ProblemBuilder, standard: str) -> tuple[Test, s
     }
     compiling = [version.partition("+")[0] for version, needed in required.items() if needed <= int(standard)]
     newest = newest_first(compiling)[0] if compiling else "none"
-    allowed = mask_of(builder.variables["torch"], lambda one: required.get(one.version, 0) <= int(standard))
-    return known_mask(allowed), newest
+    return where(lambda one: required.get(one.version, 0) <= int(standard)), newest
 
 
 class _ReleaseMasks:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from resolver.compiling.clauses import Clause, version_in
+from resolver.compiling.clauses import Clause, version_in, where
 from resolver.facts.catalog import matches
 from resolver.facts.schema import PLATFORM
 from resolver.model import Candidate, Fact
@@ -86,7 +86,7 @@ def _exclude(builder: ProblemBuilder, row: schema.KnownBad, name: str) -> None:
         return
     fact = Fact.of(row, f"{_spelled(row)} do not work together: {row.problem}")
     if len(others) == 1:
-        clause = Clause(tests[first], _not(tests[others[0]]), fact)
+        clause = Clause(tests[first], lambda other: other.present & ~tests[others[0]](other), fact)
         builder.relate(first, others[0], [clause], when_present=True, forbids=True)
         return
     certain = replace(fact, status="documented")  # avoiding a combination does not depend on trust
@@ -100,11 +100,7 @@ def _exclude(builder: ProblemBuilder, row: schema.KnownBad, name: str) -> None:
 
 
 def _is_bad(specifier: str) -> Test:
-    return lambda candidate: not specifier or satisfies(candidate.version, specifier)
-
-
-def _not(test: Test) -> Test:
-    return lambda candidate: not test(candidate)
+    return where(lambda candidate: not specifier or satisfies(candidate.version, specifier))
 
 
 def _spelled(row: schema.KnownBad) -> str:

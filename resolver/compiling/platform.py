@@ -16,7 +16,7 @@ from resolver.compiling.clauses import (
     no_candidate,
     version_in,
 )
-from resolver.compiling.problem import Preference
+from resolver.compiling.problem import Preference, Variable
 from resolver.compiling.problem_builder import exclude_later_releases, is_advised
 from resolver.facts import schema
 from resolver.model import STATUS_RANK, Candidate, Fact
@@ -86,17 +86,15 @@ def _candidate(name: str, version: str, row: schema.Row, text: str, origin: Orig
 def _add_rocm(builder: ProblemBuilder) -> None:
     rows = builder.catalog.rocm.values()
     clauses = _driver_table(builder)
-    drivers = builder.variables["kernel-driver"].candidates
-    here = [driver for driver in drivers if driver.version == builder.driver]
-    risky = [clause for clause in clauses if clause.risk and any(map(clause.objects, here))]
-    newer = _newer_than_recorded(builder, [row.version for row in rows])
-    builder.add_variable(
-        "rocm",
-        [_candidate("rocm", row.version, row, "is a release", "base-image") for row in rows],
-        last=lambda candidate: (
-            any(clause.subjects(candidate) for clause in risky) or newer.get(candidate.version, 0)
-        ),
-    )
+    driver = builder.variables["kernel-driver"]
+    here = driver.of_versions([builder.driver or ""])
+    candidates = [_candidate("rocm", row.version, row, "is a release", "base-image") for row in rows]
+    rocm = Variable("rocm", candidates)
+    last = _newer_than_recorded(builder, [row.version for row in rows])
+    for clause in clauses:
+        if clause.risk and clause.objects(driver) & here:
+            last |= dict.fromkeys((one.version for one in rocm.chosen(clause.subjects(rocm))), 1)
+    builder.add_variable("rocm", candidates, last=lambda candidate: last.get(candidate.version, 0))
     builder.relate("rocm", "kernel-driver", clauses, when_present=True)
     if builder.target.gfx:
         of_gfx = [

@@ -44,7 +44,6 @@ class Variable:
         "_by_line",
         "_by_specifier",
         "_by_version",
-        "_of_versions",
         "_versions",
         "candidates",
         "everything",
@@ -61,20 +60,15 @@ class Variable:
         for position, candidate in enumerate(candidates):
             mask = self._by_version.get(candidate.version, 0)
             self._by_version[candidate.version] = mask | 1 << (position + 1)
-        self._of_versions: dict[frozenset[str], int] = {}
         self._versions: Versions | None = None
         self._by_line: dict[str, int] = {}
         self._by_specifier: dict[str, int] = {}
 
     def of_versions(self, versions: Iterable[str]) -> int:
         """Return the mask of the candidates of these versions."""
-        key = frozenset(versions)
-        mask = self._of_versions.get(key)
-        if mask is None:
-            mask = 0
-            for version in key:
-                mask |= self._by_version.get(version, 0)
-            self._of_versions[key] = mask
+        mask = 0
+        for version in versions:
+            mask |= self._by_version.get(version, 0)
         return mask
 
     def of_line(self, line: str) -> int:

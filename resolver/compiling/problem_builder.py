@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from resolver.compiling.clauses import REQUEST, Clause, known_mask, mask_of, no_candidate
+from resolver.compiling.clauses import REQUEST, Clause, known_mask, no_candidate, where
 from resolver.compiling.problem import (
     ABSENT,
     Demand,
@@ -192,14 +192,12 @@ class ProblemBuilder:
             ordered, self._installed[name] = InstalledProvider(self.catalog, self.request).merged(
                 name, ordered
             )
-        self.variables[name] = Variable(name, ordered)
-        trusted = sum(map(self._is_trusted, ordered))
-        if trusted < len(ordered):
-            text = f"--support {self.request.support} allows {trusted} of {len(ordered)} versions of {name}"
-            self.demand_requested(name, self._is_trusted, text, optional=True)
-
-    def _is_trusted(self, candidate: Candidate) -> bool:
-        return STATUS_RANK[candidate.fact.status] >= self._floor
+        variable = self.variables[name] = Variable(name, ordered)
+        trusted = where(lambda candidate: STATUS_RANK[candidate.fact.status] >= self._floor)(variable)
+        if trusted != variable.present:
+            count = f"{trusted.bit_count()} of {len(ordered)}"
+            text = f"--support {self.request.support} allows {count} versions of {name}"
+            self.demand_requested(name, known_mask(trusted), text, optional=True)
 
     def relate(
         self,
@@ -223,12 +221,12 @@ class ProblemBuilder:
         rows: list[RelationRow] = []
         runtime = 0
         for clause in clauses:
-            subjects = mask_of(variable, clause.subjects)
+            subjects = clause.subjects(variable)
             if not subjects:
                 continue
             text, objects = clause.text, 0
             if forbids or STATUS_RANK[text.status] >= self._floor:
-                objects = mask_of(other, clause.objects)
+                objects = clause.objects(other)
             else:
                 fact = text.fact() if isinstance(text, LazyText) else text
                 reason = f"only {fact.status}, which --support {self.request.support} does not allow"
@@ -275,14 +273,14 @@ class ProblemBuilder:
 
     def forbid(self, name: str, excluded: Test, fact: Fact) -> None:
         """Add the demand of a fact that excludes some candidates."""
-        mask = mask_of(self.variables[name], excluded)
+        mask = excluded(self.variables[name])
         for version in self.installed(name):
             mask |= version.bit if mask & version.requires_as else 0
         allowed = self.variables[name].everything & ~mask
         self._demands.append(Demand(self.variables[name], allowed, fact.text, "fact", fact.source))
 
     def _demand_mask(self, name: str, allowed: Test, *, optional: bool) -> int:
-        mask = mask_of(self.variables[name], allowed)
+        mask = allowed(self.variables[name])
         return mask | ABSENT if optional else mask
 
 
