@@ -17,7 +17,7 @@ from typing import NoReturn, TypeVar
 
 import matrix.commands
 from builders.constants import GARBAGE_THRESHOLD
-from builders.storage.cache import cache_root
+from builders.storage.files import cache_root
 from matrix import __version__
 from matrix.command_line.context import Context
 from matrix.command_line.options import (

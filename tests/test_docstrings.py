@@ -13,7 +13,7 @@ import pytest
     ("package", "examples"),
     [
         ("resolver", {"errors", "label", "answers.order", "compiling.problem", "versions"}),
-        ("builders", {"wheels.glibc_tags", "network.git"}),
+        ("builders", {"audit.platform_tags", "network.git"}),
         ("matrix", {"command_line.options", "show.render"}),
     ],
 )

@@ -12,8 +12,7 @@ import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from builders.audit.budget import Budget
-from builders.audit.elf import read_object
+from builders.audit.elf import Budget, read_object
 from builders.audit.gpu_code import ARCHITECTURES, CodeObject, code_object_name, read_code_objects
 from builders.audit.kpack import ARCHIVE, read_archive
 from builders.findings import Finding

@@ -20,13 +20,13 @@ from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerDefSection, GNUVerNeedSection
 
-from builders.audit.budget import Budget
 from builders.wheels.wheel import DamagedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from builders.wheels.wheel import Content
+
 
 _GPU_SECTION = ".hip_fatbin"
 _ARCHIVE_SECTION = ".rocm_kpack_ref"
@@ -63,6 +63,29 @@ _OF_TORCH = re.compile(
     rb"|THP[A-Z]|aoti_torch_|torch_|ncclNetPlugin_v)[^\0]*"
 )
 """Symbols of torch, and the interfaces that a network plugin offers to RCCL."""
+
+_BASE = 600_000_000
+_PER_BYTE = 5_000
+
+
+class Budget:
+    """The work that a file of some size justifies, in nanoseconds on an ordinary CPU.
+
+    Real wheels use a small part of this budget. `size` is in bytes.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._left = _BASE + _PER_BYTE * size
+
+    def spend(self, work: int) -> None:
+        """Subtract work that is about to be done.
+
+        Raise `DamagedError` if the budget is used up.
+        """
+        self._left -= work
+        if self._left < 0:
+            msg = "its tables are larger than those of any real file of this size"
+            raise DamagedError(msg)
 
 
 class SharedObject(msgspec.Struct, frozen=True):

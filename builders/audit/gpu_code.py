@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from builders.audit.budget import Budget
+from builders.audit.elf import Budget
 from builders.wheels.wheel import DamagedError
 
 if sys.version_info >= (3, 14):

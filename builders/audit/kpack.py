@@ -27,7 +27,7 @@ else:
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from builders.audit.budget import Budget
+    from builders.audit.elf import Budget
     from builders.wheels.wheel import Content
 
 ARCHIVE = ".kpack"

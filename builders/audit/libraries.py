@@ -13,11 +13,11 @@ from builders.audit.platform_tags import (
     ROCM_LIBRARIES,
     TORCH_LIBRARIES,
     policies,
+    promised_glibc,
     promised_versions,
 )
 from builders.findings import Finding
 from builders.machine.process import output_of
-from builders.wheels.glibc_tags import promised_glibc
 from resolver.label import names_torch
 
 if TYPE_CHECKING:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from packaging.utils import canonicalize_name
 
 from builders.audit.contents import first_of
-from builders.audit.platform_tags import MACHINES
+from builders.audit.platform_tags import MACHINES, machine_of_tag
 from builders.findings import Finding
-from builders.wheels.glibc_tags import machine_of_tag
 from builders.wheels.wheel import (
     DamagedError,
     is_dist_info_of,

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import secrets
 import signal
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec.structs import replace
 
 from builders.audit import Expected, audit_wheel, read_torch
-from builders.building.failure import diagnosed, diagnosis_context, failed
 from builders.building.inputs import required_wheels
 from builders.building.memory import kernel_killed_since, kernel_kills
 from builders.containers.runtime import Bind
-from builders.diagnosis import DiagnosisContext, diagnose
+from builders.diagnosis import KILLED, OUT_OF_MEMORY, DiagnosisContext, diagnose, explain_failure
 from builders.environments.layers import make_environment
 from builders.probe.ask import WheelReply, ask, wheel_question
 from builders.probe.wheel import judge_wheel
-from resolver.errors import CommandError
+from resolver.errors import BuildError, CommandError, EnvironmentLacksError, MatrixError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from builders.audit import WheelAudit
@@ -30,10 +31,72 @@ if TYPE_CHECKING:
     from builders.findings import Finding
     from builders.index import Index
 
+
 _BEFORE_LABELLING = {"no-label", "plain-platform-tag", "torch-not-pinned"}
 """Findings in every wheel that a build backend produces. Labelling removes their cause."""
 _KILLED = f"signal {int(signal.SIGKILL)}"
 """The error that a probe reports for a process that was killed. The wheel is not the cause."""
+
+_SIGNALLED = range(129, 160)
+"""Exit codes that a shell returns for programs that were ended by a signal."""
+
+
+def diagnosis_context(task: Task) -> DiagnosisContext:
+    """Return the facts about a build that are not in its log."""
+    build_host = task.build_host
+    return DiagnosisContext(
+        package=task.pick.name,
+        torch=task.torch.version if task.torch else "",
+        rocm=task.rocm,
+        backend=task.recipe.backend,
+        python=build_host.python.version,
+        network=False if build_host.runtime.isolates_network else None,
+    )
+
+
+def failed(
+    message: str,
+    hint: str,
+    log: Path,
+    context: DiagnosisContext,
+    *,
+    id: str = BuildError.id,  # noqa: A002  as of MatrixError
+    findings: Sequence[Finding] = (),
+) -> BuildError:
+    """Return the error of a build, with the causes that its log shows."""
+    text, diagnosis = explain_failure(message, log, context)
+    error = BuildError(text, hint=hint, id=id)
+    error.findings = (*findings, *diagnosis)
+    if diagnosis:
+        error.details = {"diagnosis": msgspec.to_builtins(diagnosis)}
+    return error
+
+
+@contextmanager
+def diagnosed(task: Task, log: Path) -> Iterator[None]:
+    """Add the causes that the log shows to an error before or after the compilation."""
+    try:
+        yield
+    except MatrixError as error:
+        code = error.code if isinstance(error, CommandError) else None
+        context = replace(diagnosis_context(task), exit_code=code)
+        message, diagnosis = explain_failure(error.message, log, context)
+        details = {"diagnosis": msgspec.to_builtins(diagnosis)} if diagnosis else {}
+        raise error.changed(message=message, **details) from error.__cause__
+
+
+def was_interrupted(error: MatrixError) -> bool:
+    """Return whether a build failed because a process was killed, or because memory or a tool was missing."""
+    if isinstance(error, EnvironmentLacksError):
+        return True
+    if (
+        isinstance(error, BuildError)
+        and error.id == BuildError.id
+        and any(finding.id in {KILLED, OUT_OF_MEMORY} for finding in error.findings)
+    ):
+        return True
+    cause = error.__cause__
+    return isinstance(cause, CommandError) and (cause.code < 0 or cause.code in _SIGNALLED)
 
 
 def check_build(

@@ -25,8 +25,7 @@ from builders.constants import NO_COMPILER_CACHE
 from builders.containers.runtime import Bind, View, output_in
 from builders.recipes.compilers import Program
 from builders.recipes.shims import LAUNCHER, launched
-from builders.storage.cache import cache_root
-from builders.storage.files import open_regular
+from builders.storage.files import cache_root, open_regular
 from builders.storage.modes import make_directories
 from resolver.errors import UsageError
 from resolver.requirements import normalize_name

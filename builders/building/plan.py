@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from builders.network.urls import without_password
 from builders.recipes.recipe import with_ops
 from builders.sources import patches_of
-from builders.wheels.alias import alias_requirement
+from builders.wheels.labelling import alias_requirement
 from resolver.errors import EnvironmentLacksError, LockError
 from resolver.facts.catalog import recipe_for
 from resolver.facts.schema import Recipe, Torch

@@ -11,11 +11,11 @@ from platform import node
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from builders.audit import Expected, audit_wheel
 from builders.building.apply_recipe import apply_recipe
-from builders.building.check import check_build, reject
+from builders.building.check import check_build, diagnosed, diagnosis_context, failed, reject, was_interrupted
 from builders.building.compilation import NOT_PUBLISHED, compile_wheel, seen_at
 from builders.building.compiler_cache import (
     cache_counts,
@@ -24,12 +24,10 @@ from builders.building.compiler_cache import (
     use_compiler_cache,
 )
 from builders.building.directory import BuildDirectory, finished_commands, lock_of, path_of
-from builders.building.failure import diagnosed, diagnosis_context, failed, was_interrupted
 from builders.building.inputs import fetching_of, required_wheels, requirements_of
 from builders.building.jobserver import join
 from builders.building.memory import MemoryMeter, kernel_killed_since, kernel_kills
-from builders.building.provenance import BuildRun, materials_of, statement
-from builders.building.publish import publish_build
+from builders.building.provenance import SBOM_NAME, BuildRun, materials_of, statement
 from builders.building.records import forget_attempt, log_path, record_start, record_stop
 from builders.constants import NO_COMPILER_CACHE
 from builders.environments.cached import digest
@@ -41,8 +39,8 @@ from builders.sources import obtain
 from builders.storage.files import exclusive_lock, sha256_of
 from builders.storage.io_errors import explain_index_errors
 from builders.storage.lease import holder_of
-from builders.wheels.alias import write_alias
-from resolver.errors import CommandError, MatrixError, UsageError
+from builders.wheels.labelling import Labels, label_wheel, runtime_pins, write_alias
+from resolver.errors import CommandError, MatrixError, NameTakenError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -52,10 +50,63 @@ if TYPE_CHECKING:
     from builders.building.compilation import BuiltWheel
     from builders.building.inputs import Limits
     from builders.building.plan import Task
+    from builders.building.provenance import Descriptor
     from builders.environments.layers import BuildEnvironment, Layers
     from builders.index import Index
     from builders.sources import Source
     from resolver.reporter import Reporter
+
+
+def publish_build(
+    built: BuiltWheel,
+    task: Task,
+    index: Index,
+    folder: Path,
+    *,
+    platform: str,
+    materials: Sequence[Descriptor],
+    run: BuildRun,
+) -> Path:
+    """Label and publish a wheel; use the next build tag if another build takes the name first.
+
+    `folder` is for the labelled wheel; `materials` are everything that the wheel was built from.
+    """
+    from builders.building.sbom import sbom
+
+    others = {name: version for name, version in task.runtime_versions.items() if name != "torch"}
+    pins = runtime_pins(
+        task.torch.pinned if task.torch else "", others, add_torch="torch" in task.runtime_versions
+    )
+    sboms = {SBOM_NAME: sbom(task, materials, program=run.versions["rocm-matrix"])}
+    while True:
+        number = index.next_build_number(task.pick.name, task.pick.pinned)
+        labels = Labels(
+            version=task.pick.pinned,
+            platform=platform,
+            build_number=number,
+            pins=pins,
+            pin_style=task.pin_style,
+            sboms=sboms,
+        )
+        labelled = label_wheel(built.path, labels, folder)
+        built.verify()
+        changes = {
+            "requirements": [asdict(change) for change in labelled.requirements],
+            "notes": list(labelled.notes),
+            "dropped_local": labelled.dropped_local,
+        }
+        record = statement(
+            task,
+            materials,
+            replace(run, results={**run.results, "labels": changes}),
+            wheel=labelled.path.name,
+            sha256=sha256_of(labelled.path),
+        )
+        try:
+            return index.publish(labelled.path, record)
+        except NameTakenError:
+            if index.next_build_number(task.pick.name, task.pick.pinned) == number:
+                raise
 
 
 class Turn(Protocol):

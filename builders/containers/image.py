@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from msgspec.structs import replace
 
-from builders.storage.cache import cache_root
-from builders.storage.files import sha256_of, write_atomic
+from builders.storage.files import cache_root, sha256_of, write_atomic
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError, did_you_mean
 from resolver.versions import shorten
 

@@ -25,7 +25,7 @@ import msgspec
 
 from builders.constants import CERTIFICATE_VARIABLES, END_ALL_ON_SIGNAL
 from builders.machine.process import output_of
-from builders.storage.cache import cache_root
+from builders.storage.files import cache_root
 from builders.storage.temporary import TemporaryDirectory
 
 Kind = Literal["bubblewrap", "namespaces"]

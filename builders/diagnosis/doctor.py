@@ -18,7 +18,7 @@ from builders.findings import Finding
 from builders.machine import host
 from builders.machine.process import output_of
 from builders.network.urls import without_password
-from builders.storage.cache import cache_root
+from builders.storage.files import cache_root
 from resolver.errors import UsageError
 from resolver.facts.catalog import Catalog
 from resolver.facts.driver import identify_driver

@@ -26,8 +26,7 @@ from builders.environments.cached import digest, ensure_cached
 from builders.environments.pip import ensure_pip
 from builders.environments.python import QUIET, python_view
 from builders.environments.wheelhouse import Wheelhouse, fetch_wheels, remove_damaged
-from builders.storage.cache import cache_root
-from builders.storage.files import remove_tree
+from builders.storage.files import cache_root, remove_tree
 from builders.storage.io_errors import explain_cache_errors
 from resolver.errors import CommandError, EnvironmentLacksError
 

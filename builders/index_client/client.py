@@ -32,7 +32,7 @@ from builders.index_client import pages, stored
 from builders.index_client.pages import ACTIVE
 from builders.index_client.stored import Page, StoredPage
 from builders.network.urls import OFFLINE_HINT, local_path, mirrored, without_password
-from builders.storage.cache import cache_root
+from builders.storage.files import cache_root
 from resolver.errors import EnvironmentLacksError, MatrixError, SourceError
 from resolver.indexes import File, Metadata
 from resolver.label import built_for

@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from builders.audit.budget import Budget
 from builders.audit.contents import OP_TABLE, SEPARATE_CODE, SHARED_OBJECT, Contents, Objects
-from builders.audit.elf import add_version
+from builders.audit.elf import Budget, add_version
 from builders.audit.kpack import ARCHIVE
 from builders.audit.runtime_libraries import (
     LIBRARIES_WITH_SYMBOLS,

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from builders.audit.contents import BARE_OBJECT, OP_TABLE, SHARED_OBJECT, matches_any, read_contents
 from builders.audit.elf import version_key
-from builders.audit.platform_tags import ROCM_LIBRARIES
+from builders.audit.platform_tags import ROCM_LIBRARIES, required_glibc
 from builders.audit.promises import bitsandbytes_hip, read_op_table
 from builders.containers.inspection import gcc_of
 from builders.gpu.content import content_of, rocm_of
@@ -36,7 +36,6 @@ from builders.network.transport import RequestError
 from builders.network.urls import without_password
 from builders.storage.files import sha256_of
 from builders.storage.temporary import TemporaryDirectory
-from builders.wheels.glibc_tags import required_glibc
 from builders.wheels.wheel import DamagedError, WheelReader
 from resolver.errors import EnvironmentLacksError, SourceError, UsageError
 from resolver.facts import schema

@@ -33,8 +33,7 @@ import msgspec
 
 from builders.machine.process import bytes_of, clean_environment, run
 from builders.network.urls import NETWORK_HINT, OFFLINE_HINT, mirrored, without_password
-from builders.storage.cache import cache_root
-from builders.storage.files import exclusive_lock, write_atomic
+from builders.storage.files import cache_root, exclusive_lock, write_atomic
 from builders.storage.io_errors import explain_cache_errors, explain_io_errors
 from builders.storage.modes import is_shared
 from resolver.errors import CommandError, EnvironmentLacksError, MatrixError, SourceError

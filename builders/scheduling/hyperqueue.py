@@ -28,8 +28,7 @@ from builders.diagnosis import OUT_OF_MEMORY, diagnosed
 from builders.machine.process import bytes_of, log_size, read_since, run, start_in_background
 from builders.scheduling.batch import BatchSystem, SubmittedJob
 from builders.scheduling.scheduler import graph_of, remaining_paths
-from builders.storage.cache import cache_root
-from builders.storage.files import write_atomic
+from builders.storage.files import cache_root, write_atomic
 from resolver.errors import EnvironmentLacksError, MatrixError
 
 if TYPE_CHECKING:

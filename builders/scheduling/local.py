@@ -29,7 +29,7 @@ from builders.building.memory import kernel_killed_since, kernel_kills, proporti
 from builders.building.records import forget_attempt, log_path, record_failure
 from builders.building.task import build_wheel
 from builders.diagnosis import OUT_OF_MEMORY, diagnosed
-from builders.diagnosis.known import known_failures
+from builders.diagnosis.diagnose import known_failures
 from builders.machine import host
 from builders.machine.process import end_with_parent
 from builders.machine.reaper import descendants

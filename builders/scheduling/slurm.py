@@ -27,8 +27,7 @@ from builders.machine.process import bytes_of, run
 from builders.probe.slurm import BatchJob, hours_of, job_script, submit
 from builders.scheduling.batch import BatchSystem, SubmittedJob, is_live
 from builders.scheduling.scheduler import graph_of, remaining_paths
-from builders.storage.cache import cache_root
-from builders.storage.files import write_atomic
+from builders.storage.files import cache_root, write_atomic
 from resolver.errors import EXIT_INTERRUPTED, CommandError, EnvironmentLacksError, UsageError
 
 if TYPE_CHECKING:

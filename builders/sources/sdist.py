@@ -16,8 +16,7 @@ from builders.index_client import IndexClient
 from builders.network.download import MIRROR_HINT, Downloads, check_hash, download
 from builders.network.pip_configuration import configured_index, pip_configuration
 from builders.network.urls import OFFLINE_HINT, without_password
-from builders.storage.cache import cache_root
-from builders.storage.files import TEMPORARY_PREFIX
+from builders.storage.files import TEMPORARY_PREFIX, cache_root
 from builders.storage.io_errors import explain_io_errors
 from resolver.errors import EnvironmentLacksError, SourceError
 from resolver.versions import shorten

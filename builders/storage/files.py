@@ -17,6 +17,9 @@ from builders.storage.modes import create_file, make_directories, make_read_only
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from resolver.indexes import File
+
+
 TEMPORARY_PREFIX = ".tmp-"
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EINVAL}
 
@@ -193,3 +196,22 @@ def remove_tree(root: Path) -> None:
         shutil.rmtree(root)
     except PermissionError:
         root.rename(root.with_name(f"{TEMPORARY_PREFIX}{os.urandom(8).hex()}"))
+
+
+def cache_root() -> Path:
+    """Return ``$XDG_CACHE_HOME/matrix`` (``~/.cache/matrix`` if that is not an absolute path).
+
+    Source: XDG Base Directory Specification 0.8.
+    """
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "matrix"
+
+
+def cached_file(file: File) -> Path:
+    """Return the path of a file of a lock in the cache, whether or not it exists."""
+    key = file.sha256
+    if not key:
+        import hashlib  # every command imports this module, and loading OpenSSL takes 2 ms
+
+        key = f"url-{hashlib.sha256(file.url.encode()).hexdigest()}"
+    return cache_root() / "wheels" / key / Path(file.name).name

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builders.constants import DISK_FULL
-from builders.storage.cache import cache_root
+from builders.storage.files import cache_root
 from resolver.errors import (
     BuildError,
     CommandError,

@@ -10,8 +10,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Self
 
-from builders.storage.cache import cache_root
-from builders.storage.files import exclusive_lock
+from builders.storage.files import cache_root, exclusive_lock
 from builders.storage.lease import is_abandoned
 from builders.storage.modes import make_directories
 

@@ -17,7 +17,7 @@ from builders.scheduling.batch import Run
 from builders.scheduling.hyperqueue import HyperQueue
 from builders.scheduling.slurm import Slurm, partition_of
 from builders.sources import obtain
-from builders.storage.cache import cache_root
+from builders.storage.files import cache_root
 from matrix.building.planning import limits_of, make_plan
 from matrix.show.render import counted
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError

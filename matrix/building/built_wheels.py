@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from builders.building.build_host import find_build_host
+from builders.building.inputs import environment_of
 from builders.building.plan import plan
-from builders.building.wheel_requirements import environment_of
 from matrix.show.render import counted
 from resolver.errors import MatrixError
 

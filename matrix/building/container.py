@@ -1,4 +1,4 @@
-"""The container or environment that `matrix build-container` makes, and what an interrupted command leaves.
+"""The container or environment of `matrix build-container`: its plan, and what an interruption leaves.
 
 Everything except the result is in the directory ``RESULT.files`` next to it. The new container is made there,
 and gets its final name, which replaces an older container, only at the end.
@@ -6,32 +6,42 @@ and gets its final name, which replaces an older container, only at the end.
 
 from __future__ import annotations
 
+import getpass
 import hashlib
 import json
 import os
+import re
 import shutil
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from builders.machine.process import run
-from builders.storage.files import remove_tree, write_atomic
+from builders.machine.process import output_of, run
+from builders.network.urls import local_path, without_password
+from builders.storage.files import cache_root, cached_file, remove_tree, write_atomic
 from builders.storage.modes import make_directories, share_finished
-from matrix.consumers.shared.container_variables import applied, unset_changes
+from matrix.consumers.shared.container_variables import VISIBLE, applied, is_visible, unset_changes
+from matrix.show.render import format_size
 from resolver.errors import CommandError, EnvironmentLacksError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from builders.index import Index
+    from matrix.command_line.context import Context
     from matrix.consumers import Maker
+    from matrix.show.screen import Screen
     from resolver.model import Resolution
+
 
 _SCRIPT_LACKS = 3
 """The exit code with which a script of `matrix env` reports that something is missing."""
 _STATE = "state.json"
+
+STEPS = ("resolve", "fetch", "build-wheels", "env", "container", "verify")
+_ENFORCES_ACCOUNTS = re.compile(r"AccountingStorageEnforce\s*=\s*\S*associations")
 
 
 class ContainerState(msgspec.Struct):
@@ -166,3 +176,88 @@ def _digest(index: Index, project: str, wheel: Path) -> str:
     """Return the hash of a wheel from the page of its project, so that the wheel need not be read."""
     entry = index.entries(project).get(wheel.name)
     return entry.hashes.sha256 if entry else ""
+
+
+class StepResult(msgspec.Struct):
+    """One step of the plan. JSON output is this struct, encoded."""
+
+    name: str
+    state: Literal["to do", "done", "up to date", "skipped"]
+    detail: str
+
+
+class Space(msgspec.Struct):
+    """Space that the command needs in a directory."""
+
+    purpose: str
+    directory: str
+    needed: int
+    """At least this number of bytes."""
+    free: int
+
+
+def space_of(lock: Resolution, folder: Path) -> list[Space]:
+    """Return the space that the files, the container and its base image need, as far as known.
+
+    `folder` is the directory of the files and of the new container.
+    """
+    files = [pick.files[0] for pick in lock.distributions if pick.origin == "published" and pick.files]
+    image = Path(lock.image.path) if lock.image and lock.image.path.startswith("/") else None
+    base = image.stat().st_size if image and image.is_file() else 0
+    wheels = sum(file.size for file in files)
+    download = sum(file.size for file in files if not cached_file(file).exists())
+    temporary = os.environ.get("TMPDIR", "")
+    needs = [
+        ("downloads", cache_root(), download),
+        ("the files and the container", folder, wheels + base),
+        ("the unpacked base image", Path(temporary if is_visible(temporary) else VISIBLE[0]), base),
+    ]
+    return [Space(purpose, str(path), needed, _free(path)) for purpose, path, needed in needs]
+
+
+def _free(path: Path) -> int:
+    """Return the free space in a directory that may not exist yet."""
+    existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    return shutil.disk_usage(existing).free
+
+
+def chosen_text(lock: Resolution) -> str:
+    """Return the versions of torch, ROCm, Python and the requested distributions in one line."""
+    names = ("torch", "rocm", "python")
+    chosen = [f"{name} {version}" for name in names if (version := lock.version_of(name))]
+    requested = {requirement.name for requirement in lock.request.requirements} - {"torch"}
+    others = [f"{pick.name} {pick.version}" for pick in lock.distributions if pick.name in requested]
+    return ", ".join([*chosen, *others])
+
+
+def plan_text(title: str, steps: Iterable[StepResult], space: Iterable[Space], screen: Screen) -> str:
+    """Return the plan as text: a title, a row for each step, and the space that is needed."""
+    rows = [
+        (step.name, f"{step.detail}{' (up to date)' if step.state == 'up to date' else ''}") for step in steps
+    ]
+    needs = [
+        f"  {format_size(need.needed)} for {need.purpose} in {need.directory} ({format_size(need.free)} free)"
+        for need in space
+        if need.needed
+    ]
+    text = "\n".join(["Space, at least:", *needs]) if needs else ""
+    return "\n".join(filter(None, [screen.wrapped(title), screen.table(rows), screen.wrapped(text)]))
+
+
+def has_account(context: Context) -> bool:
+    """Return whether an account for Slurm jobs is named, or Slurm needs none, or has a default."""
+    if context.settings.account or os.environ.get("SBATCH_ACCOUNT"):
+        return True
+    if not _ENFORCES_ACCOUNTS.search(output_of(["scontrol", "show", "config"])):
+        return True
+    user = getpass.getuser()
+    return bool(output_of(["sacctmgr", "-nP", "show", "user", user, "format=DefaultAccount"]).strip())
+
+
+def hidden_sources(context: Context) -> Iterator[str]:
+    """Yield the package indexes and find-links that a container cannot see."""
+    sources = context.inputs.package_sources()
+    for url in (*sources.indexes, *sources.find_links):
+        path = local_path(url)
+        if (path is not None and not is_visible(str(path))) or url.startswith("/"):
+            yield without_password(url)

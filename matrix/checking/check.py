@@ -6,10 +6,9 @@ import difflib
 import re
 from typing import TYPE_CHECKING
 
-from matrix.checking.document import read_requirements
+from matrix.checking.document import fixable, in_order, read_requirements
 from matrix.checking.line_rules import check_conda, check_lines, check_paths
 from matrix.checking.package_rules import check_extensions, check_indexes, check_names, check_torch
-from matrix.checking.rules import fixable, in_order
 from matrix.show.render import count_text
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The checked file: its entries, their lines, and the file with corrections.
+"""The checked file and the kinds of its findings: its entries, their lines, and the file with corrections.
 
 Requirements files are corrected line by line; `conda_document` has the other kind of file.
 """
@@ -10,8 +10,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import msgspec
+from msgspec.structs import replace
 
-from matrix.checking.rules import finding_at
+from builders.findings import SEVERITIES, Finding, Severity
 from resolver.errors import UsageError
 from resolver.textfile import read_text
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from builders.findings import Finding
     from matrix.checking.pip_line import PipLine
 
+
 LARGEST = 2**20
 """Maximum size of a file in bytes. Files written by people are far smaller."""
 HINT = "Name a conda environment file (.yml) or a pip requirements file (.txt)."
@@ -35,6 +37,101 @@ _STRUCTURAL = {"several-pip-sections", "pip-not-listed"}
 
 
 Kind = Literal["conda", "requirements"]
+
+RULES: dict[str, Severity] = {
+    # One line
+    "requirement-beside-option": "error",
+    "second-value": "error",
+    "option-beside-requirement": "error",
+    "refused-option": "error",
+    "void-setting": "error",
+    "hash-on-some": "error",
+    "not-a-requirement": "error",
+    "tab": "error",
+    "variable-not-expanded": "warning",
+    "contradicting-requirement": "error",
+    "duplicate-requirement": "info",
+    "flat-listing": "error",
+    "index-replaced": "warning",
+    "pre-releases": "warning",
+    # torch and the packages released with it
+    "cuda-torch": "error",
+    "unpinned-torch": "error",
+    "unlabelled-torch": "warning",
+    "other-rocm": "error",
+    "old-rocm": "warning",
+    "index-other-rocm": "error",
+    "unknown-torch": "warning",
+    "torch-python": "error",
+    "cuda-package": "error",
+    "second-triton": "error",
+    "rocm-placeholder": "warning",
+    # Names on several indexes
+    "any-index": "warning",
+    # Extensions
+    "other-project": "error",
+    "unpinned-extension": "error",
+    "unlabelled-extension": "error",
+    "other-target": "error",
+    "newer-glibc": "warning",
+    "missing-python": "warning",
+    "not-the-lock": "error",
+    "label-spelling": "warning",
+    "label-without-index": "warning",
+    "no-only-binary": "warning",
+    "built-from-source": "error",
+    # Paths
+    "hidden-path": "error",
+    "relative-path": "error",
+    "editable": "error",
+    # Conda environment files
+    "yaml-map": "error",
+    "not-text": "error",
+    "pip-not-list": "error",
+    "several-pip-sections": "error",
+    "duplicate-key": "error",
+    "unknown-key": "warning",
+    "pip-line-outside": "error",
+    "conda-torch": "error",
+    "pip-not-listed": "warning",
+    "pip-unpinned": "info",
+    "python-unpinned": "warning",
+    "other-python": "error",
+    "defaults-channel": "warning",
+    "variables-too-late": "warning",
+}
+"""The severity of every kind of finding by its id, in the order of docs/reference/checking.md."""
+
+
+def finding_at(
+    rule: str,
+    line: int,
+    text: str,
+    message: str,
+    *,
+    corrected: Iterable[str] = (),
+    fixable: bool = False,
+    fix: str = "",
+) -> Finding:
+    """Return a finding about a line that is not an entry."""
+    evidence = {"line": line, "text": text, "corrected": tuple(corrected), "fixable": fixable}
+    return Finding(rule, RULES[rule], message, fix, evidence)
+
+
+def in_order(findings: Iterable[Finding], file: str) -> list[Finding]:
+    """Sort the findings of a file by line and severity, and drop repeated ones."""
+    unique = {(finding.evidence["line"], finding.id, finding.message): finding for finding in findings}
+    ordered = sorted(unique.values(), key=_position)
+    return [replace(finding, evidence={"file": file, **finding.evidence}) for finding in ordered]
+
+
+def _position(finding: Finding) -> tuple[int, int, str]:
+    return finding.evidence["line"], SEVERITIES.index(finding.severity), finding.id
+
+
+def fixable(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings that ``--fix`` corrects."""
+    return [finding for finding in findings if finding.evidence["fixable"]]
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, dict=True):

@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
 
+from builders.building.inputs import unlocked_requirements
 from builders.building.task_state import TaskState
-from builders.building.wheel_requirements import unlocked_requirements
 from builders.containers.image import with_cached_digest
 from builders.findings import Finding
 from builders.index import Index
 from builders.machine.process import output_of
 from builders.scheduling.slurm import partition_of
-from builders.storage.cache import cached_file
-from builders.storage.files import exclusive_lock
+from builders.storage.files import cached_file, exclusive_lock
 from matrix.api import package_indexes, write_lock
 from matrix.building.batch import (
     EXECUTORS,
@@ -30,14 +29,15 @@ from matrix.building.batch import (
     check_batch_options,
     executor_of,
 )
-from matrix.building.container import Container, inputs_of
-from matrix.building.container_plan import (
+from matrix.building.container import (
     STEPS,
+    Container,
     Space,
     StepResult,
     chosen_text,
     has_account,
     hidden_sources,
+    inputs_of,
     plan_text,
     space_of,
 )

@@ -13,14 +13,14 @@ from msgspec.structs import replace
 from builders.building.expected_time import expected_time
 from builders.building.task_state import TaskState
 from builders.containers.image import with_cached_digest
-from builders.environments.prebuilt import check_of, prebuilt
+from builders.environments.wheelhouse import check_of, prebuilt
 from builders.findings import Finding
 from builders.index import Index
 from builders.machine import host
 from builders.scheduling.estimates import recorded
 from builders.scheduling.local import Builds
 from builders.sources import Downloads, fetch_file
-from builders.storage.cache import cached_file
+from builders.storage.files import cached_file
 from builders.storage.io_errors import DiskFullError
 from matrix.api import check_build_hosts, write_lock
 from matrix.building.batch import (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from builders.building.wheel_requirements import unmet_requirements
+from builders.building.inputs import unmet_requirements
 from builders.constants import MOUNTED_INDEX
 from builders.index import Index
 from builders.machine.host import glibc_version

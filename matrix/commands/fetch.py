@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from msgspec.structs import replace
 
+from builders.building.inputs import unmet_requirements
 from builders.building.plan import plan
-from builders.building.wheel_requirements import unmet_requirements
-from builders.environments.prebuilt import check_of
+from builders.environments.wheelhouse import check_of
 from builders.index import Index
 from builders.index_client.metadata import top_files
 from builders.pyproject import FILE, PyProject
 from builders.sources import FetchedItem, FetchResult, MissingItem, fetch_all, fetch_published
-from builders.storage.cache import cache_root
-from builders.storage.files import link_or_copy
+from builders.storage.files import cache_root, link_or_copy
 from builders.storage.io_errors import explain_io_errors
 from builders.wheels.wheel import DamagedError
 from matrix.api import package_indexes

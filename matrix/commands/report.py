@@ -16,8 +16,7 @@ from builders.storage.files import write_atomic
 from matrix.command_line.options import add_index, add_lock, add_names, add_target_options, output_path
 from matrix.input.locking import names_target
 from matrix.report.first_run import first_run_text
-from matrix.report.graph_data import graph_data
-from matrix.report.index_data import timeline, wheels
+from matrix.report.index_data import graph_data, timeline, wheels
 from matrix.report.page import ReportPage, render_page
 from matrix.report.table_data import TableData, subtitle_of, wheels_of
 from matrix.show.consequences_text import HEADINGS, summary

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from builders.building.wheel_requirements import environment_of
+from builders.building.inputs import environment_of
 from builders.constants import LOCK_FILE
 from builders.containers.engines import choose_runtime
 from builders.containers.image import find_image
@@ -26,8 +26,7 @@ from builders.probe.environment import NOT_JUDGED, judge_environment, judge_vari
 from builders.probe.slurm import BatchJob, hours_of, job_script, partition_for, submit, wait_for
 from builders.probe.wheel import judge_wheel
 from builders.recipes.recipe import recipe_as_built
-from builders.storage.cache import cache_root
-from builders.storage.files import write_atomic
+from builders.storage.files import cache_root, write_atomic
 from builders.storage.temporary import TemporaryDirectory
 from builders.wheels.wheel import DamagedError, WheelReader, record_rows
 from matrix.building.built_wheels import wheels_of_lock

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 from builders.findings import Finding
 from builders.machine.host import missing_python
 from matrix.consumers import Consumer
-from matrix.consumers.shared.glibc import newer_glibc, wheel_names, wheels_text
 from matrix.consumers.shared.requirements import (
     constraint_lines,
+    newer_glibc,
     preinstalled_note,
     requirement_lines,
     requirements_file,
+    wheel_names,
+    wheels_text,
 )
 
 if TYPE_CHECKING:

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING
 from matrix.consumers import Consumer, Maker
 from matrix.consumers.shared.container_variables import DISTURBING
 from matrix.consumers.shared.files import WrittenFile
-from matrix.consumers.shared.glibc import newer_glibc, newest_required
 from matrix.consumers.shared.installation import TYKKY_MODULE
 from matrix.consumers.shared.requirements import (
     environment_file,
+    newer_glibc,
+    newest_required,
     reject_preinstalled,
     requirement_lines,
     requirements_file,

@@ -15,9 +15,8 @@ from urllib.parse import parse_qsl
 from builders.network.urls import git_commit, local_path
 from matrix.consumers import Consumer
 from matrix.consumers.shared.files import MARK, WrittenFile, comments
-from matrix.consumers.shared.glibc import newer_glibc
 from matrix.consumers.shared.installation import index_of, pin, wheel_only
-from matrix.consumers.shared.requirements import reject_preinstalled
+from matrix.consumers.shared.requirements import newer_glibc, reject_preinstalled
 from resolver.errors import UsageError
 from resolver.facts.schema import PLATFORM
 from resolver.texts import printable

@@ -17,7 +17,7 @@ from builders.containers.image import find_image, form_of
 from builders.containers.inspection import inspect_image
 from builders.installed.reading import Installed, read_installed
 from builders.probe.environment import INSTALLERS
-from builders.storage.cache import cache_root
+from builders.storage.files import cache_root
 from matrix.checking.check import read_document
 from matrix.checking.document import Document
 from matrix.checking.line_rules import conda_name, is_pip_line

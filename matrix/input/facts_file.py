@@ -10,8 +10,7 @@ import difflib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builders.storage.cache import cache_root
-from builders.storage.files import exclusive_lock, write_atomic
+from builders.storage.files import cache_root, exclusive_lock, write_atomic
 from resolver.errors import CatalogError, UsageError
 from resolver.facts.catalog_files import row_to_toml
 from resolver.facts.loading import load, load_uncached, overlay_files, shipped_files

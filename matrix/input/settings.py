@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from builders.storage.cache import cache_root
+from builders.storage.files import cache_root
 from builders.storage.modes import make_directories
 from resolver.errors import UsageError, closest_names, did_you_mean
 from resolver.facts import loading

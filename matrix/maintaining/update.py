@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builders.storage.cache import cache_root
+from builders.storage.files import cache_root
 from matrix.input.inputs import Inputs
 from matrix.input.request import make_request
 from matrix.input.settings import Settings

@@ -1,4 +1,4 @@
-"""The wheels and builds of an index as data of the page."""
+"""The wheels and builds of an index, and the build graph, as data of the page."""
 
 from __future__ import annotations
 
@@ -11,19 +11,24 @@ import msgspec
 from builders.building.provenance import SBOM_NAME, read_statement
 from builders.wheels.wheel import LARGEST_METADATA, DamagedError, WheelReader
 from matrix.show.render import counted, duration
+from resolver.answers.graph import PIP, build_graph, edges_of_graph, generations, pick_in
 from resolver.errors import ProvenanceError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from builders.building.provenance import Statement
     from builders.building.task_state import TaskState
     from builders.index import Index
+    from resolver.model import Distribution, Resolution
+
 
 _PAUSE = timedelta(minutes=30)
 """Builds that are further apart get separate time axes."""
 _HEIGHT = 100.0
+
+_ORIGINS = {"build": "buildable", "published": "published", PIP: "pip"}
 
 
 def timeline(records: Sequence[TaskState]) -> list[dict[str, Any]]:
@@ -159,3 +164,45 @@ def _components(path: Path) -> list[dict[str, str]] | None:
         for component in components
         if component
     ]
+
+
+def graph_data(lock: Resolution, states: Mapping[tuple[str, str], str]) -> dict[str, Any]:
+    """Return the build graph of a lock.
+
+    Parameters
+    ----------
+    lock
+        The lock.
+    states
+        The state of each build (running, built, failed, interrupted) by name and version.
+    """
+    graph = build_graph(lock)
+    edges = edges_of_graph(graph)
+    numbers = {name: number for number, group in enumerate(generations(graph), start=1) for name in group}
+    return {
+        "nodes": [
+            {
+                "name": name,
+                "version": pick.pinned if pick else "",
+                "state": _state(pick, states),
+                "generation": numbers[name],
+                "facts": [[fact.text, fact.status, fact.source, fact.note] for fact in pick.facts]
+                if pick
+                else [],
+            }
+            for name in sorted(graph)
+            for pick in (pick_in(graph, name),)
+        ],
+        "edges": [
+            {"from": edge.subject, "to": edge.object, "kind": edge.kind, "declared": edge.declared}
+            for edge in edges
+        ],
+    }
+
+
+def _state(pick: Distribution | None, states: Mapping[tuple[str, str], str]) -> str:
+    if pick is None:
+        return "pip"
+    if pick.origin == "build":
+        return states.get((pick.name, pick.pinned), "buildable")
+    return _ORIGINS.get(pick.origin, "present")

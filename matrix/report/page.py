@@ -37,7 +37,7 @@ class ReportPage(msgspec.Struct, frozen=True, kw_only=True):
     table: dict[str, Any] | None = None
     """From `matrix.report.table_data.TableData`."""
     graph: dict[str, Any] | None = None
-    """From `matrix.report.graph_data.graph_data`."""
+    """From `matrix.report.index_data.graph_data`."""
     drawing: str = ""
     """The element `svg` of `matrix.show.drawing.draw_svg`."""
     drawing_error: str = ""

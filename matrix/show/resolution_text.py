@@ -10,8 +10,7 @@ from zlib import crc32
 
 import msgspec
 
-from builders.storage.cache import cache_root
-from builders.storage.files import write_atomic
+from builders.storage.files import cache_root, write_atomic
 from matrix.show.build_times import time_text
 from matrix.show.render import counted
 from matrix.show.resolution_json import ConflictDocument, conflict_document

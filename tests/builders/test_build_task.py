@@ -32,7 +32,7 @@ from builders.building.task import build_wheel
 from builders.environments.wheelhouse import FetchOptions
 from builders.index import Index
 from builders.machine import host
-from builders.storage.cache import cache_root
+from builders.storage.files import cache_root
 from resolver.errors import BuildError, CommandError, EnvironmentLacksError
 from resolver.facts.schema import Recipe, Sdist
 from resolver.model import Distribution, Edge

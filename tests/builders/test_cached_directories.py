@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from builders.environments.cached import digest, ensure_cached, is_complete
-from builders.storage.cache import cache_root
-from builders.storage.files import exclusive_lock, remove_tree
+from builders.storage.files import cache_root, exclusive_lock, remove_tree
 from resolver.errors import CommandError, EnvironmentLacksError
 
 WHAT = "Installing"

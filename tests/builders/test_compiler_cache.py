@@ -17,7 +17,7 @@ from builders.building.task import build_wheel
 from builders.containers.sandbox import sandbox
 from builders.index import Index
 from builders.machine import host
-from builders.storage.cache import cache_root
+from builders.storage.files import cache_root
 from resolver.errors import UsageError
 from resolver.facts.schema import Recipe, Sdist
 from tests.support.locks import built_pick

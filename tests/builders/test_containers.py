@@ -25,7 +25,7 @@ from builders.containers.engines import (
 )
 from builders.containers.image import LocalImage
 from builders.containers.runtime import Bind, HostRuntime, View, only_loopback, output_in, run_in
-from builders.storage.cache import cache_root
+from builders.storage.files import cache_root
 from builders.storage.temporary import TemporaryDirectory
 from resolver.errors import EnvironmentLacksError, UsageError
 

@@ -24,8 +24,7 @@ from builders.diagnosis import (
     diagnosis_text,
     explain_failure,
 )
-from builders.diagnosis.diagnose import judge, scan
-from builders.diagnosis.known import fill, known_failures, read_known_failures
+from builders.diagnosis.diagnose import fill, judge, known_failures, read_known_failures, scan
 from builders.findings import Finding
 from builders.storage.logs import line_expression, line_filter
 from resolver.errors import CatalogError, CommandError, UsageError

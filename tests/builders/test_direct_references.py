@@ -14,8 +14,7 @@ import pytest
 
 from builders.index_client import IndexClient
 from builders.sources import Downloads, fetch_file
-from builders.storage.cache import cached_file
-from builders.storage.files import sha256_of
+from builders.storage.files import cached_file, sha256_of
 from resolver.errors import EnvironmentLacksError, MatrixError, SourceError, UsageError
 from resolver.indexes import File, Metadata
 from tests.builders.gitrepos import add_submodule, commit, git

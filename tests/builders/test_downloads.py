@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from builders.network.download import Downloads
 from builders.sources import fetch_published, obtain
 from builders.sources.fetch import fetch_file
-from builders.storage.cache import cache_root, cached_file
+from builders.storage.files import cache_root, cached_file
 from resolver.errors import EnvironmentLacksError, MatrixError, SourceError
 from resolver.facts.schema import Sdist
 from resolver.indexes import File

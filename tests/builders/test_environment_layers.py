@@ -23,7 +23,7 @@ from builders.environments.layers import (
 from builders.environments.python import TargetPython, find_python
 from builders.environments.wheelhouse import FetchOptions
 from builders.machine.host import running_python
-from builders.storage.cache import cache_root
+from builders.storage.files import cache_root
 from resolver.errors import EnvironmentLacksError
 from resolver.reporter import SILENT
 

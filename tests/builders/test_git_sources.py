@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from builders.network.git import CachedCommit, Repository, _fetch_failure, fetch_git
-from builders.storage.cache import cache_root
-from builders.storage.files import TEMPORARY_PREFIX
+from builders.storage.files import TEMPORARY_PREFIX, cache_root
 from resolver.errors import CommandError, EnvironmentLacksError, MatrixError, SourceError
 from resolver.facts.schema import Git
 from tests.builders.gitrepos import add_submodule, blob, commit, commit_tree, files_of, git, tree_entry

@@ -28,8 +28,7 @@ from builders.containers import runtime, sandbox
 from builders.index import Index
 from builders.machine import host
 from builders.probe.ask import ask as probe_ask
-from builders.storage.cache import cache_root
-from builders.storage.files import sha256_of
+from builders.storage.files import cache_root, sha256_of
 from resolver.errors import BuildError
 from resolver.facts.schema import Recipe, Sdist
 from tests.support.locks import built_pick

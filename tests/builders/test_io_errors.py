@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from builders.findings import Finding
-from builders.storage.cache import cache_root
+from builders.storage.files import cache_root
 from builders.storage.io_errors import explain_any_os_error, explain_index_errors, explain_io_errors
 from resolver.errors import BuildError, CommandError, EnvironmentLacksError, UsageError
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.audit import Expected
-from builders.audit.budget import Budget
+from builders.audit.elf import Budget
 from builders.audit.gpu_code import CodeObject, CodeProblem
 from builders.audit.kpack import read_archive
 from builders.audit.wheel_audit import WheelAudit, audit_wheel

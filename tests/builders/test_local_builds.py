@@ -26,7 +26,7 @@ from builders.index import Index
 from builders.machine import host
 from builders.scheduling.estimates import estimates
 from builders.scheduling.local import Builds
-from builders.storage.cache import cache_root
+from builders.storage.files import cache_root
 from resolver.errors import StoppedError
 from resolver.facts.schema import Recipe, Sdist
 from tests.support.built import running_below

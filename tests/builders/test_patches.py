@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from builders.sources import obtain, patches_of
-from builders.storage.cache import cache_root
+from builders.storage.files import cache_root
 from resolver.errors import CatalogError, EnvironmentLacksError, MatrixError, SourceError
 from resolver.facts.catalog import Catalog
 from resolver.facts.loading import load

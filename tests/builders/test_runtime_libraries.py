@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.audit import Expected, TorchLibraries, audit_wheel, image_provider, libraries, read_torch
-from builders.audit.budget import Budget
-from builders.audit.elf import read_symbols
+from builders.audit.elf import Budget, read_symbols
 from builders.audit.runtime_libraries import literals, read_conda, read_image_facts
 from resolver.errors import UsageError
 

@@ -25,8 +25,7 @@ import pypi_simple
 import pytest
 
 from builders.sources import fetch_sdist, index_url, unpack_sdist
-from builders.storage.cache import cache_root
-from builders.storage.files import TEMPORARY_PREFIX
+from builders.storage.files import TEMPORARY_PREFIX, cache_root
 from resolver.errors import EnvironmentLacksError, MatrixError, SourceError
 from resolver.facts.schema import Sdist
 from tests.support.errors import has_id

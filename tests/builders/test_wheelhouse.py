@@ -20,8 +20,7 @@ from builders.environments.wheelhouse import (
     fetch_wheels,
     remove_damaged,
 )
-from builders.storage.cache import cache_root
-from builders.storage.files import sha256_of
+from builders.storage.files import cache_root, sha256_of
 from resolver.errors import CommandError, EnvironmentLacksError, UsageError
 from tests.support.recorder import Recorder
 

@@ -9,7 +9,7 @@ import pytest
 from wheel.wheelfile import WheelFile
 
 from builders.audit import Expected, TorchLibraries, audit_wheel, read_torch
-from builders.storage.cache import cache_root
+from builders.storage.files import cache_root
 from tests.support.built import Built
 
 pytestmark = pytest.mark.integration

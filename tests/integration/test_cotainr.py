@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from builders.building.wheel_requirements import environment_of, requirements_in
+from builders.building.inputs import environment_of, requirements_in
 from builders.index import Index
 from resolver.lock import dumps, read_lock
 from resolver.model import BaseImage, Resolution

@@ -18,7 +18,7 @@ import pytest
 
 from builders.index import Index
 from builders.index.maintenance import check
-from builders.storage.cache import cache_root
+from builders.storage.files import cache_root
 from tests.support.built import matrix
 from tests.support.extensions import TORCH, write_extension
 from tests.support.projects import write_catalog

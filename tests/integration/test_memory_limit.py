@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.storage.cache import cache_root
+from builders.storage.files import cache_root
 from tests.support.built import matrix
 from tests.support.extensions import TORCH, write_extension
 from tests.support.projects import write_catalog

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from builders.building.directory import finished_commands
-from builders.storage.cache import cache_root
+from builders.storage.files import cache_root
 from tests.support.built import matrix, running_below
 from tests.support.extensions import TORCH, compilations, write_extension
 from tests.support.projects import write_catalog

@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 # Builds a directory of the cache and holds a lock, as two concurrent builds do.
 USE_CACHE = """
 import pathlib, sys
-from builders.storage.cache import cache_root
+from builders.storage.files import cache_root
 from builders.environments.cached import ensure_cached
 from builders.storage.files import exclusive_lock, write_atomic
 from builders.storage.temporary import TemporaryDirectory
@@ -201,7 +201,7 @@ def test_killed_build_of_layer_does_not_stop_the_other(members: tuple[Member, Me
     first, second = members
     code = """
 import os
-from builders.storage.cache import cache_root
+from builders.storage.files import cache_root
 from builders.environments.cached import ensure_cached
 root = cache_root() / "layers" / "both"
 def build():

@@ -23,8 +23,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from builders.audit.platform_tags import too_new_glibc
 from builders.index import Index
-from builders.wheels.glibc_tags import too_new_glibc
 from resolver.indexes import File
 from resolver.lock import dumps
 from resolver.model import Distribution

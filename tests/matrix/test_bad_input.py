@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import tomli_w
 
-from builders.storage.cache import cache_root
+from builders.storage.files import cache_root
 from matrix import cli
 from matrix.cli import main
 from matrix.input.settings import Settings, read_settings

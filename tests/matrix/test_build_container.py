@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from builders.building.inputs import unlocked_requirements
 from builders.building.task_state import TaskState
-from builders.building.wheel_requirements import unlocked_requirements
 from builders.findings import Finding
 from builders.index import Index
-from matrix.building.container_plan import STEPS
+from matrix.building.container import STEPS
 from matrix.cli import main
 from matrix.commands import build_wheels, verify
 from matrix.consumers import consumer_names, container_consumers, load_consumer

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from matrix.checking.rules import RULES
+from matrix.checking.document import RULES
 from matrix.cli import main
 
 HERE = Path(__file__).parent / "checks"

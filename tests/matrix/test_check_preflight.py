@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from matrix.checking import preflight as asking
 from matrix.cli import main
+from matrix.commands import check as asking
 from tests.support.tiny import tiny_index
 
 Capture = pytest.CaptureFixture[str]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import matrix
-from builders.storage.cache import cache_root
+from builders.storage.files import cache_root
 from matrix.cli import commands, main, make_parser
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from builders.sources import FetchedItem, MissingItem, fetch_all, obtain, patches_of
-from builders.storage.cache import cache_root
+from builders.storage.files import cache_root
 from matrix.cli import main
 from resolver.errors import EnvironmentLacksError
 from resolver.facts.loading import load

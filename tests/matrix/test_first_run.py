@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from matrix.cli import main
-from matrix.report.anonymous import anonymous, known_names
+from matrix.report.first_run import anonymous, known_names
 
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch

@@ -14,6 +14,8 @@ Observed with pip 22.3 to 26.3:
 
 All this also applies to the pip section of a conda file, whose lines conda joins into a requirements file
 (conda 24.11 to 26.7). conda's own libstdc++ is loaded before that of the base image, so it must not be older.
+
+The glibc that wheels require is compared with that of the machine on which a consumer uses them.
 """
 
 from __future__ import annotations
@@ -22,16 +24,21 @@ import json
 import re
 from typing import TYPE_CHECKING
 
+from builders.audit.platform_tags import too_new_glibc
+from builders.findings import Finding
 from matrix.consumers.shared.files import MARK, WrittenFile, comments
 from matrix.consumers.shared.installation import index_of, pin, wheel_only
+from matrix.show.render import shortened
 from resolver.errors import UsageError
+from resolver.versions import sort_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from matrix.consumers.shared.files import WheelSource
+    from matrix.consumers.shared.files import Layout, WheelSource
     from matrix.consumers.shared.installation import Installation
     from resolver.model import Distribution
+
 
 IMAGE_HASHES_HINT = "Omit --hashes: the files to install depend on the packages that the image has."
 """The reason why a consumer that extends an image cannot list hashes."""
@@ -43,6 +50,8 @@ _COMPILER = "gxx"
 instead, and only where the environment is activated (conda-forge/ctng-compilers-feedstock)."""
 _CONDA_PIP = "25.*"
 """pip in conda environments: a release between the oldest and the newest that were tested (22.3 to 26.3)."""
+
+_OLDEST = "2.0"
 
 
 def requirement_lines(
@@ -176,3 +185,48 @@ def require_torch_of_image(installation: Installation, consumer: str) -> None:
         "`pip list` in it). Else use --for cotainr."
     )
     raise UsageError(msg, hint=hint)
+
+
+def wheel_names(installation: Installation) -> dict[str, list[str]]:
+    """Return the file names of the wheels that may be installed, by distribution with its version."""
+    names = {}
+    for pick in installation.on_top:
+        built = [path.name for path in installation.wheels.get(pick.name, ())]
+        locked = [pick.wheel.file] if pick.wheel else [file.name for file in pick.files]
+        names[f"{pick.name} {pick.pinned}"] = built or locked
+    return names
+
+
+def newest_required(installation: Installation) -> str:
+    """Return the glibc that all wheels need, which is the newest that any of them needs; empty if none."""
+    required = {too_new_glibc(names, _OLDEST) for names in wheel_names(installation).values()}
+    return max(required, key=lambda glibc: sort_key(glibc or _OLDEST), default="")
+
+
+def newer_glibc(installation: Installation, _: Layout) -> list[Finding]:
+    """Report wheels that pip would skip because of the glibc of the machine that uses them."""
+    glibc, machine = installation.host_glibc
+    newer: dict[str, list[str]] = {}
+    for title, names in wheel_names(installation).items():
+        if required := too_new_glibc(names, glibc):
+            newer.setdefault(required, []).append(title)
+    findings = []
+    for required, titles in newer.items():
+        message = (
+            f"{wheels_text(titles)} glibc {required}, and {machine} has glibc {glibc}. "
+            "pip skips such wheels and reports only the versions of other wheels."
+        )
+        fix = (
+            "Install where glibc is new enough, such as in the base image, or resolve again with "
+            f"'glibc<={glibc}', which chooses a base image with an older glibc, and build the wheels again."
+        )
+        evidence = {"distributions": titles, "required": required, "glibc": glibc}
+        findings.append(Finding("newer-glibc", "warning", message, fix, evidence))
+    return findings
+
+
+def wheels_text(titles: Sequence[str]) -> str:
+    """Return the beginning of a sentence about what wheels require."""
+    if len(titles) == 1:
+        return f"The wheel of {titles[0]} requires"
+    return f"The wheels of {shortened(titles, most=3)} require"
