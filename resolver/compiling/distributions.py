@@ -487,7 +487,8 @@ def _torch_for_standard(builder: ProblemBuilder, standard: str) -> tuple[Test, s
     }
     compiling = [version.partition("+")[0] for version, needed in required.items() if needed <= int(standard)]
     newest = newest_first(compiling)[0] if compiling else "none"
-    return where(lambda one: required.get(one.version, 0) <= int(standard)), newest
+    allowed = where(lambda one: required.get(one.version, 0) <= int(standard))
+    return known_mask(allowed(builder.variables["torch"])), newest
 
 
 class _ReleaseMasks:

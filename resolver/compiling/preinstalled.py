@@ -137,7 +137,6 @@ def _keep_image_content(builder: ProblemBuilder) -> None:
         builder.relate(name, "base-image", back, exact=True)
 
 
-
 def preinstalled_warnings(
     catalog: Catalog, request: Request, problem: Problem, solution: Mapping[str, int]
 ) -> list[str]:

@@ -123,12 +123,11 @@ class ProblemBuilder:
         self.reachable = reached
 
     def _add_requires(self, names: Collection[str]) -> None:
-        for row in self.catalog.requires:
-            if row.package in names:
-                self.requires.setdefault(row.package, []).append(row)
+        for name in names:
+            self.requires[name] = [*self.catalog.requires_of(name)]
         for name, provider in product(sorted(names), self._providers[1:]):
             for candidate in provider.candidates(name):
-                self.requires.setdefault(name, []).extend(provider.requirements(candidate))
+                self.requires[name] += provider.requirements(candidate)
 
     def candidates(self, name: str) -> list[Candidate]:
         """Return the candidates that the providers have for a distribution."""
@@ -328,17 +327,14 @@ def built_for_builds(catalog: Catalog, recipe: schema.Recipe) -> Iterator[Requir
 
 def reachable(catalog: Catalog, backend: Backend, names: Iterable[str]) -> frozenset[str]:
     """Return torch, the given distributions, and all their direct and indirect requirements."""
-    requires: dict[str, set[str]] = {}
-    for row in catalog.requires:
-        if not row.when_present and row.backend in {None, backend}:
-            requires.setdefault(row.package, set()).add(normalize_name(row.on))
     reached: set[str] = set()
     left = ["torch", *names]
     while left:
         name = left.pop()
         if name not in reached:
             reached.add(name)
-            left += requires.get(name, ())
+            rows = (row for row in catalog.requires_of(name) if not row.when_present)
+            left += [normalize_name(row.on) for row in rows if row.backend in {None, backend}]
             recipes = (recipe for recipe in catalog.recipes_of(name) if recipe.backend == backend)
             left += [row.name for recipe in recipes for row in built_for_builds(catalog, recipe)]
     return frozenset(reached)

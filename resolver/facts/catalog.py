@@ -119,6 +119,14 @@ class Catalog(msgspec.Struct, frozen=True, dict=True):
         """Return all recipes of a package, in the order of the files."""
         return self._recipes.get(package, [])
 
+    def requires_of(self, package: str) -> list[schema.Requires]:
+        """Return all requirements of a package, in the order of the files."""
+        return self._requires.get(package, [])
+
+    @cached_property
+    def _requires(self) -> dict[str, list[schema.Requires]]:
+        return _by_package(self.requires)
+
     @cached_property
     def _releases(self) -> dict[str, list[schema.Release]]:
         return _by_package(self.release.values())
