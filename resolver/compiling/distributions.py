@@ -6,7 +6,7 @@ so it is the last resort.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -50,7 +50,12 @@ PYTORCH = "https://download.pytorch.org/"
 def compile_torch(builder: ProblemBuilder) -> None:
     """Add torch, its triton, torchvision and torchaudio, and the relations between them."""
     rows = _torch_rows(builder)
-    _add_torch_variable(builder, "torch", [_torch_candidate(row) for row in rows])
+    torches = [
+        Candidate("torch", row.version, "distribution", "published", fact, index=row.index)
+        for row in rows
+        for fact in [Fact.of(row, f"torch {row.version} is published at {row.index}")]
+    ]
+    _add_torch_variable(builder, "torch", torches)
     companions: dict[str, dict[str, list[schema.Torch]]] = {}
     for row in rows:
         for name, version in {**_companions(row), **_triton_of_some_pythons(row)}.items():
@@ -66,9 +71,24 @@ def compile_torch(builder: ProblemBuilder) -> None:
     _relate_torch_to_images(builder, rows)
     for name, versions in companions.items():
         if name in PAIRED_WITH_TORCH:
-            builder.relate(name, "torch", _companion_requires_torch(name, versions))
+            clauses = []
+            for version, torches_of in versions.items():
+                names = [row.version for row in torches_of]
+                fact = Fact.of(torches_of[0], f"{name} {version} requires torch {join_words(names)}", note="")
+                clauses.append(Clause(version_in([version]), version_in(names), fact))
+            builder.relate(name, "torch", clauses)
         else:
-            builder.relate("torch", name, _torch_requires_companion(name, rows))
+            exact = ((row, _companions(row).get(name)) for row in rows)
+            clauses = [
+                Clause(
+                    version_in([row.version]),
+                    version_in([version]),
+                    Fact.of(row, f"torch {row.version} requires {name} {version}"),
+                )
+                for row, version in exact
+                if version
+            ]
+            builder.relate("torch", name, clauses)
     exclude_later_releases(builder, "torch")
 
 
@@ -96,11 +116,6 @@ def _torch_rows(builder: ProblemBuilder) -> list[schema.Torch]:
 def _add_torch_variable(builder: ProblemBuilder, name: str, published: Sequence[Candidate]) -> None:
     candidates = [*published, *builder.candidates(name)]
     builder.add_variable(name, candidates, last=lambda candidate: candidate.origin == "build")
-
-
-def _torch_candidate(row: schema.Torch) -> Candidate:
-    fact = Fact.of(row, f"torch {row.version} is published at {row.index}")
-    return Candidate("torch", row.version, "distribution", "published", fact, index=row.index)
 
 
 def _companion_candidate(name: str, version: str, torches: Sequence[schema.Torch]) -> Candidate:
@@ -185,28 +200,6 @@ def _triton_of_some_pythons(row: schema.Torch) -> dict[str, str]:
     head, marker = split_marker(row.triton)
     exact = exact_requirement(head) if marker else None
     return {exact[0]: exact[1]} if exact else {}
-
-
-def _torch_requires_companion(name: str, rows: Iterable[schema.Torch]) -> list[Clause]:
-    return [
-        Clause(
-            version_in([row.version]),
-            version_in([version]),
-            Fact.of(row, f"torch {row.version} requires {name} {version}"),
-        )
-        for row in rows
-        for version in [_companions(row).get(name)]
-        if version
-    ]
-
-
-def _companion_requires_torch(name: str, torches: Mapping[str, Sequence[schema.Torch]]) -> list[Clause]:
-    clauses = []
-    for version, rows in torches.items():
-        versions = [row.version for row in rows]
-        fact = Fact.of(rows[0], f"{name} {version} requires torch {join_words(versions)}", note="")
-        clauses.append(Clause(version_in([version]), version_in(versions), fact))
-    return clauses
 
 
 def compile_packages(builder: ProblemBuilder) -> None:

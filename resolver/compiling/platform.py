@@ -16,7 +16,7 @@ from resolver.compiling.clauses import (
     no_candidate,
     version_in,
 )
-from resolver.compiling.problem import Preference, Variable
+from resolver.compiling.problem import Variable
 from resolver.compiling.problem_builder import exclude_later_releases, is_advised
 from resolver.facts import schema
 from resolver.model import STATUS_RANK, Candidate, Fact
@@ -135,7 +135,7 @@ def _driver_table(builder: ProblemBuilder) -> list[Clause]:
     for line in lines:
         supporting = [row for row in drivers if line in row.supports]
         names = newest_first(row.version for row in supporting)[::-1]
-        if here and _is_not_mentioned(here, line):
+        if here and line not in (*here.supports, *here.unsupported) and not _is_older(line, here):
             text = f"AMD's driver table does not mention ROCm {line} with driver {here.version}"
             clauses.append(Clause(line_is(line), version_in(names), Fact.of(here, text)))
             continue
@@ -177,11 +177,6 @@ def _is_older(line: str, driver: schema.Driver) -> bool:
     return sort_key(line) < min(map(sort_key, driver.supports))
 
 
-def _is_not_mentioned(driver: schema.Driver, line: str) -> bool:
-    """Return whether a line is in neither list of a driver, and not older than its supported range."""
-    return line not in (*driver.supports, *driver.unsupported) and not _is_older(line, driver)
-
-
 def _at_own_risk(line: str, driver: schema.Driver) -> Clause:
     oldest, newest = (pick(driver.supports, key=sort_key) for pick in (min, max))
     text = f"ROCm {line} is older than driver {driver.version} supports ({oldest} to {newest})"
@@ -193,8 +188,10 @@ def _at_own_risk(line: str, driver: schema.Driver) -> Clause:
 def _add_images(builder: ProblemBuilder) -> None:
     images = builder.catalog.image
     candidates = [
-        _candidate("base-image", row.name, row, f"contains {_rocm_in(row)}{_system_of(row)}", "base-image")
+        _candidate("base-image", row.name, row, f"contains {rocm}{system}", "base-image")
         for row in images.values()
+        for rocm in [f"ROCm {row.rocm}" if row.rocm else "no ROCm"]
+        for system in [f" on {row.os}" if row.os else "; its operating system is not known"]
     ]
     builder.add_variable(
         "base-image", candidates, rank=lambda image: sort_key(images[image.version].rocm or "0")
@@ -252,23 +249,14 @@ def _prefer_python_of_image(builder: ProblemBuilder) -> None:
         advised = python.of_versions(
             candidate.version for candidate in python.candidates if is_advised(advice, candidate.version)
         )
-        builder.preferences["python"] = Preference(
-            "base-image", dict.fromkeys(range(len(image.candidates) + 1), advised)
-        )
+        numbers = range(len(image.candidates) + 1)
+        builder.preferences["python"] = "base-image", dict.fromkeys(numbers, advised)
         return
     of_machine = [builder.target.python] if builder.target.python else []
     first = {0: python.of_versions(of_machine)}
     for bit, candidate in enumerate(image.candidates, start=1):
         first[bit] = python.of_versions(builder.catalog.image[candidate.version].python or of_machine)
-    builder.preferences["python"] = Preference("base-image", first)
-
-
-def _rocm_in(image: schema.Image) -> str:
-    return f"ROCm {image.rocm}" if image.rocm else "no ROCm"
-
-
-def _system_of(image: schema.Image) -> str:
-    return f" on {image.os}" if image.os else "; its operating system is not known"
+    builder.preferences["python"] = "base-image", first
 
 
 def _glibc_note(image: schema.Image) -> str:

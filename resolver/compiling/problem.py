@@ -183,26 +183,16 @@ class Demand(msgspec.Struct, eq=False):
     """Whether it limits the target, which a site often sets, and not the distributions to install."""
 
 
-class Preference(msgspec.Struct, frozen=True):
-    """Candidates of a component that come first once another component is chosen."""
-
-    other: str
-    """The other component. For Python, this is the base image."""
-    first: dict[int, int]
-    """Maps the bit number of a candidate of `other` to the mask of the candidates that come first.
-
-    Bit number 0 is for solutions that do not need `other`.
-    """
-
-
 class Problem(msgspec.Struct, eq=False):
     """Variables, demands, relations and preferences."""
 
     variables: dict[str, Variable]
     demands: list[Demand]
     relations: list[Relation]
-    preferences: dict[str, Preference] = {}
-    """By component."""
+    preferences: dict[str, tuple[str, dict[int, int]]] = {}
+    """By component whose best candidates depend on another component: the other's name, and the mask of those
+    that come first, by the bit number of the other's candidate (0: the solution does not need it). Python has
+    the base image as the other."""
     requested: frozenset[str] = frozenset()
     """Names of the components that the request names."""
 

@@ -17,7 +17,6 @@ from resolver.compiling.problem import (
     ABSENT,
     Demand,
     LazyText,
-    Preference,
     Problem,
     Relation,
     RelationRow,
@@ -99,7 +98,7 @@ class ProblemBuilder:
         self.variables: dict[str, Variable] = {}
         self._demands: list[Demand] = []
         self._relations: list[Relation] = []
-        self.preferences: dict[str, Preference] = {}
+        self.preferences: dict[str, tuple[str, dict[int, int]]] = {}
         self._installed: dict[str, list[InstalledVersion]] = {}
         self._floor = SUPPORT_FLOOR[request.support]
 
@@ -260,27 +259,22 @@ class ProblemBuilder:
         self, name: str, allowed: Test, text: str, *, optional: bool = False, of_target: bool = False
     ) -> None:
         """Add a demand of the request."""
-        mask = self._demand_mask(name, allowed, optional=optional)
+        mask = allowed(self.variables[name]) | (ABSENT if optional else 0)
         self._demands.append(Demand(self.variables[name], mask, text, "request", REQUEST, of_target))
 
     def demand_stated(
         self, name: str, allowed: Test, text: str, source: str, *, optional: bool = False
     ) -> None:
         """Add a demand of the target: a fact about a site or this machine."""
-        mask = self._demand_mask(name, allowed, optional=optional)
+        mask = allowed(self.variables[name]) | (ABSENT if optional else 0)
         self._demands.append(Demand(self.variables[name], mask, text, "fact", source))
 
-    def forbid(self, name: str, excluded: Test, fact: Fact) -> None:
+    def forbid(self, name: str, mask: int, fact: Fact) -> None:
         """Add the demand of a fact that excludes some candidates."""
-        mask = excluded(self.variables[name])
         for version in self.installed(name):
             mask |= version.bit if mask & version.requires_as else 0
         allowed = self.variables[name].everything & ~mask
         self._demands.append(Demand(self.variables[name], allowed, fact.text, "fact", fact.source))
-
-    def _demand_mask(self, name: str, allowed: Test, *, optional: bool) -> int:
-        mask = allowed(self.variables[name])
-        return mask | ABSENT if optional else mask
 
 
 def exclude_later_releases(builder: ProblemBuilder, name: str) -> None:
@@ -453,14 +447,8 @@ def _extend_to_installed(
     for bit, row_objects in allowed.items():
         if together & ~row_objects and not forbids:
             text = f"the base image contains {name} and {other_name} in versions that the catalog excludes"
-            fact = Fact(text, "observed", _source_of_all(request))
+            source, listed = "the catalog's rows of base images", request.preinstalled
+            if listed and listed.source != IMAGE:
+                source = source_of(listed)
+            fact = Fact(text, "observed", source)
             rows.append(RelationRow(bit, together & ~row_objects, fact, contradicts=True))
-
-
-def _source_of_all(request: Request) -> str:
-    preinstalled = request.preinstalled
-    return (
-        source_of(preinstalled)
-        if preinstalled and preinstalled.source != IMAGE
-        else "the catalog's rows of base images"
-    )

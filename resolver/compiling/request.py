@@ -27,9 +27,7 @@ if TYPE_CHECKING:
     from resolver.compiling.clauses import Test
     from resolver.compiling.problem_builder import ProblemBuilder
     from resolver.facts import schema
-    from resolver.facts.catalog import Catalog
     from resolver.model import Candidate
-    from resolver.specifiers import Specifier
 
 
 NEEDS_PYTHON = "distributions need Python"
@@ -54,16 +52,13 @@ def compile_request(builder: ProblemBuilder) -> None:
     if target.python:
         _demand_python_of_machine(builder, target.python)
     for requirement in builder.request.requirements:
-        if builder.is_closed(requirement.name) and not _means_triton_of_torch(builder, requirement.name):
+        # The open world resolves ``triton``, which for ROCm means the triton of any torch.
+        is_open = builder.open_world and target.backend == "rocm" and requirement.name == "triton"
+        if builder.is_closed(requirement.name) and not is_open:
             _demand_requirement(builder, _without_overridden(builder, requirement))
     demand_limits(builder)
     if builder.open_world:
         builder.demand_requested("python", any_candidate, NEEDS_PYTHON)
-
-
-def _means_triton_of_torch(builder: ProblemBuilder, name: str) -> bool:
-    """Return whether a name means the triton of any torch for ROCm, which the open world resolves."""
-    return builder.open_world and builder.target.backend == "rocm" and name == "triton"
 
 
 def _demand_python_of_machine(builder: ProblemBuilder, python: str) -> None:
@@ -173,17 +168,14 @@ def _demand_requirement(builder: ProblemBuilder, requirement: Requirement) -> No
         hints = [closest_versions(requirement, versions), INSPECT_HINT if "+cu" in text else ""]
         raise NoVersionError(msg, requirement.name, hint=" ".join(filter(None, hints)))
     if requirement.name == "torch" and any(map(_is_device, requirement.extras)):
-        allowed = known_mask(allowed(variable) & _with_device_extra(builder.catalog)(variable))
+        # Only the extras of these install the code for a GPU architecture.
+        devices = variable.of_versions(key for key, row in builder.catalog.torch.items() if row.device_extra)
+        allowed = known_mask(allowed(variable) & devices)
     _demand_under_marker(builder, requirement, allowed, demand_text(requirement))
 
 
 def _is_device(extra: str) -> bool:
     return extra.startswith("device-")
-
-
-def _with_device_extra(catalog: Catalog) -> Test:
-    """Return a test for the versions of torch whose extras install the code for a GPU architecture."""
-    return version_in(version for version, row in catalog.torch.items() if row.device_extra)
 
 
 def _applies(requirement: Requirement, python: str) -> bool:
@@ -207,7 +199,11 @@ def _allowed(
     resolve.
     """
     if requirement.name == "python" and requirement.specifier is not None:
-        return _allows_python(requirement.specifier)
+        # Minor versions that the specifier allows, or of which it allows a patch release.
+        specifier = requirement.specifier
+        named = {clause.version.removesuffix(".*") for clause in specifier}
+        minors = {minor(version) for version in named if version.count(".") > 1 and specifier.allows(version)}
+        return where(lambda candidate: specifier.allows(candidate.version) or candidate.version in minors)
     versions = allowed_by([str(requirement.specifier)] if requirement.specifier is not None else [])
     known = sorted({candidate.variant for candidate in candidates} - {""}, key=_names_before_commits)
     if default and requirement.extras == (default,):
@@ -229,14 +225,6 @@ def _allowed(
         raise UsageError(msg, hint=hint)
     of_variant = where(lambda candidate: candidate.variant == variant)
     return lambda variable: of_variant(variable) & versions(variable)
-
-
-def _allows_python(specifier: Specifier) -> Test:
-    """Return a test for minor versions of Python that a specifier allows, or of which it allows a patch."""
-    named = {clause.version.removesuffix(".*") for clause in specifier}
-    patches = [version for version in named if version.count(".") > 1 and specifier.allows(version)]
-    minors = {minor(version) for version in patches}
-    return where(lambda candidate: specifier.allows(candidate.version) or candidate.version in minors)
 
 
 def _names_before_commits(variant: str) -> tuple[bool, str]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from datetime import date
 
-_OfPackage = TypeVar("_OfPackage", schema.Release, schema.Recipe)
+_OfPackage = TypeVar("_OfPackage", schema.Release, schema.Requires, schema.Recipe)
 
 
 class Catalog(msgspec.Struct, frozen=True, dict=True):
