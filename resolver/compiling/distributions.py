@@ -56,9 +56,10 @@ def compile_torch(builder: ProblemBuilder) -> None:
         for fact in [Fact.of(row, f"torch {row.version} is published at {row.index}")]
     ]
     _add_torch_variable(builder, "torch", torches)
+    exact = [(row, _companions(row)) for row in rows]
     companions: dict[str, dict[str, list[schema.Torch]]] = {}
-    for row in rows:
-        for name, version in {**_companions(row), **_triton_of_some_pythons(row)}.items():
+    for row, own in exact:
+        for name, version in {**own, **_triton_of_some_pythons(row)}.items():
             if name in builder.reachable or name not in PAIRED_WITH_TORCH:
                 companions.setdefault(name, {}).setdefault(version, []).append(row)
     for name in TRITON_NAMES:
@@ -78,15 +79,14 @@ def compile_torch(builder: ProblemBuilder) -> None:
                 clauses.append(Clause(version_in([version]), version_in(names), fact))
             builder.relate(name, "torch", clauses)
         else:
-            exact = ((row, _companions(row).get(name)) for row in rows)
             clauses = [
                 Clause(
                     version_in([row.version]),
-                    version_in([version]),
-                    Fact.of(row, f"torch {row.version} requires {name} {version}"),
+                    version_in([own[name]]),
+                    Fact.of(row, f"torch {row.version} requires {name} {own[name]}"),
                 )
-                for row, version in exact
-                if version
+                for row, own in exact
+                if name in own
             ]
             builder.relate("torch", name, clauses)
     exclude_later_releases(builder, "torch")
@@ -163,7 +163,7 @@ def _relate_torch_to_platform(builder: ProblemBuilder, rows: Iterable[schema.Tor
 
 def _relate_torch_to_images(builder: ProblemBuilder, rows: Iterable[schema.Torch]) -> None:
     """Relate the wheels that use the system's ROCm to the base images that have one."""
-    has_rocm = version_in(row.name for row in builder.catalog.image.values() if row.rocm)
+    has_rocm = _images_with_rocm(builder)
     clauses = [
         Clause(
             version_in([row.version]),
@@ -175,6 +175,12 @@ def _relate_torch_to_images(builder: ProblemBuilder, rows: Iterable[schema.Torch
     ]
     if clauses:
         builder.relate("torch", "base-image", clauses)
+
+
+def _images_with_rocm(builder: ProblemBuilder) -> Test:
+    """Return a test that allows the base images with a ROCm; it can only be used for base images."""
+    names = (row.name for row in builder.catalog.image.values() if row.rocm)
+    return known_mask(builder.variables["base-image"].of_versions(names))
 
 
 def _release_of(row: schema.Torch) -> str:
@@ -448,8 +454,8 @@ def _relate_to_rocm_of_builds(builder: ProblemBuilder, name: str, masks: _Releas
     The latter only if the request names an image without ROCm: it is not known which others have a compiler.
     """
     catalog = builder.catalog
-    has_rocm = version_in(row.name for row in catalog.image.values() if row.rocm)
-    brings_rocm = version_in(row.version for row in catalog.torch.values() if row.pip_rocm)
+    has_rocm = _images_with_rocm(builder)
+    brings_rocm = version_in([row.version for row in catalog.torch.values() if row.pip_rocm])
     named = catalog.image.get(builder.target.base_image or "")
     bare = named.name if named and not named.rocm and name != "torch" else ""
     in_image, with_torch = [], []
