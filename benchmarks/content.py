@@ -33,8 +33,7 @@ from builders.index_client import IndexClient
 from builders.network.pip_configuration import public_index
 from builders.network.remote_wheel import RemoteWheel
 from builders.network.transport import Transport, received
-from resolver.content import Content
-from resolver.indexes import File
+from resolver.indexes import Content, File
 
 DATA = Path(__file__).resolve().parent.parent / "tests" / "builders" / "data" / "compiled_wheels.toml"
 Label = Literal["cpu", "cuda", "cuda+cpu", "rocm", "fat"]

@@ -18,7 +18,7 @@ from packaging.version import Version
 from builders.index_client.html import read_html, unescape
 from resolver.indexes import File
 from resolver.requirements import normalize_name
-from resolver.specifiers import version_or_none
+from resolver.versions import version_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

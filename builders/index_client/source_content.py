@@ -29,8 +29,8 @@ from builders.index_client.metadata import downloaded, matching_files
 from builders.network.remote_wheel import RemoteWheel, request_failed
 from builders.network.transport import RequestError, TooLargeReplyError
 from builders.wheels.wheel import DamagedError
-from resolver.content import Content
 from resolver.errors import EnvironmentLacksError, SourceError
+from resolver.indexes import Content
 from resolver.versions import join_words
 
 if TYPE_CHECKING:
