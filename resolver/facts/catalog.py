@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from datetime import date
     from pathlib import Path
 
-_OfPackage = TypeVar("_OfPackage", schema.Release, schema.Recipe)
+_OfPackage = TypeVar("_OfPackage", schema.Release, schema.Requires, schema.Recipe)
 
 
 class Catalog(msgspec.Struct, frozen=True, dict=True):
@@ -141,6 +141,14 @@ class Catalog(msgspec.Struct, frozen=True, dict=True):
     def recipes_of(self, package: str) -> list[schema.Recipe]:
         """Return all recipes of a package, in the order of the files."""
         return self._recipes.get(package, [])
+
+    def requires_of(self, package: str) -> list[schema.Requires]:
+        """Return all requirements of a package, in the order of the files."""
+        return self._requires.get(package, [])
+
+    @cached_property
+    def _requires(self) -> dict[str, list[schema.Requires]]:
+        return _by_package(self.requires)
 
     @cached_property
     def _releases(self) -> dict[str, list[schema.Release]]:
