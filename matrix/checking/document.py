@@ -64,6 +64,8 @@ RULES: dict[str, Severity] = {
     "unknown-torch": "warning",
     "torch-python": "error",
     "cuda-package": "error",
+    "cpu-only": "error",
+    "does-not-fit": "error",
     "second-triton": "error",
     "rocm-placeholder": "warning",
     # Names on several indexes
