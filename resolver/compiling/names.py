@@ -33,13 +33,11 @@ def replacement(catalog: Catalog, name: str, *, conda: bool = False) -> Replaces
 
     Patterns of distributions on PyPI apply only to names that are for CUDA (`is_for_cuda`).
     """
-    rows = (
-        row
-        for row in catalog.replaces.values()
-        if row.conda == conda
-        and (row.name == name or ((conda or is_for_cuda(name)) and fnmatchcase(name, row.name)))
-    )
-    return max(rows, key=lambda row: (row.name == name, len(row.name)), default=None)
+    exact = catalog.replaces.get((name, conda))
+    if exact is not None or not (conda or is_for_cuda(name)):
+        return exact
+    rows = (row for row in catalog.replaces.values() if row.conda == conda and fnmatchcase(name, row.name))
+    return max(rows, key=lambda row: len(row.name), default=None)
 
 
 def for_rocm(catalog: Catalog, request: Request) -> tuple[Request, list[str]]:

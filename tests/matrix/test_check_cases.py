@@ -16,8 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from matrix.checking.check import check
-from matrix.checking.document import RULES, read_requirements
-from matrix.checking.target import expect_request
+from matrix.checking.document import RULES, expect_request, read_requirements
 from matrix.cli import main
 from resolver.answers.resolve import resolve
 from resolver.facts.catalog import load

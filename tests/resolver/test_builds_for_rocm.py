@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from resolver.answers.resolve import resolve
 from resolver.facts.catalog import Catalog
 from resolver.facts.schema import Requires
-from resolver.model import IMAGE, Conflict, Preinstalled, Resolution
+from resolver.model import IMAGE, STATUS_RANK, Conflict, Preinstalled, Resolution
 from resolver.requirements import is_for_cuda
 from resolver.versions import satisfies
 from tests.resolver.solve_helpers import ask
@@ -440,3 +440,40 @@ def test_onnxruntime_is_not_chosen_for_an_older_glibc_than_its_objects_need(cata
         found = resolve(catalog, request, FakeIndexes({"onnxruntime-migraphx": known}))
         assert isinstance(found, Resolution), found
         assert found.version_of("onnxruntime-migraphx") == version
+
+
+@pytest.mark.parametrize(
+    ("text", "site", "expected"),
+    [
+        ("jax", LUMI, {"jax-rocm60-plugin", "jax-rocm60-pjrt"}),
+        ("flax rocm==7.2.*", FRONTIER, {"jax-rocm7-plugin", "jax-rocm7-pjrt"}),
+        ("tensorflow", FRONTIER, {"tensorflow-rocm"}),
+        ("hip-python", LUMI, {"hip-python"}),
+    ],
+)
+def test_what_is_tied_to_rocm_states_the_rule(
+    catalog: Catalog, indexes: FakeIndexes, text: str, site: str, expected: set[str]
+) -> None:
+    """Its support is not stronger than that of the rule."""
+    found = resolved(catalog, indexes, text, site)
+    tied = {
+        pick.name: [fact for fact in pick.facts if fact.file and " requires rocm " in fact.text]
+        for pick in found.distributions
+    }
+    assert {name for name, facts in tied.items() if facts} == expected
+    for name in expected:
+        pick = found.pick(name)
+        assert pick is not None
+        (fact,) = tied[name]
+        assert fact.text.startswith(f"{name} {pick.version} requires rocm ")
+        assert STATUS_RANK[pick.support] <= STATUS_RANK[fact.status]
+    reasons = [fact.text for name in expected for fact in found.pick(name).facts]  # type: ignore[union-attr]
+    jax = found.version_of("jax")
+    is_stated = any(one.startswith(f"jax {jax} requires jax-rocm") for one in reasons)
+    assert is_stated == any(name.startswith("jax") for name in expected)
+
+
+def test_nothing_is_tied_to_rocm_on_the_cpu(catalog: Catalog, indexes: FakeIndexes) -> None:
+    for text, options in (("jax", {"backend": "cpu"}), ("jax[cpu]", {})):
+        found = resolved(catalog, indexes, text, FRONTIER, **options)
+        assert not [fact for pick in found.distributions for fact in pick.facts if fact.file]
