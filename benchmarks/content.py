@@ -27,12 +27,11 @@ from typing import Any, BinaryIO, Literal, cast
 
 import msgspec
 
+from builders.gpu import may_be_compiled
 from builders.gpu.content import read_complete, read_start
-from builders.gpu.signs import may_be_compiled
 from builders.index_client import IndexClient
-from builders.network.pip_configuration import public_index
-from builders.network.remote_wheel import RemoteWheel
-from builders.network.transport import Transport, received
+from builders.network.transport import RemoteWheel, Transport, received
+from builders.network.urls import public_index
 from resolver.content import Content
 from resolver.indexes import File
 

@@ -16,7 +16,7 @@ import requests
 
 from builders.index_client import IndexClient
 from builders.index_client.pages import ACCEPT, cut, files
-from builders.network.pip_configuration import package_sources
+from builders.network.urls import package_sources
 
 _PROJECTS = ("numpy", "boto3", "torch", "transformers", "pandas", "grpcio", "aiohttp", "pydantic-core")
 _RUNS = 5

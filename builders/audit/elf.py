@@ -115,19 +115,13 @@ class SharedObject(msgspec.Struct, frozen=True):
     """Whether its HIP code is in ``.kpack`` archives, which its section ``.rocm_kpack_ref`` names."""
 
 
-class Ends(NamedTuple):
-    """What the start and the end of a shared object show."""
-
-    needed: tuple[str, ...] | None
-    """The libraries that it needs, and perhaps its own name; None if this is not shown."""
-    has_cuda_code: bool = False
-    has_hip_code: bool = False
-    unknown: str = "its sections were not read"
-    """Why it may have other code for GPUs; empty if it has none."""
-
-
-def read_ends(start: bytes, part: Callable[[int, int], bytes | None]) -> Ends:
+def read_ends(
+    start: bytes, part: Callable[[int, int], bytes | None]
+) -> tuple[tuple[str, ...] | None, bool, bool, str]:
     """Return what the first bytes of a shared object, and some of its last ones, show.
+
+    They are the libraries that it needs, and perhaps its own name (None if this is not shown); whether it has
+    code for CUDA, and for HIP; and why it may have other code for GPUs (empty if it has none).
 
     `part` returns a part of the object (offset, size); None if it is not known. The table of sections is at
     the end, and so are often their names. A section without a known name may be code for GPUs if it is of
@@ -141,7 +135,7 @@ def read_ends(start: bytes, part: Callable[[int, int], bytes | None]) -> Ends:
     if names is not None:
         needed = _libraries(names.split(b"\0"))
     if sections is None:
-        return Ends(needed)
+        return needed, False, False, "its sections were not read"
     known = {one.name for one in sections}
     unnamed = [one for one in sections if one.name is None and one.may_be_code]
     near = [one for one in unnamed if one.alignment == _CUDA_ALIGNMENT]
@@ -149,7 +143,7 @@ def read_ends(start: bytes, part: Callable[[int, int], bytes | None]) -> Ends:
         del near[:1]
     near += [one for one in unnamed if one.alignment == _HIP_ALIGNMENT]
     unknown = "a section of it, whose name was not read, may be code for GPUs" if near else ""
-    return Ends(needed, ".nv_fatbin" in known, bool(known & {_GPU_SECTION, _ARCHIVE_SECTION}), unknown)
+    return needed, ".nv_fatbin" in known, bool(known & {_GPU_SECTION, _ARCHIVE_SECTION}), unknown
 
 
 class _Header(NamedTuple):

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 from packaging.version import Version
 
 from builders.audit.contents import SEPARATE_CODE, first_of
-from builders.audit.kpack import ARCHIVE, STRAY_FIX, stray_archives
-from builders.audit.network_plugin import interfaces
-from builders.audit.promises import promises_gpu_code
+from builders.audit.gpu_code import ARCHIVE, STRAY_FIX, stray_archives
+from builders.audit.promises import interfaces, promises_gpu_code
 from builders.findings import Finding
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from builders.audit import gpu, libraries, metadata, network_plugin, promises
+from builders.audit import gpu, libraries, metadata, promises
 from builders.audit.contents import Expected, read_contents
 from builders.audit.platform_tags import platform_tag
 from builders.findings import SEVERITIES, Finding, limited
@@ -40,7 +40,7 @@ CHECKS: tuple[Callable[[Contents, Expected], Iterator[Finding]], ...] = (
     gpu.check_label,
     promises.check_op_table,
     promises.check_computed_names,
-    network_plugin.check_network_plugin,
+    promises.check_network_plugin,
     metadata.check_requirements,
     promises.check_promised_objects,
 )

@@ -17,7 +17,7 @@ from builders.containers.runtime import Bind, run_in
 from builders.environments.cached import ensure_cached
 from builders.environments.python import python_view
 from builders.machine.process import clean_environment
-from builders.network.pip_configuration import pip_configuration, variable_of
+from builders.network.urls import pip_configuration, variable_of
 from builders.storage.files import cache_root
 from builders.storage.io_errors import explain_cache_errors
 from resolver.errors import CommandError, EnvironmentLacksError

@@ -42,14 +42,13 @@ from builders.environments.pip import (
 )
 from builders.environments.python import python_view
 from builders.findings import Finding
+from builders.gpu import RULES, Stored
 from builders.gpu.content import read_complete
-from builders.gpu.signs import RULES, Stored
 from builders.index_client import IndexClient
 from builders.index_client.client import PYTORCH_HOST
 from builders.index_client.stored import replace
 from builders.machine.process import log_size, read_since
-from builders.network.pip_configuration import package_sources, public_index
-from builders.network.urls import without_password
+from builders.network.urls import package_sources, public_index, without_password
 from builders.storage.files import cache_root, exclusive_lock, make_readable, sha256_of, write_atomic
 from builders.storage.io_errors import explain_cache_errors
 from builders.storage.modes import make_directories

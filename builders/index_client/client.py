@@ -180,14 +180,14 @@ class IndexClient:
 
         The result is None if nothing in it is compiled.
         """
-        from builders.gpu.signs import may_be_compiled
+        from builders.gpu import may_be_compiled
 
         if not may_be_compiled(file, metadata):
             return None
         return self._contents.get(file.url, lambda: self._load_content(file))
 
     def _load_content(self, file: File) -> Content | None:
-        from builders.gpu.signs import RULES, Stored
+        from builders.gpu import RULES, Stored
 
         local = self._local(file.url)
         path = self._cache / "content" / f"{RULES}-{_identity(file, local)}.msgpack"

@@ -2,6 +2,10 @@
 
 A page is JSON (PEP 691, PEP 700) or HTML (PEP 503), with the keys or attributes of PEP 592 (yanked),
 PEP 658 and PEP 714 (metadata files), PEP 792 (project status) and ``requires-python``.
+
+The links of an HTML page, read in time that grows with the size of the page.
+
+`html.parser` takes 17 seconds for 40 kB of unfinished tags (Python 3.11), and fails for some declarations.
 """
 
 from __future__ import annotations
@@ -15,13 +19,13 @@ from urllib.parse import unquote, urljoin
 import msgspec
 from packaging.version import Version
 
-from builders.index_client.html import read_html, unescape
 from resolver.indexes import File
 from resolver.requirements import normalize_name
 from resolver.specifiers import version_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+
 
 Form = Literal["json", "html"]
 ACTIVE = "active"
@@ -39,6 +43,83 @@ _LINK = re.compile(r'([^"#]*)#?([^"]*)"((?: [a-z-]+="[^"]*")*) *>')
 _NO_ATTRIBUTES: dict[str, str] = {}
 _OTHER_SYSTEMS = ("win", "macosx", "ios", "android")
 _META = r"""<meta\s+name="pypi:([a-z-]+)"\s+content="([^"<>]*)"\s*/?>"""
+
+_NAME = re.compile(r"[a-zA-Z][^\s/>]*")
+_HTML_ATTRIBUTE = re.compile(r"[\s/]*([^\s/>=]+)(?:\s*(=)\s*)?")
+_UNQUOTED = re.compile(r"[^\s>]*")
+_TEXT_ONLY = {
+    name: re.compile(f"</{name}", re.IGNORECASE) for name in ("script", "style", "textarea", "title")
+}
+"""Elements that contain no tags, and where they end."""
+_MOST_DIGITS = re.compile(r"&#\d{8,};?")
+
+
+def read_html(text: str) -> tuple[str, dict[str, str], list[dict[str, str]]]:
+    """Return the parts of a page that an index uses; names of attributes are in lower case.
+
+    They are the URL in the first ``<base>``, the names and contents of ``<meta>`` elements, and the
+    attributes of each ``<a>`` that has a ``href``. In a malformed page, what cannot be a tag is text, and
+    an unfinished tag ends the page.
+    """
+    base = ""
+    meta: dict[str, str] = {}
+    links = []
+    for name, attributes in _tags(text):
+        if name == "a" and "href" in attributes:
+            links.append(attributes)
+        elif name == "base" and not base:
+            base = attributes.get("href", "")
+        elif name == "meta" and "name" in attributes:
+            meta.setdefault(attributes["name"].lower(), attributes.get("content", ""))
+    return base, meta, links
+
+
+def unescape(text: str) -> str:
+    """Replace character references; those with too many digits for a character are left as they are."""
+    if "&" not in text or _MOST_DIGITS.search(text):
+        return text
+    import html  # most pages are JSON
+
+    return html.unescape(text)
+
+
+def _tags(text: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the start tags of a page."""
+    at = text.find("<")
+    while at >= 0:
+        if text.startswith("<!--", at):
+            end = text.find("-->", at + 4) + 2
+        elif text.startswith(("<!", "<?", "</"), at):
+            end = text.find(">", at)
+        elif name := _NAME.match(text, at + 1):
+            end, attributes = _attributes(text, name.end())
+            tag = name[0].lower()
+            if end > at:
+                yield tag, attributes
+            if end > at and tag in _TEXT_ONLY:
+                closing = _TEXT_ONLY[tag].search(text, end)
+                end = closing.start() - 1 if closing else -1
+        else:
+            end = at
+        if end < at:
+            return
+        at = text.find("<", end + 1)
+
+
+def _attributes(text: str, at: int) -> tuple[int, dict[str, str]]:
+    """Return the position of the end of a tag, or -1 if it has none, and the attributes of the tag."""
+    attributes: dict[str, str] = {}
+    while match := _HTML_ATTRIBUTE.match(text, at):
+        at, value = match.end(), ""
+        if match[2] and (quote := text[at : at + 1]) in {'"', "'"}:
+            end = text.find(quote, at + 1)
+            if end < 0:
+                return -1, {}
+            value, at = text[at + 1 : end], end + 1
+        elif match[2] and (unquoted := _UNQUOTED.match(text, at)):
+            value, at = unquoted[0], unquoted.end()
+        attributes.setdefault(match[1].lower(), unescape(value))
+    return text.find(">", at), attributes
 
 
 class PageError(ValueError):

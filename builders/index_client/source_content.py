@@ -13,6 +13,7 @@ import re
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO, cast
 
+from builders.gpu import SIGN
 from builders.gpu.content import (
     FOR_HIP,
     KERNELS,
@@ -24,10 +25,8 @@ from builders.gpu.content import (
     only_raises,
     read_start,
 )
-from builders.gpu.signs import SIGN
 from builders.index_client.metadata import downloaded, matching_files
-from builders.network.remote_wheel import RemoteWheel, request_failed
-from builders.network.transport import RequestError, TooLargeReplyError
+from builders.network.transport import RemoteWheel, RequestError, TooLargeReplyError, request_failed
 from builders.wheels.wheel import DamagedError
 from resolver.content import Content
 from resolver.errors import EnvironmentLacksError, SourceError

@@ -31,8 +31,7 @@ from builders.audit.promises import bitsandbytes_hip, read_op_table
 from builders.containers.inspection import gcc_of
 from builders.gpu.content import content_of, rocm_of
 from builders.learning import LearnedFacts, merged
-from builders.network.remote_wheel import RemoteWheel, request_failed
-from builders.network.transport import RequestError
+from builders.network.transport import RemoteWheel, RequestError, request_failed
 from builders.network.urls import without_password
 from builders.storage.files import sha256_of
 from builders.storage.temporary import TemporaryDirectory

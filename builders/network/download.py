@@ -17,8 +17,7 @@ from threading import Event, Lock
 from typing import IO, TYPE_CHECKING
 
 from builders.constants import MISSING_CODES
-from builders.network.pip_configuration import package_sources
-from builders.network.urls import NETWORK_HINT, local_path, mirrored, without_password
+from builders.network.urls import NETWORK_HINT, local_path, mirrored, package_sources, without_password
 from builders.storage.files import cache_root, exclusive_lock, flush, sha256_of
 from builders.storage.io_errors import explain_cache_errors
 from builders.storage.modes import create_file, make_directories, make_read_only

@@ -29,10 +29,10 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import InvalidVersion, Version
 from zlib_ng import zlib_ng as zlib
 
-from builders.wheels.deflate import HIGHEST_RATIO, End, InflateError, unpacked_end
+from builders.wheels.deflate import HIGHEST_RATIO, InflateError, known_end, unpacked_end
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
     from pathlib import Path
     from typing import Self
@@ -203,8 +203,8 @@ class WheelReader:
             msg = f"cannot be unpacked ({error})"
             raise DamagedError(msg) from None
 
-    def end(self, info: zipfile.ZipInfo, packed: int) -> End:
-        """Return what the last bytes of a member contain, as far as this can be known.
+    def end(self, info: zipfile.ZipInfo, packed: int) -> Callable[[int, int], bytes | None]:
+        """Return what the last bytes of a member contain, as far as this can be known; see `known_end`.
 
         `packed` is the number of bytes of the wheel that are read.
 
@@ -212,7 +212,7 @@ class WheelReader:
         """
         data = self._packed(info, max(0, info.compress_size - packed), packed)
         if info.compress_type == zipfile.ZIP_STORED:
-            return End((data, data), info.file_size)
+            return known_end(data, data, info.file_size)
         return unpacked_end(data, info.file_size)
 
     def _packed(self, info: zipfile.ZipInfo, start: int, size: int) -> bytes:

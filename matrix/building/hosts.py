@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from builders.index_client import IndexClient
-from builders.network.pip_configuration import package_sources
+from builders.network.urls import package_sources
 from resolver.errors import MatrixError
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from builders.diagnosis import diagnose
 from builders.index import Index
 from builders.index_client import metadata, pages
 from builders.scheduling.slurm import Slurm
-from builders.sources.sdist import unpack_sdist
+from builders.sources.source import unpack_sdist
 from builders.wheels.wheel import DamagedError
 from matrix.building.plan_formats import github_workflow, gitlab_pipeline
 from matrix.checking.check import check, fixed, read_document
@@ -454,7 +454,7 @@ def enter_elf(content: bytes, _: Path) -> None:
 
 
 def enter_gpu_code(content: bytes, _: Path) -> None:
-    read_code_objects(content, 0, len(content))
+    read_code_objects("x.so", content, 0, len(content))
 
 
 def parse_bundle(content: bytes) -> None:

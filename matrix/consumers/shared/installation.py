@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from builders.network.pip_configuration import public_index
+from builders.network.urls import public_index
 from matrix.show.render import shortened
 from matrix.show.resolution_text import title_of
 from resolver.errors import UsageError
