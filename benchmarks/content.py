@@ -128,10 +128,10 @@ def run(
         file = offered(row, client)
         client.metadata([file])  # the resolver has read it before
         transport = Counting((), {})
-        before, started = received.bytes, time.perf_counter()
+        before, started = received(), time.perf_counter()
         content = read(file, client, transport)
         seconds = round(time.perf_counter() - started, 2)
-        yield Result(row.name, row.label, content, transport.requests, received.bytes - before, seconds)
+        yield Result(row.name, row.label, content, transport.requests, received() - before, seconds)
         print(f"{row.name}: {row.label}, {content}", file=sys.stderr)
 
 

@@ -53,17 +53,16 @@ class Expected(msgspec.Struct, frozen=True):
     """The values to compare a wheel with; missing values are not compared."""
 
     architectures: tuple[str, ...] = ()
-    """GPU architectures that it must contain code for: all of these."""
+    """GPU architectures that it must contain code for."""
     recipe: Recipe | None = None
     torch: TorchLibraries | None = None
     """The torch that it will run with."""
     providers: tuple[LibraryProvider, ...] = ()
     """The base image, and the conda environment if there is one, that it will run in."""
     python: str = ""
-    """Prefix of the Python that it was built with. Some builds of Python put their own library directory into
-    the RPATH of every extension."""
+    """Prefix of the Python that built it; some put their library directory into every RPATH."""
     no_others: bool = False
-    """Whether code for other architectures is an error, as in our own builds. Published wheels have many."""
+    """Whether code for other architectures is an error, as in our own builds."""
 
 
 class Contents(msgspec.Struct, frozen=True):
@@ -136,10 +135,10 @@ def matches_any(name: str, patterns: Iterable[str]) -> bool:
 def read_contents(
     file: str, wheel: WheelReader, selected: Callable[[zipfile.ZipInfo], bool] | None = None
 ) -> tuple[Contents, list[Finding]]:
-    """Read a wheel; damaged members are reported as findings.
+    """Read a wheel; damaged members are findings.
 
-    The members that `selected` selects are read only as far as necessary, and are not hashed. Without it, all
-    members are read.
+    Members that `selected` selects are read only as far as necessary, and not hashed; without it, all are
+    read.
     """
     objects = Objects(wheel.size)
     metadata = {f"{wheel.dist_info}/{name}": name for name in ("METADATA", "WHEEL", "RECORD")}
@@ -215,10 +214,7 @@ def _read_text(
 
 
 class Objects:
-    """The shared objects and GPU code objects that were read, and the problems of reading them.
-
-    `size` is that of all of them together in bytes; it limits the work.
-    """
+    """The shared objects and GPU code objects that were read, and the problems of reading them."""
 
     def __init__(self, size: int) -> None:
         self.budget = Budget(size)

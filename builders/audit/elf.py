@@ -3,9 +3,9 @@
 pyelftools reads the structures. Sizes and counts in a damaged or hostile file can be anything, so all reads
 are counted. A file whose tables are larger than those of any real file counts as damaged.
 
-Torch promises no binary interface between versions. An extension that was built against another torch
-imports symbols that do not exist, and fails only when it is loaded. Torch's symbols are recognized by
-their names: C++ names in its namespaces, in the Itanium C++ ABI, and the prefixes of its C interfaces.
+Torch promises no binary interface between versions: an extension for another torch imports symbols that do
+not exist, and fails only when it is loaded. Torch's symbols are recognized by their names: C++ names in its
+namespaces, in the Itanium C++ ABI, and the prefixes of its C interfaces.
 """
 
 from __future__ import annotations
@@ -69,19 +69,13 @@ _PER_BYTE = 5_000
 
 
 class Budget:
-    """The work that a file of some size justifies, in nanoseconds on an ordinary CPU.
-
-    Real wheels use a small part of this budget. `size` is in bytes.
-    """
+    """The work that a file of `size` bytes justifies, in nanoseconds; real wheels use a small part."""
 
     def __init__(self, size: int) -> None:
         self._left = _BASE + _PER_BYTE * size
 
     def spend(self, work: int) -> None:
-        """Subtract work that is about to be done.
-
-        Raise `DamagedError` if the budget is used up.
-        """
+        """Subtract work that is about to be done; raise `DamagedError` if the budget is used up."""
         self._left -= work
         if self._left < 0:
             msg = "its tables are larger than those of any real file of this size"
@@ -100,14 +94,11 @@ class SharedObject(msgspec.Struct, frozen=True):
     search_paths: tuple[str, ...] = ()
     """Directories of its RPATH and RUNPATH."""
     versions: Mapping[str, str] = {}
-    """The newest symbol versions that it needs, by family: ``GLIBC``, ``GLIBCXX``, ``CXXABI``, ``GCC``,
-    ``FABRIC`` (libfabric)."""
+    """The newest symbol versions that it needs, by family (GLIBC, GLIBCXX, CXXABI, GCC, FABRIC)."""
     defines: Mapping[str, str] = {}
-    """The newest symbol versions that it defines, by family."""
     imports: frozenset[str] = frozenset()
     """Its undefined symbols of torch and of RCCL's network plugins, without weak ones."""
     exports: frozenset[str] = frozenset()
-    """The symbols of torch and of RCCL's network plugins that it defines."""
     has_cuda_code: bool = False
     gpu_section: tuple[int, int] | None = None
     """Position and size of the section with HIP code objects, in bytes."""
@@ -207,12 +198,10 @@ def _libraries(names: Iterable[bytes]) -> tuple[str, ...]:
 def libraries_in_start(start: bytes) -> tuple[str, ...] | None:
     r"""Return the libraries that an object needs, from its first bytes; None if they do not show them.
 
-    The dynamic section is at the end of an object, but the table of its names usually is at the start. The
-    table is recognized by a symbol version of glibc: other texts of a program do not stand directly beside
-    one. Besides the needed libraries, the result may have the name of the object itself.
+    The table of their names usually is at the start. It is recognized by a symbol version of glibc: other
+    texts of a program do not stand directly beside one. The result may have the name of the object itself,
+    too.
 
-    Examples
-    --------
     >>> libraries_in_start(b"\x7fELF\0\0cudaFree\0libcudart.so.12\0libc.so.6\0GLIBC_2.17\0\0libcuda.so\0")
     ('libcudart.so.12', 'libc.so.6')
     """
@@ -233,8 +222,6 @@ def libraries_in_start(start: bytes) -> tuple[str, ...] | None:
 def version_key(version: str) -> tuple[int, ...]:
     """Return the key by which symbol versions are compared.
 
-    Examples
-    --------
     >>> max(["2.9", "2.34", "2.3.4"], key=version_key)
     '2.34'
     """
@@ -242,12 +229,7 @@ def version_key(version: str) -> tuple[int, ...]:
 
 
 def read_object(path: str, data: Content, budget: Budget | None = None) -> SharedObject:
-    """Read a shared object.
-
-    `budget` is the budget of its wheel; None for a standalone file.
-
-    Raise `DamagedError` if the file is not ELF, is cut short, or contradicts itself.
-    """
+    """Read a shared object; raise `DamagedError` if it is not ELF, is cut short, or contradicts itself."""
     try:
         budget = budget or Budget(len(data))
         return _read(path, data, _CountedReader(data, budget), budget)
@@ -350,11 +332,7 @@ def _compare_with_loader(
     read: Mapping[str, set[int]],
     loaded: dict[str, set[int]],
 ) -> None:
-    """Check that the sections that were read are those that the loader reads.
-
-    The loader uses only the program headers. An object without section headers, or with wrong section
-    headers, would seem to need no libraries.
-    """
+    """Check that the sections that were read are those that the loader finds by the program headers."""
     loaded["dynamic section"] = {int(segment["p_vaddr"]) for segment in elf.iter_segments("PT_DYNAMIC")}
     for kind, addresses in loaded.items():
         for address in addresses:
@@ -377,7 +355,6 @@ def _symbols(
     sections: Mapping[str, tuple[int, int]],
     budget: Budget,
 ) -> tuple[frozenset[str], frozenset[str]]:
-    """Read the dynamic symbols; pyelftools itself would take seconds for a large table."""
     table, names = sections.get(".dynsym"), sections.get(".dynstr")
     if table is None or names is None or not elf.little_endian:
         return frozenset(), frozenset()
@@ -388,12 +365,9 @@ def _symbols(
 def read_symbols(
     table: bytes, names: bytes, bits: int, budget: Budget
 ) -> tuple[frozenset[str], frozenset[str]]:
-    """Return `SharedObject.imports` and `SharedObject.exports` from a table of dynamic symbols.
+    """Return `SharedObject.imports` and `SharedObject.exports`; pyelftools takes seconds for a large table.
 
-    `table` and `names` are the sections ``.dynsym`` and ``.dynstr``; `bits` is 64 or 32, the class of the ELF
-    file.
-
-    Raise `DamagedError` if the table is larger than that of any real file.
+    `table` and `names` are the sections ``.dynsym`` and ``.dynstr``; `bits` is 64 or 32.
     """
     layout, (info, section) = _SYMBOL[bits], _INFO_AND_SECTION[bits]
     if len(table) > _MOST_SYMBOLS * layout.size:

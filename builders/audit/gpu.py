@@ -76,7 +76,6 @@ def _code_elsewhere(
 
 
 def _stray_archives(contents: Contents) -> Iterator[Finding]:
-    """Report archives for one setting of XNACK beside the archive for both settings."""
     for path, both in stray_archives({member.filename for member in contents.members}):
         name = PurePosixPath(both).name
         text = f"{path} is beside {name}. The HIP runtime may read it instead, and no kernel runs."
@@ -104,7 +103,6 @@ def _missing_everywhere(contents: Contents, requested: tuple[str, ...]) -> Itera
 def _compare_member(
     path: str, code: Mapping[str, str], requested: tuple[str, ...], *, no_others: bool
 ) -> Iterator[Finding]:
-    """Compare the code of one member with the requested architectures."""
     fix = "Set the architecture variables of the build."
     for name, architecture in sorted(code.items()):
         evidence = {"member": path, "target": name}

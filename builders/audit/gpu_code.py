@@ -135,10 +135,9 @@ class CodeObject(msgspec.Struct, frozen=True):
 def read_code_objects(
     path: str, data: Content, start: int, size: int, budget: Budget | None = None
 ) -> tuple[list[CodeObject], list[Finding]]:
-    """Read the GPU code of a section of a shared object, and report its problems.
+    """Read the GPU code of a section (in bytes) of a shared object, and report its problems.
 
-    `start` and `size` are in bytes. `budget` is the budget of its wheel; None for a standalone file. After
-    damage, reading continues with the next bundle.
+    After damage, reading continues with the next bundle.
     """
     section = _Section(path, data, start, min(start + size, len(data)), budget or Budget(len(data)))
     section.read()
@@ -236,7 +235,6 @@ class _Section(msgspec.Struct):
         raise DamagedError(msg)
 
     def _read_compressed(self, at: int) -> int:
-        """Read the compressed bundle at an offset, and return the offset of its end."""
         left = self.end - at
         version, method = _unpack("<HH", self.data, at + 4, self.end)
         layout, compression = _SIZES.get(version), _METHODS.get(method)
@@ -271,10 +269,7 @@ class _Section(msgspec.Struct):
     def _decompressed(
         self, start: int, end: int, compression: str, most: int
     ) -> Iterator[tuple[Buffer, int]]:
-        """Decompress a payload to memory, or to an unnamed temporary file if it is large.
-
-        Yield the unpacked content, up to a limit in bytes, and the position where the payload ends.
-        """
+        """Decompress a payload to memory, or to a file if it is large; yield it, and where it ends."""
         decompressor = zlib.decompressobj() if compression == "zlib" else zstd.ZstdDecompressor()
         at, size = start, 0
         large = most > _LARGEST_IN_MEMORY
@@ -333,10 +328,7 @@ class _Section(msgspec.Struct):
 
 
 def _read_table(data: Buffer, base: int, size: int) -> tuple[list[tuple[int, int, str]], int]:
-    """Read the table of a plain bundle: its entries for GPUs and its length in bytes.
-
-    An entry is its offset and its size in bytes, and its name; they are sorted by offset.
-    """
+    """Read the table of a plain bundle: its entries for GPUs (offset, size, name), and its length."""
     end = base + size
     if data[base : min(base + len(_PLAIN), end)] != _PLAIN:
         msg = "the content of a compressed bundle is not an offload bundle"
@@ -375,7 +367,7 @@ def _whole(data: Buffer, at: int, size: int, end: int) -> bytes:
 
 
 def _disagreement(expected: str, data: Buffer, offset: int, size: int) -> str:
-    """Compare the name of an entry with its object; return the difference as a clause, or an empty string."""
+    """Return how an entry differs from its object, as a clause; empty if it does not."""
     if data[offset : offset + 4] == b"BC\xc0\xde":
         return "contains LLVM bitcode, which GPUs cannot run"
     actual = code_object_name(data, offset) if size >= _ELF_HEADER.size else None
@@ -439,7 +431,7 @@ class _ArchiveTable(msgspec.Struct):
 
 
 def read_archive(path: str, data: Content, budget: Budget) -> tuple[list[CodeObject], list[Finding]]:
-    """Return the code objects of an archive, and the problems of single objects.
+    """Return the code objects of an archive, and their problems.
 
     Raise `DamagedError` if the header or the table of contents is damaged, or has an unknown version.
     """
@@ -535,7 +527,6 @@ def _first_bytes(data: Content, at: int, size: int, compression: str) -> bytes:
 
 
 def _archive_disagreement(name: str, start: bytes) -> str:
-    """Compare the name of an entry with the ELF header of its code; return the difference as a clause."""
     actual = code_object_name(memoryview(start))
     if actual is None:
         return "is not an AMDGPU code object"

@@ -1,4 +1,4 @@
-"""Check the promises of recipes and projects: shared objects, ops, and computed library names.
+"""Check the promises of recipes and projects: shared objects, ops, and library names that are computed.
 
 DeepSpeed and Apex record the ops that they compiled in ``git_version_info_installed.py``; DeepSpeed also
 records its accelerator and torch. ``ds_report`` and the loading of ops rely on this file. Its literals are
@@ -10,10 +10,8 @@ entry names it. Rules from ``bitsandbytes/cextension.py`` and ``cuda_specs.py`` 
 0.50.2 on PyPI: up to 0.49, XY is ten times major plus minor (82 for both 8.2 and 7.12). From 0.50 on, XY is
 major followed by minor. If that library is missing, another of the same major is loaded with a warning.
 
-Check a network plugin of RCCL by its content: the interfaces and the names that RCCL looks for.
-
-RCCL opens the plugin by name and takes the newest ``ncclNetPlugin_vN`` that both know. If there is none,
-or no file of the name, it uses TCP with no more than a line in its log. Sources:
+RCCL opens its network plugin by name and takes the newest ``ncclNetPlugin_vN`` that both know. If there is
+none, or no file of the name, it uses TCP with no more than a line in its log. Sources:
 ROCm/rccl@2f6d59e2e651:src/net.cc (ROCm 6.0.2), @d380693772a8:src/net.cc (6.2.2),
 @0123763ff393:src/plugin/net.cc (RCCL 2.27.7 of ROCm 7.2); https://github.com/ROCm/rccl/pull/1768 and
 https://github.com/ROCm/rocm-systems/pull/4201 (names).
@@ -85,10 +83,9 @@ def check_promised_objects(contents: Contents, expected: Expected) -> Iterator[F
 
 
 def promises_gpu_code(recipe: Recipe) -> bool:
-    """Return whether a recipe promises GPU code.
+    """Return whether a recipe promises GPU code: its build compiles something and gets the GPU architectures.
 
-    A recipe does so if its build compiles something and gets the GPU architectures. The Triton variant of
-    flash-attn compiles nothing, since its kernels are compiled at run time. mpi4py gets no architecture.
+    The Triton variant of flash-attn compiles nothing before it runs. mpi4py gets no architecture.
     """
     texts = [
         *recipe.environment.values(),
@@ -199,12 +196,8 @@ def _compare_with_torch(
 
 
 def bitsandbytes_library(version: str, rocm: str) -> str:
-    """Return the library that a release of bitsandbytes loads.
+    """Return the library that a release of bitsandbytes (0.47 or newer) loads with a torch for this ROCm.
 
-    `version` is 0.47 or newer; `rocm` is the version of the running torch: major and minor, such as ``7.2``.
-
-    Examples
-    --------
     >>> bitsandbytes_library("0.49.2", "7.2"), bitsandbytes_library("0.49.2", "7.14")
     ('libbitsandbytes_rocm72.so', 'libbitsandbytes_rocm84.so')
     >>> bitsandbytes_library("0.50.0", "7.14")
@@ -216,12 +209,8 @@ def bitsandbytes_library(version: str, rocm: str) -> str:
 
 
 def bitsandbytes_hip(version: str, library: str) -> str:
-    """Return the HIP version (major and minor) for which a release of bitsandbytes loads a library.
+    """Return the HIP version for which a release of bitsandbytes loads a library; empty for any other.
 
-    The result is empty for any other library.
-
-    Examples
-    --------
     >>> bitsandbytes_hip("0.49.2", "libbitsandbytes_rocm72.so")
     '7.2'
     >>> bitsandbytes_hip("0.50.2", "libbitsandbytes_rocm715.so")
@@ -277,10 +266,7 @@ def wanted_name(rocm: str) -> str | None:
 
 
 def lacks_symbols(needed: str, present: str) -> bool:
-    """Return whether a plugin needs a newer symbol version of libfabric than there is, if both are known.
-
-    The loader then refuses the plugin: libfabric may be newer than that of the build, but not older.
-    """
+    """Return whether a plugin needs a newer libfabric than there is, so that the loader refuses it."""
     return bool(needed and present) and version_key(needed) > version_key(present)
 
 
@@ -323,5 +309,4 @@ def check_network_plugin(contents: Contents, expected: Expected) -> Iterator[Fin
 
 
 def _for_rocm(table: Mapping[str, _Value], rocm: str) -> _Value | None:
-    """Return the value for a ROCm; None if the ROCm is not known."""
     return next((each for specifier, each in table.items() if rocm and satisfies(rocm, specifier)), None)

@@ -1,8 +1,4 @@
-"""The libraries that a wheel runs with: those of torch, the base image and a conda environment.
-
-They are read from their files, or from the facts that an inspection of the image reported. The checks
-compare a wheel with them.
-"""
+"""The libraries that a wheel runs with: those of torch, the base image and a conda environment."""
 
 from __future__ import annotations
 
@@ -53,18 +49,15 @@ class LibraryProvider(msgspec.Struct, frozen=True):
     name: str
     """For messages: ``the base image``."""
     versions: Mapping[str, str] = {}
-    """The newest symbol versions that it has, by family: ``GLIBC``, ``GLIBCXX``, ``CXXABI``, ``GCC``."""
+    """The newest symbol versions that it has, by family, as in `SharedObject.versions`."""
     libraries: frozenset[str] | None = None
     """Sonames that its loader finds; None if unknown."""
     is_image: bool = True
-    """Whether it is an image. An environment runs in an image, which may have more libraries."""
+    """An environment runs in an image, which may have more libraries."""
 
 
 def read_torch(directory: Path) -> TorchLibraries:
-    """Read the libraries and symbols of torch from its library directory, ``torch/lib``.
-
-    If torch takes its ROCm from pip, those of the pip packages beside it are its libraries, too.
-    """
+    """Read torch from its directory ``torch/lib``, with the libraries of ROCm's pip packages beside it."""
     if not directory.is_dir():
         msg = f"There is no directory {directory}."
         raise UsageError(msg, hint=_TORCH_HINT)
@@ -110,8 +103,6 @@ def _torch_version(path: Path) -> tuple[str, str]:
 def literals(source: bytes) -> dict[str, Any]:
     """Return the literal values that a Python module assigns to names, without running it.
 
-    Examples
-    --------
     >>> literals(b"a = 1; b: str = 'x'; c = open('/etc/passwd')")
     {'a': 1, 'b': 'x'}
     """
@@ -165,10 +156,9 @@ def defined_versions(path: Path) -> list[str]:
 
 
 def read_image_facts(path: Path, overrides: Mapping[str, str]) -> LibraryProvider:
-    """Read the facts of a base image that ``matrix doctor`` wrote as JSON.
+    """Read the facts of a base image (see `image_provider`) that ``matrix doctor`` wrote as JSON.
 
-    Its keys ``glibc``, ``glibcxx``, ``cxxabi``, ``gcc`` (versions) and ``libraries`` (sonames) are read at
-    the top or under ``image``. `overrides` take precedence over those in the file.
+    They are at the top or under ``image``. `overrides` take precedence over those in the file.
     """
     try:
         facts = json.loads(path.read_bytes())

@@ -131,11 +131,7 @@ class WheelAudit(msgspec.Struct, frozen=True, dict=True):
 
 
 def audit_wheel(path: Path, expected: Expected = _NOTHING) -> WheelAudit:
-    """Read a wheel and check it.
-
-    Shared objects are unpacked to temporary files one after the other; nothing else of the wheel is
-    written to disk.
-    """
+    """Read a wheel and check it; only shared objects are unpacked, to temporary files one by one."""
     if not path.exists():
         msg = f"The file {path} does not exist."
         raise UsageError(msg)

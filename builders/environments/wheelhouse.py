@@ -42,7 +42,7 @@ from builders.environments.pip import (
 )
 from builders.environments.python import python_view
 from builders.findings import Finding
-from builders.gpu import RULES, Stored
+from builders.gpu import RULES, STORED
 from builders.gpu.content import read_complete
 from builders.index_client import IndexClient
 from builders.index_client.client import PYTORCH_HOST
@@ -484,14 +484,14 @@ def _content_of(path: Path, sha256: str) -> Content | None:
     stored = cache_root() / "contents" / f"{RULES}-{sha256}.msgpack"
     if sha256:
         with suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
-            return msgspec.msgpack.decode(stored.read_bytes(), type=Stored).content
+            return STORED.decode(stored.read_bytes())
     try:
         content = read_complete(path)
     except DamagedError as error:
         msg = f"{path.name} is not a valid wheel: {error}."
         raise BuildError(msg, hint="Fetch it again, or request another release.", id="audit") from None
     if sha256:
-        replace(stored, msgspec.msgpack.encode(Stored(content)))
+        replace(stored, msgspec.msgpack.encode(content))
     return content
 
 

@@ -1,7 +1,4 @@
-"""What wheels of indexes contain, read before they are chosen.
-
-The reader is imported only if a result is not in the cache.
-"""
+"""What wheels contain for GPUs. `content` reads it, and is imported only if a result is not in the cache."""
 
 from __future__ import annotations
 
@@ -31,10 +28,8 @@ _LARGE_PURE = 20_000_000  # bytes of a wheel without a platform tag
 _SMALL_PURE = 3_000  # bytes of a wheel that hardly has code, such as a placeholder
 
 
-class Stored(msgspec.Struct, frozen=True):
-    """A result in the cache."""
-
-    content: Content | None
+STORED: msgspec.msgpack.Decoder[Content | None] = msgspec.msgpack.Decoder(Content | None)
+"""Decodes a result in the cache."""
 
 
 def may_be_compiled(file: File, metadata: Metadata | None) -> bool:

@@ -140,14 +140,8 @@ def read_complete(
 ) -> Content | None:
     """Return what a wheel contains; None if nothing in it is compiled.
 
-    `content` is its content, if it is not on this machine; see `read_start`.
-
-    Raises
-    ------
-    DamagedError
-        The file is not a wheel.
-    OSError
-        The file cannot be read.
+    `content` and `expect` are those of `read_start`, for a wheel on a server. Raise `DamagedError` if the
+    file is not a wheel; `OSError` if it cannot be read.
     """
     with WheelReader(path, content) as wheel:
         texts = {f"{wheel.dist_info}/METADATA", f"{wheel.dist_info}/WHEEL"}
@@ -160,10 +154,7 @@ def read_complete(
 
 
 def content_of(contents: Contents, wheel: WheelReader, findings: Iterable[Finding] = ()) -> Content | None:
-    """Return what a wheel contains whose objects were read; None if nothing in it is compiled.
-
-    `findings` are the problems of reading it.
-    """
+    """Return what a wheel contains whose objects were read; None if nothing in it is compiled."""
     broken = _placeholder(wheel)
     if broken:
         return Content(broken, broken=broken)
@@ -183,7 +174,7 @@ def content_of(contents: Contents, wheel: WheelReader, findings: Iterable[Findin
 def content_of_installed(
     contents: Contents, inits: Iterable[bytes], findings: Iterable[Finding], *, knows_torch: bool
 ) -> Content | None:
-    """Return what an installed distribution contains whose objects were read; None if nothing is compiled.
+    """Return what an installed distribution contains; None if nothing in it is compiled.
 
     `inits` are its ``__init__.py`` files, `findings` the problems of reading its objects. Its CUDA sources
     are not read. `knows_torch` is whether its symbols are compared with the installed torch.
@@ -199,7 +190,6 @@ def read_start(
     """Return what a wheel contains, as far as the limits allow; None if nothing in it is compiled.
 
     `expect` receives start and end of the parts that will be read, so that a server gets fewer requests.
-
     Raise `DamagedError` if the file is not a wheel.
     """
     with WheelReader(Path(name), content) as wheel:
@@ -287,8 +277,8 @@ def _judge_planned(
     hidden += left
     if hidden:
         size = sum(info.file_size for info in hidden) / 1e6
-        names = _named([_file_name(info) for info in hidden])
-        unread.append(_not_read(f"{names} ({size:.0f} MB)", len(hidden)))
+        listed = _named([_file_name(info) for info in hidden])
+        unread.append(_not_read(f"{listed} ({size:.0f} MB)", len(hidden)))
     bare = [info for info in wheel.members if _is_binary(info) and not _is_object(info)]
     if len(bare) > _MOST_BARE:
         count = len(bare) - _MOST_BARE
@@ -318,7 +308,6 @@ def _can_do_without(wheel: WheelReader) -> bool:
 
 
 def _parsed(source: bytes) -> ast.Module | None:
-    """Return Python code; None if it is not valid."""
     try:
         return ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -441,8 +430,6 @@ def _gpu_builds(contents: Contents) -> tuple[str, ...]:
 def gpu_builds(name: str, description: str) -> tuple[str, ...]:
     """Return the builds of a distribution for GPUs that its description names, the newest last.
 
-    Examples
-    --------
     >>> gpu_builds("tiny-conv", "pip install tiny_conv-cu118, or tiny-conv-cu120; not tiny-conv-gpu-docs")
     ('tiny-conv-cu118', 'tiny-conv-cu120')
     """
@@ -559,11 +546,9 @@ class _Judge(msgspec.Struct, dict=True):
         )
 
     def _unseen(self) -> str:
-        """Return why the wheel may have code for GPUs, though nothing else suggests it."""
         return "; ".join(f"{PurePosixPath(path).name}: {why}" for path, why in self.unseen.items())
 
     def _requires_cuda(self) -> str:
-        """Return why the wheel requires CUDA; empty if it does not."""
         name = self.contents.name
         if not self._rocm and not self.contents.code:
             decisive = self._without_alternative()

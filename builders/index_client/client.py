@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Generic, TypeVar, overload
 from urllib.parse import urlsplit
 
 import msgspec
@@ -81,26 +81,11 @@ class IndexClient:
     otherwise depend on its state. uv also stops; pip ignores such an index. The only exception is status 403
     of PyTorch's index, which means that it does not have the project.
 
-    Parameters
-    ----------
-    indexes
-        URLs of indexes in order of preference; ``file`` URLs for directories.
-    bound
-        By normalized name of a project, the only index that counts for it.
-    strategy
-        Which of the other indexes count for a project.
-    find_links
-        Directories with files and URLs of pages with links, as for pip's option of that name.
-    cache
-        Directory of the cache.
-    mirrors
-        Maps URL prefixes to their replacement; the longest match wins.
-    offline
-        Whether only the cache and directories are used. Cached pages of any age are then used.
-    fresh_for
-        Number of seconds for which a page is used without a request.
-    reporter
-        Receives the number of replies, and a warning when old pages are used.
+    `indexes` are URLs in order of preference, also of directories; `find_links` are directories and URLs of
+    pages with links, as for pip. `bound` has the only index that counts for a project, by its normalized
+    name. `mirrors` maps URL prefixes to their replacement; the longest match wins. A page is used without a
+    request for `fresh_for` seconds; with `offline`, only the cache, whatever the age of its pages, and
+    directories are used. `reporter` receives the number of replies, and a warning when old pages are used.
     """
 
     def __init__(
@@ -176,10 +161,7 @@ class IndexClient:
         return None
 
     def content(self, file: File, metadata: Metadata | None) -> Content | None:
-        """Return what a wheel or an sdist contains, read within the limits of `builders.gpu.content`.
-
-        The result is None if nothing in it is compiled.
-        """
+        """Return what a wheel or an sdist contains, as far as it is read; None if nothing is compiled."""
         from builders.gpu import may_be_compiled
 
         if not may_be_compiled(file, metadata):
@@ -187,12 +169,12 @@ class IndexClient:
         return self._contents.get(file.url, lambda: self._load_content(file))
 
     def _load_content(self, file: File) -> Content | None:
-        from builders.gpu import RULES, Stored
+        from builders.gpu import RULES, STORED
 
         local = self._local(file.url)
         path = self._cache / "content" / f"{RULES}-{_identity(file, local)}.msgpack"
         with suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
-            return msgspec.msgpack.decode(path.read_bytes(), type=Stored).content
+            return STORED.decode(path.read_bytes())
         if local is None and self._offline:
             msg = f"The content of {file.name} on {file.index} is not in the cache, and --offline is set."
             raise EnvironmentLacksError(msg, hint=OFFLINE_HINT)
@@ -204,7 +186,7 @@ class IndexClient:
             self._count_reply()
         else:
             content = read(file, local, self.transport)
-        stored.replace(path, msgspec.msgpack.encode(Stored(content)))
+        stored.replace(path, msgspec.msgpack.encode(content))
         return content
 
     def direct(self, name: str, url: str) -> Project:
@@ -275,7 +257,6 @@ class IndexClient:
         )
 
     def _page(self, index: str, name: str) -> StoredPage:
-        """Return the page of a project on an index."""
         url = f"{index}/{name}/"
         return self._pages.get(url, lambda: self._load_page(url, index, name))
 
@@ -315,17 +296,9 @@ class IndexClient:
                 target, url = self._page_path(index, name), path.as_uri()
                 page = stored.read(target, url)
                 if page is None or page.etag != validator:
-                    cut = pages.cut(path.read_bytes(), kind, url, name)
-                    header = Page(
-                        url,
-                        etag=validator,
-                        exists=True,
-                        location=url,
-                        index=index,
-                        form=cut.form,
-                        status=cut.status,
-                    )
-                    page = stored.write(target, header, cut.releases)
+                    form, status, releases = pages.cut(path.read_bytes(), kind, url, name)
+                    header = Page(url, validator, "", True, url, index, form, status)
+                    page = stored.write(target, header, releases)
                 return page
         return stored.NOTHING
 
@@ -339,10 +312,7 @@ class IndexClient:
         raise EnvironmentLacksError(msg, hint=hint)
 
     def _cached_page(self, url: str, index: str, name: str) -> StoredPage:
-        """Return a page from the cache if it is usable, else from its server.
-
-        `name` is the project; empty for a page with links to files of any project.
-        """
+        """Return a page from the cache if it is usable, else from its server; one with links if no `name`."""
         path = self._page_path(index, name)
         page = stored.read(path, url)
         if page is not None and self._may_use(page.age):
@@ -420,12 +390,12 @@ class IndexClient:
                 "version (NAME==VERSION), or check the index."
             )
             raise SourceError(msg, hint=hint)
-        started, before = time.monotonic(), received.bytes
+        started, before = time.monotonic(), received()
         try:
             yield
         finally:
             spent[0] += time.monotonic() - started
-            spent[1] += received.bytes - before
+            spent[1] += received() - before
 
     def _load_metadata(self, file: File) -> Metadata | None:
         local = self._local(file.url)
@@ -479,7 +449,6 @@ class IndexClient:
         return self._directories[index] / f"{name or 'links'}.msgpack"
 
     def _is_usable(self, path: Path) -> bool:
-        """Return whether a cached page may be used without a request."""
         age = stored.age(path)
         return age is not None and self._may_use(age)
 
@@ -490,7 +459,6 @@ class IndexClient:
         self._reporter.progress(done=next(self._replies), unit="replies")
 
     def _warn(self, name: str, age: float) -> None:
-        """Warn once that an old page is used."""
         if self._warned.is_set():
             return
         self._warned.set()
@@ -512,31 +480,13 @@ def _cached_metadata(path: Path, file: File) -> Metadata | tuple[str, ...] | Non
 
 
 def _raise_cached(cached: tuple[str, ...] | None, file: File) -> None:
-    """Repeat the failure of an earlier request. Only --offline does so: the server may be repaired.
-
-    Raise `EnvironmentLacksError` if there was no earlier request; `SourceError` if the metadata was broken.
-    """
+    """Repeat the failure of an earlier request; only --offline does so, since the server may be repaired."""
     if cached is None:
         msg = f"The metadata of {file.name} on {file.index} is not in the cache, and --offline is set."
         raise EnvironmentLacksError(msg, hint=OFFLINE_HINT)
     if cached:
         message, hint, cause = cached
         raise SourceError(message, hint=hint) from ValueError(cause)
-
-
-class _Part(Protocol):
-    """A project on one index, at one find-links location, or with the release of a direct reference."""
-
-    @property
-    def exists(self) -> bool: ...
-
-    @property
-    def status(self) -> str: ...
-
-    @property
-    def versions(self) -> Sequence[str]: ...
-
-    def files(self, number: int) -> Sequence[File]: ...
 
 
 class _ListedReleases:
@@ -553,11 +503,12 @@ class _ListedReleases:
         return self._files[number]
 
 
-class _Release:
-    """A version on one or more indexes; its files are read when they are needed.
+_Part = StoredPage | _ListedReleases
+"""A project on one index, at one find-links location, or with the release of a direct reference."""
 
-    `part` is the first part that has the version, `number` the position of the version there.
-    """
+
+class _Release:
+    """A version on one or more indexes; its files are read when they are needed, first those of `part`."""
 
     __slots__ = ("_files", "_number", "_others", "_part", "version")
 

@@ -37,14 +37,13 @@ _FILES = ("pyproject.toml", "setup.py", "setup.cfg")
 
 
 class Reference(msgspec.Struct, frozen=True):
-    """The cached facts about a direct reference."""
+    """The cached facts about a direct reference, with validators for a conditional request."""
 
     url: str
     file: File
     metadata: Metadata
     etag: str = ""
     modified: str = ""
-    """Validators for a conditional request."""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -54,9 +53,8 @@ _decoder = msgspec.msgpack.Decoder(Reference)
 class DirectReader:
     """Read the distributions that direct references name.
 
-    A remote file is downloaded to the path where ``matrix fetch`` keeps it, so that the lock has its hash.
-    `fresh_for` is the number of seconds for which a URL without a hash, a branch or a tag is used without a
-    request. `mirrors` maps URL prefixes to their replacement; the longest match wins.
+    A remote file is downloaded to the path where ``matrix fetch`` keeps it, so that the lock has its hash. A
+    URL without a hash, a branch or a tag is used without a request for `fresh_for` seconds.
     """
 
     def __init__(
@@ -137,7 +135,6 @@ class DirectReader:
     def _of_file(
         self, name: str, url: str, path: Path, options: dict[str, str], *, filename: str = ""
     ) -> Reference:
-        """Read a wheel or an sdist."""
         from builders.index_client.metadata import from_sdist, from_wheel, top_files
 
         filename = filename or path.name

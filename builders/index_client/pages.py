@@ -1,11 +1,9 @@
 """Pages of package indexes, as servers send them.
 
-A page is JSON (PEP 691, PEP 700) or HTML (PEP 503), with the keys or attributes of PEP 592 (yanked),
-PEP 658 and PEP 714 (metadata files), PEP 792 (project status) and ``requires-python``.
-
-The links of an HTML page, read in time that grows with the size of the page.
-
-`html.parser` takes 17 seconds for 40 kB of unfinished tags (Python 3.11), and fails for some declarations.
+A page is JSON (PEP 691, PEP 700) or HTML (PEP 503), with the keys or attributes of PEP 592 (yanked), PEP 658
+and PEP 714 (metadata files), PEP 792 (project status) and ``requires-python``. HTML is read in time that
+grows with the size of the page: `html.parser` takes 17 seconds for 40 kB of unfinished tags (Python 3.11),
+and fails for some declarations.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from functools import cache, lru_cache, partial
-from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 from urllib.parse import unquote, urljoin
 
 import msgspec
@@ -55,11 +53,9 @@ _MOST_DIGITS = re.compile(r"&#\d{8,};?")
 
 
 def read_html(text: str) -> tuple[str, dict[str, str], list[dict[str, str]]]:
-    """Return the parts of a page that an index uses; names of attributes are in lower case.
+    """Return the URL of the first ``<base>``, the ``<meta>`` elements, and the attributes of each link.
 
-    They are the URL in the first ``<base>``, the names and contents of ``<meta>`` elements, and the
-    attributes of each ``<a>`` that has a ``href``. In a malformed page, what cannot be a tag is text, and
-    an unfinished tag ends the page.
+    In a malformed page, what cannot be a tag is text, and an unfinished tag ends the page.
     """
     base = ""
     meta: dict[str, str] = {}
@@ -84,7 +80,6 @@ def unescape(text: str) -> str:
 
 
 def _tags(text: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield the start tags of a page."""
     at = text.find("<")
     while at >= 0:
         if text.startswith("<!--", at):
@@ -126,24 +121,28 @@ class PageError(ValueError):
     """A page cannot be used; the message is a clause without a full stop."""
 
 
-class _Hashes(msgspec.Struct, frozen=True, gc=False):
+class Hashes(msgspec.Struct, frozen=True, gc=False):
+    """Hashes of a file. A struct, because thousands of small dicts are slower to read and write."""
+
     sha256: str = ""
 
 
 class _JsonFile(msgspec.Struct, rename="kebab", gc=False):
     filename: str
     url: str
-    hashes: _Hashes = _Hashes()
+    hashes: Hashes = Hashes()
     size: int | None = None
     upload_time: str | None = None
     requires_python: str | None = None
     yanked: str | bool | None = False
-    core_metadata: _Hashes | bool | None = None
-    data_dist_info_metadata: _Hashes | bool | None = None
-    dist_info_metadata: _Hashes | bool | None = None
+    core_metadata: Hashes | bool | None = None
+    data_dist_info_metadata: Hashes | bool | None = None
+    dist_info_metadata: Hashes | bool | None = None
 
 
-class _Meta(msgspec.Struct, frozen=True, rename="kebab"):
+class PageMeta(msgspec.Struct, frozen=True, rename="kebab"):
+    """The version of the API that a page follows."""
+
     api_version: str = "1.0"
 
 
@@ -152,8 +151,10 @@ class _Status(msgspec.Struct, frozen=True):
 
 
 class _JsonPage(msgspec.Struct, Generic[T], rename="kebab"):
+    """The keys of a page that are used; what a server writes into others does not matter."""
+
     files: list[T]
-    meta: _Meta = _Meta()
+    meta: PageMeta = PageMeta()
     project_status: _Status = _Status()
 
 
@@ -177,31 +178,16 @@ _files_decoder = msgspec.json.Decoder(list[_JsonFile])
 _rows_decoder = msgspec.json.Decoder(list[msgspec.Raw])
 
 
-class Cut(NamedTuple):
-    """A page cut into the releases of a project, whose files are parsed when they are needed.
+def cut(
+    content: bytes, content_type: str, url: str, project: str
+) -> tuple[Form, str, list[tuple[str, bytes]]]:
+    """Cut a page into the releases of a project, whose files are parsed when they are needed.
 
-    Attributes
-    ----------
-    form
-        The format of the parts.
-    status
-        The status of the project.
-    releases
-        Versions, newest first, and the part of the page about each.
-    """
-
-    form: Form
-    status: str
-    releases: list[tuple[str, bytes]]
-
-
-def cut(content: bytes, content_type: str, url: str, project: str) -> Cut:
-    """Cut a page into releases.
-
-    Files of other projects, and those with an invalid name or version, are skipped. Wheels for systems other
-    than Linux, which are most files of some projects, are skipped as well, but their versions are kept.
-    `content_type` is as the server declares it. `project` is normalized; if it is empty, all files are in one
-    release with an empty version.
+    Return the format of the parts, the status of the project, and its versions, newest first, with the part
+    of the page about each. Files of other projects, and those with an invalid name or version, are skipped.
+    Wheels for systems other than Linux, which are most files of some projects, are skipped as well, but their
+    versions are kept. `project` is normalized; if it is empty, all files are in one release with an empty
+    version.
 
     Raise `PageError` if the content is not a page of a package index.
     """
@@ -217,8 +203,8 @@ def cut(content: bytes, content_type: str, url: str, project: str) -> Cut:
     if status == _QUARANTINED:
         versions = []
     elif form == "json":
-        return Cut(form, status, [(version, b"[%s]" % b",".join(rows)) for version, rows in versions])
-    return Cut(form, status, [(version, _END.join(rows)) for version, rows in versions])
+        return form, status, [(version, b"[%s]" % b",".join(rows)) for version, rows in versions]
+    return form, status, [(version, _END.join(rows)) for version, rows in versions]
 
 
 def _is_json(content_type: str) -> bool:
@@ -226,10 +212,7 @@ def _is_json(content_type: str) -> bool:
 
 
 def projects(content: bytes, content_type: str) -> list[str]:
-    """Return the names of the projects on the first page of an index.
-
-    Raise `PageError` if the content is not a page of a package index.
-    """
+    """Return the projects on the first page of an index; raise `PageError` if it is none."""
     if _is_json(content_type):
         try:
             return [row.name for row in _projects_decoder.decode(content).projects]
@@ -241,10 +224,7 @@ def projects(content: bytes, content_type: str) -> list[str]:
 
 
 def files(part: bytes, form: Form, url: str, index: str) -> tuple[File, ...]:
-    """Return the files in a part of a page, wheels first.
-
-    Relative links are resolved against `url`, the URL of the page. `index` is the `File.index` of the files.
-    """
+    """Return the files in a part of the page at `url`, wheels first; `index` is that of the files."""
     listed = _json_files(part, url, index) if form == "json" else _html_files(part, url, index)
     is_local = url.startswith("file:")
     by_name: dict[str, File] = {}
@@ -260,10 +240,7 @@ def wheels_first(file: File) -> tuple[bool, str]:
 
 
 def by_version(parts: Iterable[tuple[str, T]], project: str) -> list[tuple[str, list[T]]]:
-    """Return the versions of a project, newest first, each with its values.
-
-    `parts` are file names, each with an arbitrary value.
-    """
+    """Return the versions of a project, newest first, each with the values that belong to its file names."""
     by_text: dict[str, list[T]] = {}
     is_ours = lru_cache(maxsize=None)(partial(_is_name, project=project))
     for name, part in parts:
@@ -302,18 +279,12 @@ def _is_for_others(ending: str) -> bool:
 
 
 def version_in(filename: str, project: str) -> str | None:
-    """Return the version in the name of a wheel or sdist; None if the file is not of that project.
+    """Return the version in the name of a wheel or sdist; None if it is not of that (normalized) project.
 
-    `project` is normalized.
-
-    Examples
-    --------
     >>> version_in("Flash_Attn-2.8.3+rocm6.4-cp312-cp312-linux_x86_64.whl", "flash-attn")
     '2.8.3+rocm6.4'
-    >>> version_in("python-dateutil-2.9.tar.gz", "python-dateutil")
-    '2.9'
-    >>> version_in("python-dateutil-2.9.tar.gz", "python")
-    'dateutil-2.9'
+    >>> [version_in("python-dateutil-2.9.tar.gz", project) for project in ("python-dateutil", "python")]
+    ['2.9', 'dateutil-2.9']
     """
     if filename.endswith(".whl"):
         parts = filename[:-4].split("-")
@@ -337,8 +308,6 @@ def version_in(filename: str, project: str) -> str | None:
 def projects_in(filename: str) -> list[str]:
     """Return the normalized names of the projects that a file may belong to.
 
-    Examples
-    --------
     >>> projects_in("torch_scatter-2.1-cp312-cp312-linux_x86_64.whl")
     ['torch-scatter']
     >>> projects_in("python-dateutil-2.9.tar.gz")
@@ -397,7 +366,7 @@ def _json_files(part: bytes, url: str, index: str) -> Iterator[File]:
             metadata = row.data_dist_info_metadata
         if metadata is None:
             metadata = row.dist_info_metadata
-        hashed = isinstance(metadata, _Hashes)
+        hashed = isinstance(metadata, Hashes)
         yanked = row.yanked
         yield File(
             row.filename,
@@ -409,7 +378,7 @@ def _json_files(part: bytes, url: str, index: str) -> Iterator[File]:
             row.upload_time or "",
             yanked if isinstance(yanked, str) and yanked else "" if yanked is True else None,
             hashed or metadata is True,
-            _digest(metadata.sha256) if isinstance(metadata, _Hashes) else "",
+            _digest(metadata.sha256) if isinstance(metadata, Hashes) else "",
         )
 
 
@@ -428,10 +397,7 @@ def _cut_html(content: bytes, url: str) -> tuple[Form, str, Sequence[tuple[str, 
 
 
 def _linked_name(piece: bytes) -> str:
-    """Return the name of the linked file, which is usually the text of the link (PEP 503).
-
-    `piece` ends with a link, without ``</a>``.
-    """
+    """Return the name of the file that a piece links to: usually the text of the link, its end (PEP 503)."""
     start = piece.rfind(b">") + 1
     if piece.find(b"/" + piece[start:], 0, start) >= 0:
         return piece[start:].decode("utf-8", "replace")
@@ -445,10 +411,7 @@ def _last_segment(location: str) -> str:
 
 
 def _html_files(part: bytes, url: str, index: str) -> list[File]:
-    """Return the files of links, usually ``<a href="URL" NAME="VALUE" ...>`` in lower case.
-
-    This takes a tenth of the time that an HTML parser takes.
-    """
+    """Return the files of links, usually ``<a href="URL" NAME="VALUE">``, ten times faster than a parser."""
     resolve = _resolver(url)
     decoded = lru_cache(unescape)
     files: list[File] = []
@@ -487,7 +450,6 @@ def _html_files(part: bytes, url: str, index: str) -> list[File]:
 
 
 def _parse_unusual_html(text: str, url: str) -> list[_JsonFile]:
-    """Parse HTML in an unusual form; this takes longer."""
     base, meta, links = read_html(text)
     _check_api(meta.get("pypi:repository-version", "1.0"))
     resolve = _resolver(_resolver(url)(base))
@@ -503,11 +465,11 @@ def _parse_unusual_html(text: str, url: str) -> list[_JsonFile]:
                 _JsonFile(
                     name,
                     resolve(location),
-                    _Hashes(_sha256(fragment)),
+                    Hashes(_sha256(fragment)),
                     upload_time=get("data-upload-time"),
                     requires_python=get("data-requires-python"),
                     yanked=yanked or yanked is not None,
-                    core_metadata=_Hashes(_sha256(metadata))
+                    core_metadata=Hashes(_sha256(metadata))
                     if metadata and metadata != "false"
                     else metadata == "",
                 )

@@ -50,10 +50,7 @@ _LARGEST_SOURCE = 20_000_000  # bytes of an sdist, which is read as a whole
 
 
 def read(file: File, local: Path | None, transport: Transport) -> Content | None:
-    """Read a wheel as far as the limits of `builders.gpu.content` allow, or a small sdist.
-
-    `local` is the file itself if it is on this machine.
-    """
+    """Read a wheel as far as `builders.gpu.content` allows, or a small sdist; `local` is it if it is here."""
     if not file.name.endswith(".whl"):
         return _source(file, local, transport)
 
@@ -77,7 +74,6 @@ def read(file: File, local: Path | None, transport: Transport) -> Content | None
 
 
 def _source(file: File, local: Path | None, transport: Transport) -> Content | None:
-    """Read an sdist; a commit and a large sdist are not read."""
     unread = Content("", "there is no wheel, and the source was not read")
     if not file.name.endswith((".tar.gz", ".zip")) or file.size > _LARGEST_SOURCE:
         return unread
@@ -101,10 +97,7 @@ def _source(file: File, local: Path | None, transport: Transport) -> Content | N
 
 
 def read_source(filename: str, content: BinaryIO) -> Content | None:
-    """Return what an sdist contains; None if it has nothing to compile, and nothing names a GPU.
-
-    Raise `DamagedError` if the file is not an archive.
-    """
+    """Return what an sdist contains; None if it has nothing to compile, and nothing names a GPU."""
     compiled: list[str] = []
     is_small = content.seek(0, io.SEEK_END) < LARGEST_PLACEHOLDER
     content.seek(0)

@@ -41,12 +41,10 @@ class Page(msgspec.Struct, array_like=True, gc=False):
     """URL of the page after redirects."""
     index: str = ""
     form: Form = "json"
-    """The format of the releases."""
     status: str = ACTIVE
     versions: list[str] = []
-    """Newest first."""
+    """The versions, newest first; `sizes` has the number of bytes about each."""
     sizes: list[int] = []
-    """The number of bytes about each version."""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -54,13 +52,7 @@ _page_decoder = msgspec.msgpack.Decoder(Page)
 
 
 class StoredPage:
-    """A page in the cache; the other attributes are those of `Page`.
-
-    Attributes
-    ----------
-    age
-        Age in seconds when the page was read from the cache.
-    """
+    """A page in the cache, and its age in seconds when it was read; for the rest see `Page`."""
 
     __slots__ = (
         "_head", "_page", "_path", "_start", "_window",
@@ -117,10 +109,7 @@ NOTHING = StoredPage(Path(), b"", Page(""), 0)
 
 
 def write(path: Path, page: Page, releases: list[tuple[str, bytes]]) -> StoredPage:
-    """Replace a page in the cache; a damaged file counts as missing, so it is not flushed to disk.
-
-    `releases` are the versions, newest first, and the part of the page about each.
-    """
+    """Replace a page in the cache; a damaged file counts as missing, so it is not flushed to disk."""
     page.versions = [version for version, _ in releases]
     page.sizes = [len(part) for _, part in releases]
     header = _encoder.encode(page)
@@ -148,10 +137,7 @@ def read(path: Path, url: str) -> StoredPage | None:
 
 
 def replace(path: Path, content: bytes) -> bool:
-    """Replace a file of the cache atomically; return False if the cache is not writable, or full.
-
-    That is not an error: a cache may be read-only, and data that could not be stored is fetched again.
-    """
+    """Replace a file atomically; return whether the cache allows it, which may be read-only, or full."""
     try:
         with temporary_sibling(path) as temporary:
             temporary.write_bytes(content)

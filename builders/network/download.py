@@ -39,12 +39,7 @@ _PARTIAL_CONTENT = 206
 class Downloads:
     """The state that the downloads of a command share: connections, logins, mirrors, and hosts that are down.
 
-    Parameters
-    ----------
-    mirrors
-        Maps URL prefixes to their replacement.
-    reporter
-        Receives how many bytes were downloaded.
+    `mirrors` maps URL prefixes to their replacement; `reporter` receives how many bytes were downloaded.
     """
 
     def __init__(self, mirrors: Mapping[str, str], reporter: Reporter = SILENT) -> None:
@@ -65,7 +60,7 @@ class Downloads:
 
     @cached_property
     def transport(self) -> Transport:
-        """The connections; the logins are those of the configured indexes."""
+        """The connections, with the logins of the configured indexes."""
         from builders.network.transport import Transport
 
         sources = package_sources()
@@ -73,25 +68,11 @@ class Downloads:
 
 
 def download(url: str, target: Path, sha256: str, downloads: Downloads) -> None:
-    """Download a file into the cache unless it is there.
+    """Download a file to its final path in the cache unless it is there; a ``file`` URL is copied.
 
-    Parameters
-    ----------
-    url
-        URL of the file; a ``file`` URL is copied.
-    target
-        Its final path in the cache.
-    sha256
-        Its hash; empty if unknown. Without a hash, a partial download is not continued.
-
-    Raises
-    ------
-    MatrixError
-        The file has another hash. It is kept under a name that ends in ``.mismatch``.
-    SourceError
-        The file does not exist.
-    EnvironmentLacksError
-        The network is missing, or the cache is not writable.
+    Without a hash, a partial download is not continued. Raise `MatrixError` if the file has another hash: it
+    is kept under a name that ends in ``.mismatch``; `SourceError` if it does not exist;
+    `EnvironmentLacksError` if the network is missing, or the cache is not writable.
     """
     with explain_cache_errors(), _part_of(target) as part:
         if part is None:

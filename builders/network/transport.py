@@ -1,7 +1,4 @@
-"""Requests to package indexes: credentials, hosts that are down, and ranges of remote files.
-
-Remote wheels: only the blocks that are used are fetched.
-"""
+"""Requests to package indexes: credentials, hosts that are down, ranges of files, and remote wheels."""
 
 from __future__ import annotations
 
@@ -42,23 +39,21 @@ _MOST_KEPT = 1 << 10  # blocks
 
 
 class RequestError(Exception):
-    """A request failed; the message is a clause without a full stop.
+    """A request failed; the message is a clause. `status` is that of the reply, 0 for none."""
 
-    Attributes
-    ----------
-    status
-        Status code of the reply; 0 if there was none.
-    """
-
-    def __init__(self, reason: str, status: int = 0) -> None:
+    def __init__(self, reason: str, status: int = 0, *, is_slow: bool = False) -> None:
         super().__init__(reason)
         self.status = status
+        self.is_slow = is_slow
 
 
 class Transport:
     """Send requests to package indexes; may be used by several threads.
 
-    `indexes` are URLs whose user and password are used for every file on their host.
+    The user and password in the URLs of `indexes` are used for every file on their host. Every method raises
+    `RequestError` if there was no reply, or it is incomplete, too large or too slow. All but `get` and `page`
+    also do so if the server does not have the file. If a host cannot be reached, later requests to it fail at
+    once.
     """
 
     def __init__(self, indexes: Iterable[str], mirrors: Mapping[str, str]) -> None:
@@ -68,13 +63,7 @@ class Transport:
         self._down: dict[str, str] = {}
 
     def get(self, url: str, headers: Mapping[str, str], *, stream: bool = False) -> requests.Response:
-        """Return a reply, whatever its status code.
-
-        Raises
-        ------
-        RequestError
-            There was no reply. If the host cannot be reached, later requests to it fail at once.
-        """
+        """Return a reply, whatever its status code."""
         url = without_password(mirrored(url, self._mirrors))
         try:
             host = urlsplit(url).netloc
@@ -97,39 +86,26 @@ class Transport:
         return response
 
     def page(self, url: str, headers: Mapping[str, str]) -> tuple[requests.Response, bytes]:
-        """Return a reply, whatever its status code, and its decompressed content.
-
-        Raise `RequestError` if there was no reply, or it was incomplete or too large.
-        """
+        """Return a reply, whatever its status code, and its decompressed content."""
         with self.get(url, headers, stream=True) as response:
             return response, self._body(response, url, _LARGEST_PAGE, decode=True)
 
     def small_file(self, url: str, limit: int) -> bytes:
-        """Return a small file.
-
-        Raise `RequestError` if the server does not have the file, sends more than `limit` bytes, or is too
-        slow.
-        """
+        """Return a file of at most `limit` bytes."""
         with self.get(url, {"Accept-Encoding": "identity"}, stream=True) as response:
             check_status(response)
             return self._body(response, url, limit)
 
     def download(self, url: str, limit: int) -> Iterator[bytes]:
-        """Yield a file in chunks.
-
-        Raise `RequestError` if the server does not have the file, or sends more than `limit` bytes.
-        """
+        """Yield a file of at most `limit` bytes in chunks."""
         with self.get(url, {"Accept-Encoding": "identity"}, stream=True) as response:
             check_status(response)
             yield from chunks(response, limit)
 
     def remote_file(self, url: str, tail: int = _TAIL) -> io.BufferedReader | io.BytesIO | None:
-        """Return a remote file that downloads only the parts that are read.
+        """Return a remote file, whose parts are downloaded when they are read, first `tail` bytes at its end.
 
-        If the server does not support ranges, the file is downloaded; None if it is too large to download.
-        `tail` is the number of bytes at its end that the first request downloads.
-
-        Raise `RequestError` if the server does not have the file.
+        If the server does not support ranges, the file is downloaded; None if it is too large for that.
         """
         headers = {"Accept-Encoding": "identity", "Range": f"bytes=-{tail}"}
         with self.get(url, headers, stream=True) as response:
@@ -169,8 +145,9 @@ class Transport:
         """Return a body that must arrive soon; if it does not, later requests to its host fail at once."""
         try:
             return b"".join(chunks(response, limit, decode=decode, seconds=_LONGEST_READ))
-        except SlowReplyError as error:
-            self._down[urlsplit(mirrored(url, self._mirrors)).netloc] = str(error)
+        except RequestError as error:
+            if error.is_slow:
+                self._down[urlsplit(mirrored(url, self._mirrors)).netloc] = str(error)
             raise
 
 
@@ -178,16 +155,12 @@ class TooLargeReplyError(RequestError):
     """A reply is larger than allowed."""
 
 
-class SlowReplyError(RequestError):
-    """A reply takes longer than allowed."""
+_received = threading.local()
 
 
-class _Received(threading.local):
-    bytes = 0
-
-
-received = _Received()
-"""The number of bytes that this thread received in the bodies of replies."""
+def received() -> int:
+    """Return the number of bytes that this thread received in the bodies of replies."""
+    return getattr(_received, "bytes", 0)
 
 
 class _RemoteFile(io.RawIOBase):
@@ -297,36 +270,29 @@ def chunks(
 ) -> Iterator[bytes]:
     """Yield the body, by default as it was sent: some servers declare .tar.gz as an encoding.
 
-    Raise `RequestError` if the connection was interrupted, or the server sends more than `limit` bytes, or
-    takes longer than `seconds`.
+    Raise `RequestError` if the connection was interrupted, or the server exceeds the limit of bytes or
+    `seconds`.
     """
     size = 0
     end = time.monotonic() + seconds
     try:
         for chunk in response.raw.stream(_CHUNK, decode_content=decode):
             size += len(chunk)
-            received.bytes += len(chunk)
+            _received.bytes = received() + len(chunk)
             if size > limit:
                 raise TooLargeReplyError(f"the server sent more than {limit} bytes")
             if time.monotonic() > end:
-                raise SlowReplyError(f"the server took longer than {seconds:g} seconds")
+                raise RequestError(f"the server took longer than {seconds:g} seconds", is_slow=True)
             yield chunk
     except urllib3.exceptions.ReadTimeoutError:
         msg = "the server stopped sending, or is too slow"
-        raise SlowReplyError(msg) from None
+        raise RequestError(msg, is_slow=True) from None
     except (urllib3.exceptions.HTTPError, OSError) as error:
         raise RequestError(f"the download was interrupted ({type(error).__name__})") from None
 
 
 class RemoteWheel(io.RawIOBase):
-    """A file on a server, read in blocks, some of which are cached.
-
-    Attributes
-    ----------
-    size
-        Bytes of the file.
-    fetched
-        Bytes that were fetched.
+    """A file on a server, read in blocks, some of which are cached; `fetched` is how many bytes were fetched.
 
     Raise `EnvironmentLacksError` if the server cannot be reached; `SourceError` if the server does not have
     the file; `UnsupportedOperation` if the server sends no ranges of a file that is too large to be fetched.

@@ -1,6 +1,4 @@
-"""URLs of indexes and repositories: mirrors, and messages without passwords.
-
-The user's pip configuration: which indexes, proxies and certificates to use.
+"""Where packages and sources come from: pip's configuration, mirrors, and URLs in messages.
 
 pip reads configuration files and variables (pip's documentation, "Configuration": files in the order
 global, user, site, then ``PIP_CONFIG_FILE``; sections ``[global]`` and that of the command; variables
@@ -38,12 +36,10 @@ _NO = {"", "0", "false", "f", "no", "n", "off"}
 
 
 class PackageSources(NamedTuple):
-    """Where packages come from."""
+    """URLs of package indexes, the default one first, and of directories and pages with links."""
 
     indexes: tuple[str, ...]
-    """URLs of package indexes: the default index, then the extra indexes in order of preference."""
     find_links: tuple[str, ...]
-    """URLs of directories, and of pages with links."""
 
     @property
     def by_preference(self) -> tuple[str, ...]:
@@ -54,8 +50,7 @@ class PackageSources(NamedTuple):
 def package_sources(index_url: str = "", extra_index_urls: Sequence[str] = ()) -> PackageSources:
     """Return the indexes and find-links locations that pip would use with these options.
 
-    `index_url` replaces pip's setting ``index-url``; `extra_index_urls` come before those of pip's setting
-    ``extra-index-url``.
+    `index_url` replaces pip's ``index-url``; `extra_index_urls` come before pip's ``extra-index-url``.
     """
     settings = pip_configuration()
     if index_url or settings.get("no-index", "").lower() in _NO:
@@ -139,13 +134,11 @@ def _url(word: str) -> str:
 
 
 def mirrored(url: str, mirrors: Mapping[str, str]) -> str:
-    """Return a URL with its prefix replaced by that of a mirror.
+    """Return a URL with its longest prefix that has a mirror replaced.
 
-    The longest matching prefix is used. A prefix matches whole parts of a path: ``https://host`` does not
-    match ``https://host.example``. The ending ``.git`` of a repository is optional.
+    A prefix matches whole parts of a path: ``https://host`` does not match ``https://host.example``. The
+    ending ``.git`` of a repository is optional.
 
-    Examples
-    --------
     >>> mirrored("https://host/a/b", {"https://host/": "file:///m/", "https://host/a": "https://n"})
     'https://n/b'
     >>> mirrored("https://host.example/a", {"https://host": "file:///m"})
@@ -180,8 +173,6 @@ def check_mirrors(mirrors: Mapping[str, str], *, where: str) -> None:
 def without_password(url: str) -> str:
     """Return a URL without its user name and password.
 
-    Examples
-    --------
     >>> without_password("https://me:secret@host/simple/")
     'https://host/simple/'
     """
@@ -197,8 +188,6 @@ def without_password(url: str) -> str:
 def git_commit(url: str) -> tuple[str, str] | None:
     """Return the URL of the repository and the commit in the direct reference of a lock; None for other URLs.
 
-    Examples
-    --------
     >>> git_commit("git+https://host/name.git@0123#subdirectory=python")
     ('https://host/name.git', '0123')
     """

@@ -1,7 +1,4 @@
-"""A source in the cache, from an sdist or from git: checked against its pin, unpacked, patched.
-
-Fetch sdists from the cache or the package index, check their hashes, and unpack them.
-"""
+"""A source in the cache, from an sdist or from git: checked against its pin, unpacked, patched."""
 
 from __future__ import annotations
 
@@ -75,29 +72,9 @@ def fetch_sdist(
 ) -> Path:
     """Return the path of a pinned sdist, from the cache or from the index.
 
-    Parameters
-    ----------
-    project
-        Name of the project on the index.
-    pin
-        File name and SHA-256.
-    url
-        Its URL, if the lock has it; else the page of the project on the index is read.
-    offline
-        Whether only the cache is used.
-    mirrors
-        Maps URL prefixes of the index and its files to their replacement.
-
-    Raises
-    ------
-    MatrixError
-        The file has another hash. It is kept under a name that ends in ``.mismatch``.
-    SourceError
-        The index does not have the file.
-    EnvironmentLacksError
-        The network is missing, or the cache is not writable.
-    UsageError
-        A configuration file of pip cannot be read.
+    `url` is in some locks; else the page of the project on the index is read. `mirrors` map URL prefixes of
+    the index and its files to their replacement. Errors are those of `download`, and `UsageError` if a
+    configuration file of pip cannot be read.
     """
     if Path(pin.file).name != pin.file or pin.file.startswith(".") or not pin.file:
         msg = f"{pin.file!r} is not a file name."
@@ -121,10 +98,7 @@ def sdist_path(pin: Sdist) -> Path:
 
 
 def index_url() -> str:
-    """Return the package index that pip is configured to use, or the public index.
-
-    Raise `UsageError` if a configuration file of pip cannot be read.
-    """
+    """Return the package index that pip is configured to use, or the public index."""
     return configured_index(pip_configuration())
 
 
@@ -144,10 +118,8 @@ def _file_url(project: str, file: str, index: str, mirrors: Mapping[str, str]) -
 def unpack_sdist(archive: Path, target: Path) -> Path:
     """Unpack an sdist into a directory and return its top directory there.
 
-    tarfile's ``data`` filter (PEP 706) rejects members outside of the directory.
-
-    Raise `SourceError` if the archive is damaged, or does not have exactly one top directory;
-    `EnvironmentLacksError` if the disk is full or not writable.
+    tarfile's ``data`` filter (PEP 706) rejects members outside of the directory. Raise `SourceError` if the
+    archive is damaged, or does not have exactly one top directory.
     """
     target.mkdir(parents=True, exist_ok=True)
     with explain_io_errors(target, hint="Free some space, or choose another directory."):
@@ -231,29 +203,19 @@ class Source(msgspec.Struct, frozen=True):
     path: Path
     """The file, or the bare repository."""
     size: int
-    """Size in the cache, in bytes."""
     inputs: dict[str, Any]
     """Its identity as data, with the commits of the submodules, for the record of a build."""
     fetched: bool
     """Whether the network was used."""
     patches: tuple[Path, ...] = ()
     commit: CachedCommit | None = None
-    """The cached commit of a source from git."""
     warnings: tuple[str, ...] = ()
 
     def unpack(self, directory: Path, *, log: Path | None = None) -> Path:
-        """Unpack into a directory, apply the patches, and return the top directory.
+        """Unpack into a directory without that source, apply the patches, and return the top directory.
 
-        Parameters
-        ----------
-        directory
-            The directory; it is created if necessary, and must not contain the same source already.
-        log
-            Receives git's output; by default a file next to the directory.
-
-        Raise `SourceError` if the archive is damaged, a patch does not apply, or the file system rejects a
-        file's name; `CommandError` if git failed; `EnvironmentLacksError` if the disk is full, or git is not
-        installed.
+        `log` receives git's output; by default a file next to the directory. Raise `SourceError` if the
+        archive is damaged, a patch does not apply, or the file system rejects a file's name.
         """
         log = log or directory.with_name(f"{directory.name}-source.log")
         if self.commit is None:
@@ -265,14 +227,11 @@ class Source(msgspec.Struct, frozen=True):
         return top
 
     def variables(self, directory: Path) -> dict[str, str]:
-        """Return the variables that a build of the source needs; those of the recipe take precedence.
+        """Return the variables that a build of the source in a directory needs; the recipe's take precedence.
 
-        Parameters
-        ----------
-        directory
-            The directory that the source was unpacked into. Without a ceiling, ``git rev-parse`` in a build
-            may find a repository around it and put that commit into the wheel. setuptools-scm reads the
-            version from git's history, which an unpacked source does not have.
+        Without a ceiling, ``git rev-parse`` in a build may find a repository around it and put that commit
+        into the wheel. setuptools-scm reads the version from git's history, which an unpacked source does not
+        have.
         """
         own = {"GIT_CEILING_DIRECTORIES": str(directory.resolve())}
         if self.kind == "git":
@@ -289,20 +248,9 @@ def obtain(
 ) -> Source:
     """Return the source of a distribution that is built, from the cache or from its server.
 
-    Parameters
-    ----------
-    pick
-        A distribution with an sdist or a git commit.
-    offline
-        Whether only the cache is used.
-    mirrors
-        Maps URL prefixes to their replacement.
-    patches
-        Its patches (`patches_of`).
-
-    Raise `SourceError` or `MatrixError` if the source cannot be downloaded, or differs from its pin;
-    `CommandError` if git failed; `EnvironmentLacksError` if git or the network is missing, or the cache is
-    not writable; `UsageError` if a configuration file of pip cannot be read.
+    `mirrors` map URL prefixes to their replacement; `patches` are those of `patches_of`. Raise `SourceError`
+    or `MatrixError` if the source cannot be downloaded, or differs from its pin; for the rest see `fetch_git`
+    and `fetch_sdist`.
     """
     if len(patches) != len(pick.patches):
         numbers = f"{len(pick.patches)}, not {len(patches)}"
@@ -396,8 +344,7 @@ def patches_of(pick: Distribution, catalog: Catalog) -> tuple[Path, ...]:
 def apply_patches(source: Path, patches: Sequence[Path], log: Path) -> None:
     """Apply patches to an unpacked source in order, each completely or not at all.
 
-    Raise `SourceError` if a patch does not apply exactly, or would write outside of the source;
-    `EnvironmentLacksError` if git is not installed.
+    Raise `SourceError` if a patch does not apply exactly, or would write outside of the source.
     """
     if not patches:
         return

@@ -43,9 +43,9 @@ _SHARES = [
 
 
 def known_end(first: bytes, second: bytes, size: int) -> Callable[[int, int], bytes | None]:
-    """Return a function that returns a part (start, size) of a file; None if any byte of it is not known.
+    """Return a function that returns a part (start, size) of a file, from two versions of its last bytes.
 
-    `first` and `second` are versions of the last bytes of the file; `size` is that of the file.
+    It returns None if any byte of the part is not known. `size` is that of the file.
     """
     begin = size - len(first)
 
@@ -71,10 +71,7 @@ def unpacked_end(packed: bytes, size: int) -> Callable[[int, int], bytes | None]
 
 
 def _headers(shifted: list[bytes]) -> Iterator[int]:
-    """Yield the bits at which the header of a block may begin, in their order.
-
-    `shifted` are the bytes, moved by 0 to 7 bits.
-    """
+    """Yield the bits at which the header of a block may begin; `shifted` is the data at 8 bit offsets."""
     for begin in range(0, len(shifted[0]), _STEP):
         yield from sorted(
             8 * match.start() + shift

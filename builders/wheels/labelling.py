@@ -5,8 +5,7 @@ different symbols. So the metadata requires ``torch==2.9.1+rocm6.4`` whatever th
 rejects any other torch. The pin is metadata only: uv can override it, pip skips it with ``--no-deps``, and
 another `PinStyle` makes it weaker.
 
-The module also makes wheels that only require another distribution, which installs the same modules under
-another name.
+Aliases are wheels that only require another distribution, which has the same modules.
 """
 
 from __future__ import annotations
@@ -57,12 +56,10 @@ _SIGNATURES = ("RECORD.jws", "RECORD.p7s")
 
 
 class Pin(msgspec.Struct, frozen=True):
-    """A distribution that is required in an exact version."""
+    """A distribution that is required in an exact version, with its local label."""
 
     name: str
-    """Normalized (PEP 503)."""
     version: str
-    """With its local label."""
     replaces: tuple[str, ...] = ()
     """Distributions with the same modules: requirements on them become requirements on this distribution."""
     always: bool = False
@@ -70,12 +67,10 @@ class Pin(msgspec.Struct, frozen=True):
 
 
 class RequirementChange(msgspec.Struct, frozen=True):
-    """A difference between the requirements of the source and of the wheel."""
+    """A difference between the requirements of the source and of the wheel; empty if added or removed."""
 
     before: str
-    """The requirement in the source; empty if it was added."""
     after: str
-    """The requirement in the wheel; empty if it was removed."""
     why: str
 
 
@@ -109,22 +104,12 @@ class Labelled(msgspec.Struct, frozen=True):
 def runtime_pins(
     torch: str, others: Mapping[str, str] | None = None, *, add_torch: bool = True
 ) -> tuple[Pin, ...]:
-    """Return the pins of a wheel that was built against a torch.
+    """Return the pins of a wheel that was built against a torch, a version with its local label (or empty).
 
-    Parameters
-    ----------
-    torch
-        Version, with its local label, of the torch that the wheel was built against; empty if it was built
-        without torch.
-    others
-        Versions, by name, of other distributions that must be the same at run time: those in the recipe's
-        `match_runtime`, and torch's triton (by its name for this torch, such as ``pytorch-triton-rocm``).
-    add_torch
-        Whether to require torch even if the source does not. A requirement of the source becomes exact
-        in any case.
+    `others` are versions, by name, of other distributions that must be the same at run time: those in the
+    recipe's `match_runtime`, and torch's triton (by its name for this torch, such as
+    ``pytorch-triton-rocm``). `add_torch` is whether to require torch even if the source does not.
 
-    Examples
-    --------
     >>> [f"{pin.name} {pin.version}" for pin in runtime_pins("2.9.1+rocm6.4", {"numpy": "2.1.0"})]
     ['torch 2.9.1+rocm6.4', 'numpy 2.1.0']
     """
@@ -140,10 +125,7 @@ def runtime_pins(
 def pin_requirements(
     requirements: Sequence[str], pins: Iterable[Pin], pin_style: PinStyle = "exact"
 ) -> tuple[tuple[str, ...], tuple[RequirementChange, ...]]:
-    """Pin the requirements of a wheel, and drop those on CUDA distributions.
-
-    Extras and markers stay, also in pins. A requirement that `packaging` cannot parse stays unchanged.
-    """
+    """Pin the requirements of a wheel, with extras and markers, and drop those on CUDA distributions."""
     pins = () if pin_style == "none" else tuple(pins)
     by_name = {name: pin for pin in reversed(pins) for name in (pin.name, *pin.replaces)}
     written: list[str] = []
@@ -205,11 +187,10 @@ def _parse(text: str) -> Requirement | None:
 
 
 def label_wheel(raw: Path, labels: Labels, directory: Path) -> Labelled:
-    """Write a copy of a wheel with other labels.
+    """Write a copy of a wheel with other labels; a damaged wheel leaves no file.
 
-    Members are copied as the build backend compressed them. Apart from that, the bytes of the copy depend
-    only on the content and the labels, not on when, where, or in which order the backend packed the wheel. If
-    the wheel is damaged or contradicts its metadata, no file is left in the directory.
+    Members are copied as the build backend compressed them. Apart from that, the bytes depend only on the
+    content and the labels, not on when, where, or in which order the backend packed the wheel.
     """
     try:
         with WheelReader(raw) as wheel:
@@ -425,10 +406,9 @@ def _only(file: str, headers: Mapping[str, list[str]], name: str) -> str:
 
 
 def edit_headers(text: bytes, changes: Mapping[str, Sequence[str]]) -> bytes:
-    """Replace the headers with the given names in METADATA or WHEEL; an empty list removes them.
+    """Replace headers in METADATA or WHEEL; an empty list removes them, and new names are appended.
 
-    New values replace the first old value, or are appended. Other headers and the description do not change:
-    Latin-1 keeps every byte, so nothing is re-encoded.
+    Other headers and the description do not change: Latin-1 keeps every byte, so nothing is re-encoded.
     """
     message = HeaderParser().parsestr(text.decode("latin-1"))
     pending = {
@@ -453,10 +433,7 @@ def alias_requirement(pick: Distribution, resolution: Resolution) -> str:
 def write_alias(
     pick: Distribution, resolution: Resolution, directory: Path, *, build_number: int | None = None
 ) -> Path:
-    """Write the wheel of an alias, and return its path. Its bytes depend only on the arguments.
-
-    `build_number` is the build tag (PEP 427), if the index has another wheel of this version.
-    """
+    """Write the wheel of an alias, and return its path. Its bytes depend only on the arguments."""
     stem = f"{pick.name.replace('-', '_')}-{pick.pinned}"
     info = f"{stem}.dist-info"
     torch = resolution.pick("torch")

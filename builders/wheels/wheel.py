@@ -57,20 +57,15 @@ class DamagedError(Exception):
 class WheelReader:
     """A wheel, opened for reading. Use it as a context manager.
 
-    `file` is its content, if it is not a local file; then only the name in the path is used.
-
-    Raise `DamagedError` if the file is not a wheel, or would fill memory or disk; `OSError` if the file
-    cannot be read.
+    `file` is its content, if it is not a local file. Raise `DamagedError` if the file is not a wheel, or
+    would fill memory or disk; `OSError` if it cannot be read.
     """
 
     name: str
-    """Normalized, from the file name."""
     version: Version
-    """From the file name."""
     tags: tuple[Tag, ...]
-    """From the file name, sorted."""
+    """Name, version and tags are those of the file name; the name is normalized."""
     members: tuple[zipfile.ZipInfo, ...]
-    """All members, directories included."""
     size: int
     """Size of the file in bytes."""
 
@@ -118,10 +113,7 @@ class WheelReader:
         return next((info for info in reversed(self.members) if info.filename == path), None)
 
     def largest(self, name: str) -> int:
-        """Return the maximum size of METADATA, WHEEL or RECORD in bytes.
-
-        A row of RECORD is a path, in which quotes are doubled, a hash and a size.
-        """
+        """Return the maximum size of METADATA, WHEEL or RECORD in bytes."""
         if name != "RECORD":
             return LARGEST_METADATA
         return (1 << 16) + sum(200 + 2 * len(info.filename.encode()) for info in self.members)
@@ -131,15 +123,10 @@ class WheelReader:
         return b"".join(self.chunks(info))
 
     def chunks(self, info: zipfile.ZipInfo, deflated: deque[bytes] | None = None) -> Iterator[bytes]:
-        """Yield the content of a member in chunks.
+        """Yield the content of a member; its compressed data, if it is deflated, goes to `deflated`.
 
-        `deflated` receives the compressed data of a deflated member, in the order of the chunks.
-
-        Raises
-        ------
-        DamagedError
-            The member cannot be read, or its size or checksum is wrong. Chunks that were yielded before must
-            be discarded.
+        Raise `DamagedError` if the member cannot be read, or its size or checksum is wrong: chunks that were
+        yielded before must be discarded.
         """
         if info.flag_bits & 1:
             msg = "is encrypted"
@@ -188,12 +175,7 @@ class WheelReader:
                 raise ValueError(msg)
 
     def start(self, info: zipfile.ZipInfo, packed: int) -> bytes:
-        """Return what the first bytes of a member contain; its checksum is not compared.
-
-        `packed` is the number of bytes of the wheel that are read.
-
-        Raise `DamagedError` if the member cannot be read.
-        """
+        """Return what the first bytes of a member, `packed` in the wheel, contain, without its checksum."""
         data = self._packed(info, 0, packed)
         if info.compress_type == zipfile.ZIP_STORED:
             return data
@@ -204,12 +186,7 @@ class WheelReader:
             raise DamagedError(msg) from None
 
     def end(self, info: zipfile.ZipInfo, packed: int) -> Callable[[int, int], bytes | None]:
-        """Return what the last bytes of a member contain, as far as this can be known; see `known_end`.
-
-        `packed` is the number of bytes of the wheel that are read.
-
-        Raise `DamagedError` if the member cannot be read.
-        """
+        """Return what the last bytes of a member, `packed` in the wheel, contain; see `known_end`."""
         data = self._packed(info, max(0, info.compress_size - packed), packed)
         if info.compress_type == zipfile.ZIP_STORED:
             return known_end(data, data, info.file_size)
@@ -262,10 +239,7 @@ class WheelReader:
 
     @contextmanager
     def partly(self, info: zipfile.ZipInfo) -> Iterator[Content]:
-        """Yield the content of a member; if it is not compressed, only the slices that are used are read.
-
-        The checksum of such a member is not compared.
-        """
+        """Yield the content of a member; slices of a stored one are read when used, without its checksum."""
         if info.compress_type == zipfile.ZIP_STORED and info.file_size > _CHUNK:
             yield StoredMember(self._file, info)
             return
@@ -312,7 +286,7 @@ class LimitedFile(io.FileIO):
     """A file that rejects huge reads and seeks before its start, which a damaged directory would cause."""
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Change the position; reject a position before the start of the file."""
+        """Change the position; reject one before the start of the file."""
         if whence == io.SEEK_SET and offset < 0:
             msg = "its directory points outside the file"
             raise DamagedError(msg)
@@ -361,8 +335,6 @@ def overlapping(members: Sequence[zipfile.ZipInfo]) -> Iterator[tuple[str, str]]
 def is_dist_info_of(directory: str, name: str, version: str) -> bool:
     """Return whether a ``.dist-info`` directory belongs to a name and a version, in any spelling.
 
-    Examples
-    --------
     >>> is_dist_info_of("Flash_Attn-2.8.dist-info", "flash-attn", "2.8")
     True
     """
@@ -374,10 +346,7 @@ def is_dist_info_of(directory: str, name: str, version: str) -> bool:
 
 
 def record_rows(text: bytes) -> Iterator[list[str]]:
-    """Yield the rows of a RECORD: path, hash, size.
-
-    Raise `DamagedError` if the RECORD is not valid CSV in UTF-8.
-    """
+    """Yield the rows of a RECORD: path, hash, size; raise `DamagedError` if it is not CSV in UTF-8."""
     try:
         yield from csv.reader(io.TextIOWrapper(io.BytesIO(text), encoding="utf-8", newline=""))
     except (UnicodeDecodeError, csv.Error) as error:
@@ -403,10 +372,7 @@ class NewMember(NamedTuple):
 
 
 def write_wheel(path: Path, members: Mapping[str, NewMember], dist_info: str) -> None:
-    """Write a wheel and its RECORD; the bytes depend only on the members.
-
-    Members are sorted, with those of the metadata directory at the end and RECORD last. All have the
-    date of ``SOURCE_DATE_EPOCH``, or else 1980-01-01.
+    """Write a wheel and its RECORD; the bytes depend only on the members and on ``SOURCE_DATE_EPOCH``.
 
     Raise `DamagedError` if a member does not have the recorded hash.
     """
@@ -428,8 +394,8 @@ def write_wheel(path: Path, members: Mapping[str, NewMember], dist_info: str) ->
 def check_written(path: Path) -> None:
     """Let an independent reader check a wheel that we wrote: its name, RECORD, members and metadata.
 
-    It must find the hash of each member, and the metadata must agree with it. `write_wheel` has compared the
-    other hashes while it copied; to unpack everything again would double the time of labelling.
+    `write_wheel` has compared the hashes of other members while it copied; to unpack everything again would
+    double the time of labelling.
     """
     from wheel.wheelfile import WheelFile  # 20 ms
 

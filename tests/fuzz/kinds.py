@@ -345,9 +345,9 @@ JSON: dict[str, Any] = {
 def read_page(content_type: str) -> Callable[[bytes, Path], object]:
     def enter(content: bytes, _: Path) -> None:
         for project in ("tiny", ""):
-            page = pages.cut(content, content_type, URL, project)
-            for _version, part in page.releases:
-                pages.files(part, page.form, URL, URL)
+            form, _status, releases = pages.cut(content, content_type, URL, project)
+            for _version, part in releases:
+                pages.files(part, form, URL, URL)
 
     return enter
 
