@@ -184,7 +184,7 @@ class Index:
         *,
         without: Collection[str] = (),
     ) -> bool:
-        """Rewrite the pages of a project and of the root until they match the files; return whether any changed.
+        """Rewrite the pages of a project and of the root until they match the files; return if any changed.
 
         A wheel is listed if it has a record. A wheel that cannot be read is left out with a warning. `known`
         are entries of wheels that the page does not have yet, by file name, `without` the names of files to
