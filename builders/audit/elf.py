@@ -287,8 +287,7 @@ def _read(path: str, data: Content, stream: _CountedReader, budget: Budget) -> S
     for section in elf.iter_sections():
         start, size = int(section["sh_offset"]), int(section["sh_size"])
         if section["sh_type"] != "SHT_NOBITS" and start + size > end:
-            msg = f"its section {section.name} extends beyond the end of the file"
-            raise DamagedError(msg)
+            raise DamagedError(f"its section {section.name} extends beyond the end of the file")
         sections[section.name] = start, size
         if isinstance(section, DynamicSection):
             read.setdefault("dynamic section", set()).add(start)
@@ -337,8 +336,7 @@ def _compare_with_loader(
     for kind, addresses in loaded.items():
         for address in addresses:
             if not read.get(kind, set()).intersection(elf.address_offsets(address)):
-                msg = f"its section headers do not describe the {kind} that the loader reads"
-                raise DamagedError(msg)
+                raise DamagedError(f"its section headers do not describe the {kind} that the loader reads")
 
 
 def add_version(versions: dict[str, str], name: str) -> None:

@@ -287,8 +287,7 @@ class _Section(msgspec.Struct):
                 try:
                     piece = decompressor.decompress(packed, _MOST_AT_ONCE)
                 except (zlib.error, zstd.ZstdError, ValueError) as error:
-                    msg = f"a bundle cannot be decompressed ({error})"
-                    raise DamagedError(msg) from None
+                    raise DamagedError(f"a bundle cannot be decompressed ({error})") from None
                 size += len(piece)
                 self.budget.spend(_UNPACKED_BYTE_TIME * len(piece))
                 file.write(piece)
@@ -335,19 +334,16 @@ def _read_table(data: Buffer, base: int, size: int) -> tuple[list[tuple[int, int
         raise DamagedError(msg)
     (count,) = _unpack("<Q", data, base + 24, end)
     if not 0 < count <= _MOST_ENTRIES:
-        msg = f"a bundle has {count} entries, which is not between 1 and {_MOST_ENTRIES}"
-        raise DamagedError(msg)
+        raise DamagedError(f"a bundle has {count} entries, which is not between 1 and {_MOST_ENTRIES}")
     entries, at = [], 32
     for _ in range(count):
         offset, length, letters = _unpack("<QQQ", data, base + at, end)
         if letters > _LONGEST_ID:
-            msg = f"a bundle has an entry name of {letters} bytes, more than {_LONGEST_ID}"
-            raise DamagedError(msg)
+            raise DamagedError(f"a bundle has an entry name of {letters} bytes, more than {_LONGEST_ID}")
         (text,) = struct.unpack(f"{letters}s", _whole(data, base + at + 24, letters, end))
         name = text.decode("ascii", "backslashreplace")
         if offset + length > size:
-            msg = f"the entry {name!r} extends beyond its bundle"
-            raise DamagedError(msg)
+            raise DamagedError(f"the entry {name!r} extends beyond its bundle")
         entries.append((offset, length, name))
         at += 24 + letters
     entries.sort()
@@ -480,19 +476,15 @@ def _archive_table(data: Content) -> tuple[_ArchiveTable, int]:
         raise DamagedError(msg)
     version, start = int.from_bytes(header[4:8], "little"), int.from_bytes(header[8:], "little")
     if version != _ARCHIVE_VERSION:
-        msg = f"it has the unknown version {version}"
-        raise DamagedError(msg)
+        raise DamagedError(f"it has the unknown version {version}")
     if not _ARCHIVE_HEADER <= start < len(data) or len(data) - start > _LARGEST_CONTENTS:
-        msg = f"its table of contents at {start} is not in the file, or too large"
-        raise DamagedError(msg)
+        raise DamagedError(f"its table of contents at {start} is not in the file, or too large")
     try:
         table = msgspec.msgpack.decode(bytes(data[start : len(data)]), type=_ArchiveTable)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        msg = f"its table of contents cannot be read ({error})"
-        raise DamagedError(msg) from None
+        raise DamagedError(f"its table of contents cannot be read ({error})") from None
     if sum(map(len, table.toc.values())) > _MOST_OBJECTS:
-        msg = f"it has more than {_MOST_OBJECTS} code objects"
-        raise DamagedError(msg)
+        raise DamagedError(f"it has more than {_MOST_OBJECTS} code objects")
     return table, start
 
 

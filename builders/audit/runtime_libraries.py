@@ -59,8 +59,7 @@ class LibraryProvider(msgspec.Struct, frozen=True):
 def read_torch(directory: Path) -> TorchLibraries:
     """Read torch from its directory ``torch/lib``, with the libraries of ROCm's pip packages beside it."""
     if not directory.is_dir():
-        msg = f"There is no directory {directory}."
-        raise UsageError(msg, hint=_TORCH_HINT)
+        raise UsageError(f"There is no directory {directory}.", hint=_TORCH_HINT)
     libraries: set[str] = set()
     exports: set[str] | None = None
     for path in sorted(directory.iterdir()):
@@ -76,8 +75,7 @@ def read_torch(directory: Path) -> TorchLibraries:
         if path.name.startswith(LIBRARIES_WITH_SYMBOLS):
             exports = (exports or set()) | library.exports
     if exports is None:
-        msg = f"{directory} contains no torch library."
-        raise UsageError(msg, hint=_TORCH_HINT)
+        raise UsageError(f"{directory} contains no torch library.", hint=_TORCH_HINT)
     for package in ("core", "libraries"):
         for path in directory.parent.parent.glob(f"_rocm_sdk_{package}*/lib/**/*.so*"):
             libraries.add(path.name)
@@ -151,8 +149,7 @@ def defined_versions(path: Path) -> list[str]:
                 return []
             return [str(each.name) for _, names in section.iter_versions() for each in names]
     except (OSError, ELFError) as error:
-        msg = f"Cannot read {path}: {error}."
-        raise UsageError(msg) from None
+        raise UsageError(f"Cannot read {path}: {error}.") from None
 
 
 def read_image_facts(path: Path, overrides: Mapping[str, str]) -> LibraryProvider:
@@ -163,13 +160,11 @@ def read_image_facts(path: Path, overrides: Mapping[str, str]) -> LibraryProvide
     try:
         facts = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
-        msg = f"Cannot read {path}: {error}."
-        raise UsageError(msg, hint=_IMAGE_HINT) from None
+        raise UsageError(f"Cannot read {path}: {error}.", hint=_IMAGE_HINT) from None
     if isinstance(facts, dict) and isinstance(facts.get("image"), dict):
         facts = facts["image"]
     if not isinstance(facts, dict):
-        msg = f"{path} does not contain the facts of an image."
-        raise UsageError(msg, hint=_IMAGE_HINT)
+        raise UsageError(f"{path} does not contain the facts of an image.", hint=_IMAGE_HINT)
     return image_provider({**cast("Mapping[str, object]", facts), **overrides})
 
 

@@ -133,8 +133,7 @@ class WheelAudit(msgspec.Struct, frozen=True, dict=True):
 def audit_wheel(path: Path, expected: Expected = _NOTHING) -> WheelAudit:
     """Read a wheel and check it; only shared objects are unpacked, to temporary files one by one."""
     if not path.exists():
-        msg = f"The file {path} does not exist."
-        raise UsageError(msg)
+        raise UsageError(f"The file {path} does not exist.")
     try:
         with WheelReader(path) as wheel, ThreadPoolExecutor(1) as helper:
             hashing = helper.submit(sha256_of, path)
@@ -145,8 +144,7 @@ def audit_wheel(path: Path, expected: Expected = _NOTHING) -> WheelAudit:
         hint = "Its download or build may be incomplete. Download or build the wheel again."
         raise UsageError(msg, hint=hint) from None
     except OSError as error:
-        msg = f"Cannot read {path}: {error.strerror or error}."
-        raise UsageError(msg) from None
+        raise UsageError(f"Cannot read {path}: {error.strerror or error}.") from None
     is_damaged = any(finding.severity == "error" for finding in damage)
     findings = limited(damage)
     for check in CHECKS:

@@ -295,8 +295,7 @@ def entry_of(wheel: Path, filename: str = "") -> WheelEntry:
         requires_python = " ".join(str(requires).split())
         if len(requires_python) > _LONGEST_REQUIRES_PYTHON:
             size, most = len(requires_python), _LONGEST_REQUIRES_PYTHON
-            msg = f"The Requires-Python of {filename} has {size} characters, more than {most}."
-            raise MatrixError(msg)
+            raise MatrixError(f"The Requires-Python of {filename} has {size} characters, more than {most}.")
         file.seek(0)
         return WheelEntry(
             filename=filename,
@@ -335,19 +334,16 @@ def metadata_of(wheel: Path, filename: str = "") -> bytes:
 def _opened(wheel: Path, filename: str) -> Iterator[tuple[FileIO, bytes]]:
     """Open a wheel and read its METADATA, within the limits of `builders.wheels.wheel`."""
     if not is_wheel(filename):
-        msg = f"Invalid wheel filename: {filename!r} is not of the form {WHEEL_FORM}."
-        raise MatrixError(msg)
+        raise MatrixError(f"Invalid wheel filename: {filename!r} is not of the form {WHEEL_FORM}.")
     try:
         file = LimitedFile(open_regular(wheel))
     except NOT_A_FILE:
-        msg = f"{filename} is not a wheel: it is not a regular file."
-        raise MatrixError(msg) from None
+        raise MatrixError(f"{filename} is not a wheel: it is not a regular file.") from None
     try:
         with WheelReader(Path(filename), file) as reader:
             yield file, _metadata_in(reader)
     except DamagedError as error:
-        msg = f"{filename} is not a wheel with readable metadata: {error}."
-        raise MatrixError(msg) from None
+        raise MatrixError(f"{filename} is not a wheel with readable metadata: {error}.") from None
 
 
 def _metadata_in(reader: WheelReader) -> bytes:
@@ -356,10 +352,8 @@ def _metadata_in(reader: WheelReader) -> bytes:
         msg = "it has no METADATA file"
         raise DamagedError(msg)
     if member.file_size > LARGEST_METADATA:
-        msg = f"its METADATA would have {member.file_size} bytes, more than {LARGEST_METADATA}"
-        raise DamagedError(msg)
+        raise DamagedError(f"its METADATA would have {member.file_size} bytes, more than {LARGEST_METADATA}")
     try:
         return reader.read(member)
     except DamagedError as error:
-        msg = f"its METADATA {error}"
-        raise DamagedError(msg) from None
+        raise DamagedError(f"its METADATA {error}") from None

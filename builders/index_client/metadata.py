@@ -125,8 +125,7 @@ def downloaded(file: File, transport: Transport, most: int) -> Iterator[BinaryIO
 
 def _check_hash(what: str, digest: hashlib._Hash, expected: str) -> None:
     if expected and digest.hexdigest() != expected:
-        msg = f"{what} has the SHA-256 {digest.hexdigest()}, but the index lists {expected}"
-        raise DamagedError(msg)
+        raise DamagedError(f"{what} has the SHA-256 {digest.hexdigest()}, but the index lists {expected}")
 
 
 def parse(text: bytes, filename: str, source: str) -> Metadata:
@@ -135,12 +134,10 @@ def parse(text: bytes, filename: str, source: str) -> Metadata:
     raw, _ = parse_email(text[: blank.start() + 1] if blank else text)
     name, version = raw.get("name", ""), raw.get("version", "")
     if not name or not version:
-        msg = f"{source} has no name or no version"
-        raise DamagedError(msg)
+        raise DamagedError(f"{source} has no name or no version")
     parsed = version_or_none(version)
     if parsed is None or parsed != version_or_none(version_in(filename, canonicalize_name(name)) or ""):
-        msg = f"{source} belongs to {name} {version}"
-        raise DamagedError(msg)
+        raise DamagedError(f"{source} belongs to {name} {version}")
     count = len(raw.get("requires_dist", ())) + len(raw.get("provides_extra", ()))
     if count > _MOST_REQUIREMENTS:
         msg = f"{source} has {count} requirements and extras, and the limit is {_MOST_REQUIREMENTS}"
@@ -244,8 +241,7 @@ def _explain_damage() -> Iterator[None]:
     try:
         yield
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError) as error:
-        msg = f"its archive cannot be read ({error})"
-        raise DamagedError(msg) from None
+        raise DamagedError(f"its archive cannot be read ({error})") from None
 
 
 def _members(

@@ -197,8 +197,7 @@ def cut(
     elif kind.endswith(("/html", "+html", "/xhtml+xml")):
         form, status, parts = _cut_html(content, url)
     else:
-        msg = f"its content type is {kind or 'missing'}, neither JSON nor HTML"
-        raise PageError(msg)
+        raise PageError(f"its content type is {kind or 'missing'}, neither JSON nor HTML")
     versions = by_version(parts, project) if project else [("", [part for _, part in parts])]
     if status == _QUARANTINED:
         versions = []
@@ -338,8 +337,7 @@ def _cut_json(content: bytes) -> tuple[Form, str, Sequence[tuple[str, bytes | ms
                 raise
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
-        msg = f"it is not valid JSON of a package index ({reason})"
-        raise PageError(msg) from None
+        raise PageError(f"it is not valid JSON of a package index ({reason})") from None
     _check_api(page.meta.api_version)
     return "json", page.project_status.status, parts
 
@@ -479,8 +477,7 @@ def _parse_unusual_html(text: str, url: str) -> list[_JsonFile]:
 
 def _check_api(version: str) -> None:
     if version.partition(".")[0] != "1":
-        msg = f"it has version {version} of the API, and only versions 1.x are known"
-        raise PageError(msg)
+        raise PageError(f"it has version {version} of the API, and only versions 1.x are known")
 
 
 def _sha256(text: str) -> str:

@@ -195,8 +195,7 @@ class _RemoteFile(io.RawIOBase):
         if start >= end:
             return 0
         if end - start > _LARGEST_RANGE:
-            msg = f"its directory would have {end - start} bytes"
-            raise DamagedError(msg)
+            raise DamagedError(f"its directory would have {end - start} bytes")
         known = self._size - len(self._tail)
         if start < known <= end:
             first = max(start - _WINDOW, 0)

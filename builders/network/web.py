@@ -54,8 +54,7 @@ class _Watched(io.RawIOBase):
 
     def readinto(self, buffer: memoryview) -> int | None:  # type: ignore[override]
         if time.monotonic() > self._end:
-            msg = f"fewer than {_SLOWEST} bytes per second"
-            raise TimeoutError(msg)
+            raise TimeoutError(f"fewer than {_SLOWEST} bytes per second")
         size: int | None = self._raw.readinto(buffer)
         self._end += (size or 0) / _SLOWEST
         self.has_ended = size == 0

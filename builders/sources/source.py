@@ -111,8 +111,7 @@ def _file_url(project: str, file: str, index: str, mirrors: Mapping[str, str]) -
         for entry in release.files:
             if entry.name == file:
                 return entry.url
-    msg = f"The index {without_password(index)} does not have {file}."
-    raise SourceError(msg, hint=MIRROR_HINT)
+    raise SourceError(f"The index {without_password(index)} does not have {file}.", hint=MIRROR_HINT)
 
 
 def unpack_sdist(archive: Path, target: Path) -> Path:
@@ -254,8 +253,7 @@ def obtain(
     """
     if len(patches) != len(pick.patches):
         numbers = f"{len(pick.patches)}, not {len(patches)}"
-        msg = f"The number of patches for {pick.name} {pick.version} must be {numbers}."
-        raise SourceError(msg)
+        raise SourceError(f"The number of patches for {pick.name} {pick.version} must be {numbers}.")
     hashes = [patch.sha256 for patch in pick.patches]
     patch_inputs = {"patches": hashes} if hashes else {}
     if pick.sdist is not None:
@@ -275,8 +273,7 @@ def obtain(
             patches=tuple(patches),
         )
     if pick.git is None:
-        msg = f"{pick.name} {pick.version} is not built, so it has no source."
-        raise SourceError(msg)
+        raise SourceError(f"{pick.name} {pick.version} is not built, so it has no source.")
     try:
         commit = fetch_git(pick.git, offline=offline, mirrors=mirrors)
     except EnvironmentLacksError as error:

@@ -211,8 +211,7 @@ class _Relabelling:
         try:
             self._version = Version(labels.version)
         except InvalidVersion:
-            msg = f"{labels.version!r} is not a valid version (PEP 440)."
-            raise MatrixError(msg) from None
+            raise MatrixError(f"{labels.version!r} is not a valid version (PEP 440).") from None
         self._stem = f"{wheel.name.replace('-', '_')}-{self._version}"
         self._info = f"{self._stem}.dist-info"
         python, abi, _ = file.removesuffix(".whl").split("-")[-3:]
@@ -223,8 +222,7 @@ class _Relabelling:
         try:
             self._tags = sorted(map(str, parse_tag(tag)))
         except ValueError:
-            msg = f"{labels.platform!r} is not a platform tag (PEP 425)."
-            raise MatrixError(msg) from None
+            raise MatrixError(f"{labels.platform!r} is not a platform tag (PEP 425).") from None
         self._notes: list[str] = []
         self._changes: tuple[RequirementChange, ...] = ()
 
@@ -253,8 +251,7 @@ class _Relabelling:
                 if "/sboms/" in new:
                     self._notes.append(f"{rest} of the source was replaced.")
             elif new in sources:
-                msg = f"{sources[new]} and {name} would both be renamed to {new}"
-                raise DamagedError(msg)
+                raise DamagedError(f"{sources[new]} and {name} would both be renamed to {new}")
             else:
                 sources[new] = name
                 executable = bool(info.external_attr >> 16 & 0o111)
@@ -282,21 +279,18 @@ class _Relabelling:
             digest.update(data)
             yield data
         if expected and recorded_hash(digest.digest(), algorithm) != f"{algorithm}={expected}":
-            msg = f"the {algorithm} of {info.filename} differs from RECORD"
-            raise DamagedError(msg)
+            raise DamagedError(f"the {algorithm} of {info.filename} differs from RECORD")
 
     def _chunks(self, info: zipfile.ZipInfo, deflated: deque[bytes] | None) -> Iterator[bytes]:
         try:
             yield from self._wheel.chunks(info, deflated)
         except DamagedError as error:
-            msg = f"{info.filename} {error}"
-            raise DamagedError(msg) from None
+            raise DamagedError(f"{info.filename} {error}") from None
 
     def _read(self, name: str) -> bytes:
         info = self._members[f"{self._source}/{name}"]
         if info.file_size > self._wheel.largest(name):
-            msg = f"its {name} has {info.file_size} bytes"
-            raise DamagedError(msg)
+            raise DamagedError(f"its {name} has {info.file_size} bytes")
         return b"".join(self._checked(info))
 
     def _read_record(self) -> dict[str, tuple[str, str]]:
@@ -313,8 +307,7 @@ class _Relabelling:
             if name in unhashed:
                 recorded.pop(name, None)
             elif algorithm not in _HASHES or not digest:
-                msg = f"RECORD has no SHA-256 for {name}"
-                raise DamagedError(msg)
+                raise DamagedError(f"RECORD has no SHA-256 for {name}")
         return recorded
 
     def _metadata(self) -> bytes:
@@ -322,16 +315,13 @@ class _Relabelling:
         headers = _headers(text)
         name, version = _only("METADATA", headers, "name"), _only("METADATA", headers, "version")
         if canonicalize_name(name) != self._wheel.name:
-            msg = f"its METADATA is for {name}"
-            raise DamagedError(msg)
+            raise DamagedError(f"its METADATA is for {name}")
         try:
             own = Version(version)
         except InvalidVersion:
-            msg = f"its METADATA has the invalid version {version!r}"
-            raise DamagedError(msg) from None
+            raise DamagedError(f"its METADATA has the invalid version {version!r}") from None
         if own != self._wheel.version:
-            msg = f"its METADATA has version {version}"
-            raise DamagedError(msg)
+            raise DamagedError(f"its METADATA has version {version}")
         if own.public != self._version.public:
             self._notes.append(f"The source has version {version}; the wheel gets version {self._version}.")
         old = headers.get("requires-dist", [])
@@ -346,8 +336,7 @@ class _Relabelling:
         text = self._read("WHEEL")
         version = _only("WHEEL", _headers(text), "wheel-version")
         if version.partition(".")[0] != "1":
-            msg = f"its wheel format is {version}; only version 1 is supported"
-            raise DamagedError(msg)
+            raise DamagedError(f"its wheel format is {version}; only version 1 is supported")
         number = self._labels.build_number
         return edit_headers(text, {"Build": [] if number is None else [str(number)], "Tag": self._tags})
 
@@ -364,8 +353,7 @@ def _regular_members(wheel: WheelReader) -> dict[str, zipfile.ZipInfo]:
         elif name in members:
             why = "is in the wheel twice"
         if why:
-            msg = f"{name} {why}"
-            raise DamagedError(msg)
+            raise DamagedError(f"{name} {why}")
         if not info.is_dir():
             members[name] = info
     return members
@@ -373,16 +361,13 @@ def _regular_members(wheel: WheelReader) -> dict[str, zipfile.ZipInfo]:
 
 def _only_dist_info(wheel: WheelReader, members: Mapping[str, zipfile.ZipInfo]) -> str:
     if len(wheel.dist_infos) != 1:
-        msg = f"it has {len(wheel.dist_infos)} metadata directories instead of one"
-        raise DamagedError(msg)
+        raise DamagedError(f"it has {len(wheel.dist_infos)} metadata directories instead of one")
     (directory,) = wheel.dist_infos
     if not canonicalize_name(directory).startswith(f"{wheel.name}-"):
-        msg = f"its metadata directory {directory} is for another distribution"
-        raise DamagedError(msg)
+        raise DamagedError(f"its metadata directory {directory} is for another distribution")
     for name in ("METADATA", "WHEEL", "RECORD"):
         if f"{directory}/{name}" not in members:
-            msg = f"it has no {name}"
-            raise DamagedError(msg)
+            raise DamagedError(f"it has no {name}")
     return directory
 
 

@@ -132,8 +132,7 @@ class WheelReader:
             msg = "is encrypted"
             raise DamagedError(msg)
         if info.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
-            msg = f"is compressed by method {info.compress_type}; wheels are stored or deflated"
-            raise DamagedError(msg)
+            raise DamagedError(f"is compressed by method {info.compress_type}; wheels are stored or deflated")
         size = checksum = 0
         try:
             for data in self._unpacked(info, deflated):
@@ -143,11 +142,9 @@ class WheelReader:
                 checksum = zlib.crc32(data, checksum)
                 yield data
         except (zipfile.BadZipFile, RuntimeError, ValueError, EOFError, InflateError) as error:
-            msg = f"cannot be unpacked ({str(error) or type(error).__name__})"
-            raise DamagedError(msg) from None
+            raise DamagedError(f"cannot be unpacked ({str(error) or type(error).__name__})") from None
         if size != info.file_size:
-            msg = f"does not have the {info.file_size} bytes that the wheel's directory states"
-            raise DamagedError(msg)
+            raise DamagedError(f"does not have the {info.file_size} bytes that the wheel's directory states")
         if checksum != info.CRC:
             msg = "does not match its checksum"
             raise DamagedError(msg)
@@ -182,8 +179,7 @@ class WheelReader:
         try:
             return zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, HIGHEST_RATIO * packed)
         except InflateError as error:
-            msg = f"cannot be unpacked ({error})"
-            raise DamagedError(msg) from None
+            raise DamagedError(f"cannot be unpacked ({error})") from None
 
     def end(self, info: zipfile.ZipInfo, packed: int) -> Callable[[int, int], bytes | None]:
         """Return what the last bytes of a member, `packed` in the wheel, contain; see `known_end`."""
@@ -295,8 +291,7 @@ class LimitedFile(io.FileIO):
     def read(self, size: int | None = -1) -> bytes:
         """Read bytes; reject a read of more than the largest directory that is accepted."""
         if size is not None and size > _LARGEST_DIRECTORY:
-            msg = f"its directory would have {size} bytes"
-            raise DamagedError(msg)
+            raise DamagedError(f"its directory would have {size} bytes")
         return super().read(-1 if size is None else size)
 
 
@@ -309,8 +304,7 @@ def _check_directory(members: Sequence[zipfile.ZipInfo], file_size: int) -> None
         raise DamagedError(msg)
     total = sum(info.file_size for info in members)
     if total > _MOST_UNPACKED or total > max(_ALWAYS_ALLOWED, HIGHEST_RATIO * file_size):
-        msg = f"its members would unpack to {total} bytes; the file has {file_size}"
-        raise DamagedError(msg)
+        raise DamagedError(f"its members would unpack to {total} bytes; the file has {file_size}")
 
 
 def is_unsafe(name: str) -> bool:
@@ -350,8 +344,7 @@ def record_rows(text: bytes) -> Iterator[list[str]]:
     try:
         yield from csv.reader(io.TextIOWrapper(io.BytesIO(text), encoding="utf-8", newline=""))
     except (UnicodeDecodeError, csv.Error) as error:
-        msg = f"RECORD cannot be read ({error})"
-        raise DamagedError(msg) from None
+        raise DamagedError(f"RECORD cannot be read ({error})") from None
 
 
 def recorded_hash(digest: bytes, algorithm: str = "sha256") -> str:
@@ -381,8 +374,7 @@ def write_wheel(path: Path, members: Mapping[str, NewMember], dist_info: str) ->
         for name in sorted(members, key=lambda one: (one.startswith(f"{dist_info}/"), one)):
             digest = recorded_hash(_write_member(archive, name, members[name]))
             if members[name].recorded not in {"", digest}:
-                msg = f"the sha256 of {name} differs from RECORD"
-                raise DamagedError(msg)
+                raise DamagedError(f"the sha256 of {name} differs from RECORD")
             rows.append((name, digest, str(members[name].size)))
         record = f"{dist_info}/RECORD"
         text = io.StringIO()

@@ -200,8 +200,7 @@ def _days(text: str) -> timedelta:
             raise ValueError  # noqa: TRY301
         return timedelta(days=days)
     except (ValueError, OverflowError):
-        msg = f"{text!r} is not a number of days"
-        raise argparse.ArgumentTypeError(msg) from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of days") from None
 
 
 def _gib(text: str) -> float:
@@ -211,15 +210,13 @@ def _gib(text: str) -> float:
         size = -1
     if 0 <= size < math.inf:
         return size
-    msg = f"{text!r} is not a size in GiB"
-    raise argparse.ArgumentTypeError(msg)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a size in GiB")
 
 
 def _port(text: str) -> int:
     if text.isdecimal() and int(text) < 2**16:
         return int(text)
-    msg = f"{text!r} is not a port number"
-    raise argparse.ArgumentTypeError(msg)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a port number")
 
 
 def execute(context: Context) -> int:
