@@ -90,11 +90,10 @@ def _missing_everywhere(contents: Contents, requested: tuple[str, ...]) -> Itera
         name for code in contents.code.values() for item in code for name in (item.name, item.architecture)
     }
     if missing := [name for name in requested if name not in present]:
-        text = f"The wheel contains code for {', '.join(sorted(present))}, but not for {', '.join(missing)}."
         yield Finding(
             "target-missing",
             "error",
-            text,
+            f"The wheel contains code for {', '.join(sorted(present))}, but not for {', '.join(missing)}.",
             "Set the architecture variables of the build.",
             {"target": " ".join(missing)},
         )

@@ -74,8 +74,7 @@ def check_promised_objects(contents: Contents, expected: Expected) -> Iterator[F
     for pattern in expected.recipe.must_contain if expected.recipe else ():
         matching = fnmatch.filter(paths, pattern)
         if matching:
-            text = f"The wheel contains {', '.join(matching)}."
-            yield Finding("object-found", "info", text)
+            yield Finding("object-found", "info", f"The wheel contains {', '.join(matching)}.")
         else:
             present = f"it contains {', '.join(paths)}" if paths else "it contains no shared object at all"
             text = f"{pattern} is not in the wheel; {present}."

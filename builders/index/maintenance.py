@@ -116,8 +116,7 @@ def replaced(index: Index) -> Iterator[Finding]:
             entry = entries.get(path.name)
             if entry is None or not is_regular(path) or _is_unchanged(path, entry):
                 continue
-            message = f"{path.name} is not the file that its page lists."
-            yield _damage(index, "wheel-changed", path, message)
+            yield _damage(index, "wheel-changed", path, f"{path.name} is not the file that its page lists.")
 
 
 def _is_unchanged(path: Path, entry: WheelEntry) -> bool:
@@ -315,8 +314,7 @@ def _irregular_directories(index: Index) -> Iterator[Finding]:
         if os.path.lexists(path) and (path.is_symlink() or not path.is_dir()):
             kind = "a link" if path.is_symlink() else "not a directory"
             message = f"{path.relative_to(index.root)} is {kind}, so matrix does not use it."
-            fix = "Replace it with a directory."
-            yield _damage(index, "folder-irregular", path, message, fix=fix)
+            yield _damage(index, "folder-irregular", path, message, fix="Replace it with a directory.")
 
 
 def _irregular_files(index: Index) -> Iterator[tuple[Path, Finding]]:

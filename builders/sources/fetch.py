@@ -83,8 +83,7 @@ def check_metadata(file: File, wheel: Path, downloads: Downloads) -> None:
     msg = (
         f"{file.name} and {without_password(url)} differ, so the wheel is not used:{listed}\n  kept as {kept}"
     )
-    hint = "Exclude this version, or report the problem to the owners of the index."
-    raise SourceError(msg, hint=hint)
+    raise SourceError(msg, hint="Exclude this version, or report the problem to the owners of the index.")
 
 
 def _metadata_in(wheel: Path) -> bytes:
