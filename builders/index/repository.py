@@ -178,11 +178,7 @@ class Index:
             (folder / path.name).unlink()
 
     def refresh(
-        self,
-        project: str,
-        known: Mapping[str, WheelEntry] | None = None,
-        *,
-        without: Collection[str] = (),
+        self, project: str, known: Mapping[str, WheelEntry] | None = None, *, without: Collection[str] = ()
     ) -> bool:
         """Rewrite the pages of a project and of the root until they match the files; return if any changed.
 
@@ -384,8 +380,7 @@ class Index:
     def find(self, project: str, build_key: str) -> Published | None:
         """Return the wheel that was built under a build key, if there is one."""
         return next(
-            (wheel for wheel in self.published(project) if build_key_of(wheel.provenance) == build_key),
-            None,
+            (wheel for wheel in self.published(project) if build_key_of(wheel.provenance) == build_key), None
         )
 
     def next_build_number(self, project: str, version: str) -> int | None:

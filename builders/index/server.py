@@ -30,13 +30,7 @@ from waitress import wasyncore
 from waitress.channel import HTTPChannel
 from waitress.parser import HTTPRequestParser, ParsingError
 from waitress.server import TcpWSGIServer, create_server
-from werkzeug.exceptions import (
-    BadRequest,
-    HTTPException,
-    MethodNotAllowed,
-    NotAcceptable,
-    NotFound,
-)
+from werkzeug.exceptions import BadRequest, HTTPException, MethodNotAllowed, NotAcceptable, NotFound
 from werkzeug.utils import redirect, send_file
 from werkzeug.wrappers import Request, Response
 from werkzeug.wsgi import wrap_file
@@ -67,10 +61,7 @@ _OFFERED = {
     "application/vnd.pypi.simple.latest+html": PAGE,
 }
 """Content types a client may accept; the first is the default."""
-_LATEST = {
-    "application/vnd.pypi.simple.latest+json": _JSON,
-    "application/vnd.pypi.simple.latest+html": _HTML,
-}
+_LATEST = {"application/vnd.pypi.simple.latest+json": _JSON, "application/vnd.pypi.simple.latest+html": _HTML}
 _ONE_YEAR = 365 * 24 * 3600  # seconds; a published wheel never changes
 _METADATA = ".metadata"
 _CACHED_PAGES = 32 << 20  # bytes

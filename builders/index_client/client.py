@@ -176,16 +176,10 @@ class IndexClient:
         with suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
             return STORED.decode(path.read_bytes())
         if local is None and self._offline:
-            msg = f"The content of {file.name} on {file.index} is not in the cache, and --offline is set."
-            raise EnvironmentLacksError(msg, hint=OFFLINE_HINT)
+            raise _not_cached(f"content of {file.name}", file.index)
         from builders.index_client.source_content import read
 
-        if local is None:
-            with self._limited(pages.projects_in(file.name)[0] if file.index else ""):
-                content = read(file, None, self.transport)
-            self._count_reply()
-        else:
-            content = read(file, local, self.transport)
+        content = self._read(read, file, local)
         stored.replace(path, msgspec.msgpack.encode(content))
         return content
 
@@ -320,9 +314,7 @@ class IndexClient:
                 self._warn(path.stem, page.age)
             return page
         if self._offline:
-            what = f"project {name}" if name else "page"
-            msg = f"The {what} on {index} is not in the cache, and --offline is set."
-            raise EnvironmentLacksError(msg, hint=OFFLINE_HINT)
+            raise _not_cached(f"project {name}" if name else "page", index)
         page = self._requested_page(path, url, index, name, page)
         self._count_reply()
         return page
@@ -331,11 +323,7 @@ class IndexClient:
         self, path: Path, url: str, index: str, name: str, page: StoredPage | None
     ) -> StoredPage:
         """Request a page from its server, conditionally if the cache has an old copy."""
-        headers = {"Accept": pages.ACCEPT}
-        if page is not None and page.etag:
-            headers["If-None-Match"] = page.etag
-        if page is not None and page.modified:
-            headers["If-Modified-Since"] = page.modified
+        headers = {"Accept": pages.ACCEPT, **stored.conditions(page)}
         reply, content = self._get(url, headers, index, name, is_cached=page is not None)
         if reply.status_code == 304 and page is not None:  # noqa: PLR2004  unchanged
             with suppress(OSError):  # the cache may be read-only
@@ -413,12 +401,7 @@ class IndexClient:
         from builders.index_client.metadata import read
 
         try:
-            if local is None:
-                with self._limited(pages.projects_in(file.name)[0] if file.index else ""):
-                    metadata = read(file, None, self.transport)
-                self._count_reply()
-            else:
-                metadata = read(file, local, self.transport)
+            metadata = self._read(read, file, local)
         except SourceError as error:
             if error.__cause__:  # else a limit is reached
                 failure = (error.message, error.hint, str(error.__cause__))
@@ -426,6 +409,14 @@ class IndexClient:
             raise
         stored.replace(path, _metadata_encoder.encode(() if metadata is None else metadata))
         return metadata
+
+    def _read(self, read: Callable[[File, Path | None, Transport], T], file: File, local: Path | None) -> T:
+        if local is not None:
+            return read(file, local, self.transport)
+        with self._limited(pages.projects_in(file.name)[0] if file.index else ""):
+            result = read(file, None, self.transport)
+        self._count_reply()
+        return result
 
     @property
     def transport(self) -> Transport:
@@ -482,11 +473,15 @@ def _cached_metadata(path: Path, file: File) -> Metadata | tuple[str, ...] | Non
 def _raise_cached(cached: tuple[str, ...] | None, file: File) -> None:
     """Repeat the failure of an earlier request; only --offline does so, since the server may be repaired."""
     if cached is None:
-        msg = f"The metadata of {file.name} on {file.index} is not in the cache, and --offline is set."
-        raise EnvironmentLacksError(msg, hint=OFFLINE_HINT)
+        raise _not_cached(f"metadata of {file.name}", file.index)
     if cached:
         message, hint, cause = cached
         raise SourceError(message, hint=hint) from ValueError(cause)
+
+
+def _not_cached(what: str, index: str) -> EnvironmentLacksError:
+    msg = f"The {what} on {index} is not in the cache, and --offline is set."
+    return EnvironmentLacksError(msg, hint=OFFLINE_HINT)
 
 
 class _ListedReleases:

@@ -100,11 +100,7 @@ class DirectReader:
         if known and (self._offline or "sha256" in options or self._is_fresh(record)):
             return known
         self._refuse_offline(url)
-        headers = {"Accept-Encoding": "identity"}
-        if known and known.etag:
-            headers["If-None-Match"] = known.etag
-        if known and known.modified:
-            headers["If-Modified-Since"] = known.modified
+        headers = {"Accept-Encoding": "identity", **stored.conditions(known)}
         location = url.partition("#")[0]
         target = cache_root() / "wheels" / "direct" / Path(unquote(urlsplit(location).path)).name
         try:

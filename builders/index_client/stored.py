@@ -19,6 +19,7 @@ from builders.index_client.pages import ACTIVE, Form
 from builders.storage.files import temporary_sibling
 
 if TYPE_CHECKING:
+    from builders.index_client.direct import Reference
     from resolver.indexes import File
 
 _TOKEN = 16  # random bytes at the beginning, which differ in a replaced file
@@ -145,6 +146,12 @@ def replace(path: Path, content: bytes) -> bool:
     except OSError:
         return False
     return True
+
+
+def conditions(known: StoredPage | Reference | None) -> dict[str, str]:
+    """Return the headers with which a server replies only if what is known of a URL has changed."""
+    headers = {"If-None-Match": known.etag, "If-Modified-Since": known.modified} if known else {}
+    return {name: text for name, text in headers.items() if text}
 
 
 def age(path: Path) -> float | None:

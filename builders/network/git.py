@@ -250,11 +250,8 @@ class Repository(msgspec.Struct, frozen=True):
         try:
             self._run([*_FETCH, *unshallow, "origin", *refs], url)
         except CommandError as error:
-            failure = _fetch_failure(error, url)
-            if failure is None:
-                message = _PASSWORD.sub("", error.message)
-                failure = SourceError(message, hint="Check that the URL is a git repository.")
-            raise failure from None
+            message, hint = _PASSWORD.sub("", error.message), "Check that the URL is a git repository."
+            raise _fetch_failure(error, url) or SourceError(message, hint=hint) from None
         if self._output("rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}") is None:
             msg = f"{without_password(url)} has no commit {commit} on any branch or tag."
             raise SourceError(
@@ -510,11 +507,7 @@ def git_environment(url: str = "") -> dict[str, str]:
     if os.environ.get("SSH_AUTH_SOCK"):
         own["SSH_AUTH_SOCK"] = os.environ["SSH_AUTH_SOCK"]
     if url:
-        own |= {
-            "GIT_CONFIG_COUNT": "1",
-            "GIT_CONFIG_KEY_0": "remote.origin.url",
-            "GIT_CONFIG_VALUE_0": url,
-        }
+        own |= {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "remote.origin.url", "GIT_CONFIG_VALUE_0": url}
     return clean_environment(own, network=True)
 
 

@@ -261,11 +261,7 @@ def check_status(response: requests.Response) -> None:
 
 
 def chunks(
-    response: requests.Response,
-    limit: float = math.inf,
-    *,
-    decode: bool = False,
-    seconds: float = math.inf,
+    response: requests.Response, limit: float = math.inf, *, decode: bool = False, seconds: float = math.inf
 ) -> Iterator[bytes]:
     """Yield the body, by default as it was sent: some servers declare .tar.gz as an encoding.
 
