@@ -30,7 +30,7 @@ import msgspec
 from builders.gpu import may_be_compiled
 from builders.gpu.content import read_complete, read_start
 from builders.index_client import IndexClient
-from builders.network.transport import RemoteWheel, Transport, received
+from builders.network.transport import SHORT_TAIL, Transport, received
 from builders.network.urls import public_index
 from resolver.content import Content
 from resolver.indexes import File
@@ -108,13 +108,15 @@ def start(file: File, client: IndexClient, transport: Transport) -> Content | No
     """Read a wheel as before it is chosen."""
     if not may_be_compiled(file, client.metadata([file])):
         return None
-    remote = RemoteWheel(transport, file.url)
+    remote = transport.remote_file(file.url, SHORT_TAIL)
+    assert remote is not None
     return read_start(file.name, cast("BinaryIO", io.BufferedReader(remote)), remote.expect)
 
 
 def complete(file: File, _: IndexClient, transport: Transport) -> Content | None:
     """Read all of a wheel that may matter."""
-    remote = RemoteWheel(transport, file.url)
+    remote = transport.remote_file(file.url, SHORT_TAIL)
+    assert remote is not None
     return read_complete(Path(file.name), cast("BinaryIO", io.BufferedReader(remote)), remote.expect)
 
 

@@ -21,7 +21,7 @@ from packaging.utils import canonicalize_name
 
 from builders.constants import MISSING_CODES
 from builders.index_client.pages import projects_in, version_in
-from builders.network.transport import RequestError, TooLargeReplyError
+from builders.network.transport import LONG_TAIL, RequestError, TooLargeReplyError
 from builders.network.urls import NETWORK_HINT, without_password
 from builders.wheels.wheel import LARGEST_METADATA, DamagedError, WheelReader
 from resolver.errors import EnvironmentLacksError, SourceError
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from resolver.indexes import File
 
 _LARGEST_SDIST = 100_000_000  # bytes of an sdist that is downloaded to read its metadata
+_WINDOW = 1 << 16  # bytes of a later request to a wheel
 _MOST_REQUIREMENTS = 5_000  # and extras; the largest known release has a fifth of this
 _BLANK_LINE = re.compile(rb"\r?\n\r?\n")
 _RELEVANT = {"requires-dist", "provides-extra", "requires-python"}
@@ -83,12 +84,12 @@ def _read_remote(file: File, transport: Transport) -> Metadata | None:
                 raise
     if not file.name.endswith(".whl"):
         return _remote_sdist(file, transport)
-    remote = transport.remote_file(file.url)
+    remote = transport.remote_file(file.url, LONG_TAIL)
     if remote is None:
         return None
-    if isinstance(remote, io.BytesIO):
-        _check_hash("the file", hashlib.sha256(remote.getbuffer()), file.sha256)
-    return from_wheel(Path(file.name), cast("BinaryIO", remote))
+    if not remote.has_ranges:
+        _check_hash("the file", hashlib.sha256(remote.tail), file.sha256)
+    return from_wheel(Path(file.name), cast("BinaryIO", io.BufferedReader(remote, _WINDOW)))
 
 
 def _metadata_file(file: File, transport: Transport) -> Metadata:

@@ -26,7 +26,7 @@ from builders.gpu.content import (
     read_start,
 )
 from builders.index_client.metadata import downloaded, matching_files
-from builders.network.transport import RemoteWheel, RequestError, TooLargeReplyError, request_failed
+from builders.network.transport import SHORT_TAIL, RequestError, TooLargeReplyError, request_failed
 from builders.wheels.wheel import DamagedError
 from resolver.content import Content
 from resolver.errors import EnvironmentLacksError, SourceError
@@ -59,13 +59,15 @@ def read(file: File, local: Path | None, transport: Transport) -> Content | None
         if local is not None:
             with local.open("rb") as content:
                 return read_start(file.name, content)
-        remote = RemoteWheel(transport, file.url)
+        remote = transport.remote_file(file.url, SHORT_TAIL)
+        if remote is None:
+            return Content("", "the wheel, which its server sends only as a whole")
         return read_start(file.name, cast("BinaryIO", io.BufferedReader(remote)), remote.expect)
+    except RequestError as error:
+        raise request_failed(file.url, error) from None
     except DamagedError as error:
         hint = "Exclude this version, or report the problem to the owners of the index."
         raise SourceError(f"{where} is not a valid wheel: {error}.", hint=hint) from None
-    except io.UnsupportedOperation:
-        return Content("", "the wheel, which its server sends only as a whole")
     except FileNotFoundError as error:
         raise SourceError(f"{where} cannot be read: {error}.", hint="Check the index.") from None
     except OSError as error:

@@ -24,16 +24,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 
-_TAIL = 1 << 19  # bytes; contains the directory and the metadata of almost all wheels
-_WINDOW = 1 << 16  # bytes of a later request, and additional bytes before a directory, for the metadata
+LONG_TAIL = 1 << 19  # bytes; contains the directory and the metadata of almost all wheels
+SHORT_TAIL = 1 << 16  # bytes; contains those of most wheels
 _LARGEST_RANGE = 1 << 24  # bytes; the directory of torch has 2 MB
 _LARGEST_WHOLE = 50_000_000  # bytes of a wheel that is downloaded to read its metadata
 _LARGEST_PAGE = 100_000_000  # bytes; that of a project with 10,000 files has 5 MB
 _LONGEST_READ = 300.0  # seconds for a page, metadata, or a part of a file
 _CHUNK = 1 << 18
-
 _BLOCK = 1 << 15  # bytes
-_WHEEL_TAIL = 1 << 16  # bytes; holds the directory and the metadata of most wheels
+_BEFORE = 2  # blocks
 _STEP = 1 << 22  # bytes of a request inside a member that is read as a whole
 _MOST_KEPT = 1 << 10  # blocks
 
@@ -102,10 +101,10 @@ class Transport:
             check_status(response)
             yield from chunks(response, limit)
 
-    def remote_file(self, url: str, tail: int = _TAIL) -> io.BufferedReader | io.BytesIO | None:
-        """Return a remote file, whose parts are downloaded when they are read, first `tail` bytes at its end.
+    def remote_file(self, url: str, tail: int) -> RemoteFile | None:
+        """Return a remote file, of which `tail` bytes at its end are fetched first.
 
-        If the server does not support ranges, the file is downloaded; None if it is too large for that.
+        If the server does not support ranges, all of it is fetched; None if it is too large for that.
         """
         headers = {"Accept-Encoding": "identity", "Range": f"bytes=-{tail}"}
         with self.get(url, headers, stream=True) as response:
@@ -113,19 +112,20 @@ class Transport:
                 total = response.headers.get("Content-Range", "").rpartition("/")[2]
                 if total.isdigit():
                     end = self._body(response, url, tail)
-                    return io.BufferedReader(_RemoteFile(self, url, int(total), end), _WINDOW)
+                    return RemoteFile(self, url, int(total), end)
             if response.status_code in {requests.codes.requested_range_not_satisfiable, 501}:
-                return self._whole(url)
+                return self._whole(url, self.download(url, _LARGEST_WHOLE))
             check_status(response)
             if int(response.headers.get("Content-Length", "0")) > _LARGEST_WHOLE:
                 return None
-            return io.BytesIO(b"".join(chunks(response, _LARGEST_WHOLE)))
+            return self._whole(url, chunks(response, _LARGEST_WHOLE))
 
-    def _whole(self, url: str) -> io.BytesIO | None:
+    def _whole(self, url: str, content: Iterable[bytes]) -> RemoteFile | None:
         try:
-            return io.BytesIO(b"".join(self.download(url, _LARGEST_WHOLE)))
+            data = b"".join(content)
         except TooLargeReplyError:
             return None
+        return RemoteFile(self, url, len(data), data, has_ranges=False)
 
     def read_range(self, url: str, start: int, end: int) -> bytes:
         """Return the bytes from `start` to before `end`."""
@@ -163,51 +163,94 @@ def received() -> int:
     return getattr(_received, "bytes", 0)
 
 
-class _RemoteFile(io.RawIOBase):
-    """A remote file whose end is known; other parts are fetched when they are read."""
+class RemoteFile(io.RawIOBase):
+    """A file on a server whose end is known; other parts are fetched in blocks when they are read.
 
-    def __init__(self, transport: Transport, url: str, size: int, tail: bytes) -> None:
+    `fetched` is how many bytes were fetched. Reading raises `RequestError` if a request fails. Without
+    ranges, the tail is the whole file.
+    """
+
+    def __init__(
+        self, transport: Transport, url: str, size: int, tail: bytes, *, has_ranges: bool = True
+    ) -> None:
         self._transport = transport
         self._url = url
-        self._size = size
-        self._tail = tail
-        self._position = 0
+        self.size = size
+        self.tail = tail
+        self.has_ranges = has_ranges
+        self.fetched = len(tail)
+        self._known = size - len(tail)
+        self._first = size % _BLOCK - _BLOCK
+        """Blocks are counted from the end, so that the first request has whole blocks."""
+        self._members: list[tuple[int, int]] = []
+        self._blocks: dict[int, bytes] = {}
+        self._at = 0
+
+    def expect(self, members: Iterable[tuple[int, int]]) -> None:
+        """Announce the parts (start, end) that will be read completely, so that fewer requests are needed."""
+        self._members = sorted(members)
 
     def readable(self) -> bool:
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
+        """Return True."""
         return True
 
+    def tell(self) -> int:
+        """Return the position."""
+        return self._at
+
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
-        if start + offset < 0:
+        """Set the position; raise `DamagedError` if it is before the start of the file."""
+        at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size}[whence]
+        if at < 0:
             msg = "its directory points outside the file"
             raise DamagedError(msg)
-        self._position = start + offset
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
+        self._at = at
+        return at
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        start, end = self._position, min(self._position + len(buffer), self._size)
-        if start >= end:
+        """Read into a buffer; fetch what is missing, but no more than a real directory has."""
+        wanted = min(len(buffer), self.size - self._at)
+        if wanted <= 0:
             return 0
-        if end - start > _LARGEST_RANGE:
-            raise DamagedError(f"its directory would have {end - start} bytes")
-        known = self._size - len(self._tail)
-        if start < known <= end:
-            first = max(start - _WINDOW, 0)
-            self._tail = self._transport.read_range(self._url, first, known) + self._tail
-            known = first
-        if start < known:
-            data = self._transport.read_range(self._url, start, end)
-        else:
-            data = self._tail[start - known : end - known]
+        if wanted > _LARGEST_RANGE:
+            raise DamagedError(f"its directory would have {wanted} bytes")
+        data, start = self.tail, self._known
+        if self._at < self._known:
+            number = (self._at - self._first) // _BLOCK
+            if number not in self._blocks:
+                self._fetch(number, wanted)
+            data, start = self._blocks[number], self._start(number)
+        data = data[self._at - start : self._at - start + wanted]
         buffer[: len(data)] = data
-        self._position += len(data)
+        self._at += len(data)
         return len(data)
+
+    def _fetch(self, number: int, size: int) -> None:
+        """Fetch a block, and the following blocks that were requested or belong to the same part.
+
+        Blocks before the known end are fetched with those before them: the metadata is before the directory.
+        """
+        last, begin = number, self._start(number)
+        end = next((end for start, end in self._members if start <= self._at < end), 0)
+        most = min(max(min(end, begin + _STEP), self._at + size), self._known)
+        while self._start(last + 1) < most and last + 1 not in self._blocks:
+            last += 1
+        if self._start(last + 1) >= self._known:
+            number = max(0, number - _BEFORE)
+        begin, stop = self._start(number), min(self._start(last + 1), self._known)
+        data = self._transport.read_range(self._url, begin, stop)
+        self.fetched += len(data)
+        if len(self._blocks) > _MOST_KEPT:
+            self._blocks.clear()
+        for each in range(number, last + 1):
+            self._blocks[each] = data[self._start(each) - begin : self._start(each + 1) - begin]
+
+    def _start(self, number: int) -> int:
+        return max(self._first + number * _BLOCK, 0)
 
 
 class _Credentials(requests.auth.AuthBase):
@@ -284,94 +327,6 @@ def chunks(
         raise RequestError(msg, is_slow=True) from None
     except (urllib3.exceptions.HTTPError, OSError) as error:
         raise RequestError(f"the download was interrupted ({type(error).__name__})") from None
-
-
-class RemoteWheel(io.RawIOBase):
-    """A file on a server, read in blocks, some of which are cached; `fetched` is how many bytes were fetched.
-
-    Raise `EnvironmentLacksError` if the server cannot be reached; `SourceError` if the server does not have
-    the file; `UnsupportedOperation` if the server sends no ranges of a file that is too large to be fetched.
-    """
-
-    def __init__(self, transport: Transport, url: str) -> None:
-        self._url = url
-        try:
-            remote = transport.remote_file(url, _WHEEL_TAIL)
-        except RequestError as error:
-            raise request_failed(url, error) from None
-        if remote is None:
-            msg = f"{without_password(url)} can only be fetched as a whole, and is too large for that."
-            raise io.UnsupportedOperation(msg)
-        self._whole = isinstance(remote, io.BytesIO)
-        self._file = remote.detach() if isinstance(remote, io.BufferedReader) else remote
-        self.size = self._file.seek(0, io.SEEK_END)
-        self.fetched = self.size if self._whole else min(self.size, _WHEEL_TAIL)
-        self._known = self.size - self.fetched
-        # Blocks are counted from the end, so that the first request has whole blocks.
-        self._first = self.size % _BLOCK - _BLOCK
-        self._members: list[tuple[int, int]] = []
-        self._blocks: dict[int, bytes] = {}
-        self._at = 0
-
-    def expect(self, members: Iterable[tuple[int, int]]) -> None:
-        """Announce the parts (start, end) that will be read completely, so that fewer requests are needed."""
-        self._members = sorted(members)
-
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    def seekable(self) -> bool:
-        """Return True."""
-        return True
-
-    def tell(self) -> int:
-        """Return the position."""
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Set the position without fetching data."""
-        origin = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size}[whence]
-        self._at = max(0, origin + offset)
-        return self._at
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        """Read into a buffer; fetch the block if it is missing."""
-        if self._at >= self.size:
-            return 0
-        number = (self._at - self._first) // _BLOCK
-        if number not in self._blocks:
-            self._fetch(number, len(buffer))
-        offset = self._at - self._start(number)
-        data = self._blocks[number][offset : offset + len(buffer)]
-        buffer[: len(data)] = data
-        self._at += len(data)
-        return len(data)
-
-    def _fetch(self, number: int, size: int) -> None:
-        """Fetch a block, and the following blocks that were requested or belong to the same part."""
-        start, last = self._start(number), number
-        end = next((end for begin, end in self._members if begin <= self._at < end), 0)
-        most = max(min(end, start + _STEP), min(self._at + size, self.size))
-        while self._start(last + 1) < most and last + 1 not in self._blocks:
-            last += 1
-        stop = self._start(last + 1)
-        try:
-            self._file.seek(start)
-            data = b""
-            while len(data) < stop - start:  # a read ends at the part that was fetched first
-                data += self._file.read(stop - start - len(data)) or b""
-        except RequestError as error:
-            raise request_failed(self._url, error) from None
-        if not self._whole:
-            self.fetched += max(0, min(stop, self._known) - start)
-        if len(self._blocks) > _MOST_KEPT:
-            self._blocks.clear()
-        for each in range(number, last + 1):
-            self._blocks[each] = data[self._start(each) - start : self._start(each + 1) - start]
-
-    def _start(self, number: int) -> int:
-        return max(self._first + number * _BLOCK, 0)
 
 
 def request_failed(url: str, error: RequestError) -> SourceError | EnvironmentLacksError:
