@@ -121,7 +121,10 @@ def read_ends(
     """
     sections = _sections_in(start, part)
     table = next((one for one in sections or () if (one.kind, one.flags) == (_STRINGS, _ALLOCATED)), None)
-    names = None if table is None else part(table.start, table.size) or _within(start, table)
+    names = None
+    if table is not None:
+        end = table.start + table.size
+        names = start[table.start : end] if end <= len(start) else part(table.start, table.size)
     needed = libraries_in_start(start)
     if names is not None:
         needed = _libraries(names.split(b"\0"))
@@ -184,11 +187,6 @@ def _name_at(part: Callable[[int, int], bytes | None], start: int, size: int, of
         if text.endswith(b"\0"):
             return text[:-1].decode("latin-1")
     return None
-
-
-def _within(start: bytes, table: _Header) -> bytes | None:
-    end = table.start + table.size
-    return start[table.start : end] if end <= len(start) else None
 
 
 def _libraries(names: Iterable[bytes]) -> tuple[str, ...]:

@@ -535,6 +535,7 @@ class _Judge(msgspec.Struct, dict=True):
             count = len(self.contents.objects)
             of_those = "its" if count == len(self._paths) else f"the {count} that were read of its"
             evidence.append(f"none of {of_those} {len(self._paths)} shared objects needs a library for GPUs")
+        unseen = (f"{PurePosixPath(path).name}: {why}" for path, why in self.unseen.items())
         return Content(
             "; ".join(evidence),
             "; ".join(self._unread(gfx)),
@@ -542,11 +543,8 @@ class _Judge(msgspec.Struct, dict=True):
             self._rocm_range(),
             gfx,
             () if optional or self._rocm or gfx else _gpu_builds(self.contents),
-            unseen="" if optional or self._rocm else self._unseen(),
+            unseen="" if optional or self._rocm else "; ".join(unseen),
         )
-
-    def _unseen(self) -> str:
-        return "; ".join(f"{PurePosixPath(path).name}: {why}" for path, why in self.unseen.items())
 
     def _requires_cuda(self) -> str:
         name = self.contents.name

@@ -74,11 +74,6 @@ def _repaired(finding: Finding, action: str) -> Finding:
     return msgspec.structs.replace(finding, evidence={**finding.evidence, "repaired": action})
 
 
-def _move_to_damaged(index: Index, finding: Finding) -> Finding:
-    path = index.move_to_damaged(index.root / finding.evidence["path"])
-    return _repaired(finding, f"moved to {_shown(path)}")
-
-
 # Checking
 
 
@@ -97,11 +92,12 @@ def check(index: Index, *, repair: bool = False) -> list[Finding]:
     for number, project in enumerate(projects):
         index.reporter.progress(done=number, total=len(projects))
         entries: dict[str, WheelEntry] = {}
-        damaged = list(_check_wheels(index, project, entries, keep=not repair))
-        findings += [
-            _move_to_damaged(index, finding) if repair and finding.id not in _NOT_REPAIRED else finding
-            for finding in damaged
-        ]
+        for finding in list(_check_wheels(index, project, entries, keep=not repair)):
+            if repair and finding.id not in _NOT_REPAIRED:
+                path = index.move_to_damaged(index.root / finding.evidence["path"])
+                findings.append(_repaired(finding, f"moved to {_shown(path)}"))
+            else:
+                findings.append(finding)
         findings += _check_pages(index, project, entries, repair=repair)
     findings += _check_root(index, repair=repair)
     findings += _check_leftovers(index, repair=repair)

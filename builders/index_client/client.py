@@ -234,7 +234,8 @@ class IndexClient:
             if self._owns(page):
                 break
         for url in self._links:
-            linked = ((file.name, file) for file in self._link_page(url).get(name, ()))
+            listed = self._link_pages.get(url, partial(self._load_links, url))
+            linked = ((file.name, file) for file in listed.get(name, ()))
             parts.append(_ListedReleases(pages.by_version(linked, name)))
         present = [part for part in parts if part.exists]
         return _Project(name, present) if present else None
@@ -252,19 +253,13 @@ class IndexClient:
 
     def _page(self, index: str, name: str) -> StoredPage:
         url = f"{index}/{name}/"
-        return self._pages.get(url, lambda: self._load_page(url, index, name))
-
-    def _load_page(self, url: str, index: str, name: str) -> StoredPage:
         folder = self._local(url)
         if folder is not None:
-            return self._local_page(folder, index, name)
-        return self._cached_page(url, index, name)
-
-    def _link_page(self, url: str) -> dict[str, list[File]]:
-        """Return the files of a find-links location, by the project that they may belong to."""
-        return self._link_pages.get(url, lambda: self._load_links(url))
+            return self._pages.get(url, lambda: self._local_page(folder, index, name))
+        return self._pages.get(url, lambda: self._cached_page(url, index, name))
 
     def _load_links(self, url: str) -> dict[str, list[File]]:
+        """Return the files of a find-links location, by the project that they may belong to."""
         local = self._local(url)
         files: Iterable[File]
         if local is not None:

@@ -44,30 +44,28 @@ _PACKAGE = re.compile(r"(?:src/)?\w+/__init__\.py")
 _REQUIRES = re.compile(r"install_requires|dependencies|urlretrieve")
 """Words of build scripts of a distribution that has its code elsewhere."""
 _NVIDIA_INDEX = re.compile(r"pypi\.(?:ngc\.)?nvidia\.com")
-
-
 _LARGEST_SOURCE = 20_000_000  # bytes of an sdist, which is read as a whole
+_UNREAD = Content("", "there is no wheel, and the source was not read")
+"""The content of a commit and of a large sdist."""
 
 
 def read(file: File, local: Path | None, transport: Transport) -> Content | None:
     """Read a wheel as far as `builders.gpu.content` allows, or a small sdist; `local` is it if it is here."""
-    if not file.name.endswith(".whl"):
-        return _source(file, local, transport)
-
+    is_wheel = file.name.endswith(".whl")
+    if not is_wheel and (not file.name.endswith((".tar.gz", ".zip")) or file.size > _LARGEST_SOURCE):
+        return _UNREAD
     where = f"{file.name} on {file.index}" if file.index else file.name
     try:
-        if local is not None:
-            with local.open("rb") as content:
-                return read_start(file.name, content)
-        remote = transport.remote_file(file.url, SHORT_TAIL)
-        if remote is None:
-            return Content("", "the wheel, which its server sends only as a whole")
-        return read_start(file.name, cast("BinaryIO", io.BufferedReader(remote)), remote.expect)
+        if local is None:
+            return _remote_wheel(file, transport) if is_wheel else _remote_source(file, transport)
+        with local.open("rb") as content:
+            return read_start(file.name, content) if is_wheel else read_source(file.name, content)
+    except DamagedError as error:
+        msg = f"{where} {'is not a valid wheel' if is_wheel else 'cannot be read'}: {error}."
+        hint = "Exclude this version, or report the problem to the owners of the index."
+        raise SourceError(msg, hint=hint) from None
     except RequestError as error:
         raise request_failed(file.url, error) from None
-    except DamagedError as error:
-        hint = "Exclude this version, or report the problem to the owners of the index."
-        raise SourceError(f"{where} is not a valid wheel: {error}.", hint=hint) from None
     except FileNotFoundError as error:
         raise SourceError(f"{where} cannot be read: {error}.", hint="Check the index.") from None
     except OSError as error:
@@ -75,27 +73,19 @@ def read(file: File, local: Path | None, transport: Transport) -> Content | None
         raise EnvironmentLacksError(msg, hint="Check the free space and the permissions.") from None
 
 
-def _source(file: File, local: Path | None, transport: Transport) -> Content | None:
-    unread = Content("", "there is no wheel, and the source was not read")
-    if not file.name.endswith((".tar.gz", ".zip")) or file.size > _LARGEST_SOURCE:
-        return unread
-    where = f"{file.name} on {file.index}" if file.index else file.name
+def _remote_wheel(file: File, transport: Transport) -> Content | None:
+    remote = transport.remote_file(file.url, SHORT_TAIL)
+    if remote is None:
+        return Content("", "the wheel, which its server sends only as a whole")
+    return read_start(file.name, cast("BinaryIO", io.BufferedReader(remote)), remote.expect)
+
+
+def _remote_source(file: File, transport: Transport) -> Content | None:
     try:
-        if local is not None:
-            with local.open("rb") as content:
-                return read_source(file.name, content)
         with downloaded(file, transport, _LARGEST_SOURCE) as content:
             return read_source(file.name, content)
     except TooLargeReplyError:
-        return unread
-    except DamagedError as error:
-        hint = "Exclude this version, or report the problem to the owners of the index."
-        raise SourceError(f"{where} cannot be read: {error}.", hint=hint) from None
-    except RequestError as error:
-        raise request_failed(file.url, error) from None
-    except OSError as error:
-        msg = f"{where} cannot be read: {error}."
-        raise EnvironmentLacksError(msg, hint="Check the free space and the permissions.") from None
+        return _UNREAD
 
 
 def read_source(filename: str, content: BinaryIO) -> Content | None:

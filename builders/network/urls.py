@@ -79,17 +79,13 @@ def public_index() -> str:
 
 def pip_configuration() -> dict[str, str]:
     """Return the settings that define where packages come from."""
-    return _read_files() | _read_environment()
+    own = {name: os.environ.get(variable_of(name), "").strip() for name in _PASSED_ON}
+    return _read_files() | {name: text for name, text in own.items() if text}
 
 
 def variable_of(name: str) -> str:
     """Return the environment variable for a setting of pip."""
     return f"PIP_{name.upper().replace('-', '_')}"
-
-
-def _read_environment() -> dict[str, str]:
-    values = {name: os.environ.get(variable_of(name), "").strip() for name in _PASSED_ON}
-    return {name: text for name, text in values.items() if text}
 
 
 def _read_files() -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import signal
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -194,22 +195,16 @@ _SUMMARIES = {
 
 
 def _days(text: str) -> timedelta:
-    try:
-        days = float(text)
-        if days < 0:
-            raise ValueError  # noqa: TRY301
-        return timedelta(days=days)
-    except (ValueError, OverflowError):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of days") from None
+    with suppress(ValueError, OverflowError):
+        if (days := float(text)) >= 0:
+            return timedelta(days=days)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number of days")
 
 
 def _gib(text: str) -> float:
-    try:
-        size = float(text)
-    except ValueError:
-        size = -1
-    if 0 <= size < math.inf:
-        return size
+    with suppress(ValueError):
+        if 0 <= (size := float(text)) < math.inf:
+            return size
     raise argparse.ArgumentTypeError(f"{text!r} is not a size in GiB")
 
 
