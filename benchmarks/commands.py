@@ -25,7 +25,7 @@ ENVIRONMENT = {name: text for name, text in os.environ.items() if name != "PYTHO
 LOADING = """
 import time
 started = time.perf_counter()
-from resolver.facts.loading import load
+from resolver.facts.catalog import load
 load(cache="compiled")
 print(time.perf_counter() - started)
 """

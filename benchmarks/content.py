@@ -32,8 +32,7 @@ from builders.gpu.content import read_complete, read_start
 from builders.index_client import IndexClient
 from builders.network.transport import SHORT_TAIL, Transport, received
 from builders.network.urls import public_index
-from resolver.content import Content
-from resolver.indexes import File
+from resolver.indexes import Content, File
 
 DATA = Path(__file__).resolve().parent.parent / "tests" / "builders" / "data" / "compiled_wheels.toml"
 Label = Literal["cpu", "cuda", "cuda+cpu", "rocm", "fat"]

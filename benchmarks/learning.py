@@ -23,7 +23,7 @@ from builders.index_client import IndexClient
 from builders.learning.wheel import learn_published
 from builders.storage.files import sha256_of
 from resolver.facts import schema
-from resolver.facts.loading import load
+from resolver.facts.catalog import load
 from resolver.indexes import File
 from tests.builders.bundles import HOST, PREFIX, code_object, plain
 from tests.support.range_server import serving

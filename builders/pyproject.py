@@ -14,9 +14,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 from resolver.errors import UsageError, did_you_mean
 from resolver.indexes import Metadata
 from resolver.requirements import normalize_name
-from resolver.specifiers import specifier_or_none
-from resolver.textfile import read_text
-from resolver.versions import is_version, join_words, shorten
+from resolver.texts import read_text
+from resolver.versions import is_version, join_words, shorten, specifier_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

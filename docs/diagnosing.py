@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from builders.diagnosis.diagnose import Failure, known_failures
+from builders.diagnosis import Failure, known_failures
 
 _HEAD = """# Known failures
 

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from builders.building.task_state import TaskState
+from builders.building.records import TaskState
 from matrix.building.coverage import CoverageResult
 from matrix.building.planning import Plan
 from matrix.commands import (
@@ -19,18 +19,18 @@ from matrix.commands import (
     builds,
     catalog,
     check,
+    diff,
     doctor,
     explain,
     fetch,
     graph,
     index,
+    inspect,
     recipe,
     site,
     verify,
 )
-from matrix.show import included_json
-from matrix.show.json_document import ErrorDocument
-from matrix.show.resolution_json import ConflictDocument, ResolutionDocument
+from matrix.show.json_document import ConflictDocument, ErrorDocument, ResolutionDocument
 from matrix.show.table_formats import TableDocument
 
 FOLDER = Path(__file__).parent / "reference" / "schemas"
@@ -41,7 +41,7 @@ DOCUMENTS: dict[str, Any] = {
     "explain": explain.ExplainDocument,
     "explain-log": explain.DiagnosisDocument,
     "table": TableDocument,
-    "diff": included_json.DiffDocument,
+    "diff": diff.DiffDocument,
     "graph": graph.GraphDocument,
     "fetch": fetch.FetchDocument,
     "plan": Plan,
@@ -58,7 +58,7 @@ DOCUMENTS: dict[str, Any] = {
     "index-refresh": index.RefreshDocument,
     "index-remove": index.RemoveDocument,
     "check": check.CheckDocument,
-    "inspect": included_json.InspectDocument,
+    "inspect": inspect.InspectDocument,
     "verify": verify.VerifyDocument,
     "doctor": doctor.DoctorDocument,
     "catalog-list": catalog.CountsDocument,

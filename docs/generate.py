@@ -1,12 +1,13 @@
 """Write the parts of the documentation that are generated from the program; ``--check`` only compares.
 
 The man pages and, in ``docs/reference``, ``golden.md``, ``diagnosis.md``, ``errors`` and ``schemas`` are
-completely generated. Two parts of other pages are generated: the numbers of rows in ``catalog.md``, and the
-options of each command that its page does not mention.
+completely generated. Three parts of other pages are generated: the numbers of rows in ``catalog.md``, the
+options of each command that its page does not mention, and the modules in ``architecture.md``.
 """
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections import Counter
 from pathlib import Path
@@ -19,13 +20,15 @@ from diagnosing import page as diagnosis_page
 
 from matrix.commands.catalog import STATUSES
 from resolver.answers.proven import judge
-from resolver.facts.loading import load
+from resolver.facts.catalog import load
 from resolver.facts.schema import KINDS
 
 if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
 
 HERE = Path(__file__).parent
+PACKAGES = ("resolver", "builders", "matrix")
+ARCHITECTURE = HERE / "development" / "architecture.md"
 REFERENCE = HERE / "reference"
 MAN = HERE / "man"
 DESCRIBED = {
@@ -98,6 +101,21 @@ def schema_list(page: str) -> str:
     return _between(page, "schemas", "JSON Schemas: " + ",\n".join(links) + ".\n")
 
 
+def module_list(page: str) -> str:
+    """Return the page about the architecture with a list of all modules, each with the summary it states."""
+    lines: list[str] = []
+    for path in sorted(
+        (path for package in PACKAGES for path in (HERE.parent / package).rglob("*.py")),
+        key=lambda path: (PACKAGES.index(path.relative_to(HERE.parent).parts[0]), path.parent, path.name),
+    ):
+        docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        summary = docstring.partition("\n\n")[0].replace("\n", " ").replace("``", "`")
+        folder = path.parent.relative_to(HERE.parent)
+        is_folder = path.name == "__init__.py"
+        lines.append(f"\n**`{folder}/`** {summary}\n" if is_folder else f"- `{path.name}`: {summary}")
+    return _between(page, "modules", "\n".join(lines).lstrip() + "\n")
+
+
 def _between(page: str, name: str, text: str) -> str:
     """Replace the text between the two markers of that name."""
     begin, end = f"<!-- {name}: generated -->\n", f"<!-- end of {name} -->\n"
@@ -117,6 +135,7 @@ def documents() -> dict[Path, str]:
         REFERENCE / "json.md": schema_list((REFERENCE / "json.md").read_text(encoding="utf-8")),
         **errors.pages(),
         **json_documents.schemas(),
+        ARCHITECTURE: module_list(ARCHITECTURE.read_text(encoding="utf-8")),
         page: _between(page.read_text(encoding="utf-8"), "counts", counts(catalog)),
         REFERENCE / "golden.md": golden(catalog),
         REFERENCE / "diagnosis.md": diagnosis_page(),

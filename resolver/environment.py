@@ -12,8 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from resolver.requirements import normalize_name
-from resolver.specifiers import specifier_or_none
-from resolver.versions import shorten
+from resolver.versions import shorten, specifier_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -45,18 +44,10 @@ _PLATFORM = "platform"
 
 
 class Environment:
-    """A Python on Linux with its glibc.
+    """A CPython (``3.12`` or ``3.12.4``) on Linux with its glibc (``2.31``).
 
-    Parameters
-    ----------
-    python
-        CPython version: a minor version such as ``3.12``, or a patch release such as ``3.12.4``.
-    glibc
-        Its glibc, such as ``2.31``. If empty, glibc is unknown and every manylinux wheel counts.
-    machine
-        Architecture in platform tags.
-    any_patch
-        Whether a file may be installed if only some patch releases of the Python may install it.
+    If glibc is empty, every manylinux wheel counts. With `any_patch`, a file may be installed if only some
+    patch releases of the Python may install it.
     """
 
     def __init__(
@@ -90,13 +81,9 @@ class Environment:
         return applies
 
     def _simple(self, marker: str, extra: str, patch: str) -> bool | None:
-        """Evaluate a marker that only compares common variables; return None for other or invalid markers.
-
-        Almost all markers are of this kind, and loading `packaging.markers` takes longer than evaluating
-        them.
-        """
-        groups: list[list[list[bool]]] = [[[]]]
-        """The alternatives of each open parenthesis, each with its clauses."""
+        """Evaluate a marker that only compares common variables; return None for other or invalid markers."""
+        # Almost all markers are of this kind, and loading `packaging.markers` takes longer than all of them.
+        groups: list[list[list[bool]]] = [[[]]]  # the alternatives of each open parenthesis, with clauses
         end, marker = 0, marker.rstrip()
         is_clause_next = True
         while end < len(marker):
@@ -223,10 +210,7 @@ class Environment:
 
     @cached_property
     def _pythons_of_tags(self) -> dict[str, int]:
-        """The order of interpreters and ABIs; one platform stands for all of them, which are many.
-
-        It is that of `packaging.tags`, which imports logging and subprocess.
-        """
+        """The order of `packaging.tags`, which imports subprocess; one platform stands for all."""
         major, minor = map(int, self.python.split("."))
         this = f"cp{major}{minor}"
         older = [f"{major}{number}" for number in range(minor - 1, -1, -1)]
@@ -237,10 +221,7 @@ class Environment:
         return {tag: order for order, tag in enumerate(tags)}
 
     def oldest_glibc(self, wheel: str) -> int | None:
-        """Return the minor version of the oldest glibc 2 that a wheel runs on; 0 if any, None if none.
-
-        None means that pip cannot install the wheel, whatever the glibc.
-        """
+        """Return the minor version of the oldest glibc 2 that a wheel runs on: 0 if any, None if none."""
         tags = wheel.removesuffix(".whl").rsplit("-", _WHEEL_TAGS)[1:]
         key = "-".join(tags)
         if key not in self._glibcs:
@@ -285,9 +266,7 @@ class Environment:
 
 
 def platform_tags(glibc: str, machine: str) -> list[str]:
-    """Return the platform tags of wheels that run with a glibc, newest first.
-
-    `packaging.tags` returns only the tags of the machine it runs on.
+    """Return the platform tags of wheels that run with a glibc, newest first, for any machine.
 
     Examples
     --------
@@ -303,7 +282,6 @@ def platform_tags(glibc: str, machine: str) -> list[str]:
 
 
 def _glibc_of(platform: str) -> int:
-    """Return the minor version of the oldest glibc 2 for a platform tag; 0 if any."""
     if platform.startswith("manylinux_2_"):
         return int(platform.split("_")[2])
     name = platform.partition("_")[0]

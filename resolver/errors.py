@@ -39,14 +39,7 @@ IDS = {
 class MatrixError(Exception):
     """An error that the user can act on.
 
-    Parameters
-    ----------
-    message
-        What failed and why, in one or more sentences.
-    hint
-        What to do next; empty if there is no useful advice.
-    id
-        One of `IDS`; by default, the id of the class.
+    It says what failed and why, and in `hint` what to do next. `id` is one of `IDS`, or that of the class.
     """
 
     exit_code: ClassVar[int] = 1
@@ -84,13 +77,7 @@ class UsageError(MatrixError):
 
 
 class NoVersionError(UsageError):
-    """No known version matches a requirement.
-
-    Parameters
-    ----------
-    name
-        The normalized name in the requirement.
-    """
+    """No known version matches a requirement on the distribution `name`."""
 
     def __init__(self, message: str, name: str, *, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -112,12 +99,8 @@ class LockError(UsageError):
 class CycleError(UsageError):
     """Distributions require each other in a cycle, so none of them can be installed first.
 
-    Parameters
-    ----------
-    path
-        The cycle: each distribution requires the next; the last equals the first.
-    to_build
-        Whether one of the edges is a build requirement, which no installer can work around.
+    Each in `path` requires the next; the last equals the first. No installer can work around it if one is
+    needed `to_build` another.
     """
 
     id = "cycle"
@@ -182,14 +165,7 @@ class SourceError(MatrixError):
 class CommandError(MatrixError):
     """A program failed.
 
-    Attributes
-    ----------
-    log
-        The file with its whole output.
-    lines
-        The most informative lines of its output.
-    code
-        Its exit code; negative for a signal.
+    `log` has its whole output, `lines` the most informative lines of it; `code` is negative for a signal.
     """
 
     id = "command-failed"
@@ -293,7 +269,6 @@ def _distance(typed: str, name: str) -> tuple[int, int, int]:
     A typo is a missing, additional or wrong character, or two swapped ones (optimal string alignment).
     A missing end of a name counts as one typo (``mamba``), an additional "py" as none (``pytorch``).
     Similarity ratios do not work here: they suggest ``transformer-engine`` for ``transformers``.
-    A guess shares the first character, which people rarely mistype.
     """
     equal = (one == other for one, other in zip(typed, name, strict=False))
     prefix = sum(takewhile(bool, equal))

@@ -1,7 +1,7 @@
-"""The interface through which the resolver reads package indexes; `builders.index_client` implements it.
+"""What the resolver reads from package indexes: projects, metadata, and the content of compiled wheels.
 
-The resolver has no network access of its own. It requests projects and the metadata of files from a
-`PackageIndexes`, only when it considers a candidate.
+The resolver has no network access of its own. It asks a `PackageIndexes`, which `builders.index_client`
+implements, only when it considers a candidate.
 """
 
 from __future__ import annotations
@@ -12,15 +12,29 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from resolver.texts import Digest, FileName, Url
+from resolver.texts import Digest, FileName, Name, Url, VersionText
+from resolver.versions import join_words, satisfies
 
 if TYPE_CHECKING:
-    from resolver.content import Content
-    from resolver.facts import schema
+    from collections.abc import Collection
 
+    from resolver.facts import schema
 
 IndexStrategy = Literal["first-index", "unsafe-best-match"]
 """Which indexes count for a project: the first one that has it, or all of them, as for pip."""
+
+_GENERIC = {
+    "gfx9-generic": ("gfx900", "gfx902", "gfx904", "gfx906", "gfx909", "gfx90c"),
+    "gfx9-4-generic": ("gfx940", "gfx941", "gfx942", "gfx950"),
+    "gfx10-1-generic": ("gfx1010", "gfx1011", "gfx1012", "gfx1013"),
+    "gfx10-3-generic": tuple(f"gfx103{number}" for number in range(7)),
+    "gfx11-generic": (
+        *(f"gfx110{number}" for number in range(4)),
+        *(f"gfx115{number}" for number in range(4)),
+    ),
+    "gfx12-generic": ("gfx1200", "gfx1201"),
+}
+"""The architectures that run generic code: https://llvm.org/docs/AMDGPUUsage.html#amdgpu-generic-processor-table"""
 
 
 class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
@@ -46,13 +60,13 @@ class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
 
 
 def uploaded_by(files: Iterable[File], day: date) -> list[File]:
-    """Return the files uploaded by the end of a day, and those without an upload time."""
+    """Return the files uploaded by the end of a day, and those without a known time."""
     last = day.isoformat()
     return [file for file in files if not file.uploaded or file.uploaded[:10] <= last]
 
 
 def files_of(release: schema.Release) -> list[File]:
-    """Return the wheels that the catalog lists for a release because no index has them."""
+    """Return the wheels of a release that no index has, as the catalog lists them."""
     return [File(name=wheel.file, url=wheel.url, sha256=wheel.sha256) for wheel in release.wheels]
 
 
@@ -97,9 +111,8 @@ class Metadata(msgspec.Struct, frozen=True, gc=False):
     name: str
     version: str
     requires: tuple[str, ...] = ()
-    """The values of Requires-Dist."""
     extras: tuple[str, ...] = ()
-    """Normalized names of the extras that it provides."""
+    """Normalized names."""
     requires_python: str = ""
     source: str = ""
     """Where it was read: ``its metadata file``, ``its wheel`` or ``its sdist``."""
@@ -108,7 +121,11 @@ class Metadata(msgspec.Struct, frozen=True, gc=False):
 
 
 class PackageIndexes(Protocol):
-    """The configured package indexes. All methods may be called from several threads."""
+    """The configured package indexes. All methods may be called from several threads.
+
+    They raise `EnvironmentLacksError` if an index cannot be reached or replies with an error, and its reply
+    is not cached, and `SourceError` with index, project and file if a page or a file is broken.
+    """
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -120,79 +137,146 @@ class PackageIndexes(Protocol):
     def project(self, name: str) -> Project | None:
         """Return a project, or None if no index has it.
 
-        It has the releases of the first index that has more of it than wheels that we built (`label`), and
-        of all find-links locations. With the strategy ``unsafe-best-match`` it has those of all indexes.
-
-        Raises
-        ------
-        EnvironmentLacksError
-            An index cannot be reached, or replies with an error, and its reply is not cached.
-        SourceError
-            A page is broken; the message contains index and project.
+        It has the releases of the first index that has more of it than wheels that we built (`built_for`),
+        and of all find-links locations. With the strategy ``unsafe-best-match`` it has those of all indexes.
         """
 
     def direct(self, name: str, url: str) -> Project:
         """Return a project with only the release of a direct reference (``name @ URL``).
 
-        Its file has no index. The URL of a commit in git has all digits of the commit.
-
-        Raises
-        ------
-        UsageError
-            The metadata is not static, or belongs to another distribution.
-        SourceError
-            There is no such file or commit, or it is damaged or has another hash.
-        CommandError
-            git failed.
-        EnvironmentLacksError
-            git is not installed, or the server cannot be reached and its reply is not cached.
+        Its file has no index. The URL of a commit in git has all digits of the commit. Raise `UsageError` if
+        the metadata is not static or belongs to another distribution, `CommandError` if git fails.
         """
 
     def metadata(self, files: Sequence[File], *, allow_dynamic: bool = False) -> Metadata | None:
         """Return the metadata of a release, from its first file that provides metadata without running code.
 
         In this order: the metadata file of a wheel (PEP 658), the wheel itself by range requests, the
-        PKG-INFO of an sdist if it is static (PEP 643). None if none of these exists.
-
-        Parameters
-        ----------
-        allow_dynamic
-            Whether the PKG-INFO of an sdist is used even if building may change it. If it lists no
-            requirements, they are those in the requires.txt of setuptools.
-
-        Raises
-        ------
-        EnvironmentLacksError
-            An index cannot be reached, and its reply is not cached.
-        SourceError
-            The metadata is broken, or contradicts the file; the message contains index, project and file.
+        PKG-INFO of an sdist if it is static (PEP 643). With `allow_dynamic` also if building may change it;
+        if it lists no requirements, they are those in the requires.txt of setuptools.
         """
 
     def content(self, file: File, metadata: Metadata | None) -> Content | None:
         """Return what a wheel or an sdist contains; None if nothing in it is compiled.
 
-        How much of the file is read depends on the file and its metadata only.
-
-        Parameters
-        ----------
-        file
-            The wheel or sdist.
-        metadata
-            The metadata of its release, if it is known.
-
-        Raises
-        ------
-        EnvironmentLacksError
-            An index cannot be reached, and its reply is not cached.
-        SourceError
-            The wheel is broken; the message contains index, project and file.
+        How much of the file is read depends only on the file and the metadata of its release.
         """
 
     def is_cached(self, name: str) -> bool:
         """Return whether a project is in the cache, so that `project` does not use the network."""
 
     def submit(self, work: Callable[[], object]) -> None:
-        """Run `work` in a thread of the pool, so that replies are cached before they are needed.
+        """Run `work` in a thread, so that replies are cached before they are needed; ignore its errors."""
 
-        Errors are ignored here. The next call that needs the reply raises them.
-        """
+
+class Content(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What was read from one wheel, for any platform."""
+
+    evidence: str
+    """What was read and what it shows, such as ``fmha.so needs libcudart.so.12``."""
+    unread: str = ""
+    """What was not read, although it may decide, and why; empty if everything that decides was read."""
+    cuda: Literal["none", "optional", "required"] = "none"
+    """Whether it has code for CUDA, and whether it can be used without."""
+    rocm: str = ""
+    """The specifier of the ROCm releases that have the libraries it needs; empty if it needs none."""
+    gfx: tuple[str, ...] = ()
+    """The GPU architectures of its HIP code; empty if it has none."""
+    gpu_builds: tuple[str, ...] = ()
+    """Other distributions that its description names, and that are builds of it for GPUs."""
+    broken: str = ""
+    """Why it cannot be used on any machine; empty if nothing shows that it cannot."""
+    unseen: str = ""
+    """What was not read either, but hardly decides: this is said, and no other release is preferred."""
+
+
+class Judgement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Whether a distribution fits the GPUs and the ROCm of a target, judged by its content."""
+
+    state: Literal["fits", "does-not-fit", "not-judged"]
+    evidence: str
+    """What shows it; if it was not judged, what was not read, and why."""
+    on_cpu: bool = False
+    """Whether it runs on the CPU here, because only CUDA or another distribution has its GPU code."""
+
+
+class ExcludedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A file that does not fit the target of a lock, as a complete reading showed."""
+
+    name: Name
+    version: VersionText
+    sha256: Digest
+    evidence: str
+
+
+def judged(content: Content, gfx: Sequence[str], rocm: str = "") -> Judgement:
+    """Return whether a wheel fits all of these GPU architectures, and a ROCm (empty: any may be chosen)."""
+    against = _against(content, rocm)
+    if against:
+        return Judgement("does-not-fit", against)
+    if content.unread:
+        return Judgement("not-judged", content.unread)
+    if content.gfx and not all(any(runs_on(code, one) for code in content.gfx) for one in gfx):
+        code = join_words(content.gfx, most=8, joiner="and")
+        text = f"contains code for {code}, but not for {join_words(gfx, joiner='and')}: {content.evidence}"
+        return Judgement("does-not-fit", text)
+    if content.unseen:
+        return Judgement("not-judged", content.unseen)
+    return _fitting(content)
+
+
+def _fitting(content: Content) -> Judgement:
+    if content.cuda == "optional" and not (content.rocm or content.gfx):
+        return Judgement("fits", f"its GPU code is for CUDA: {content.evidence}", on_cpu=True)
+    if content.gpu_builds:
+        builds = join_words(content.gpu_builds, most=3, joiner="and")
+        return Judgement("fits", f"its builds for GPUs are {builds}, and {content.evidence}", on_cpu=True)
+    return Judgement("fits", content.evidence)
+
+
+def _against(content: Content, rocm: str) -> str:
+    """Return what speaks against a wheel on every GPU; empty if nothing does."""
+    if content.broken:
+        return content.broken
+    if content.cuda == "required":
+        return f"requires CUDA: {content.evidence}"
+    if rocm and content.rocm and not satisfies(rocm, content.rocm):
+        return f"requires rocm{content.rocm}: {content.evidence}"
+    return ""
+
+
+def runs_on(code: str, gfx: str) -> bool:
+    """Return whether GPU code runs on an architecture.
+
+    Code for one setting of XNACK runs only with this setting. It is off unless the architecture names it.
+
+    Examples
+    --------
+    >>> codes = ("gfx90a", "gfx90a:sramecc+:xnack-", "gfx90a:xnack+", "gfx9-generic")
+    >>> [runs_on(code, "gfx90a") for code in codes]
+    [True, True, False, False]
+    >>> runs_on("gfx9-4-generic", "gfx942"), runs_on("gfx90a:xnack+", "gfx90a:xnack+")
+    (True, True)
+    """
+    architecture, *features = code.split(":")
+    wanted, *settings = gfx.split(":")
+    if architecture == "amdgcnspirv":  # it is compiled when it is loaded
+        return True
+    if architecture != wanted and wanted not in _GENERIC.get(architecture, ()):
+        return False
+    other = "xnack-" if "xnack+" in settings else "xnack+"
+    return other not in features
+
+
+def evidence_against(
+    excluded: Iterable[ExcludedFile], name: str, version: str, hashes: Collection[str]
+) -> str:
+    """Return the evidence against a release if one of its files is excluded; empty if none is.
+
+    The wheels of a release differ only in their Python, so each speaks for all. A file without a hash is
+    excluded by its version.
+    """
+    against = [one for one in excluded if (one.name, one.version) == (name, version)]
+    if not against:
+        return ""
+    return next((one.evidence for one in against if one.sha256 in hashes or "" in hashes), "")

@@ -17,8 +17,7 @@ import msgspec
 from resolver.errors import LockError, UsageError
 from resolver.model import SCHEMA, Requirement, Resolution
 from resolver.requirements import parse_requirement
-from resolver.textfile import read_text
-from resolver.texts import check_texts, explained, is_url, printable, quoted_url
+from resolver.texts import check_texts, explained, is_url, printable, quoted_url, read_text
 from resolver.versions import is_version
 
 if TYPE_CHECKING:
@@ -35,9 +34,7 @@ _AGAIN = "Write it again with `matrix resolve`."
 
 
 def dumps(resolution: Resolution) -> str:
-    """Return the text of a lock.
-
-    Invisible characters in texts of others, such as the reason for a yanked file, become escapes.
+    """Return the text of a lock; invisible characters in texts of others become escapes.
 
     Raise `LockError` if a value cannot be stored, because `read_lock` would reject it.
     """
@@ -76,10 +73,7 @@ def decode(kind: type, value: object) -> Requirement:
 
 
 def _stored(value: Any, key: str = "") -> Any:  # noqa: ANN401  any TOML value
-    """Return a value as `read_lock` accepts it, without keys that are empty or None.
-
-    TOML has no null, and people read the file.
-    """
+    """Return a value as `read_lock` accepts it, without keys that are empty or None: TOML has no null."""
     if isinstance(value, dict):
         items = {printable(name): _stored(item, name) for name, item in value.items()}
         return {name: item for name, item in items.items() if item not in ("", None, [], {})}
@@ -140,10 +134,6 @@ def read_lock(path: Path) -> Resolution:
 
 
 def _converted(data: dict[str, Any], problem: str, *, hint: str) -> Resolution:
-    """Return the data of a lock as a resolution.
-
-    Raise `LockError` if a value has the wrong type, or is not of its kind: a name, a version, a URL.
-    """
     try:
         resolution = msgspec.convert(data, Resolution, dec_hook=decode)
     except msgspec.ValidationError as error:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from resolver.content import ExcludedFile, Judgement
 from resolver.errors import UsageError, did_you_mean
 from resolver.facts.schema import PLATFORM, Backend, EdgeKind, Git, Patch, Sdist, Status
-from resolver.indexes import File
+from resolver.indexes import ExcludedFile, File, Judgement
 from resolver.texts import Digest, Gfx, Name, OpsText, SiteName, Url, VersionText
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from resolver.facts.schema import Recipe, Release, Row
-    from resolver.specifiers import Specifier
+    from resolver.versions import Specifier
 
 Kind = Literal["platform", "distribution"]
 Origin = Literal["published", "build", "base-image", "site", "request", "default", "preinstalled"]
@@ -44,8 +41,7 @@ SUPPORT_FLOOR = {"documented": 2, "observed": 1, "any": 0}
 def layer(name: str, requested: Collection[str] = ()) -> tuple[int, str]:
     """Return the sort key of a component in the order of decisions.
 
-    The platform comes first, then torch, the requested distributions, Python, and the rest. A newer torch and
-    newer requested distributions are worth more than a newer Python: most are published for several Pythons.
+    A newer torch and newer requested distributions are worth more than a newer Python.
     """
     if name == "python":
         return _PYTHON, name
@@ -92,7 +88,7 @@ class Candidate(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """Version and variant as one text."""
+        """Version and variant."""
         return _key(self.version, self.variant)
 
     def __str__(self) -> str:
@@ -128,7 +124,6 @@ class Requirement:
         self.url = url
         """The direct reference (``name @ URL``), if any."""
         self.marker = marker
-        """The environment marker, if any."""
         self.reason = reason
         """Why it is in the request, if the user did not write it. A lock does not keep it."""
 
@@ -213,8 +208,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     facts_files: tuple[FactsFile, ...] = ()
     """All files of facts that were read over the shipped ones, weakest first."""
     no_network_plugin: bool = False
-    """Whether RCCL's network plugin is left out where the network of the site needs one: the user said so, or
-    installs outside of the base image."""
+    """Whether RCCL's network plugin is left out: the user said so, or installs outside of the base image."""
     no_content_check: bool = False
     """Whether releases are chosen without a look at the content of their wheels."""
     excluded: tuple[ExcludedFile, ...] = ()
@@ -251,20 +245,18 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     patches: tuple[Patch, ...] = ()
     """Changes to the source. The files are next to the catalog file that lists them."""
     files: tuple[File, ...] = ()
-    """The files from which pip may install it on the target: its wheels, or its sdist if it has no wheel. If
-    we build it, the files that an index has."""
+    """Those from which pip may install it on the target: wheels, or else an sdist; if we build it, all."""
     extras: tuple[Name, ...] = ()
     """The required extras, normalized and sorted."""
     alias_of: str = ""
-    """The distribution that this alias stands for: our wheel of this name only requires that distribution."""
+    """The distribution that our wheel of this name only requires."""
     facts: tuple[Fact, ...] = ()
     content: Judgement | None = None
-    """Whether its first file fits, judged by its content. None if nothing in it is compiled, or if it is part
-    of the catalog, whose facts decide."""
+    """Whether its first file fits; None if nothing in it is compiled, or if facts of the catalog decide."""
 
     @property
     def key(self) -> str:
-        """Version and variant as one text."""
+        """Version and variant."""
         return _key(self.version, self.variant)
 
     @property
@@ -327,7 +319,7 @@ class BaseImage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dockerhash: Digest = ""
     """First digits of the digest of the image that it was built from."""
     libstdcxx: VersionText = ""
-    """GCC release of its libstdc++, if known."""
+    """GCC release."""
 
 
 class DriverWindow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"since": "from"}):
@@ -337,7 +329,6 @@ class DriverWindow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rena
     until: date | None = None
     """The first day after the range."""
     package: str = ""
-    """The site's name for the driver package."""
     source: str = ""
 
 
@@ -366,11 +357,10 @@ class Resolution(
     indexes: tuple[Url, ...] = ()
     """The indexes of the user other than PyPI, in order of preference, if it leaves distributions to pip."""
     notes: tuple[str, ...] = ()
-    """Remarks that need no action."""
     warnings: tuple[str, ...] = ()
 
     def pick(self, name: str) -> Distribution | None:
-        """Return the pick of this name, if any."""
+        """Return the pick of this name."""
         return next((pick for pick in self.picks if pick.name == name), None)
 
     def version_of(self, name: str) -> str:
@@ -410,8 +400,6 @@ class Resolution(
         return f"<Resolution for {_described(self.target)}: {_first(picks, ', ')}>"
 
     def _repr_html_(self) -> str:
-        from resolver.notebook import html_table
-
         rows = [[pick.name, pick.pinned, pick.origin, pick.support] for pick in self.picks]
         caption = f"Resolved for {_described(self.target)}"
         return html_table(caption, ["name", "version", "origin", "support"], rows)
@@ -453,8 +441,6 @@ class Conflict(msgspec.Struct, frozen=True, kw_only=True, tag_field="status", ta
         return f"<Conflict for {_described(self.target)}: {_first([item.text for item in self.core], '; ')}>"
 
     def _repr_html_(self) -> str:
-        from resolver.notebook import html_table
-
         rows = [[item.text, item.source] for item in self.core]
         rows += [[f"resolves: {near.change}", " ".join(near.request)] for near in self.suggestions]
         caption = f"There is no resolution for {_described(self.target)}"
@@ -465,10 +451,25 @@ _SHOWN = 8
 
 
 def _first(texts: Sequence[str], separator: str) -> str:
-    """Join texts; if there are many, only the first ones."""
     more = f"{separator}and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
     return separator.join(texts[:_SHOWN]) + more
 
 
 def _described(target: Target) -> str:
     return f"{target.site} on {target.date} ({', '.join((target.backend, *target.gfx))})"
+
+
+def html_table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table in HTML; every text is escaped.
+
+    Examples
+    --------
+    >>> html_table("<b>", ["x"], [["1 & 2"]])
+    '<table><caption>&lt;b&gt;</caption><tr><th>x</th></tr><tr><td>1 &amp; 2</td></tr></table>'
+    """
+    from html import escape
+
+    names = "".join(f"<th>{escape(name)}</th>" for name in head)
+    lines = ("".join(f"<td>{escape(text)}</td>" for text in row) for row in rows)
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f"<table><caption>{escape(caption)}</caption><tr>{names}</tr>{body}</table>"

@@ -22,9 +22,9 @@ class Progress(TypedDict, total=False):
     total: float
     """The finished part of its current step, and the whole step; 0 if unknown."""
     unit: str
-    """Unit of `done` and `total`: ``bytes``, ``%``, or a plural such as ``files``; may be empty."""
+    """Unit of `done` and `total`: ``bytes``, ``%``, or a plural such as ``files``."""
     file: str
-    """Name of the file that it compiles now; empty if there is none."""
+    """Name of the file that it compiles now."""
     memory: float
     """GiB that it uses now."""
     after: Collection[str]
@@ -36,18 +36,12 @@ class Progress(TypedDict, total=False):
 class Reporter:
     """Receive the progress of resolving, fetching, building, auditing and publishing.
 
-    Every method does nothing by default, so an observer implements only what it shows. The command line,
-    the log file and the tests are observers.
-
-    A task is something that may take longer than a second. Where a method takes the name of a task, an
-    empty name means the task that was started last and still runs, if there is one.
+    Every method does nothing by default, so an observer implements only what it shows. A task is something
+    that may take longer than a second; without a name it is the one that was started last and still runs.
     """
 
     def step(self, message: str, task: str = "") -> None:
-        """Receive the start of a step, such as ``fetch apex-1.4.0.tar.gz``.
-
-        More lines are details, such as the path of a log; a display does not shorten them.
-        """
+        """Receive the start of a step, such as ``fetch apex-1.4.0.tar.gz``; more lines are details."""
 
     def info(self, message: str) -> None:
         """Receive a remark that needs no action."""

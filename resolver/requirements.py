@@ -77,7 +77,7 @@ def is_for_cuda(name: str) -> bool:
 def is_rocm_package(name: str) -> bool:
     """Return whether a normalized name is one of AMD's packages that install ROCm for torch.
 
-    Only indexes that have torch for ROCm have them; other indexes may have something else under these names.
+    Indexes without torch for ROCm may have something else under these names.
 
     Examples
     --------
@@ -190,7 +190,6 @@ def closest_versions(requirement: Requirement, versions: Iterable[str]) -> str:
 
     Examples
     --------
-    >>> from resolver.requirements import parse_requirement
     >>> closest_versions(parse_requirement("torch==2.9.5"), ["2.10.0", "2.9.1+rocm6.4", "2.9.1+cpu", "2.9.0"])
     'The nearest versions are 2.9.1 and 2.10.0. Known versions: 2.10.0, 2.9.1 and 2.9.0.'
     """

@@ -1,4 +1,4 @@
-"""The kinds of text in files that may come from others, such as locks, and their checks.
+"""Read text files from the user, and check the texts in files that may come from others, such as locks.
 
 `check_texts` rejects every text that is not one printable line, in any file. The types limit the values that
 become part of commands, paths or requirements; msgspec checks them when it reads a file.
@@ -7,14 +7,17 @@ become part of commands, paths or requirements; msgspec checks them when it read
 from __future__ import annotations
 
 import re
+import stat
+from codecs import BOM_UTF8
 from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta
 
+from resolver.errors import MatrixError, UsageError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from resolver.errors import MatrixError
+    from pathlib import Path
 
 _NAME = "^[a-z0-9]+(-[a-z0-9]+)*$"
 _SITE = "^[A-Za-z0-9][A-Za-z0-9._-]*$"
@@ -57,6 +60,7 @@ _PATTERN = (
     r"^Expected `str` matching regex (?P<pattern>'.*'|\".*\") - at (?P<is_key>`key` in )?`\$\.?(?P<key>.*)`$"
 )
 _STEP = r"\[(\d+)\]|\.?([^.\[\]]+)"
+LARGEST = 16 * 2**20  # bytes; far above any lock or list of packages, so anything larger is a mistake
 
 
 def printable(text: str) -> str:
@@ -110,7 +114,7 @@ def check_texts(
 ) -> None:
     """Check that every text in the data of a file, keys included, is one line of printable characters.
 
-    With `lines`, texts may have several lines, and tabs. The message of `error` has the key and the value.
+    With `lines`, texts may have several lines, and tabs.
     """
     for key, text in _texts(data):
         if not (text.translate(_LINES) if lines else text).isprintable():
@@ -120,7 +124,6 @@ def check_texts(
 
 
 def _texts(value: object, key: str = "") -> Iterator[tuple[str, str]]:
-    """Yield every text of nested data with its key, such as ``picks[0].name``."""
     waiting = [(key, value)]
     while waiting:
         key, value = waiting.pop()
@@ -168,3 +171,58 @@ def _at(data: Any, key: str) -> object:  # noqa: ANN401  any data
 def _shown(text: str) -> str:
     short = text if len(text) <= _LARGEST_SHOWN else f"{text[:_LARGEST_SHOWN]}..."
     return f"'{printable(short)}'"
+
+
+def read_text(
+    path: Path,
+    *,
+    error: type[UsageError] = UsageError,
+    hint: str = "",
+    largest: int = LARGEST,
+    pipes: bool = False,
+    mark: bool = True,
+) -> str:
+    """Read a file as UTF-8 text.
+
+    `error` is the exception to raise, `largest` the maximum size in bytes. `pipes` allows a pipe, such as
+    ``<(pip list)`` of a shell; `mark` allows a byte order mark, which is removed.
+    """
+    try:
+        mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
+            msg = f"{path} is a directory, not a file."
+            raise error(msg, hint=hint)
+        if not (stat.S_ISREG(mode) or (pipes and stat.S_ISFIFO(mode))):
+            msg = f"{path} is not a regular file."
+            raise error(msg, hint=hint)
+        with path.open("rb") as source:
+            raw = source.read(largest + 1)
+    except FileNotFoundError:
+        msg = f"The file {path} does not exist."
+        raise error(msg, hint=hint) from None
+    except (OSError, ValueError) as failure:
+        reason = getattr(failure, "strerror", None) or failure
+        msg = f"Cannot read {path}: {reason}."
+        raise error(msg, hint=hint) from None
+    if len(raw) > largest:
+        msg = f"{path} is larger than {largest // 2**20} MiB."
+        raise error(msg, hint=hint)
+    if not mark and raw.startswith(BOM_UTF8):
+        msg = f"{path} begins with a byte order mark."
+        raise error(msg, hint="Save it as UTF-8 without a byte order mark.")
+    return _decoded(raw, path, error, hint)
+
+
+def _decoded(raw: bytes, path: Path, error: type[UsageError], hint: str) -> str:
+    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+        msg = f"{path} is UTF-16 text, not UTF-8."
+        raise error(msg, hint="Save it as UTF-8.")
+    if b"\0" in raw:
+        msg = f"{path} is a binary file, not text: byte {raw.index(0)} is zero."
+        raise error(msg, hint=hint)
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as failure:
+        line = raw[: failure.start].count(b"\n") + 1
+        msg = f"{path}:{line}: not UTF-8 text (byte {failure.start})."
+        raise error(msg, hint=hint) from None

@@ -1,23 +1,264 @@
-"""Versions and specifiers in the forms that the catalog and the command line use."""
+"""Versions, specifiers (PEP 440) as intervals, and the local labels of the wheels that we build.
+
+The intervals replace `packaging.specifiers` because they are faster: evaluating all specifiers of the
+catalog for all versions takes 25 ms instead of 678 ms, with the same results (the property tests compare
+both). Every resolution evaluates them before it can start.
+
+Almost every clause compares with a plain release: ``>=2.4``, ``<3``, ``==6.2.*``. Such a clause depends only
+on the release of a version, and on whether the version comes before that release (``2.4rc1``), is that
+release, or comes after it (``2.4.post1``). In this order the clause allows one interval. For every other
+clause (``>2.4rc1``, ``===2.4``) `packaging` decides; it is imported only then, because the import takes
+longer than most resolutions.
+"""
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from packaging.version import Version
+import msgspec
+from packaging.version import InvalidVersion, Version
 
 from resolver.errors import UsageError
-from resolver.specifiers import is_plain, key_or_none, specifier_or_none
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from resolver.specifiers import Specifier
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 _LONGEST = 1000  # characters of a specifier; anything longer is a mistake or an attack
 _BARE_VERSION = re.compile(r"v?\d+(\.\d+)*(\.\*|[a-z].*)?(\+.*)?", re.IGNORECASE)
+
+VersionKey = tuple[Any, ...]
+"""A version as an ordered tuple: epoch, release without trailing zeros, and `_BEFORE`, `_AT` or `_AFTER`."""
+
+# The key of a version before or after its release has the version itself as its fourth part. A key of three
+# parts therefore sorts before all keys that begin with it, and a key extended by `_JUST_AFTER` sorts
+# directly after the key of a single version.
+
+_BEFORE, _AT, _AFTER, _PAST = -1, 0, 1, 2
+_JUST_AFTER = (1,)
+_FIRST: VersionKey = (-1,)
+_LAST: VersionKey = (1 << 62,)
+_PLAIN = re.compile(r"[0-9]+(?:\.[0-9]+)*")
+_LONG = 1000  # characters; Python does not convert numbers with more than 4300 digits
+_CLAUSE = re.compile(
+    r"(?P<operator>==|!=|<=|>=|<|>|~=)\s*(?P<public>[0-9](?:[a-z0-9.!_-]*[a-z0-9])?)"
+    r"(?P<series>\.\*)?(?P<local>\+[a-z0-9]+(?:[._-][a-z0-9]+)*)?",
+    re.IGNORECASE | re.ASCII,
+)
+
+
+class SpecifierClause(msgspec.Struct, frozen=True):
+    """One comparison of a specifier, as written, with the versions between two keys that it allows."""
+
+    operator: str
+    version: str
+    low: VersionKey = _FIRST
+    high: VersionKey = _LAST
+    outside: bool = False
+    """Whether it allows all other versions instead."""
+    local: str | None = None
+    """The required local version label; None allows any."""
+
+
+class Specifier(msgspec.Struct, frozen=True):
+    """A version specifier set: all its clauses must allow a version.
+
+    Pre-releases are not treated differently from other versions. A local version label is only compared if a
+    clause contains one.
+    """
+
+    text: str
+    """Its clauses, sorted, as `packaging` writes them."""
+    clauses: tuple[SpecifierClause, ...] = ()
+    other: Any = None
+    """The `SpecifierSet` of `packaging` if a clause is not an interval."""
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __iter__(self) -> Iterator[SpecifierClause]:
+        return iter(self.clauses)
+
+    def allows(self, version: str) -> bool:
+        """Return whether the specifier allows a version; a text that is not a version is never allowed."""
+        key = key_or_none(version)
+        if key is None:
+            return False
+        if self.other is not None:
+            return bool(self.other.contains(Version(version), prereleases=True))
+        for clause in self.clauses:
+            inside = clause.low <= key < clause.high
+            if inside and clause.local is not None:
+                inside = clause.local == _local_label(version)
+            if inside is clause.outside:
+                return False
+        return True
+
+
+@cache
+def version_or_none(text: str) -> Version | None:
+    """Parse a version (PEP 440); return None if the text is not a version."""
+    try:
+        return Version(text)
+    except ValueError:  # InvalidVersion, or a number with thousands of digits
+        return None
+
+
+@cache
+def key_or_none(text: str) -> VersionKey | None:
+    """Return the key of a version, without its local label; None if the text is not a version."""
+    if is_plain(text):
+        return 0, _without_trailing_zeros(tuple(map(int, text.split(".")))), _AT
+    parsed = version_or_none(text)
+    if parsed is None:
+        return None
+    key = parsed.epoch, _without_trailing_zeros(parsed.release)
+    if parsed.pre is not None or (parsed.dev is not None and parsed.post is None):
+        return *key, _BEFORE, Version(parsed.public)
+    if parsed.post is not None:
+        return *key, _AFTER, Version(parsed.public)
+    return *key, _AT
+
+
+@cache
+def version_key(version: str) -> VersionKey:
+    """Return the key of a valid version; its local label is ignored."""
+    key = key_or_none(version)
+    if key is None:
+        raise InvalidVersion(version)
+    return key
+
+
+def is_plain(version: str) -> bool:
+    """Return whether a text is a version that consists of its release only, such as ``2.4``."""
+    return len(version) < _LONG and _PLAIN.fullmatch(version) is not None
+
+
+def _local_label(version: str) -> str | None:
+    return Version(version).local if "+" in version else None
+
+
+def _without_trailing_zeros(release: tuple[int, ...]) -> tuple[int, ...]:
+    end = len(release)
+    while end and not release[end - 1]:
+        end -= 1
+    return release[:end]
+
+
+@lru_cache(maxsize=65536)
+def specifier_or_none(text: str) -> Specifier | None:
+    """Parse a specifier set (PEP 440); return None if the text is invalid."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    plain = {f"{row.operator}{row.version}": row for part in parts if (row := _parse_clause(part))}
+    if len(plain) < len(parts):
+        return _parse_with_packaging(text)
+    return Specifier(",".join(sorted(plain)), tuple(plain[key] for key in sorted(plain)))
+
+
+def _parse_with_packaging(text: str) -> Specifier | None:
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+    try:
+        other = SpecifierSet(text, prereleases=True)
+    except InvalidSpecifier:
+        return None
+    text = str(other)  # first, because it also removes duplicate clauses
+    return Specifier(text, tuple(SpecifierClause(part.operator, part.version) for part in other), other=other)
+
+
+@lru_cache(maxsize=65536)
+def _parse_clause(text: str) -> SpecifierClause | None:
+    """Parse a clause that allows one interval; return None for any other clause."""
+    match = _CLAUSE.fullmatch(text)
+    key = key_or_none(match["public"]) if match else None
+    if not match or not key:
+        return None
+    operator = match["operator"]
+    is_equality = operator in {"==", "!="}
+    if (match["series"] or match["local"]) and (not is_equality or (match["series"] and match["local"])):
+        return None
+    if key[2] == _AT:
+        bounds = _bounds_for_release(operator, match["public"], key, is_series=match["series"] is not None)
+    else:
+        bounds = None if match["series"] else _bounds_for_other(operator, key)
+    if bounds is None:
+        return None
+    local = Version(f"0{match['local']}").local if match["local"] else None
+    return SpecifierClause(operator, text[len(operator) :].strip(), *bounds, operator == "!=", local)
+
+
+def _bounds_for_release(
+    operator: str, version: str, key: VersionKey, *, is_series: bool
+) -> tuple[VersionKey, VersionKey] | None:
+    """Return the interval of a clause with a plain release; for ``!=`` the interval it excludes."""
+    epoch, release, _ = key
+
+    def at(stage: int) -> VersionKey:
+        return epoch, release, stage
+
+    if is_series or operator == "~=":
+        series = tuple(map(int, version.rpartition("!")[2].split(".")))  # with trailing zeros
+        series = series if is_series else series[:-1]
+        if not series:
+            return None
+        return at(_BEFORE if is_series else _AT), (epoch, (*series[:-1], series[-1] + 1), _BEFORE)
+    if operator in {"==", "!="}:
+        return at(_AT), at(_AFTER)
+    if operator in {">=", ">"}:  # PEP 440: `>1` excludes the post-releases of 1
+        return at(_AT if operator == ">=" else _PAST), _LAST
+    return _FIRST, at(_AFTER if operator == "<=" else _BEFORE)  # and `<1` excludes its pre-releases
+
+
+def _bounds_for_other(operator: str, key: VersionKey) -> tuple[VersionKey, VersionKey] | None:
+    """Return the interval of a clause with a pre-, post- or development release."""
+    if operator == "<" and key[2] == _BEFORE:
+        return _FIRST, key
+    return {
+        "==": (key, key + _JUST_AFTER),
+        "!=": (key, key + _JUST_AFTER),
+        ">=": (key, _LAST),
+        "<=": (_FIRST, key + _JUST_AFTER),
+    }.get(operator)
+
+
+class Versions:
+    """Sorted versions with bit masks, to look up the versions that a specifier allows.
+
+    `masks` maps each version to its bits, which no other version has. No specifier allows a text that is not
+    a version.
+    """
+
+    def __init__(self, masks: Mapping[str, int]) -> None:
+        self._masks = {version: mask for version, mask in masks.items() if key_or_none(version)}
+        ordered = sorted((version_key(version), mask) for version, mask in self._masks.items())
+        self._keys = [key for key, _ in ordered]
+        self._below = [0]  # the bits of no version, of the first, of the first two, and so on
+        for _, mask in ordered:
+            self._below.append(self._below[-1] | mask)
+        self._by_clause: dict[SpecifierClause, int] = {}
+
+    def allowed_by(self, specifier: Specifier) -> int:
+        """Return the bits of the versions that a specifier allows."""
+        if specifier.other is not None:
+            return sum(mask for version, mask in self._masks.items() if specifier.allows(version))
+        allowed = self._below[-1]
+        for clause in specifier.clauses:
+            mask = self._by_clause.get(clause)
+            if mask is None:
+                mask = self._by_clause[clause] = self._mask_of(clause)
+            allowed &= mask
+        return allowed
+
+    def _mask_of(self, clause: SpecifierClause) -> int:
+        low, high = bisect_left(self._keys, clause.low), bisect_left(self._keys, clause.high)
+        mask = self._below[high] & ~self._below[low]
+        if clause.local is not None:
+            mask &= sum(
+                bits for version, bits in self._masks.items() if _local_label(version) == clause.local
+            )
+        return self._below[-1] & ~mask if clause.outside else mask
 
 
 @cache
@@ -72,18 +313,9 @@ def minor(version: str) -> str:
 
 @lru_cache(maxsize=4096)
 def parse_specifier(text: str) -> Specifier:
-    """Parse a version specifier or a bare version.
+    """Parse a specifier set, or a bare version: ``6.2`` means ``==6.2.*``, ``2.5.1`` means ``==2.5.1``.
 
-    Parameters
-    ----------
-    text
-        A PEP 440 specifier set (``">=2.4,<3"``), or a bare version: ``"6.2"`` and ``"6.2.*"`` mean
-        ``==6.2.*``, ``"2.5.1"`` means ``==2.5.1``, and ``"2.5.1+rocm6.2"`` means ``==2.5.1+rocm6.2``.
-
-    Raises
-    ------
-    UsageError
-        The text is neither a specifier nor a version.
+    Raise `UsageError` if the text is neither a specifier nor a version.
 
     Examples
     --------
@@ -103,8 +335,6 @@ def parse_specifier(text: str) -> Specifier:
 
 def allows(specifiers: Sequence[Specifier], version: str) -> bool:
     """Return whether any of the specifiers allows the version; an empty list allows all.
-
-    A local version label is only compared if the specifier contains one, as in PEP 440.
 
     Examples
     --------
@@ -149,3 +379,83 @@ def join_words(words: Sequence[str], *, most: int = 4, joiner: str = "or") -> st
 def shorten(text: str, most: int = 80) -> str:
     """Cut user input to a length that fits in a message."""
     return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
+
+
+def wheel_label(*, backend: str, torch: str = "", rocm: str = "", gfx: Sequence[str] = ()) -> str:
+    """Return the local version label of a wheel in the normal form of PEP 440: pip and uv compare this text.
+
+    `torch`, whose own label is ignored, and `rocm` are empty if the environment of the build has none.
+
+    Examples
+    --------
+    >>> wheel_label(backend="rocm", torch="2.5.1+rocm6.2", rocm="6.2.3", gfx=["gfx90a"])
+    'rocm6.2.torch2.5.1.gfx90a'
+    >>> wheel_label(backend="cpu", torch="2.13.0+cpu")
+    'cpu.torch2.13.0'
+    >>> wheel_label(backend="cpu")
+    'cpu.notorch'
+    """
+    parts = [
+        f"rocm{minor(rocm)}" if backend == "rocm" and rocm else backend,
+        f"torch{Version(torch).public}" if torch else "notorch",
+    ]
+    return ".".join([*parts, *gfx]).lower()
+
+
+def labelled(version: str, label: str) -> str:
+    """Return a version with its local part replaced by the label.
+
+    Examples
+    --------
+    >>> labelled("0.19.8", "cpu.torch2.13.0"), labelled("1.9.0+git.e37ed12", "cpu.torch2.9.1")
+    ('0.19.8+cpu.torch2.13.0', '1.9.0+cpu.torch2.9.1')
+    """
+    return f"{Version(version).public}+{label}"
+
+
+class BuiltFor(NamedTuple):
+    """The versions and GPU architectures in the label of a wheel."""
+
+    backend: str
+    rocm: str
+    """Empty for the CPU backend, and if it was built without ROCm."""
+    torch: str
+    """Empty if it was built without torch."""
+    gfx: tuple[str, ...]
+
+
+_LABEL = re.compile(
+    r"(?:(?P<is_rocm>rocm)(?P<rocm>[\d.]*)|cpu)\.(?:torch(?P<torch>[^+]+?)|notorch)(?P<gfx>(?:\.gfx[^.]+)*)"
+)
+
+
+def built_for(version: str) -> BuiltFor | None:
+    """Return the content of a version's local label; None if the label is not ours.
+
+    Examples
+    --------
+    >>> built_for("1.9.0+rocm6.4.torch2.9.1.gfx90a.gfx942")
+    BuiltFor(backend='rocm', rocm='6.4', torch='2.9.1', gfx=('gfx90a', 'gfx942'))
+    >>> built_for("0.19.8+cpu.torch2.13.0")
+    BuiltFor(backend='cpu', rocm='', torch='2.13.0', gfx=())
+    >>> built_for("4.0+rocm.notorch.gfx90a")
+    BuiltFor(backend='rocm', rocm='', torch='', gfx=('gfx90a',))
+    >>> built_for("2.9.1+rocm6.4") is None
+    True
+    """
+    match = _LABEL.fullmatch(Version(version).local or "") if "+" in version else None
+    if match is None:
+        return None
+    backend = "rocm" if match["is_rocm"] else "cpu"
+    return BuiltFor(backend, match["rocm"] or "", match["torch"] or "", tuple(match["gfx"].split(".")[1:]))
+
+
+def names_torch(version: str) -> bool:
+    """Return whether a version's local label contains the version of torch that the wheel was built for.
+
+    Examples
+    --------
+    >>> names_torch("1.9.0+rocm6.4.torch2.9.1.gfx90a"), names_torch("2.9.1+rocm6.4"), names_torch("1.0")
+    (True, False, False)
+    """
+    return re.search(r"(?:^|\.)torch\d", Version(version).local or "") is not None

@@ -18,8 +18,7 @@ from wheel.wheelfile import WheelFile
 
 from builders.containers import runtime, sandbox
 from resolver.facts import catalog_files, schema
-from resolver.facts.catalog import Catalog
-from resolver.facts.loading import load
+from resolver.facts.catalog import Catalog, load
 from tests.rig.rig import Rig, the_rig
 
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -12,7 +12,7 @@ import pytest
 @pytest.mark.parametrize(
     ("package", "examples"),
     [
-        ("resolver", {"errors", "label", "answers.order", "compiling.problem", "versions"}),
+        ("resolver", {"errors", "answers.resolution", "compiling.problem", "versions"}),
         ("builders", {"audit.platform_tags", "network.git"}),
         ("matrix", {"command_line.options", "show.render"}),
     ],

@@ -11,7 +11,7 @@ import pytest
 from builders.audit import audit_wheel
 from resolver.answers.graph import build_graph, with_needs
 from resolver.answers.resolve import resolve
-from resolver.facts.loading import load
+from resolver.facts.catalog import load
 from resolver.model import Conflict, CoreItem, Resolution, Suggestion
 from tests.resolver.solve_helpers import ask
 from tests.support.tasks import make_distribution, make_resolution

@@ -18,7 +18,7 @@ from builders.audit.platform_tags import (
 )
 from builders.findings import Finding
 from builders.machine.process import output_of
-from resolver.label import names_torch
+from resolver.versions import names_torch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -19,7 +19,7 @@ from builders.wheels.wheel import (
     record_rows,
     recorded_hash,
 )
-from resolver.specifiers import version_or_none
+from resolver.versions import version_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

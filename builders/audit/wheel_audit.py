@@ -16,7 +16,7 @@ from builders.findings import SEVERITIES, Finding, limited
 from builders.storage.files import sha256_of
 from builders.wheels.wheel import DamagedError, WheelReader
 from resolver.errors import UsageError
-from resolver.notebook import html_table
+from resolver.model import html_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from builders.constants import SOURCE_DATE_EPOCH
-from builders.recipes import shims
-from builders.recipes.compilers import choose_compilers
+from builders.recipes import choose_compilers, compiler_shim, gpu_shims, overlay_mounts, wave_size
 from resolver.errors import MatrixError
 from resolver.facts.placeholders import fill, placeholders
 from resolver.versions import satisfies
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from builders.building.plan import Task
-    from builders.recipes.compilers import Program
+    from builders.recipes import Program
     from resolver.facts.schema import Recipe
 
 _FLAG_VARIABLES = ("CFLAGS", "CXXFLAGS")
@@ -71,11 +70,11 @@ def apply_recipe(task: Task, *, jobs: int = 1, prefix_map: Mapping[str, str] | N
     programs: dict[str, str] = {}
     mounts: dict[str, str] = {}
     if recipe.backend == "rocm":
-        programs = shims.gpu_shims(task.gfx)
-        mounts = shims.overlay_mounts(host.rocm_path)
+        programs = gpu_shims(task.gfx)
+        mounts = overlay_mounts(host.rocm_path)
     if host.cpu and recipe.native_cpu and cxx:
         for compiler in filter(None, (cxx, cc)):
-            programs[compiler.name] = shims.compiler_shim(compiler, host.cpu)
+            programs[compiler.name] = compiler_shim(compiler, host.cpu)
     return AppliedRecipe(
         environment=environment,
         options=tuple(filled(text) for text in recipe.options),
@@ -111,7 +110,7 @@ def _check_request(task: Task) -> None:
         msg = f"{task.title} accepts only GPU architectures without features, not {', '.join(featured)}."
         plain = featured[0].partition(":")[0]
         raise MatrixError(msg, hint=f"Request {plain}; its code runs with xnack on or off.", id="recipe")
-    if recipe.one_wave_size and len({shims.wave_size(target) for target in task.gfx}) > 1:
+    if recipe.one_wave_size and len({wave_size(target) for target in task.gfx}) > 1:
         msg = f"{task.title} compiles for one wave size, but {listed} need different wave sizes."
         raise MatrixError(
             msg, hint="Build once for each wave size: 64 up to gfx9, 32 from gfx10 on.", id="recipe"

@@ -23,7 +23,7 @@ from resolver.versions import minor
 
 if TYPE_CHECKING:
     from builders.audit import LibraryProvider
-    from builders.recipes.compilers import Program
+    from builders.recipes import Program
     from resolver.model import Resolution
 
 

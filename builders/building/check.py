@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from builders.audit import Expected, audit_wheel, read_torch
 from builders.building.inputs import required_wheels
-from builders.building.memory import kernel_killed_since, kernel_kills
+from builders.building.watch import kernel_killed_since, kernel_kills
 from builders.containers.runtime import Bind
 from builders.diagnosis import KILLED, OUT_OF_MEMORY, DiagnosisContext, diagnose, explain_failure
 from builders.environments.layers import make_environment

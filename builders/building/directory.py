@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from builders.storage.files import exclusive_lock, open_regular, remove_tree, replace_file
-from builders.storage.lease import is_held
+from builders.storage.files import open_regular, remove_tree, replace_file
+from builders.storage.lease import exclusive_lock, is_held
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

@@ -72,7 +72,7 @@ def expected_time(
     """Return the seconds that a build is expected to take, and their origin.
 
     `recipe` is None if nothing is compiled; `measured` is the result of
-    `builders.scheduling.estimates.recorded`.
+    `builders.scheduling.scheduler.recorded`.
     """
     if measured.get("seconds"):
         return measured["seconds"], "record"

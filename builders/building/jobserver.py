@@ -20,7 +20,7 @@ from contextlib import suppress
 from platform import node
 from typing import TYPE_CHECKING
 
-from builders.storage.modes import make_directories
+from builders.storage.files import make_directories
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from builders.network.urls import without_password
-from builders.recipes.recipe import with_ops
+from builders.recipes import with_ops
 from builders.sources import patches_of
 from builders.wheels.labelling import alias_requirement
 from resolver.errors import EnvironmentLacksError, LockError

@@ -1,8 +1,8 @@
 """The inputs of a wheel: a bill of materials inside the wheel, and a provenance statement next to it.
 
-`materials_of` lists everything that was fetched for the build. `sbom.py` writes it as CycloneDX; `statement`
-writes it as an in-toto statement v1 with SLSA's predicate ``https://slsa.dev/provenance/v1``. The statement
-is not signed: it is a record, not proof.
+`materials_of` lists everything that was fetched for the build. `sbom` writes it as CycloneDX 1.6 for
+``.dist-info/sboms`` (PEP 770); `statement` writes it as an in-toto statement v1 with SLSA's predicate
+``https://slsa.dev/provenance/v1``. The statement is not signed: it is a record, not proof.
 ``docs/reference/provenance.md`` describes both documents.
 """
 
@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import uuid
 from datetime import UTC, datetime
+from operator import itemgetter
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -23,11 +26,10 @@ from resolver.texts import escaped
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from packageurl import PackageURL
-
     from builders.building.plan import Task
     from builders.environments.layers import Layers
     from builders.sources import Source
+
 
 SBOM_NAME = "rocm-matrix.cdx.json"
 """File name in ``.dist-info/sboms``; the name of this tool in it avoids conflicts with other files there."""
@@ -39,6 +41,8 @@ _DIGEST_LENGTHS = {"sha256": (64,), "gitCommit": (40, 64), "gitTree": (40, 64)}
 
 StatementType = Literal["https://in-toto.io/Statement/v1"]
 PredicateType = Literal["https://slsa.dev/provenance/v1"]
+
+_SCHEMA = "http://cyclonedx.org/schema/bom-1.6.schema.json"
 
 
 class _StatementPart(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -172,7 +176,7 @@ def _source_materials(task: Task, source: Source) -> Iterator[Descriptor]:
     if source.kind == "sdist":
         yield Descriptor(
             name=pins["file"],
-            uri=pypi_purl(task.pick.name, source.version).to_string(),
+            uri=_pypi_purl(task.pick.name, source.version),
             digest={"sha256": pins["sha256"]},
             annotations={"role": "source"},
         )
@@ -194,7 +198,7 @@ def _installed_wheels(layers: Layers) -> list[Descriptor]:
     return [
         Descriptor(
             name=wheel.name,
-            uri=pypi_purl(wheel.name, wheel.version).to_string(),
+            uri=_pypi_purl(wheel.name, wheel.version),
             digest={"sha256": wheel.sha256},
             annotations={"role": "torch" if wheel.name == "torch" else "build-requirement"},
         )
@@ -202,11 +206,21 @@ def _installed_wheels(layers: Layers) -> list[Descriptor]:
     ]
 
 
-def pypi_purl(name: str, version: str) -> PackageURL:
-    """Return the package URL of a release on PyPI."""
+def _purl(kind: str, name: str, version: str, **qualifiers: str) -> str:
+    """Return the package URL of a release, such as one on PyPI."""
     from packageurl import PackageURL
 
-    return PackageURL("pypi", name=canonicalize_name(name), version=version)
+    return str(PackageURL(kind, None, name, version, qualifiers).to_string())
+
+
+def _pypi_purl(name: str, version: str) -> str:
+    return _purl("pypi", canonicalize_name(name), version)
+
+
+def _version_in(purl: str) -> str:
+    from packageurl import PackageURL
+
+    return PackageURL.from_string(purl).version or ""
 
 
 def statement(
@@ -312,3 +326,144 @@ def _invalid(reason: str) -> ProvenanceError:
         msg,
         hint="Remove the wheel with `matrix index remove WHEEL`, then build the wheel again, or add a copy.",
     )
+
+
+def sbom(task: Task, materials: Iterable[Descriptor], *, program: str) -> bytes:
+    """Return the bill of materials of a wheel as CycloneDX JSON.
+
+    The wheel is the main component and its source the ancestor in its pedigree. Submodules and torch are
+    components. Everything that was only needed to build is in the formulation, so that no scanner mistakes
+    the compiler for a part of the wheel. There is no timestamp, and the serial number is derived from the
+    rest, because the same inputs must result in the same wheel. `program` is the version of this program.
+    """
+    by_role: dict[str, list[Descriptor]] = {}
+    for material in sorted(materials, key=lambda material: (material.name, material.uri)):
+        by_role.setdefault(material.role, []).append(material)
+    (source,) = by_role["source"]
+    main = _main_component(task, source, by_role.get("patch", []))
+    components = [
+        _git_component(module, f"submodule {module.name}") for module in by_role.get("submodule", [])
+    ]
+    components += [
+        {**_wheel_component(torch, "runtime"), "scope": "required"} for torch in by_role.get("torch", [])
+    ]
+    references = sorted(component["bom-ref"] for component in components)
+    document: dict[str, Any] = {
+        "$schema": _SCHEMA,
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "serialNumber": uuid.UUID(int=0).urn,
+        "metadata": {
+            "component": main,
+            "lifecycles": [{"phase": "build"}],
+            "tools": {"components": [{"type": "application", "name": "rocm-matrix", "version": program}]},
+        },
+        "dependencies": sorted(
+            [
+                {"ref": main["bom-ref"], **({"dependsOn": references} if references else {})},
+                *({"ref": reference} for reference in references),
+            ],
+            key=itemgetter("ref"),
+        ),
+        "formulation": [_formula(task, by_role)],
+    }
+    if components:
+        document["components"] = components
+    name = f"urn:rocm-matrix:sbom:{json.dumps(document, sort_keys=True)}"
+    document["serialNumber"] = uuid.uuid5(uuid.NAMESPACE_URL, name).urn
+    return json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False).encode() + b"\n"
+
+
+def _main_component(task: Task, source: Descriptor, patches: Iterable[Descriptor]) -> dict[str, Any]:
+    """Return the component of the wheel itself.
+
+    A wheel built from git gets a package URL of type ``generic``, because the project of that name on PyPI
+    may be a different project, as for Apex.
+    """
+    pedigree: dict[str, Any] = {}
+    if "gitCommit" in source.digest:
+        pedigree["ancestors"] = [_git_component(source, "source")]
+        pedigree["commits"] = [{"uid": source.digest["gitCommit"], "url": _repository(source)}]
+        purl = _purl("generic", task.pick.name, task.pick.pinned, vcs_url=source.uri)
+    else:
+        pedigree["ancestors"] = [_sdist_component(task, source)]
+        purl = _pypi_purl(task.pick.name, task.pick.pinned)
+    diffs = [{"url": f"{patch.name}#sha256={patch.digest['sha256']}"} for patch in patches]
+    if diffs:
+        pedigree["patches"] = [{"type": "unofficial", "diff": diff} for diff in diffs]
+    component = _component("library", task.pick.name, task.pick.pinned, reference=purl)
+    return {**component, "purl": purl, "pedigree": pedigree}
+
+
+def _sdist_component(task: Task, source: Descriptor) -> dict[str, Any]:
+    version = _version_in(source.uri)
+    reference = {
+        "type": "source-distribution",
+        "url": source.name,
+        "hashes": _hashes(source),
+        "comment": source.name,
+    }
+    component = _component("library", task.pick.name, version, reference=f"source: {source.uri}")
+    return {**component, "purl": source.uri, "externalReferences": [reference]}
+
+
+def _git_component(material: Descriptor, role: str) -> dict[str, Any]:
+    name, commit = PurePosixPath(material.name).name, material.digest["gitCommit"]
+    purl = _purl("generic", name, commit, vcs_url=material.uri)
+    reference = {"type": "vcs", "url": _repository(material), "comment": f"commit {commit}"}
+    component = _component("library", name, commit, reference=f"{role}: {purl}")
+    component |= {"purl": purl, "externalReferences": [reference]}
+    if tree := material.digest.get("gitTree"):
+        component["properties"] = [{"name": "rocm-matrix:git-tree", "value": tree}]
+    return component
+
+
+def _wheel_component(material: Descriptor, role: str) -> dict[str, Any]:
+    version = _version_in(material.uri)
+    component = _component("library", material.name, version, reference=f"{role}: {material.uri}")
+    return {**component, "purl": material.uri, "hashes": _hashes(material)}
+
+
+def _formula(task: Task, by_role: Mapping[str, list[Descriptor]]) -> dict[str, Any]:
+    """Return the formulation: the components that were present when the wheel was built."""
+    host = task.build_host
+    components = [_wheel_component(wheel, "build") for wheel in by_role.get("build-requirement", [])]
+    components += [
+        {
+            **_component("container", image.name, f"sha256:{image.digest['sha256']}"),
+            "hashes": _hashes(image),
+        }
+        for image in by_role.get("base-image", [])
+    ]
+    components += [
+        _component("platform", name, version)
+        for name, version in (("rocm", task.rocm), ("cpython", host.python.version))
+        if version
+    ]
+    components += [_component("application", compiler.name, compiler.version) for compiler in host.compilers]
+    formula: dict[str, Any] = {
+        "bom-ref": "build",
+        "components": sorted(components, key=itemgetter("type", "name", "version")),
+    }
+    recipe = task.recipe
+    ops = [op.name for op in recipe.ops if recipe.environment.get(op.variable) == "1"]
+    properties = [
+        *({"name": "rocm-matrix:gpu-architecture", "value": gfx} for gfx in task.gfx),
+        *({"name": OP_PROPERTY, "value": op} for op in ops),
+    ]
+    if properties:
+        formula["properties"] = properties
+    return formula
+
+
+def _component(kind: str, name: str, version: str, *, reference: str = "") -> dict[str, Any]:
+    return {"type": kind, "name": name, "version": version, "bom-ref": reference or f"build: {kind} {name}"}
+
+
+def _repository(material: Descriptor) -> str:
+    return material.uri.removeprefix("git+").rpartition("@")[0]
+
+
+def _hashes(material: Descriptor) -> list[dict[str, str]]:
+    return [{"alg": "SHA-256", "content": material.digest["sha256"]}]

@@ -16,29 +16,31 @@ from msgspec.structs import asdict, replace
 from builders.audit import Expected, audit_wheel
 from builders.building.apply_recipe import apply_recipe
 from builders.building.check import check_build, diagnosed, diagnosis_context, failed, reject, was_interrupted
-from builders.building.compilation import NOT_PUBLISHED, compile_wheel, seen_at
-from builders.building.compiler_cache import (
+from builders.building.compilation import (
+    NOT_PUBLISHED,
     cache_counts,
     cache_error,
+    compile_wheel,
     find_compiler_cache,
+    seen_at,
     use_compiler_cache,
 )
 from builders.building.directory import BuildDirectory, finished_commands, lock_of, path_of
 from builders.building.inputs import fetching_of, required_wheels, requirements_of
 from builders.building.jobserver import join
-from builders.building.memory import MemoryMeter, kernel_killed_since, kernel_kills
-from builders.building.provenance import SBOM_NAME, BuildRun, materials_of, statement
+from builders.building.provenance import SBOM_NAME, BuildRun, materials_of, sbom, statement
 from builders.building.records import forget_attempt, log_path, record_start, record_stop
+from builders.building.watch import MemoryMeter, kernel_killed_since, kernel_kills
 from builders.constants import NO_COMPILER_CACHE
 from builders.environments.cached import digest
 from builders.environments.layers import make_environment, make_layers
 from builders.learning.source import has_extensions
 from builders.machine import host
-from builders.recipes.recipe import check_source
+from builders.recipes import check_source
 from builders.sources import obtain
-from builders.storage.files import exclusive_lock, sha256_of
+from builders.storage.files import sha256_of
 from builders.storage.io_errors import explain_index_errors
-from builders.storage.lease import holder_of
+from builders.storage.lease import exclusive_lock, holder_of
 from builders.wheels.labelling import Labels, label_wheel, runtime_pins, write_alias
 from resolver.errors import CommandError, MatrixError, NameTakenError, UsageError
 
@@ -71,8 +73,6 @@ def publish_build(
 
     `folder` is for the labelled wheel; `materials` are everything that the wheel was built from.
     """
-    from builders.building.sbom import sbom
-
     others = {name: version for name, version in task.runtime_versions.items() if name != "torch"}
     pins = runtime_pins(
         task.torch.pinned if task.torch else "", others, add_torch="torch" in task.runtime_versions

@@ -34,7 +34,7 @@ from builders.containers.runtime import (
 )
 from builders.containers.sandbox import HOME, TEMPORARY, inside, make_mount_point, private_home
 from builders.machine.process import clean_environment, output_in_container
-from builders.storage.temporary import TemporaryDirectory
+from builders.storage.lease import TemporaryDirectory
 from resolver.errors import EnvironmentLacksError, UsageError
 
 KINDS = ("host", "apptainer", "podman")

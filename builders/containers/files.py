@@ -28,7 +28,7 @@ from typing import IO, TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 from builders.containers.image import SIF_HEADER, form_of
 from builders.containers.runtime import Bind, HostRuntime, View, run_in
-from builders.storage.temporary import TemporaryDirectory
+from builders.storage.lease import TemporaryDirectory
 from resolver.errors import CommandError, EnvironmentLacksError
 from resolver.texts import printable
 

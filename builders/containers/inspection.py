@@ -19,8 +19,9 @@ from packaging.version import Version
 from builders.containers.engines import choose_runtime
 from builders.containers.image import LocalImage, find_image, image_name, is_local
 from builders.containers.runtime import Runtime, View, run_in
-from builders.recipes.compilers import Program, choose_compilers
-from builders.storage.files import cache_root, exclusive_lock, write_atomic
+from builders.recipes import Program, choose_compilers
+from builders.storage.files import cache_root, write_atomic
+from builders.storage.lease import exclusive_lock
 from resolver.errors import EnvironmentLacksError, MatrixError, TooSlowError, UsageError
 from resolver.facts import schema
 from resolver.facts.catalog import Catalog

@@ -21,7 +21,7 @@ import msgspec
 from builders.containers.image import LocalImage
 from builders.containers.sandbox import HOME, command_line, layout, private_home, sandbox, system_program
 from builders.machine.process import clean_environment, output_in_container, output_of, run
-from builders.storage.temporary import TemporaryDirectory
+from builders.storage.lease import TemporaryDirectory
 
 DEVICES = ("cat", "/proc/net/dev")
 _DEVICE_HEADINGS = 2  # lines of /proc/net/dev

@@ -26,7 +26,7 @@ import msgspec
 from builders.constants import CERTIFICATE_VARIABLES, END_ALL_ON_SIGNAL
 from builders.machine.process import output_of
 from builders.storage.files import cache_root
-from builders.storage.temporary import TemporaryDirectory
+from builders.storage.lease import TemporaryDirectory
 
 Kind = Literal["bubblewrap", "namespaces"]
 KINDS: tuple[Kind, ...] = ("bubblewrap", "namespaces")

@@ -12,9 +12,9 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
-from builders.storage.files import exclusive_lock, remove_tree, write_atomic
+from builders.storage.files import make_directories, make_read_only, remove_tree, write_atomic
 from builders.storage.io_errors import explain_cache_errors
-from builders.storage.modes import make_directories, make_read_only
+from builders.storage.lease import exclusive_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from builders.containers.runtime import Bind, View, run_in
 from builders.environments.cached import digest
 from builders.machine import host
-from builders.storage.temporary import TemporaryDirectory
+from builders.storage.lease import TemporaryDirectory
 from resolver.errors import CommandError, EnvironmentLacksError, UsageError
 
 if TYPE_CHECKING:

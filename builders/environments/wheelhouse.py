@@ -49,16 +49,15 @@ from builders.index_client.client import PYTORCH_HOST
 from builders.index_client.stored import replace
 from builders.machine.process import log_size, read_since
 from builders.network.urls import package_sources, public_index, without_password
-from builders.storage.files import cache_root, exclusive_lock, make_readable, sha256_of, write_atomic
+from builders.storage.files import cache_root, make_directories, make_readable, sha256_of, write_atomic
 from builders.storage.io_errors import explain_cache_errors
-from builders.storage.modes import make_directories
+from builders.storage.lease import exclusive_lock
 from builders.wheels.wheel import DamagedError
-from resolver.content import judged
 from resolver.errors import BuildError, CommandError, EnvironmentLacksError, UsageError
 from resolver.facts.catalog import is_elsewhere
-from resolver.indexes import IndexStrategy
-from resolver.label import built_for
+from resolver.indexes import IndexStrategy, judged
 from resolver.requirements import is_for_cuda
+from resolver.versions import built_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -66,9 +65,8 @@ if TYPE_CHECKING:
 
     from builders.containers.runtime import Runtime
     from builders.environments.python import TargetPython
-    from resolver.content import Content
     from resolver.facts.catalog import Catalog
-    from resolver.indexes import File, Project
+    from resolver.indexes import Content, File, Project
     from resolver.model import Distribution, Resolution
     from resolver.reporter import Reporter
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from resolver.content import Content
+from resolver.indexes import Content
 from resolver.requirements import is_for_cuda, required_name
 
 if TYPE_CHECKING:

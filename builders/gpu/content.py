@@ -51,7 +51,7 @@ from builders.audit.elf import SharedObject, read_ends
 from builders.audit.platform_tags import CUDA_LIBRARIES, ROCM_LIBRARIES
 from builders.gpu import FRAMEWORKS, SIGN
 from builders.wheels.wheel import DamagedError, WheelReader
-from resolver.content import Content
+from resolver.indexes import Content
 from resolver.requirements import is_for_cuda
 from resolver.versions import join_words
 

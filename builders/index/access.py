@@ -15,8 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from builders.storage.files import NotRegularError, open_regular
-from builders.storage.modes import make_directories, share
+from builders.storage.files import NotRegularError, make_directories, open_regular, share
 from resolver.errors import MatrixError
 
 if TYPE_CHECKING:

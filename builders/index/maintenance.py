@@ -37,10 +37,10 @@ from builders.index.pages import (
 )
 from builders.index.repository import STATE_DIRECTORIES, Index, record_name, wheel_of
 from builders.machine.process import run
-from builders.storage.files import TEMPORARY_PREFIX, atomic_path, link_exclusively, remove_tree
+from builders.storage.files import TEMPORARY_PREFIX, atomic_path, remove_tree
+from builders.storage.lease import link_exclusively
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError, did_you_mean
-from resolver.specifiers import version_or_none
-from resolver.versions import shorten
+from resolver.versions import shorten, version_or_none
 
 if TYPE_CHECKING:
     from builders.audit import WheelAudit

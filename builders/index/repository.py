@@ -54,11 +54,11 @@ from builders.storage.files import (
     NotRegularError,
     copy_file,
     flush,
-    link_exclusively,
     open_regular,
     replace_file,
     temporary_sibling,
 )
+from builders.storage.lease import link_exclusively
 from resolver.errors import MatrixError, NameTakenError
 from resolver.reporter import SILENT, Reporter
 from resolver.texts import escaped

@@ -35,9 +35,9 @@ from builders.network.urls import OFFLINE_HINT, local_path, mirrored, without_pa
 from builders.storage.files import cache_root
 from resolver.errors import EnvironmentLacksError, MatrixError, SourceError
 from resolver.indexes import File, Metadata
-from resolver.label import built_for
 from resolver.reporter import SILENT
 from resolver.requirements import normalize_name
+from resolver.versions import built_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -45,8 +45,7 @@ if TYPE_CHECKING:
     import requests
 
     from builders.network.transport import Transport
-    from resolver.content import Content
-    from resolver.indexes import IndexStrategy, Project, ProjectRelease
+    from resolver.indexes import Content, IndexStrategy, Project, ProjectRelease
     from resolver.reporter import Reporter
 
 FRESH_FOR = 600.0  # seconds

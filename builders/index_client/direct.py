@@ -16,10 +16,16 @@ from builders.index_client.pages import version_in
 from builders.network.git import Repository, is_commit, split_reference
 from builders.network.urls import NETWORK_HINT, OFFLINE_HINT, local_path, mirrored, without_password
 from builders.pyproject import static_metadata
-from builders.storage.files import cache_root, cached_file, sha256_of, temporary_sibling
+from builders.storage.files import (
+    cache_root,
+    cached_file,
+    make_directories,
+    make_read_only,
+    sha256_of,
+    temporary_sibling,
+)
 from builders.storage.io_errors import explain_cache_errors
-from builders.storage.modes import make_directories, make_read_only
-from builders.storage.temporary import TemporaryDirectory
+from builders.storage.lease import TemporaryDirectory
 from builders.wheels.wheel import DamagedError
 from resolver.errors import EnvironmentLacksError, SourceError, UsageError
 from resolver.indexes import File, Metadata

@@ -26,8 +26,7 @@ from builders.network.urls import NETWORK_HINT, without_password
 from builders.wheels.wheel import LARGEST_METADATA, DamagedError, WheelReader
 from resolver.errors import EnvironmentLacksError, SourceError
 from resolver.indexes import Metadata
-from resolver.specifiers import version_or_none
-from resolver.versions import shorten
+from resolver.versions import shorten, version_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator

@@ -19,7 +19,7 @@ from packaging.version import Version
 
 from resolver.indexes import File
 from resolver.requirements import normalize_name
-from resolver.specifiers import version_or_none
+from resolver.versions import version_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -28,8 +28,8 @@ from builders.gpu.content import (
 from builders.index_client.metadata import downloaded, matching_files
 from builders.network.transport import SHORT_TAIL, RequestError, TooLargeReplyError, request_failed
 from builders.wheels.wheel import DamagedError
-from resolver.content import Content
 from resolver.errors import EnvironmentLacksError, SourceError
+from resolver.indexes import Content
 from resolver.versions import join_words
 
 if TYPE_CHECKING:

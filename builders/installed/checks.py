@@ -34,7 +34,7 @@ from builders.probe.ask import (
 from builders.probe.environment import judge_listed
 from resolver.compiling.known_bad import broken_combinations
 from resolver.consequences.questions import changes, driver_states
-from resolver.content import judged
+from resolver.indexes import judged
 from resolver.requirements import TRITON_NAMES, is_for_cuda
 from resolver.versions import join_words, minor
 

@@ -17,7 +17,7 @@ from builders.diagnosis.doctor import count_gpus
 from builders.learning import LearnedFacts
 from builders.machine import host
 from builders.machine.process import output_of
-from builders.probe.slurm import hours_of
+from builders.scheduling.slurm import hours_of
 from resolver.compiling.problem_builder import architecture_of, check_architectures
 from resolver.errors import MatrixError, UsageError
 from resolver.facts import schema

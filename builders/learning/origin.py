@@ -18,15 +18,14 @@ from builders.network.git import Repository, fetch_git, is_commit, split_referen
 from builders.sources import Downloads, fetch_sdist, pack_directory, unpack_sdist, without_password
 from builders.sources.source import sdist_path
 from builders.storage.files import sha256_of
-from builders.storage.temporary import TemporaryDirectory
+from builders.storage.lease import TemporaryDirectory
 from resolver.compiling.choices import is_prerelease
 from resolver.errors import EnvironmentLacksError, SourceError, UsageError
 from resolver.facts import schema
 from resolver.facts.catalog import recipe_for
 from resolver.facts.schema import Git, Sdist
 from resolver.requirements import parse_requirement, required_name
-from resolver.specifiers import specifier_or_none
-from resolver.versions import is_version
+from resolver.versions import is_version, specifier_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping

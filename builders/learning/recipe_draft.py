@@ -13,8 +13,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from resolver.facts.catalog_files import row_to_toml
 from resolver.facts.schema import PLATFORM, SCHEMA, Backend, Git, Package, Recipe, Release, Requires, Sdist
 from resolver.requirements import required_name, split_marker
-from resolver.specifiers import specifier_or_none
-from resolver.versions import is_version
+from resolver.versions import is_version, specifier_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

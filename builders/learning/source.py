@@ -20,8 +20,7 @@ from builders.learning.build_script import BuildScript, BuildVariable, Extension
 from builders.pyproject import FILE, PyProject, read_pyproject
 from resolver.errors import UsageError
 from resolver.requirements import normalize_name, required_name
-from resolver.specifiers import specifier_or_none
-from resolver.versions import is_version
+from resolver.versions import is_version, specifier_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence

@@ -34,14 +34,13 @@ from builders.learning import LearnedFacts, merged
 from builders.network.transport import SHORT_TAIL, RequestError, request_failed
 from builders.network.urls import without_password
 from builders.storage.files import sha256_of
-from builders.storage.temporary import TemporaryDirectory
+from builders.storage.lease import TemporaryDirectory
 from builders.wheels.wheel import DamagedError, WheelReader
 from resolver.errors import EnvironmentLacksError, SourceError, UsageError
 from resolver.facts import schema
 from resolver.facts.schema import PLATFORM
 from resolver.indexes import File
-from resolver.label import built_for
-from resolver.versions import minor
+from resolver.versions import built_for, minor
 
 if TYPE_CHECKING:
     import zipfile
@@ -52,8 +51,8 @@ if TYPE_CHECKING:
 
     from builders.audit.contents import Contents
     from builders.network.transport import Transport
-    from resolver.content import Content
     from resolver.facts.catalog import Catalog
+    from resolver.indexes import Content
 
 _NEW_STRING = re.compile(r"__cxx11|B5cxx11")
 _OLD_STRING = re.compile(r"RKSs|RSs|Ss$")

@@ -20,7 +20,7 @@ from types import FrameType
 from typing import IO
 
 from builders.machine import reaper
-from builders.storage.modes import make_directories
+from builders.storage.files import make_directories
 from resolver.errors import CommandError, EnvironmentLacksError, TooSlowError
 
 _log = logging.getLogger(__name__)

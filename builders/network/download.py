@@ -18,9 +18,9 @@ from typing import IO, TYPE_CHECKING
 
 from builders.constants import MISSING_CODES
 from builders.network.urls import NETWORK_HINT, local_path, mirrored, package_sources, without_password
-from builders.storage.files import cache_root, exclusive_lock, flush, sha256_of
+from builders.storage.files import cache_root, create_file, flush, make_directories, make_read_only, sha256_of
 from builders.storage.io_errors import explain_cache_errors
-from builders.storage.modes import create_file, make_directories, make_read_only
+from builders.storage.lease import exclusive_lock
 from resolver.errors import EnvironmentLacksError, MatrixError, SourceError
 from resolver.reporter import SILENT
 

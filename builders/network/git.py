@@ -32,9 +32,9 @@ import msgspec
 
 from builders.machine.process import bytes_of, clean_environment, run
 from builders.network.urls import NETWORK_HINT, OFFLINE_HINT, mirrored, without_password
-from builders.storage.files import cache_root, exclusive_lock, write_atomic
+from builders.storage.files import cache_root, is_shared, write_atomic
 from builders.storage.io_errors import explain_cache_errors, explain_io_errors
-from builders.storage.modes import is_shared
+from builders.storage.lease import exclusive_lock
 from resolver.errors import CommandError, EnvironmentLacksError, MatrixError, SourceError
 from resolver.versions import shorten
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from builders.findings import Finding
 from builders.gpu.content import read_complete
 from builders.wheels.wheel import DamagedError
-from resolver.content import Judgement, judged
+from resolver.indexes import Judgement, judged
 from resolver.requirements import is_for_cuda, normalize_name
 from resolver.versions import join_words
 
 if TYPE_CHECKING:
     from builders.probe.ask import EnvironmentReply, Probe
-    from resolver.content import Content
     from resolver.facts.catalog import Catalog
+    from resolver.indexes import Content
     from resolver.model import Distribution, Resolution
 
 

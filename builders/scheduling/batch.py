@@ -20,11 +20,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import msgspec
 
 from builders.building.directory import finished_commands, path_of
-from builders.building.records import failure_path, log_path
-from builders.building.task_state import TaskState
-from builders.scheduling.watch import task_names
-from builders.storage.files import exclusive_lock, write_atomic
-from builders.storage.lease import holder_of
+from builders.building.records import TaskState, failure_path, log_path
+from builders.building.watch import task_names
+from builders.storage.files import write_atomic
+from builders.storage.lease import exclusive_lock, holder_of
 from resolver.errors import CommandError, MatrixError, UsageError
 from resolver.texts import Digest, Name, check_texts, explained
 

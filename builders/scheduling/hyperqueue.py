@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec.structs import replace
 
-from builders.building.task_state import command_of
+from builders.building.records import command_of
 from builders.diagnosis import OUT_OF_MEMORY, diagnosed
 from builders.machine.process import bytes_of, log_size, read_since, run, start_in_background
 from builders.scheduling.batch import BatchSystem, SubmittedJob
@@ -34,7 +34,7 @@ from resolver.errors import EnvironmentLacksError, MatrixError
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from builders.building.task_state import TaskState
+    from builders.building.records import TaskState
     from builders.index import Index
     from resolver.reporter import Reporter
 

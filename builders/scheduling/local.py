@@ -25,17 +25,14 @@ from builders.building.directory import prune
 from builders.building.expected_time import Resources
 from builders.building.inputs import Limits
 from builders.building.jobserver import Jobserver, can_join
-from builders.building.memory import kernel_killed_since, kernel_kills, proportional_size
 from builders.building.records import forget_attempt, log_path, record_failure
 from builders.building.task import build_wheel
-from builders.diagnosis import OUT_OF_MEMORY, diagnosed
-from builders.diagnosis.diagnose import known_failures
+from builders.building.watch import kernel_killed_since, kernel_kills, proportional_size, task_names, watched
+from builders.diagnosis import OUT_OF_MEMORY, diagnosed, known_failures
 from builders.machine import host
 from builders.machine.process import end_with_parent
 from builders.machine.reaper import descendants
-from builders.scheduling.estimates import estimates, task_graph
-from builders.scheduling.scheduler import Event, schedule
-from builders.scheduling.watch import task_names, watched
+from builders.scheduling.scheduler import Event, estimates, schedule, task_graph
 from builders.storage.io_errors import DiskFullError, explain_any_os_error
 from resolver.errors import BuildError, InternalError, MatrixError, StoppedError
 from resolver.reporter import Reporter
@@ -576,11 +573,7 @@ def _work(task: Task, index: Index, limits: Limits, pipe: Connection, parent: in
 def _import_early() -> None:
     """Import what environments, checks and publishing need; otherwise, each build would do so by itself."""
     import auditwheel.wheel_abi  # noqa: F401
-    import installer.destinations
-    import installer.sources  # noqa: F401
     import wheel.wheelfile  # noqa: F401
-
-    import builders.building.sbom  # noqa: F401
 
     known_failures()
 

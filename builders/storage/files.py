@@ -1,4 +1,9 @@
-"""Write files so that a crash leaves either the old or the new file, never a partial file."""
+"""Write files so that a crash leaves the old or the new file, with modes that suit shared directories.
+
+The umask decides about modes, as for any program. One case is different: a directory with the set-group-ID
+bit that its group can write is meant to be shared. New files in it also get the permissions of that group,
+because a umask such as 027 would otherwise lock out the other members.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +16,77 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builders.constants import DISK_FULL
-from builders.storage.lease import hold
-from builders.storage.modes import create_file, make_directories, make_read_only
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from resolver.indexes import File
 
 
 TEMPORARY_PREFIX = ".tmp-"
-_NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EINVAL}
+
+_FILE_RIGHTS = stat.S_IRGRP | stat.S_IWGRP
+_WRITE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
+
+
+def create_file(path: Path) -> int:
+    """Create a file that must not exist yet, and return a descriptor to read and write it."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    share(file, path.parent.stat())
+    return file
+
+
+def is_shared(folder: os.stat_result) -> bool:
+    """Return whether a directory is meant for all members of its group."""
+    return bool(folder.st_mode & stat.S_ISGID and folder.st_mode & stat.S_IWGRP)
+
+
+def share(file: int, parent: os.stat_result) -> None:
+    """Add the group permissions of a shared directory to a new file or directory in it."""
+    if not is_shared(parent):
+        return
+    mode = os.fstat(file).st_mode
+    rights = parent.st_mode & (stat.S_IRWXG if stat.S_ISDIR(mode) else _FILE_RIGHTS)
+    os.fchmod(file, stat.S_IMODE(mode) | rights)
+
+
+def share_finished(path: Path) -> None:
+    """Let the group of a shared directory read and start what another program made in it, whatever the umask.
+
+    The group gets the owner's rights to read and to execute, not to write. Links are not followed.
+    """
+    if not is_shared(path.parent.stat()):
+        return
+    for each in (path, *(path.rglob("*") if path.is_dir() else ())):
+        mode = each.lstat().st_mode
+        if not stat.S_ISLNK(mode):
+            each.chmod(stat.S_IMODE(mode) | (mode & (stat.S_IRUSR | stat.S_IXUSR)) >> 3)
+
+
+def make_directories(path: Path) -> None:
+    """Create a directory and its parents unless they exist."""
+    if path.is_dir():
+        return
+    if path.parent != path:
+        make_directories(path.parent)
+    try:
+        path.mkdir()
+    except FileExistsError:
+        if not path.is_dir():
+            raise
+        return
+    made = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        share(made, path.parent.stat())
+    finally:
+        os.close(made)
+
+
+def make_read_only(path: str | Path) -> None:
+    """Remove all write permissions of a file or directory; a link is not followed."""
+    mode = os.lstat(path).st_mode
+    if not stat.S_ISLNK(mode):
+        os.chmod(path, stat.S_IMODE(mode) & ~_WRITE)  # noqa: PTH101  used for many thousands of files
 
 
 @contextmanager
@@ -75,26 +140,6 @@ def atomic_path(target: Path) -> Iterator[Path]:
         temporary.replace(target.resolve())
 
 
-def link_exclusively(temporary: Path, target: Path) -> bool:
-    """Rename a finished file to its final name; return False if the name exists already.
-
-    A hard link fails if the name exists, even if another machine creates it at the same moment. On file
-    systems without hard links, a lock protects the time between the check for the name and the rename.
-    """
-    try:
-        os.link(temporary, target)
-    except FileExistsError:
-        return False
-    except OSError as error:
-        if error.errno not in _NO_HARD_LINKS:
-            raise
-        with exclusive_lock(target.with_name(f"{TEMPORARY_PREFIX}{target.name}.lock")):
-            if os.path.lexists(target):
-                return False
-            temporary.replace(target)
-    return True
-
-
 def link_or_copy(source: Path, target: Path) -> None:
     """Replace a file atomically with a hard link to another file, or with a copy on another file system."""
     with temporary_sibling(target) as temporary:
@@ -122,18 +167,6 @@ def write_atomic(target: Path, text: str | bytes) -> None:
         target.write_bytes(data)
         return
     replace_file(target.resolve(), data)  # a symbolic link is kept
-
-
-@contextmanager
-def exclusive_lock(path: Path, *, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
-    """Hold a lock against all processes, including those on other machines that share the directory.
-
-    The lock is released when the process ends, even by ``kill -9``. If the machine breaks down, others can
-    take the lock after `builders.storage.lease.EXPIRY` seconds. `on_wait` is called before waiting if another
-    process holds the lock; `builders.storage.lease.holder_of` returns the holder.
-    """
-    with hold(path, on_wait):
-        yield
 
 
 def sha256_of(path: Path) -> str:
@@ -211,7 +244,5 @@ def cached_file(file: File) -> Path:
     """Return the path of a file of a lock in the cache, whether or not it exists."""
     key = file.sha256
     if not key:
-        import hashlib  # every command imports this module, and loading OpenSSL takes 2 ms
-
         key = f"url-{hashlib.sha256(file.url.encode()).hexdigest()}"
     return cache_root() / "wheels" / key / Path(file.name).name

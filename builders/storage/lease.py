@@ -1,4 +1,4 @@
-"""Locks for directories that several machines share, made of files alone.
+"""Locks for directories that several machines share, made of files alone, and what is made under them.
 
 A lock is held by a *lease*: a file ``NAME.NUMBER`` that names its holder. Only one process can create the
 file with the next number (``O_EXCL``, which Lustre supports, and NFS since version 3). While the process
@@ -20,22 +20,27 @@ appear by an atomic rename.
 from __future__ import annotations
 
 import errno
+import getpass
 import os
+import shutil
 import stat
+import tempfile
 import threading
 import time
-from contextlib import contextmanager, suppress
+import weakref
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import msgspec
 
-from builders.storage.modes import create_file, make_directories
+from builders.storage.files import TEMPORARY_PREFIX, cache_root, create_file, make_directories
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
 
 BEAT = 10.0
 """Seconds between two changes of a lease."""
@@ -48,6 +53,7 @@ _SHORTEST_WAIT = 0.02  # seconds between two reads of a lease
 _LONGEST_WAIT = 1.0
 _COUNTED = 5.0  # seconds of an interval that count; the file system did not answer in the rest
 _LARGEST = 1 << 12  # bytes
+_NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EINVAL}
 
 
 class Holder(msgspec.Struct, frozen=True):
@@ -84,11 +90,10 @@ class _Lease(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def hold(path: Path, on_wait: Callable[[], None] | None) -> Iterator[None]:
-    """Hold a lock; wait until it is free.
+def exclusive_lock(path: Path, *, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
+    """Hold a lock, whose leases are files next to `path` and begin with its name; wait until it is free.
 
-    The leases are files next to `path`, whose names begin with its name. `on_wait` is called once before
-    waiting if another process holds the lock.
+    `on_wait` is called once before waiting if another process holds the lock.
     """
     make_directories(path.parent)
     holder = _this_process()
@@ -266,8 +271,6 @@ def _this_process() -> Holder:
 
 @cache
 def _user() -> str:
-    import getpass
-
     try:
         return getpass.getuser()
     except (OSError, KeyError):  # a user without a name, as in containers
@@ -308,3 +311,70 @@ def _state_of(pid: int) -> tuple[str, str]:
         return "", ""
     words = fields.rpartition(")")[2].split()
     return words[0], words[19]
+
+
+def link_exclusively(temporary: Path, target: Path) -> bool:
+    """Rename a finished file to its final name; return False if the name exists already.
+
+    A hard link fails if the name exists, even if another machine creates it at the same moment. On file
+    systems without hard links, a lock protects the time between the check for the name and the rename.
+    """
+    try:
+        os.link(temporary, target)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_HARD_LINKS:
+            raise
+        with exclusive_lock(target.with_name(f"{TEMPORARY_PREFIX}{target.name}.lock")):
+            if os.path.lexists(target):
+                return False
+            temporary.replace(target)
+    return True
+
+
+class TemporaryDirectory:
+    """A new directory in the cache, which is removed at the end of its block.
+
+    If the process is killed, the next run on this machine removes the directory. A lock next to the directory
+    is held while its owner runs.
+    """
+
+    def __init__(self) -> None:
+        parent = cache_root() / "tmp"
+        owned = ExitStack()
+        try:
+            make_directories(parent)
+            _remove_abandoned(parent)
+            self.root = parent / os.urandom(8).hex()
+            # Another run may remove a directory without a lock, so the lock comes first.
+            owned.enter_context(exclusive_lock(_lock(self.root)))
+            self.root.mkdir(mode=0o700)
+        except OSError:  # the cache cannot be written
+            owned.close()
+            self.root = Path(tempfile.mkdtemp(prefix="matrix-"))
+        owned.callback(shutil.rmtree, self.root, ignore_errors=True)
+        self._remove = weakref.finalize(self, owned.close)
+
+    def __enter__(self) -> Self:
+        """Return the directory itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Remove the directory."""
+        self._remove()
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Remove the directories whose owners were killed on this machine."""
+    for lease in parent.glob("*.lock.*"):
+        lock = lease.with_suffix("")
+        if is_abandoned(lock):
+            with suppress(OSError):  # it may belong to another user
+                if (root := lock.with_suffix("")).is_dir():
+                    shutil.rmtree(root)
+                lease.unlink(missing_ok=True)
+
+
+def _lock(root: Path) -> Path:
+    return root.with_suffix(".lock")

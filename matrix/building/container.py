@@ -20,8 +20,14 @@ import msgspec
 
 from builders.machine.process import output_of, run
 from builders.network.urls import local_path, without_password
-from builders.storage.files import cache_root, cached_file, remove_tree, write_atomic
-from builders.storage.modes import make_directories, share_finished
+from builders.storage.files import (
+    cache_root,
+    cached_file,
+    make_directories,
+    remove_tree,
+    share_finished,
+    write_atomic,
+)
 from matrix.consumers.shared.container_variables import VISIBLE, applied, is_visible, unset_changes
 from matrix.show.render import format_size
 from resolver.errors import CommandError, EnvironmentLacksError, UsageError

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from builders.building.plan import plan
-from builders.building.records import built_for, earlier_failure
-from builders.building.task_state import TaskState
+from builders.building.records import TaskState, built_for, earlier_failure
 from builders.containers.image import with_cached_digest
-from builders.scheduling.estimates import estimates
 from builders.scheduling.local import machine
+from builders.scheduling.scheduler import estimates
 from matrix.api import package_indexes, write_lock
 from matrix.building.planning import build_host_of, limits_of, why_to_build
 from matrix.command_line.context import Context

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from builders.findings import SEVERITIES, Finding, Severity
 from resolver.errors import UsageError
-from resolver.textfile import read_text
+from resolver.texts import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

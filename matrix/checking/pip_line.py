@@ -24,7 +24,7 @@ from pip_requirements_parser import (
     build_parser,
 )
 
-from resolver.specifiers import version_or_none
+from resolver.versions import version_or_none
 
 REQUIREMENT_OPTIONS = {"--hash", "--config-settings", "--global-option"}
 """Options that apply to one requirement and may follow it."""

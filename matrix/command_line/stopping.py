@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from builders.machine.process import output_of
-from builders.probe.slurm import hours_of
+from builders.scheduling.slurm import hours_of
 from resolver.errors import UsageError
 
 if TYPE_CHECKING:

@@ -13,22 +13,15 @@ from typing import TYPE_CHECKING, Literal
 from msgspec.structs import replace
 
 from builders.building.inputs import unlocked_requirements
-from builders.building.task_state import TaskState
+from builders.building.records import TaskState
 from builders.containers.image import with_cached_digest
 from builders.findings import Finding
 from builders.index import Index
 from builders.machine.process import output_of
 from builders.scheduling.slurm import partition_of
-from builders.storage.files import cached_file, exclusive_lock
+from builders.storage.files import cached_file
+from builders.storage.lease import exclusive_lock
 from matrix.api import package_indexes, write_lock
-from matrix.building.batch import (
-    EXECUTORS,
-    add_batch_options,
-    attach,
-    cancel,
-    check_batch_options,
-    executor_of,
-)
 from matrix.building.container import (
     STEPS,
     Container,
@@ -40,6 +33,14 @@ from matrix.building.container import (
     inputs_of,
     plan_text,
     space_of,
+)
+from matrix.building.planning import (
+    EXECUTORS,
+    add_batch_options,
+    attach,
+    cancel,
+    check_batch_options,
+    executor_of,
 )
 from matrix.command_line.options import (
     add_format,
@@ -71,10 +72,9 @@ from matrix.input.locking import (
 )
 from matrix.input.request import facts_files
 from matrix.input.settings import overlays
-from matrix.show.build_times import build_times
 from matrix.show.json_document import JsonDocument
 from matrix.show.render import counted, format_size, sdists_text, shortened
-from matrix.show.resolution_text import show_conflict
+from matrix.show.resolution_text import build_times, show_conflict
 from resolver.answers.resolve import resolve
 from resolver.errors import EnvironmentLacksError, LockError, MatrixError, UsageError
 from resolver.lock import read_lock

@@ -11,27 +11,18 @@ import msgspec
 from msgspec.structs import replace
 
 from builders.building.expected_time import expected_time
-from builders.building.task_state import TaskState
+from builders.building.records import TaskState
 from builders.containers.image import with_cached_digest
 from builders.environments.wheelhouse import check_of, prebuilt
 from builders.findings import Finding
 from builders.index import Index
 from builders.machine import host
-from builders.scheduling.estimates import recorded
 from builders.scheduling.local import Builds
+from builders.scheduling.scheduler import recorded
 from builders.sources import Downloads, fetch_file
 from builders.storage.files import cached_file
 from builders.storage.io_errors import DiskFullError
 from matrix.api import check_build_hosts, write_lock
-from matrix.building.batch import (
-    EXECUTORS,
-    add_batch_options,
-    attach,
-    build_in_jobs,
-    cancel,
-    check_batch_options,
-    executor_of,
-)
 from matrix.building.coverage import (
     Coverage,
     add_table_options,
@@ -39,8 +30,20 @@ from matrix.building.coverage import (
     cover,
     coverage_text,
 )
-from matrix.building.hosts import report_hosts
-from matrix.building.planning import limits_of, refresh_published, state_of, tasks_of
+from matrix.building.locked import report_hosts
+from matrix.building.planning import (
+    EXECUTORS,
+    add_batch_options,
+    attach,
+    build_in_jobs,
+    cancel,
+    check_batch_options,
+    executor_of,
+    limits_of,
+    refresh_published,
+    state_of,
+    tasks_of,
+)
 from matrix.command_line.options import (
     add_format,
     add_index,
@@ -54,9 +57,8 @@ from matrix.command_line.options import (
 from matrix.command_line.stopping import add_stopping, stop_time
 from matrix.input.locking import exclude_pick, same_target
 from matrix.input.request import check_names
-from matrix.show.build_times import time_text
 from matrix.show.json_document import JsonDocument
-from matrix.show.resolution_text import show_conflict
+from matrix.show.resolution_text import show_conflict, time_text
 from resolver.errors import MatrixError, StoppedError
 from resolver.model import Conflict
 

@@ -22,10 +22,10 @@ from matrix.show.consequences_text import consequences_text, summary
 from matrix.show.json_document import JsonDocument
 from matrix.show.render import counted
 from resolver.consequences import consequences
-from resolver.consequences.model import Consequence
+from resolver.consequences.questions import Consequence
 from resolver.errors import CatalogError, EnvironmentLacksError, UsageError, did_you_mean
+from resolver.facts.catalog import load, overlay_files
 from resolver.facts.catalog_files import row_to_dict
-from resolver.facts.loading import load, overlay_files
 from resolver.facts.schema import KINDS, Status, displayed
 from resolver.facts.validate import incomplete_rows
 

@@ -28,7 +28,7 @@ from builders.findings import Finding
 from builders.machine.host import running_python
 from builders.machine.process import output_of, run
 from builders.storage.files import write_atomic
-from builders.storage.temporary import TemporaryDirectory
+from builders.storage.lease import TemporaryDirectory
 from matrix.checking.check import check, difference, fixed, read_document, summary
 from matrix.checking.document import Kind, read_file
 from matrix.checking.package_rules import TORCH_FAMILY

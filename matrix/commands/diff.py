@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+import msgspec
 from msgspec.structs import replace
 from packaging.utils import parse_wheel_filename
 
@@ -21,7 +22,7 @@ from matrix.input.locking import catalog_with_image_of, overlays_of
 from matrix.input.request import make_request
 from matrix.input.settings import load_catalog, read_settings
 from matrix.show.consequences_text import consequences_text, summary
-from matrix.show.included_json import DiffDocument, SideDocument
+from matrix.show.json_document import JsonDocument
 from matrix.show.resolution_text import title_of
 from resolver.answers.repair import Wanted, replaced
 from resolver.answers.table import ROW_COMPONENTS
@@ -37,11 +38,10 @@ from resolver.consequences import (
     wheels,
 )
 from resolver.errors import UsageError
-from resolver.label import built_for
 from resolver.lock import read_lock
-from resolver.model import CoreItem
+from resolver.model import CoreItem, Target
 from resolver.requirements import PAIRED_WITH_TORCH
-from resolver.versions import minor
+from resolver.versions import built_for, minor
 
 if TYPE_CHECKING:
     import argparse
@@ -58,6 +58,24 @@ EXAMPLE = "matrix diff --site lumi-g --driver 30.10"
 
 _PAIR = 2
 _PLATFORM = ("rocm", "glibc", "libstdc++", "os", "mpi")
+
+
+class SideDocument(msgspec.Struct, kw_only=True):
+    """One side of a comparison: a target and the facts."""
+
+    target: Target
+    shipped: str
+    """The directory with the facts that another version of matrix ships; empty for those of this version."""
+    catalogs: tuple[str, ...]
+
+
+class DiffDocument(JsonDocument, kw_only=True):
+    """The consequences of a change."""
+
+    status: Literal["ok", "breaks"]
+    before: SideDocument
+    after: SideDocument
+    consequences: list[Consequence]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -134,8 +152,8 @@ def execute(context: Context) -> int:
         console.document(
             DiffDocument(
                 status="breaks" if breaks else "ok",
-                before=SideDocument.of(before.request, args.from_shipped),
-                after=SideDocument.of(after.request),
+                before=_side_document(before, args.from_shipped),
+                after=_side_document(after),
                 consequences=changes,
             )
         )
@@ -147,6 +165,11 @@ def execute(context: Context) -> int:
         if changes:
             console.info("*: a fact that changed. Sources: -v. Every row of the table: --format json")
     return int(breaks)
+
+
+def _side_document(side: Side, shipped: Path | None = None) -> SideDocument:
+    request = side.request
+    return SideDocument(target=request.target, shipped=str(shipped or ""), catalogs=request.catalogs)
 
 
 def _between_environments(context: Context, paths: Sequence[Path]) -> list[Consequence]:
@@ -182,7 +205,6 @@ def _between_environments(context: Context, paths: Sequence[Path]) -> list[Conse
 
 
 def _content_of(path: Path) -> dict[str, str]:
-    """Return the versions in an environment or a lock, by name."""
     if not is_environment(path):
         lock = read_lock(path)
         content = {name: lock.version_of(name) for name in _PLATFORM} | {"python": lock.version_of("python")}
@@ -257,7 +279,6 @@ def _locks(
 
 
 def _warn_of_broken(context: Context, holdings: Iterable[Holding], changes: Iterable[Consequence]) -> None:
-    """Warn about locks that are impossible on both sides."""
     changed = {change.name for change in changes if change.kind == "lock"}
     judge = Judge()
     for holding in holdings:
@@ -295,7 +316,6 @@ def _python_of(tags: Iterable[Tag]) -> dict[str, str]:
 
 
 def _title(before: Side, after: Side, shipped: Path | None) -> str:
-    """Return the target and its changes."""
     pairs: dict[str, list[object]] = {
         "date": [side.request.target.date for side in (before, after)],
         "kernel driver": [_driver(side) for side in (before, after)],

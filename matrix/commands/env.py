@@ -15,8 +15,7 @@ from builders.constants import MOUNTED_INDEX
 from builders.index import Index
 from builders.machine.host import glibc_version
 from builders.storage.files import sha256_of
-from matrix.building.built_wheels import candidate_wheels, wheels_of_lock
-from matrix.building.hosts import report_hosts
+from matrix.building.locked import candidate_wheels, report_hosts, wheels_of_lock
 from matrix.command_line.options import add_index, add_lock, add_target_options, output_path
 from matrix.consumers import Consumer, consumer_names, load_consumer
 from matrix.consumers.shared.files import Layout, files_in_wheelhouse, write_files

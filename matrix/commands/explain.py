@@ -185,10 +185,7 @@ def _known_problems(context: Context, name: str) -> list[str]:
 def _rejected(context: Context, requirement: Requirement) -> tuple[list[RejectedVersion], int]:
     """Return the reasons why preferred versions were not chosen, and the number of those left out.
 
-    If the request can no longer be compiled, only the facts in the lock are used.
-
-    Raise `UsageError` if the user named versions, and neither the chosen nor any preferred version is among
-    them.
+    Raise `UsageError` if the user named versions, none of which works.
     """
     lock, path, console = context.lock, context.args.lock, context.console
     name, specifier, chosen = requirement.name, requirement.specifier, lock.version_of(requirement.name)
@@ -243,7 +240,6 @@ def _working(
 
 
 def _older(name: str, chosen: str) -> Requirement | None:
-    """Return a requirement of versions older than the chosen version, if it is a version."""
     public = chosen.partition("+")[0]
     return parse_requirement(f"{name}<{public}") if public[:1].isdecimal() else None
 

@@ -22,8 +22,7 @@ from builders.storage.files import cache_root, link_or_copy
 from builders.storage.io_errors import explain_io_errors
 from builders.wheels.wheel import DamagedError
 from matrix.api import package_indexes
-from matrix.building.built_wheels import wheels_of_lock
-from matrix.building.hosts import report_hosts
+from matrix.building.locked import report_hosts, wheels_of_lock
 from matrix.command_line.options import add_build_host_options, add_format, add_index, add_lock, add_names
 from matrix.input.locking import exclude_pick, same_image
 from matrix.input.request import check_names

@@ -83,16 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(context: Context) -> int:
     """Run the command."""
     # networkx takes longer to import than everything else.
-    from matrix.show.drawing import (
-        ASCII,
-        BOX,
-        BOX_CHARACTERS,
-        draw_dot,
-        draw_mermaid,
-        draw_svg,
-        draw_text,
-        graph_title,
-    )
+    from matrix.show.drawing import LINES, draw_dot, draw_mermaid, draw_svg, draw_text, graph_title
     from resolver.answers.graph import build_graph, with_needs
 
     args, console = context.args, context.console
@@ -121,9 +112,9 @@ def execute(context: Context) -> int:
         case "svg":
             text = draw_svg(graph, title)
         case _:
-            shows_boxes = args.output is not None or console.can_print(BOX_CHARACTERS)
+            in_ascii = args.output is None and not console.can_print(LINES)
             screen = console.out if args.output is None else PLAIN
-            text = draw_text(graph, title, BOX if shows_boxes else ASCII, screen)
+            text = draw_text(graph, title, screen, in_ascii=in_ascii)
     console.result(text, args.output)
     return 0
 
@@ -158,7 +149,6 @@ def _lock(context: Context) -> Resolution | None:
 
 
 def _required_names(graph: DiGraph[str], lock: Resolution, context: Context) -> list[str]:
-    """Return the distributions that the command line names."""
     names = []
     path = context.lock_path
     for requirement in map(parse_requirement, context.args.requirements):

@@ -29,7 +29,7 @@ from matrix.show.json_document import JsonDocument
 from matrix.show.render import findings_text
 from matrix.show.resolution_text import conflict_text
 from resolver.errors import MatrixError, UsageError
-from resolver.facts.loading import load_uncached, overlay_files, shipped_files
+from resolver.facts.catalog import load_uncached, overlay_files, shipped_files
 from resolver.facts.schema import Recipe
 from resolver.model import Conflict
 from resolver.providers.inferred import with_releases_of

@@ -10,19 +10,18 @@ import msgspec
 from msgspec.structs import replace
 
 from builders.building.records import build_records
-from builders.building.task_state import TaskState
 from builders.index import Index
 from builders.storage.files import write_atomic
 from matrix.command_line.options import add_index, add_lock, add_names, add_target_options, output_path
+from matrix.commands.diff import DiffDocument
+from matrix.commands.inspect import InspectDocument
 from matrix.input.locking import names_target
 from matrix.report.first_run import first_run_text
 from matrix.report.index_data import graph_data, timeline, wheels
-from matrix.report.page import ReportPage, render_page
-from matrix.report.table_data import TableData, subtitle_of, wheels_of
+from matrix.report.page import ReportPage, TableData, render_page, subtitle_of, wheels_of
 from matrix.show.consequences_text import HEADINGS, summary
 from matrix.show.drawing import svg_of_lock
-from matrix.show.included_json import DiffDocument, InspectDocument
-from matrix.show.resolution_json import ConflictDocument
+from matrix.show.json_document import ConflictDocument
 from matrix.show.resolution_text import last_conflict
 from resolver.answers.table import ROW_COMPONENTS, Table
 from resolver.errors import MatrixError, UsageError
@@ -112,12 +111,13 @@ def execute(context: Context) -> int:
     last = last_conflict()
     conflicts += [last] if last and last not in conflicts else []
     builds = build_records(index) if has_index or index.state.is_dir() else []
+    states = {(build.name, build.version): build.state for build in builds}
     drawing, drawing_error = _drawing(context) if context.has_lock else ("", "")
     report = ReportPage(
         title=f"Compatible versions at {request.target.site} on {request.target.date}",
         subtitle=subtitle_of(table),
         table=data,
-        graph=graph_data(context.lock, _states(builds)) if context.has_lock else None,
+        graph=graph_data(context.lock, states) if context.has_lock else None,
         drawing=drawing,
         drawing_error=drawing_error,
         timeline=timeline(builds),
@@ -170,10 +170,6 @@ def _drawing(context: Context) -> tuple[str, str]:
     return svg[svg.index("<svg") :], ""  # HTML has no XML declaration
 
 
-def _states(builds: Sequence[TaskState]) -> dict[tuple[str, str], str]:
-    return {(build.name, build.version): build.state for build in builds}
-
-
 def _absent(*, has_lock: bool, has_index: bool, has_changes: bool) -> list[tuple[str, str]]:
     absent = []
     if not has_lock:
@@ -189,10 +185,7 @@ def _absent(*, has_lock: bool, has_index: bool, has_changes: bool) -> list[tuple
 def _included(
     paths: Sequence[Path],
 ) -> tuple[list[Conflict], list[dict[str, Any]], list[InspectDocument]]:
-    """Return the conflicts, the changes and the inspections in files.
-
-    Raise `UsageError` if a file cannot be read, or has other content.
-    """
+    """Return the conflicts, the changes and the inspections in files."""
     conflicts: list[Conflict] = []
     changes = []
     inspections = []

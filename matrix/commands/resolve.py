@@ -19,12 +19,13 @@ from matrix.command_line.options import (
 )
 from matrix.consumers import consumer_names
 from matrix.input.locking import EVERYTHING, changed_facts, changes, check_not_smaller, is_unchanged
-from matrix.show.build_times import build_times, in_index
+from matrix.show.json_document import resolution_document
 from matrix.show.render import sdists_text
-from matrix.show.resolution_json import resolution_document
 from matrix.show.resolution_text import (
+    build_times,
     conflict_text,
     forget_conflict,
+    in_index,
     reasons_text,
     resolution_text,
     show_conflict,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
     from matrix.command_line.context import Context
     from matrix.show.console import Console
-    from matrix.show.resolution_json import LockChange
+    from matrix.show.json_document import LockChange
     from resolver.model import Resolution
 
 SUMMARY = "choose versions that work together and write matrix.lock"

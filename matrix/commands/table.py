@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from builders.storage.files import atomic_path
 from matrix.command_line.options import add_names, add_target_options, output_path
-from matrix.report.page import render_page
-from matrix.report.table_data import table_report
+from matrix.report.page import render_page, table_report
 from matrix.show.resolution_text import show_conflict
 from matrix.show.screen import PLAIN
 from matrix.show.table_formats import answer_of, to_csv, to_json, to_summary, to_text
@@ -116,7 +115,6 @@ def _pieces(
 
 
 def _print(pieces: Iterable[str], device: Path | None, console: Console) -> None:
-    """Write the pieces to stdout, or to a device or pipe."""
     if device is None:
         for piece in pieces:
             console.write(piece)

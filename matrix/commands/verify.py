@@ -23,13 +23,13 @@ from builders.probe.all_reduce import all_reduce, require_nodes
 from builders.probe.ask import EnvironmentReply, Probe, user_packages
 from builders.probe.contents import judge_contents
 from builders.probe.environment import NOT_JUDGED, judge_environment, judge_variables
-from builders.probe.slurm import BatchJob, hours_of, job_script, partition_for, submit, wait_for
 from builders.probe.wheel import judge_wheel
-from builders.recipes.recipe import recipe_as_built
+from builders.recipes import recipe_as_built
+from builders.scheduling.slurm import BatchJob, hours_of, job_script, partition_for, submit, wait_for
 from builders.storage.files import cache_root, write_atomic
-from builders.storage.temporary import TemporaryDirectory
+from builders.storage.lease import TemporaryDirectory
 from builders.wheels.wheel import DamagedError, WheelReader, record_rows
-from matrix.building.built_wheels import wheels_of_lock
+from matrix.building.locked import wheels_of_lock
 from matrix.command_line.context import built_recipes
 from matrix.command_line.options import add_catalog, add_format, add_index, output_path
 from matrix.consumers.shared.container_variables import site_changes

@@ -29,7 +29,7 @@ from matrix.input.pylock_file import is_pylock, read_pylock
 from resolver.answers.repair import Wanted
 from resolver.errors import UsageError
 from resolver.requirements import normalize_name, parse_requirement
-from resolver.textfile import read_text
+from resolver.texts import read_text
 
 if TYPE_CHECKING:
     from matrix.checking.document import Entry

@@ -10,12 +10,13 @@ import difflib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builders.storage.files import cache_root, exclusive_lock, write_atomic
+from builders.storage.files import cache_root, write_atomic
+from builders.storage.lease import exclusive_lock
 from resolver.errors import CatalogError, UsageError
+from resolver.facts.catalog import load, load_uncached, overlay_files, shipped_files
 from resolver.facts.catalog_files import row_to_toml
-from resolver.facts.loading import load, load_uncached, overlay_files, shipped_files
 from resolver.facts.schema import SCHEMA
-from resolver.textfile import read_text
+from resolver.texts import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from resolver.errors import MatrixError, UsageError
 from resolver.model import Requirement, Resolution
 from resolver.requirements import normalize_name, parse_requirement
-from resolver.textfile import read_text
+from resolver.texts import read_text
 from resolver.versions import join_words, shorten
 
 if TYPE_CHECKING:

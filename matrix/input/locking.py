@@ -11,14 +11,13 @@ from builders.containers.image import image_name
 from builders.storage.files import write_atomic
 from matrix.input.request import driver_line, request_ops, site_named
 from matrix.input.settings import load_catalog, site_file
+from matrix.show.json_document import LockChange
 from matrix.show.render import shortened
-from matrix.show.resolution_json import LockChange
 from matrix.show.resolution_text import reason_of
-from resolver.content import ExcludedFile
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError, did_you_mean
+from resolver.indexes import ExcludedFile
 from resolver.providers.inferred import with_releases_of
-from resolver.specifiers import version_or_none
-from resolver.versions import allows, parse_specifier, shorten
+from resolver.versions import allows, parse_specifier, shorten, version_or_none
 
 if TYPE_CHECKING:
     import argparse

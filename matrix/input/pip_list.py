@@ -18,7 +18,7 @@ from builders.containers.image import find_image, is_local
 from builders.containers.inspection import inspect_image
 from resolver.errors import UsageError
 from resolver.model import IMAGE, Preinstalled
-from resolver.textfile import read_text
+from resolver.texts import read_text
 from resolver.versions import is_version, shorten
 
 if TYPE_CHECKING:

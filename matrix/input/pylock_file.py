@@ -10,8 +10,7 @@ from typing import NamedTuple
 from packaging.pylock import Package, Pylock, PylockValidationError
 
 from resolver.errors import UsageError
-from resolver.textfile import read_text
-from resolver.texts import check_texts, is_url
+from resolver.texts import check_texts, is_url, read_text
 
 _HINT = "Write it again with the program that wrote it."
 _NAME = re.compile(r"pylock(\.[^.]+)?\.toml")

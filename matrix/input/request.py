@@ -16,8 +16,8 @@ from builders.network.urls import without_password
 from matrix.input.inputs import Inputs
 from matrix.input.settings import Settings, overlays, site_file
 from resolver.errors import CatalogError, UsageError, did_you_mean
+from resolver.facts.catalog import overlay_files
 from resolver.facts.driver import identify_driver, lines_of_module, release_of_package
-from resolver.facts.loading import overlay_files
 from resolver.model import FactsFile, Request, Requirement, Target
 from resolver.requirements import normalize_name, parse_requirement
 from resolver.versions import join_words, minor, parse_specifier, shorten

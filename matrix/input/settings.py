@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from builders.storage.files import cache_root
-from builders.storage.modes import make_directories
+from builders.storage.files import cache_root, make_directories
 from resolver.errors import UsageError, closest_names, did_you_mean
-from resolver.facts import loading
+from resolver.facts import catalog as facts
 from resolver.indexes import IndexStrategy
 
 if TYPE_CHECKING:
@@ -201,4 +200,4 @@ def load_catalog(settings: Settings, shipped: Path | None = None) -> Catalog:
     cache = cache_root() / "catalog"
     with suppress(OSError):  # without a cache it only takes longer
         make_directories(cache)  # with the modes of a shared directory
-    return loading.load(overlays(settings), shipped=shipped, cache=cache)
+    return facts.load(overlays(settings), shipped=shipped, cache=cache)

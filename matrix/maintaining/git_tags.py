@@ -15,7 +15,7 @@ from matrix.maintaining.pypi import copied_requirements
 from resolver.errors import EnvironmentLacksError, SourceError
 from resolver.facts import schema
 from resolver.facts.catalog import is_elsewhere, recipe_for
-from resolver.specifiers import version_or_none
+from resolver.versions import version_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

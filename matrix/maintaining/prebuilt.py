@@ -23,8 +23,7 @@ from matrix.maintaining.torch_index import glibc_of, is_linux, pythons_of, requi
 from resolver.errors import EnvironmentLacksError, MatrixError
 from resolver.facts import schema
 from resolver.indexes import File
-from resolver.specifiers import version_or_none
-from resolver.versions import minor, sort_key
+from resolver.versions import minor, sort_key, version_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

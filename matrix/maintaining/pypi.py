@@ -11,7 +11,7 @@ from matrix.maintaining.client import first_upload
 from resolver.errors import EnvironmentLacksError
 from resolver.facts import schema
 from resolver.facts.catalog import applies, is_elsewhere, recipe_for
-from resolver.specifiers import version_or_none
+from resolver.versions import version_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -1,1 +1,1 @@
-"""One self-contained HTML page: `page.render_page` writes it, the other modules collect its data."""
+"""One self-contained HTML page, which `page.render_page` writes, and the text file of a first run."""

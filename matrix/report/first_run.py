@@ -70,10 +70,7 @@ _NODES = (
 
 
 def known_names(environment: Mapping[str, str], accounts: Iterable[str] = ()) -> dict[str, str]:
-    """Return the names that this machine knows, each with its replacement.
-
-    `accounts` are the accounts of Slurm jobs.
-    """
+    """Return the names that this machine knows, and the accounts of Slurm jobs, each with its replacement."""
     names: dict[str, str] = {}
     users = {environment.get(name, "") for name in ("USER", "LOGNAME", "USERNAME", "SLURM_JOB_USER")}
     homes = {environment.get("HOME", "")}
@@ -122,18 +119,15 @@ def anonymous(text: str, names: Mapping[str, str]) -> str:
 
 
 def first_run_text(context: Context, included: Sequence[Path]) -> str:
-    """Return the collected text, without secrets and names.
-
-    Raise `UsageError` if an included file cannot be read.
-    """
+    """Return the collected text, without secrets and names."""
     names = known_names(os.environ, [context.settings.account])
-    names |= {str(Path.cwd()): "WORK", str(Path.cwd().resolve()): "WORK"}
+    if Path.cwd() != Path("/"):
+        names |= {str(Path.cwd()): "WORK", str(Path.cwd().resolve()): "WORK"}
     parts = [f"== {title} ==\n{text.strip()}\n" for title, text in _parts(context, included)]
-    return anonymous("\n".join(parts), {name: value for name, value in names.items() if name.strip("/")})
+    return anonymous("\n".join(parts), names)
 
 
 def _parts(context: Context, included: Sequence[Path]) -> Iterator[tuple[str, str]]:
-    """Yield the title and the text of each part."""
     python = platform.python_version()
     driver = driver_version() or "no AMD kernel driver on this machine"
     yield "matrix", f"matrix {__version__}, Python {python}, {context.today}\nkernel driver: {driver}"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from builders.building.provenance import Statement
-    from builders.building.task_state import TaskState
+    from builders.building.records import TaskState
     from builders.index import Index
     from resolver.model import Distribution, Resolution
 
@@ -34,8 +34,7 @@ _ORIGINS = {"build": "buildable", "published": "published", PIP: "pip"}
 def timeline(records: Sequence[TaskState]) -> list[dict[str, Any]]:
     """Return builds in groups without a long pause in between, the last group first.
 
-    Each group has its bars in percent of its time, and the cores in use as the path of an SVG drawing with
-    width and height 100. Builds without a recorded start have no bar.
+    Each has its bars in percent of its time, and the cores in use as the path of an SVG drawing of 100 x 100.
     """
     groups: list[list[TaskState]] = []
     end = datetime.min.replace(tzinfo=UTC)
@@ -74,10 +73,7 @@ def _group(records: Sequence[TaskState]) -> dict[str, Any]:
 
 
 def _cores(records: Sequence[TaskState], start: datetime | None, total: float) -> dict[str, Any] | None:
-    """Return the sum of the cores over time as the path of a drawing; None if nothing was recorded.
-
-    Of memory, only the peak of each build is recorded, which says nothing about its use over time.
-    """
+    """Return the sum of the cores over time as the path of a drawing; None if nothing was recorded."""
     steps: dict[float, int] = {}
     for record in records:
         cores, end = record.cores, _end(record)
@@ -167,17 +163,8 @@ def _components(path: Path) -> list[dict[str, str]] | None:
 
 
 def graph_data(lock: Resolution, states: Mapping[tuple[str, str], str]) -> dict[str, Any]:
-    """Return the build graph of a lock.
-
-    Parameters
-    ----------
-    lock
-        The lock.
-    states
-        The state of each build (running, built, failed, interrupted) by name and version.
-    """
+    """Return the build graph of a lock, with the state of each build by name and version."""
     graph = build_graph(lock)
-    edges = edges_of_graph(graph)
     numbers = {name: number for number, group in enumerate(generations(graph), start=1) for name in group}
     return {
         "nodes": [
@@ -195,7 +182,7 @@ def graph_data(lock: Resolution, states: Mapping[tuple[str, str], str]) -> dict[
         ],
         "edges": [
             {"from": edge.subject, "to": edge.object, "kind": edge.kind, "declared": edge.declared}
-            for edge in edges
+            for edge in edges_of_graph(graph)
         ],
     }
 

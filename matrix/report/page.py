@@ -1,4 +1,4 @@
-"""The HTML page: a Jinja2 template with the styles, scripts and data in it."""
+"""The HTML page: a Jinja2 template with the styles, scripts and data in it, such as the feasible matrix."""
 
 from __future__ import annotations
 
@@ -7,18 +7,27 @@ import hashlib
 import json
 import re
 import shlex
+from collections.abc import Hashable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
+from matrix.show.table_formats import NO_IMAGE, REFUSED_ROWS
+from resolver.answers.suggest import request_arguments
 from resolver.errors import EnvironmentLacksError
+from resolver.versions import labelled, wheel_label
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from matrix.show.included_json import InspectDocument
-    from resolver.model import Conflict
+    from builders.index import Index
+    from matrix.show.table_formats import Core
+    from resolver.answers.table import Cell, Column, Table, TableRow
+    from resolver.model import Conflict, CoreItem, Distribution, Request
+
 
 _FOLDER = Path(__file__).parent
 _TEMPLATES = _FOLDER / "templates"
@@ -28,6 +37,10 @@ _SOURCE_MAP = re.compile(r"^//[#@] sourceMappingURL=.*$|/\*[#@] sourceMappingURL
 _COMMIT_SOURCE = re.compile(r"(?:git:)?([\w.-]+/[\w.-]+)@([0-9a-f]{7,40})(?::([^\s,()]+))?")
 _URL = re.compile(r"https?://[^\s,;()<>\"']+")
 
+_ANY_PYTHON = "py3"
+_Pool = dict[Hashable, tuple[int, Any]]
+"""Values without repetitions, each with its position; equal keys have equal values."""
+
 
 class ReportPage(msgspec.Struct, frozen=True, kw_only=True):
     """The data of a page. A section without data is left out."""
@@ -35,7 +48,7 @@ class ReportPage(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     subtitle: str = ""
     table: dict[str, Any] | None = None
-    """From `matrix.report.table_data.TableData`."""
+    """From `TableData`."""
     graph: dict[str, Any] | None = None
     """From `matrix.report.index_data.graph_data`."""
     drawing: str = ""
@@ -47,8 +60,8 @@ class ReportPage(msgspec.Struct, frozen=True, kw_only=True):
     wheels: Sequence[dict[str, Any]] = ()
     """From `matrix.report.index_data.wheels`."""
     conflicts: Sequence[Conflict] = ()
-    inspections: Sequence[InspectDocument] = ()
-    """Output of `matrix inspect`."""
+    inspections: Sequence[msgspec.Struct] = ()
+    """Output of `matrix inspect`: `InspectDocument`."""
     changes: Sequence[dict[str, Any]] = ()
     """Output of `matrix diff`, with its consequences by effect."""
     absent: Sequence[tuple[str, str]] = ()
@@ -56,10 +69,7 @@ class ReportPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def render_page(report: ReportPage) -> str:
-    """Return a page as HTML in ASCII. It loads nothing, so it works from a file and without a network.
-
-    Raise `EnvironmentLacksError` if this installation has no JavaScript libraries.
-    """
+    """Return a page as HTML in ASCII. It loads nothing, so it works from a file and without a network."""
     from jinja2 import Environment, FileSystemLoader
     from markupsafe import Markup
 
@@ -90,10 +100,7 @@ def _styles(report: ReportPage) -> list[str]:
 
 
 def library(name: str) -> str:
-    """Return a file of a JavaScript library, with its licence.
-
-    Raise `EnvironmentLacksError` if the package was built without the library.
-    """
+    """Return a file of a JavaScript library, with its licence; the package may have been built without it."""
     path = VENDORED / name
     try:
         text = path.read_text(encoding="utf-8")
@@ -151,3 +158,174 @@ def _url_of(source: str) -> str:
         repository, commit, path = match.groups()
         return f"https://github.com/{repository}/" + (f"blob/{commit}/{path}" if path else f"tree/{commit}")
     return source
+
+
+def wheels_of(index: Index) -> Mapping[tuple[str, str], frozenset[str]]:
+    """Return the interpreters that an index has a wheel for, by project and version."""
+    wheels: dict[tuple[str, str], frozenset[str]] = {}
+    for project in index.projects():
+        for path in index.wheels(project):
+            try:
+                _, version, _, tags = parse_wheel_filename(path.name)
+            except InvalidWheelFilename:
+                continue
+            names = {_ANY_PYTHON if tag.abi == "abi3" else tag.interpreter for tag in tags}
+            key = project, str(version)
+            wheels[key] = wheels.get(key, frozenset()) | names
+    return wheels
+
+
+class TableData:
+    """Collect the rows of a table as data of the page: every text once, and cells that refer to it.
+
+    Without `core`, which returns the whole reason for a refusal, the page only names the components. `wheels`
+    are those of an index, from `wheels_of`. The row with the versions in `locked`, by name, is marked.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        core: Core | None = None,
+        wheels: Mapping[tuple[str, str], frozenset[str]] | None = None,
+        locked: Mapping[str, str] | None = None,
+    ) -> None:
+        self._table = table
+        self._core = core
+        self._wheels = wheels or {}
+        self._locked = locked or {}
+        self._facts: _Pool = {}
+        self._cells: _Pool = {}
+        self._groups: _Pool = {}
+
+    def collect(self, rows: Iterable[TableRow]) -> dict[str, Any]:
+        """Return the data of the page for these rows."""
+        table = self._table
+        listed, locked = [], None
+        for number, row in enumerate(rows):
+            listed.append(self._row(row))
+            if self._is_locked(row):
+                locked = number
+        return {
+            "columns": [
+                {"name": column.name, "requirements": [item.text for item in column.requirements]}
+                for column in table.columns
+            ],
+            "limits": [requirement.text for requirement in table.limits],
+            "options": _options_of(table.request),
+            "groups": [value for _, value in self._groups.values()],
+            "facts": [value for _, value in self._facts.values()],
+            "cells": [value for _, value in self._cells.values()],
+            "rows": listed,
+            "locked": locked,
+        }
+
+    def _is_locked(self, row: TableRow) -> bool:
+        if row.verdict is None or (row.torch, row.python) != tuple(
+            map(self._locked.get, ("torch", "python"))
+        ):
+            return False
+        image = self._locked.get("base-image")
+        return image in row.images if image else not row.images
+
+    def _row(self, row: TableRow) -> list[Any]:
+        group = _number(
+            self._groups,
+            (row.images, row.rocm, row.verdict),
+            {
+                "heading": self._heading(row),
+                "images": row.images,
+                "risk": row.verdict == "at-own-risk",
+            },
+        )
+        if row.verdict is None:
+            refusal = self._refusal(row.refused, self._core(row, None) if self._core else [])
+            cells = [refusal] * len(self._table.columns)
+        else:
+            cells = [self._cell(row, row.cells[column.name], column) for column in self._table.columns]
+        return [group, row.torch, row.python, *cells]
+
+    def _heading(self, row: TableRow) -> str:
+        if row.verdict is None:
+            return REFUSED_ROWS
+        if self._table.request.target.backend == "cpu":
+            return "CPU"
+        return f"ROCm {row.rocm}" + ("" if row.images else NO_IMAGE)
+
+    def _cell(self, row: TableRow, cell: Cell, column: Column) -> int:
+        if not cell.picks:
+            return self._refusal(cell.refused, self._core(row, column) if self._core else [])
+        states = [self._state(row, pick) for pick in cell.picks]
+        key = tuple(
+            (pick.name, pick.key, pick.origin, pick.support, state, tuple(fact.text for fact in pick.facts))
+            for pick, state in zip(cell.picks, states, strict=True)
+        )
+        document = {
+            "text": cell.version,
+            "state": min(states, key=("buildable", "built", "published", "present").index),
+            "support": cell.weakest[0].support,
+            "picks": [
+                {
+                    "name": pick.name,
+                    "version": pick.key,
+                    "state": state,
+                    "support": pick.support,
+                    "risk": pick.verdict == "at-own-risk",
+                    "facts": [
+                        self._fact(fact.text, fact.status, fact.source, fact.note) for fact in pick.facts
+                    ],
+                }
+                for pick, state in zip(cell.picks, states, strict=True)
+            ],
+        }
+        return _number(self._cells, key, document)
+
+    def _fact(self, *texts: str) -> int:
+        return _number(self._facts, texts, list(texts))
+
+    def _refusal(self, reason: str, core: Iterable[CoreItem]) -> int:
+        numbers = [self._fact(item.text, item.kind, item.source, "") for item in core]
+        document = {"text": reason, "state": "impossible", "core": numbers}
+        return _number(self._cells, (reason, *numbers), document)
+
+    def _state(self, row: TableRow, pick: Distribution) -> str:
+        if pick.origin in {"base-image", "preinstalled"}:
+            return "present"
+        if pick.origin != "build":
+            return "published"
+        if not self._wheels:
+            return "buildable"
+        target = self._table.request.target
+        label = wheel_label(backend=target.backend, torch=row.torch, rocm=row.rocm, gfx=target.gfx)
+        interpreters = self._wheels.get((pick.name, labelled(pick.version, label)), frozenset())
+        names = {_ANY_PYTHON, f"cp{row.python.replace('.', '')}"}
+        return "built" if interpreters & names else "buildable"
+
+
+def _number(pool: _Pool, key: Hashable, value: object) -> int:
+    return pool.setdefault(key, (len(pool), value))[0]
+
+
+def table_report(table: Table, rows: Iterable[TableRow], core: Core | None = None) -> ReportPage:
+    """Return a page with only the table."""
+    target = table.request.target
+    return ReportPage(
+        title=f"Compatible versions: {target.site} on {target.date}",
+        subtitle=subtitle_of(table),
+        table=TableData(table, core).collect(rows),
+    )
+
+
+def subtitle_of(table: Table) -> str:
+    """Return a line with the target of a table, its limits, and the number of facts it is computed from."""
+    target = table.request.target
+    parts = [f"{target.backend} {', '.join(target.gfx)}".rstrip()]
+    parts += [f"kernel driver {table.driver}"] if table.driver else []
+    parts += [f"only {', '.join(requirement.text for requirement in table.limits)}"] if table.limits else []
+    facts = sum(1 for _ in table.catalog.rows())
+    return f"{'; '.join(parts)}; from {facts} facts."
+
+
+def _options_of(request: Request) -> list[str]:
+    """Return the options of all commands of the page; each cell adds its versions and its base image."""
+    target = replace(request.target, base_image=None)
+    return list(request_arguments(replace(request, target=target, requirements=(), preinstalled=None)))

@@ -32,23 +32,15 @@ class OutputError(EnvironmentLacksError):
 
 
 class ReaderGoneError(BrokenPipeError):
-    """The program that read stdout has ended, e.g. ``head``."""
+    """The program that read stdout has ended, such as ``head``."""
 
 
 class Console(Reporter):
     """Print messages for a person, or one JSON document for a program.
 
     With ``--debug``, everything is also written to a log file. A result that cannot be written is an error; a
-    message that cannot be written is dropped.
-
-    Parameters
-    ----------
-    verbosity
-        -1 prints only results, warnings and errors, 0 is normal, 1 prints more, 2 shows tracebacks.
-    color
-        When to use colours; ``auto`` depends on `NO_COLOR`, `FORCE_COLOR` and the terminal.
-    progress
-        How progress is shown; see `matrix.show.progress`.
+    message that cannot be written is dropped. The verbosity -1 prints only results, warnings and errors, 0 is
+    normal, 1 prints more, 2 shows tracebacks.
     """
 
     def __init__(self, verbosity: int = 0, color: Color = "auto", progress: Mode = "auto") -> None:
@@ -59,7 +51,7 @@ class Console(Reporter):
         self._started = time.monotonic()
         self._log_file: Path | None = None
         self.warnings: list[str] = []
-        """All warnings so far, which JSON documents contain."""
+        """So far; JSON documents contain them."""
         self.conflict_text: Callable[[Conflict], str] | None = None
         """Returns the text of a conflict, which is then printed before suggestions are searched."""
         self.has_shown_conflict = False
@@ -102,10 +94,7 @@ class Console(Reporter):
         self.flush()
 
     def flush(self) -> None:
-        """Write buffered output.
-
-        Raise `OutputError` if the output cannot be written, for example because the disk is full.
-        """
+        """Write buffered output. Raise `OutputError` if it cannot be written."""
         if sys.stdout is not None:
             with _explained():
                 sys.stdout.flush()
@@ -122,10 +111,7 @@ class Console(Reporter):
         return not uses_ascii(sys.stdout, text)
 
     def document(self, document: msgspec.Struct, output: Path | None = None) -> None:
-        """Print a result as one JSON document, or write it to the file that the user named.
-
-        The document also contains the warnings that were printed before.
-        """
+        """Print a result as one JSON document, with the warnings so far, or write it to a file."""
         import json
 
         import msgspec
@@ -203,7 +189,7 @@ class Console(Reporter):
         """Write everything that the program and its libraries log to a new file in a directory."""
         import logging
 
-        from builders.storage.modes import make_directories
+        from builders.storage.files import make_directories
 
         make_directories(directory)
         self._log_file = directory / f"matrix-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
@@ -282,10 +268,7 @@ def _write_message(text: str) -> None:
 
 
 def _discard(stream: TextIO) -> None:
-    """Redirect a stream to /dev/null.
-
-    Otherwise the interpreter would try to write again when it exits, and return 120.
-    """
+    """Redirect a stream to /dev/null; else the interpreter writes again when it exits, and returns 120."""
     with suppress(OSError, ValueError):  # a stream may not be a file
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 

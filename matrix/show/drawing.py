@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from builders.machine.process import bytes_of
-from builders.storage.temporary import TemporaryDirectory
+from builders.storage.lease import TemporaryDirectory
 from matrix.show.resolution_text import names_of_others, title_of
 from matrix.show.screen import PLAIN, Screen
 from resolver.answers.graph import PIP, build_graph, edges_of_graph, generations, pick_in, roots
@@ -40,42 +40,31 @@ def _kind(edge: Edge) -> str:
     return edge.kind if edge.declared else f"{edge.kind}, undeclared"
 
 
-class Lines(NamedTuple):
-    """The branches of the tree, all equally wide."""
-
-    run: str
-    run_last: str
-    build: str
-    build_last: str
-    through: str
-    blank: str
+LINES = "├└│─╌"
+"""The characters from which the lines of the tree are drawn."""
+_ASCII = str.maketrans(LINES, "|`|-.")
 
 
-BOX = Lines("├── ", "└── ", "├╌╌ ", "└╌╌ ", "│   ", "    ")
-ASCII = Lines("|-- ", "`-- ", "|.. ", "`.. ", "|   ", "    ")
-BOX_CHARACTERS = "".join(BOX)
-"""Characters that the encoding of the output must have for `BOX`."""
-
-
-def draw_text(graph: DiGraph[str], title: str, lines: Lines = BOX, screen: Screen = PLAIN) -> str:
+def draw_text(graph: DiGraph[str], title: str, screen: Screen = PLAIN, *, in_ascii: bool = False) -> str:
     """Return the graph as a tree. The requirements of each distribution are drawn only once."""
+    run, build = (line.translate(_ASCII) if in_ascii else line for line in ("──", "╌╌"))
     groups = generations(graph)
     parts = [screen.wrapped(printable(title)), ""]
     if graph:
         head = ["gen.", "distribution", "from", "needed to"]
-        tree = screen.table(list(_rows(graph, groups, lines)), head, indent="")
+        tree = screen.table(list(_rows(graph, groups, in_ascii=in_ascii)), head, indent="")
         parts += [tree, "", "Generations"]
     else:
         parts += ["pip installs nothing.", ""]
     for number, group in enumerate(groups, start=1):
         parts.append(screen.wrapped(f"  {number}. {', '.join(map(printable, group))}"))
     if graph.edges:
-        legend = f"{lines.run[1:]}needed to run   {lines.build[1:]}needed only to build"
+        legend = f"{run} needed to run   {build} needed only to build"
         parts += ["", screen.wrapped(f"{legend}   undeclared: the source does not declare it")]
     return "\n".join(parts).rstrip()
 
 
-def _rows(graph: DiGraph[str], groups: Sequence[Sequence[str]], lines: Lines) -> Iterator[list[str]]:
+def _rows(graph: DiGraph[str], groups: Sequence[Sequence[str]], *, in_ascii: bool) -> Iterator[list[str]]:
     """Yield the lines of the tree, without recursion, because chains may be long."""
     generation = {name: number for number, group in enumerate(groups, start=1) for name in group}
     drawn: set[str] = set()
@@ -88,18 +77,16 @@ def _rows(graph: DiGraph[str], groups: Sequence[Sequence[str]], lines: Lines) ->
         needed = sorted(graph[name])
         again = " (see above)" if name in drawn and needed else ""
         reasons = "; ".join(map(_reason, sorted(edges, key=lambda edge: edge.kind == "build")))
+        branch = branch.translate(_ASCII) if in_ascii else branch
         yield [str(generation[name]), f"{branch}{printable(' '.join(label))}{again}", origin, reasons]
         if name in drawn:
             continue
         drawn.add(name)
         for other in reversed(needed):
             needs = graph.edges[name, other]["needs"]
-            to_run = any(edge.kind == "run" for edge in needs)
-            if other == needed[-1]:
-                line, through = lines.run_last if to_run else lines.build_last, lines.blank
-            else:
-                line, through = lines.run if to_run else lines.build, lines.through
-            waiting.append((other, below + line, below + through, needs))
+            corner, through = ("└", "    ") if other == needed[-1] else ("├", "│   ")
+            line = "──" if any(edge.kind == "run" for edge in needs) else "╌╌"
+            waiting.append((other, f"{below}{corner}{line} ", below + through, needs))
 
 
 def _reason(edge: Edge) -> str:
@@ -158,10 +145,7 @@ def draw_svg(graph: DiGraph[str], title: str) -> str:
 
 
 def svg_of_lock(lock: Resolution) -> str:
-    """Return the SVG that ``matrix graph --format svg`` writes for a lock.
-
-    Raise `MatrixError` if Graphviz is not installed, or failed.
-    """
+    """Return the SVG that ``matrix graph --format svg`` writes; raise `MatrixError` without Graphviz."""
     graph = build_graph(lock)
     hidden = names_of_others(lock) | build_tools(graph)
     return draw_svg(graph.subgraph(set(graph) - hidden), graph_title(lock))

@@ -1,16 +1,24 @@
-"""The JSON documents of ``--format json``: their common keys, and the document for an error.
+"""What all JSON documents of ``--format json`` have, and the documents of errors, resolutions and conflicts.
 
-Each command defines its own documents. The published JSON Schemas are generated from these types.
+Other documents are defined by the command that prints them. The published JSON Schemas are generated from
+these types.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
+from msgspec.structs import asdict
 
 from builders.findings import Finding
+from resolver.model import Conflict, Preinstalled, Resolution, Target
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from resolver.model import Request
 
 
 class JsonDocument(msgspec.Struct, kw_only=True):
@@ -36,3 +44,69 @@ class ErrorDocument(JsonDocument, kw_only=True):
     """The known causes of a failed build."""
     measured: dict[str, float] | UnsetType = UNSET
     """Time and memory that a failed build used."""
+
+
+class LockChange(msgspec.Struct, frozen=True, omit_defaults=False):
+    """A pick that differs between a lock and the resolution that replaces it."""
+
+    name: str
+    before: str
+    """Its version in the lock; empty if the lock does not have it."""
+    after: str
+    """Its version now; empty if it is gone."""
+    because: str
+
+    def __str__(self) -> str:
+        text = f"{self.name} {self.before or '(new)'} -> {self.after or '(removed)'}"
+        return f"{text}: {self.because}" if self.because else text
+
+
+class PreinstalledDocument(Preinstalled, frozen=True):
+    """The distributions that ``--keep-installed`` keeps."""
+
+    picks: dict[str, str] | UnsetType = UNSET
+    """The kept distributions that the resolution contains."""
+    ignored: list[str] | UnsetType = UNSET
+    """Kept distributions that are not in the catalog, or that no distribution requires."""
+
+
+class TargetDocument(Target, frozen=True, kw_only=True):
+    """The target of a request, and the distributions to keep."""
+
+    kept: PreinstalledDocument | UnsetType = UNSET
+
+
+class ResolutionDocument(Resolution, frozen=True, kw_only=True):
+    """A resolution."""
+
+    target: TargetDocument
+    changes: tuple[LockChange, ...] = ()
+    """What differs from the lock that it replaces."""
+
+
+class ConflictDocument(Conflict, frozen=True, kw_only=True):
+    """A conflict: the reason why there is no resolution."""
+
+    target: TargetDocument
+
+
+def resolution_document(resolution: Resolution, changes: Sequence[LockChange] = ()) -> ResolutionDocument:
+    """Return the JSON document of a resolution."""
+    kept = _preinstalled(resolution.request)
+    if kept:
+        picks = {pick.name: pick.version for pick in resolution.picks if pick.origin == "preinstalled"}
+        ignored = sorted(kept.installed.keys() - picks.keys() - {"python", "rocm"})
+        kept = PreinstalledDocument(kept.source, kept.installed, picks, ignored)
+    target = TargetDocument(**asdict(resolution.target), kept=kept or UNSET)
+    return ResolutionDocument(**{**asdict(resolution), "target": target, "changes": tuple(changes)})
+
+
+def conflict_document(conflict: Conflict) -> ConflictDocument:
+    """Return the JSON document of a conflict."""
+    target = TargetDocument(**asdict(conflict.target), kept=_preinstalled(conflict.request) or UNSET)
+    return ConflictDocument(**{**asdict(conflict), "target": target})
+
+
+def _preinstalled(request: Request) -> PreinstalledDocument | None:
+    preinstalled = request.preinstalled
+    return PreinstalledDocument(preinstalled.source, preinstalled.installed) if preinstalled else None

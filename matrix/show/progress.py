@@ -56,7 +56,7 @@ class TaskRow(msgspec.Struct):
     details: str = ""
     """Lines of the current step that are shown whole, such as the path of its log."""
     file: str = ""
-    """Name of the file that it compiles now."""
+    """The file that it compiles now."""
     expected: float = 0.0
     done: float = 0.0
     total: float = 0.0
@@ -68,17 +68,16 @@ class TaskRow(msgspec.Struct):
     """Whether a line reports its end. Tasks of the command itself are not listed: the result is printed."""
     started: float | None = None
     step_started: float = 0.0
-    """When the current step was started."""
     ended: float | None = None
     counted_from: tuple[float, float] = (0.0, 0.0)
     """The time and the amount when the current step was first counted."""
     is_announced: bool = False
     """Whether a line has already named the task."""
     written: float = -math.inf
-    """The time when its last JSON event was written."""
+    """When its last JSON event was written."""
 
     def elapsed(self, now: float) -> float:
-        """Return the seconds for which the task has run."""
+        """Return the seconds that the task has run."""
         return 0.0 if self.started is None else (self.ended or now) - self.started
 
     def remaining(self, now: float) -> float | None:
@@ -132,10 +131,7 @@ class Tasks:
         return max(running, key=lambda row: row.started or 0.0, default=None)
 
     def change(self, name: str, change: Progress) -> tuple[TaskRow, bool] | None:
-        """Apply a change; a change with a state adds a task of a new name.
-
-        Return the task and whether its state has changed, or None if there is no such task.
-        """
+        """Apply a change, which adds a task if it has a state; return the task and if its state changed."""
         row = self.row(name)
         if row is None and not (name and "state" in change):
             return None
@@ -185,17 +181,14 @@ class Tasks:
         return sum(row.state == state for row in self.listed())
 
     def remaining(self) -> tuple[float, bool] | None:
-        """Return the seconds until all tasks end, and whether that is only a lower bound; None if unknown.
-
-        It is the larger of two bounds: the longest chain of tasks that wait for each other, and the work
-        of all tasks. The result is computed at most once a second.
-        """
+        """Return the seconds until all tasks end, and whether that is only a lower bound; None if unknown."""
         now = self.clock()
-        if now - self._remaining[0] >= 1.0:
+        if now - self._remaining[0] >= 1.0:  # the estimate takes time
             self._remaining = now, self._estimate(now)
         return self._remaining[1]
 
     def _estimate(self, now: float) -> tuple[float, bool] | None:
+        # The larger of two bounds: the longest chain of tasks that wait for each other, and all work.
         listed = {row.name: row for row in self.listed()}
         left = {name: row.remaining(now) for name, row in listed.items() if row.state not in _ENDED}
         work = sum((seconds or 0.0) * self.rows[name].share for name, seconds in left.items())
@@ -210,10 +203,7 @@ class Tasks:
 
 
 class Display:
-    """Show no progress: ``--progress none``.
-
-    Code that writes other text to the terminal does so within `cleared`.
-    """
+    """Show no progress: ``--progress none``. Other text is written to the terminal within `cleared`."""
 
     def __init__(self, tasks: Tasks, stream: TextIO | None) -> None:
         self.tasks = tasks
@@ -223,19 +213,17 @@ class Display:
         self._ticking = 0
         self._stop = threading.Event()
 
-    # Events
-
     def step(self, message: str, task: str = "") -> None:
         """Handle the start of a step."""
         with self._lock:
-            self.show_step(self.tasks.start_step(task, message), message)
+            self._show_step(self.tasks.start_step(task, message), message)
 
     def progress(self, task: str = "", **change: Unpack[Progress]) -> None:
         """Handle a change of a task."""
         with self._lock:
             changed = self.tasks.change(task, change)
             if changed is not None:
-                self.show_change(*changed)
+                self._show_change(*changed)
 
     @contextmanager
     def task(self, name: str, **change: Unpack[Progress]) -> Iterator[None]:
@@ -259,33 +247,29 @@ class Display:
     def cleared(self) -> Iterator[None]:
         """Remove the drawing from the terminal while other text is written."""
         with self._lock:
-            self.erase()
+            self._erase()
             yield
 
     def close(self) -> None:
         """Remove the drawing, and draw no more."""
         self._stop.set()
         with self._lock:
-            self.erase()
+            self._erase()
 
     def tick(self) -> None:
         """Update the elapsed time."""
         with self._lock:
-            self.show_time()
+            self._show_time()
 
-    # Reactions, which differ by display
+    # Reactions, which differ by display: to a step, to a change of a task, and to the passing of time
 
-    def show_step(self, row: TaskRow | None, message: str) -> None:
-        """Show the start of a step."""
+    def _show_step(self, row: TaskRow | None, message: str) -> None: ...
 
-    def show_change(self, row: TaskRow, has_new_state: bool) -> None:
-        """Show changes of a task."""
+    def _show_change(self, row: TaskRow, has_new_state: bool) -> None: ...
 
-    def show_time(self) -> None:
-        """Show the elapsed time."""
+    def _show_time(self) -> None: ...
 
-    def erase(self) -> None:
-        """Remove the drawing."""
+    def _erase(self) -> None: ...
 
     def _start_ticking(self) -> None:
         self._ticking += 1
@@ -319,18 +303,16 @@ class Plain(Display):
         super().__init__(tasks, stream)
         self._last = tasks.clock()
 
-    def show_step(self, row: TaskRow | None, message: str) -> None:
-        """Write the step and its task."""
+    def _show_step(self, row: TaskRow | None, message: str) -> None:
         self._line(message if row is None else f"{self._named(row)}: {message}")
 
-    def show_change(self, row: TaskRow, has_new_state: bool) -> None:
-        """Write the end of a task."""
+    def _show_change(self, row: TaskRow, has_new_state: bool) -> None:
         if has_new_state and row.state in {"done", "failed"} and row.is_announced and row.is_listed:
             details = f"\n{row.details}" if row.details and row.state == "failed" else ""
             self._line(f"{row.name}: {_ended(row)}{details}")
-        self.show_time()
+        self._show_time()
 
-    def show_time(self) -> None:
+    def _show_time(self) -> None:
         """Name each task once if it runs longer than a second; write a line after a minute without output."""
         for row in self.tasks.visible():
             if not row.is_announced:
@@ -339,11 +321,8 @@ class Plain(Display):
             self._line(summary(self.tasks))
 
     def _named(self, row: TaskRow) -> str:
-        if row.is_announced or not row.expected:
-            row.is_announced = True
-            return row.name
-        row.is_announced = True
-        return f"{row.name} (about {duration(row.expected)})"
+        is_first, row.is_announced = not row.is_announced, True
+        return f"{row.name} (about {duration(row.expected)})" if is_first and row.expected else row.name
 
     def _line(self, text: str) -> None:
         now = self.tasks.clock()
@@ -355,11 +334,10 @@ class Plain(Display):
 class JsonLines(Display):
     """One JSON document per event, for programs."""
 
-    def show_step(self, row: TaskRow | None, message: str) -> None:
-        """Write the step."""
+    def _show_step(self, row: TaskRow | None, message: str) -> None:
         self._event("step", task=row.name if row else None, message=message)
 
-    def show_change(self, row: TaskRow, has_new_state: bool) -> None:
+    def _show_change(self, row: TaskRow, has_new_state: bool) -> None:
         """Write a change of state at once, other changes at most once a second."""
         now = self.tasks.clock()
         if not has_new_state and now - row.written < 1.0:
@@ -408,38 +386,36 @@ class Board(Display):
         """The lines on the terminal, the last of which has the cursor at its start."""
         self._last = -math.inf
 
-    def show_step(self, row: TaskRow | None, message: str) -> None:
+    def _show_step(self, row: TaskRow | None, message: str) -> None:
         """Write a step that belongs to no task; others are in the table."""
         if row is None:
             with self.cleared():
                 self._write(f"{message}\n")
-        self.show_time()
+        self._show_time()
 
-    def show_change(self, row: TaskRow, has_new_state: bool) -> None:
+    def _show_change(self, row: TaskRow, has_new_state: bool) -> None:
         """Write the end of a task above the table."""
         if has_new_state and row.state in {"done", "failed"} and row.is_listed:
             with self.cleared():
-                mark = "done" if row.state == "done" else "failed"
                 style = "green" if row.state == "done" else "bold red"
                 columns = self._size()[0]
-                line = self._screen.styled(style, f"{self._mark(mark)} {row.name}")
+                line = self._screen.styled(style, f"{self._mark(row.state)} {row.name}")
                 self._write(Screen(columns, self._screen.has_colour).wrapped(f"{line}  {_ended(row)}") + "\n")
                 if row.state == "failed":
                     self._write("".join(f"  {line}\n" for line in row.details.splitlines()))
         if has_new_state and row.state in _ENDED and not self.tasks.running():
-            self.erase()
+            self._erase()
         else:
-            self.show_time()
+            self._show_time()
 
-    def show_time(self) -> None:
+    def _show_time(self) -> None:
         """Draw the table, unless it was drawn just before."""
         now = self.tasks.clock()
         if now - self._last >= _REDRAW and (self._drawn or self.tasks.visible()):
             self._last = now
             self._draw(self._lines())
 
-    def erase(self) -> None:
-        """Remove the table."""
+    def _erase(self) -> None:
         if self._drawn:
             self._write(f"{self._to_first_line(self._size()[0])}\033[J")
             self._drawn = []
@@ -459,9 +435,8 @@ class Board(Display):
                 self._drawn = []
         for number, (line, before) in enumerate(zip_longest(lines, self._drawn)):
             parts.append("\n" if number else "")
-            end = (
-                "\033[K" if _width(line) < columns else ""
-            )  # it would clear the last character of a full row
+            # In a full row it would clear the last character.
+            end = "\033[K" if _width(line) < columns else ""
             parts.append(f"\r{line}{end}" if line != before else "")
         self._drawn = lines
         self._write("".join(parts) + "\r")  # at the end of a line, the terminal's ^C would begin a new line
@@ -522,7 +497,6 @@ class Board(Display):
         return table
 
     def _reason(self, row: TaskRow) -> str:
-        """Return the reason why a task waits."""
         rows = (self.tasks.rows.get(name) for name in row.after)
         names = [other.name for other in rows if other is not None and other.state not in _ENDED]
         return f"after {', '.join(names)}" if names and row.state == "waiting" else ""
@@ -545,19 +519,10 @@ _STYLES = {"running": "", "waiting": "dim"}
 
 
 def display(mode: Mode, stream: TextIO | None, screen: Screen = PLAIN, *, quiet: bool = False) -> Display:
-    """Return the display for a mode and a stream.
+    """Return the display for a mode and stderr, which is None if it is closed.
 
-    Parameters
-    ----------
-    mode
-        `auto` selects the board on a terminal, else plain lines. A terminal without cursor movement
-        (``TERM=dumb``) always gets plain lines instead of the board.
-    stream
-        stderr; None if it is closed.
-    screen
-        The capabilities of the stream.
-    quiet
-        Whether to show nothing but JSON.
+    `auto` selects the board on a terminal, else plain lines. A terminal without cursor movement
+    (``TERM=dumb``) always gets plain lines instead of the board. `quiet` shows nothing but JSON.
     """
     tasks = Tasks()
     if stream is None or mode == "none" or (quiet and mode != "json"):
@@ -624,7 +589,6 @@ def _height(lines: Sequence[str], columns: int) -> int:
 
 
 def _width(line: str) -> int:
-    """Return the columns of a drawn line."""
     from rich.cells import cell_len
 
     return cell_len(re.sub(_CURSOR, "", line))

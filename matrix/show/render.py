@@ -1,4 +1,4 @@
-"""Findings as text. Their JSON is the encoded struct, so it needs no module."""
+"""Findings, numbers with their nouns, lists of names, durations and sizes as text."""
 
 from __future__ import annotations
 
@@ -20,18 +20,13 @@ _SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def findings_text(
-    findings: Iterable[Finding],
-    *,
-    quiet: bool = False,
-    indent: str = "",
-    screen: Screen = PLAIN,
+    findings: Iterable[Finding], *, quiet: bool = False, indent: str = "", screen: Screen = PLAIN
 ) -> str:
-    """Return findings as text, each as a message, its evidence and a hint.
+    """Return findings as text, each as a message, its evidence and a hint; `quiet` leaves out ``info``.
 
     The ``file`` and ``line`` of the evidence come before the message. Its ``text`` (a line of a file, or a
     list of ``{line, text}``) and ``corrected`` (the lines that should replace the text) come after the
-    message. The rest of the evidence appears only in JSON. `quiet` leaves out findings of severity ``info``.
-    `indent` is text before every line.
+    message. The rest of the evidence appears only in JSON.
 
     Examples
     --------

@@ -1,19 +1,23 @@
-"""Resolutions and conflicts as text, and the last conflict, saved for ``matrix explain``."""
+"""Resolutions, with the expected times of their builds, and conflicts as text.
+
+The last conflict of each working directory is saved for ``matrix explain``.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 from zlib import crc32
 
 import msgspec
 
+from builders.building.expected_time import Estimate, expected_time
 from builders.storage.files import cache_root, write_atomic
-from matrix.show.build_times import time_text
-from matrix.show.render import counted
-from matrix.show.resolution_json import ConflictDocument, conflict_document
+from matrix.show.json_document import ConflictDocument, conflict_document
+from matrix.show.render import counted, duration
 from matrix.show.screen import PLAIN, Cell, Screen
 from resolver.facts.schema import PLATFORM
 from resolver.lock import decode, encode
@@ -22,9 +26,89 @@ from resolver.model import STATUS_RANK
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sized
 
-    from builders.building.expected_time import Estimate
     from matrix.show.console import Console
+    from resolver.facts.catalog import Catalog
     from resolver.model import Conflict, CoreItem, Distribution, Fact, Resolution, Target
+
+
+def build_times(resolution: Resolution, catalog: Catalog, index: Path) -> dict[str, Estimate]:
+    """Return the expected time of each build with all cores of this machine; the index need not exist."""
+    built = resolution.built()
+    if not built:
+        return {}
+    from builders.machine.host import cores as all_cores
+    from resolver.facts.catalog import recipe_for
+    from resolver.providers.inferred import with_releases_of
+
+    catalog = with_releases_of(catalog, resolution)
+    times = {}
+    for pick in built:
+        release = catalog.release.get((pick.name, pick.version, pick.variant))
+        recipe = recipe_for(catalog, release, resolution.target.backend) if release else None
+        cores = all_cores() if recipe and recipe.core_hours else 1
+        seconds, source = expected_time(recipe, _recorded(pick, index), cores)
+        times[pick.name] = Estimate(cores, 0, seconds, source=source)
+    return times
+
+
+def in_index(resolution: Resolution, index: Path) -> frozenset[str]:
+    """Return the distributions to build of which an index has a wheel with this version, label and Python.
+
+    Whether such a wheel was built from the same inputs is known when the builds are planned.
+    """
+    built, python = resolution.built(), resolution.pick("python")
+    if not built or python is None or not index.is_dir():
+        return frozenset()
+    from packaging.utils import parse_wheel_filename
+
+    from builders.index import Index
+
+    published = Index(index)
+    pythons = {f"cp{python.version.replace('.', '')}", "py3"}
+    return frozenset(
+        pick.name
+        for pick in built
+        for path in published.wheels_of(pick.name, pick.pinned)
+        for tag in parse_wheel_filename(path.name)[3]
+        if tag.interpreter in pythons or tag.abi == "abi3"
+    )
+
+
+def _recorded(pick: Distribution, index: Path) -> Mapping[str, float]:
+    if not index.is_dir():
+        return {}
+    from builders.index import Index
+    from builders.scheduling.scheduler import recorded
+
+    return recorded(pick, Index(index))
+
+
+def time_text(times: Iterable[Estimate], *, cores: bool = False) -> str:
+    """Return the sum of expected times as text; recipes only state a minimum time.
+
+    With `cores`, name the number of cores for which a recipe's time was computed.
+
+    Examples
+    --------
+    >>> measured = Estimate(16, 0, 2700, source="record")
+    >>> unknown = Estimate(16, 0, 120)
+    >>> time_text([measured]), time_text([measured, unknown]), time_text([unknown])
+    ('about 45 min', 'at least 45 min', 'time unknown')
+    >>> time_text([Estimate(1, 0, 10, source="packing")])
+    'some seconds'
+    >>> time_text([Estimate(1, 0, 120), Estimate(2, 0, 10800, source="recipe")], cores=True)
+    'at least 3.0 h with 2 cores'
+    """
+    rows = list(times)
+    known = sum(row.seconds for row in rows if row.source != "guess")
+    if not known:
+        return "time unknown"
+    sources = {row.source for row in rows}
+    if sources == {"packing"}:
+        return "some seconds"
+    text = f"{'about' if sources <= {'record', 'packing'} else 'at least'} {duration(known)}"
+    number = next((row.cores for row in rows if row.source == "recipe"), 0)
+    return f"{text} with {counted(number, 'core')}" if cores and number else text
 
 
 def resolution_text(
@@ -37,8 +121,7 @@ def resolution_text(
 ) -> str:
     """Return a resolution as text: the answer in one line, then each version with a reason.
 
-    `times` is the result of `build_times`, `present` that of `in_index`. Without `every`, distributions that
-    come only from package indexes, and that the request does not name, are counted.
+    `times` is from `build_times`, `present` from `in_index`. Without `every`, `names_of_others` are counted.
     """
     others: frozenset[str] = frozenset() if every else names_of_others(resolution)
     listed = [pick for pick in resolution.picks if pick.name not in others]
@@ -221,7 +304,6 @@ def conflict_text(conflict: Conflict) -> str:
 
 
 def _suggestions_text(conflict: Conflict) -> str:
-    """Return the requests that resolve."""
     if not conflict.suggestions:
         return "\nNo change of this request was found that resolves the conflict."
     import shlex
@@ -262,18 +344,12 @@ def show_conflict(conflict: Conflict, console: Console, *, as_json: bool) -> Non
         console.info("\nAll sources of these facts: `matrix explain`")
 
 
-class _SavedConflict(msgspec.Struct):
-    directory: str
-    conflict: ConflictDocument
-
-
 def _save_conflict(document: ConflictDocument) -> None:
-    """Save the conflict for the working directory. This is a convenience, so errors are ignored."""
+    """Save the conflict and the working directory. This is a convenience, so errors are ignored."""
     path = _conflict_path()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        saved = _SavedConflict(str(Path.cwd()), document)
-        write_atomic(path, msgspec.json.encode(saved, enc_hook=encode))
+        write_atomic(path, msgspec.json.encode((str(Path.cwd()), document), enc_hook=encode))
     except (OSError, ValueError):  # a directory may have a name that is not UTF-8
         return
 
@@ -289,10 +365,12 @@ def forget_conflict() -> None:
 def last_conflict() -> ConflictDocument | None:
     """Return the conflict of the last ``matrix resolve`` in the working directory, if it ended with one."""
     try:
-        saved = msgspec.json.decode(_conflict_path().read_bytes(), type=_SavedConflict, dec_hook=decode)
+        directory, conflict = msgspec.json.decode(
+            _conflict_path().read_bytes(), type=tuple[str, ConflictDocument], dec_hook=decode
+        )
     except (OSError, ValueError):
         return None
-    return saved.conflict if saved.directory == str(Path.cwd()) else None
+    return conflict if directory == str(Path.cwd()) else None
 
 
 def _conflict_path() -> Path:

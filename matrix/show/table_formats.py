@@ -1,7 +1,4 @@
-"""The feasible matrix as text for a terminal, CSV (RFC 4180) and JSON; `matrix.report` writes the HTML.
-
-The keys of CSV and JSON are a contract. Both are written row by row, while the table is computed.
-"""
+"""The feasible matrix as text, CSV (RFC 4180) and JSON, the latter two row by row while it is computed."""
 
 from __future__ import annotations
 
@@ -134,7 +131,6 @@ def to_summary(table: Table, rows: Iterable[TableRow], screen: Screen) -> Iterat
 
 
 def _rank(row: TableRow) -> tuple[object, ...]:
-    """Return the sort key by which a row represents its ROCm line."""
     available = sum(bool(cell.picks) for cell in row.cells.values())
     return (
         sort_key(row.torch),
@@ -195,7 +191,6 @@ def to_text(table: Table, rows: Sequence[TableRow], screen: Screen) -> Iterator[
 
 
 def _refused(rows: Sequence[TableRow]) -> list[list[str]]:
-    """Return the texts of a table of rows that do not work."""
     return [["torch", "python", ""], *([row.torch, row.python, f"- {row.refused}"] for row in rows)]
 
 
@@ -294,10 +289,7 @@ def _csv_line(values: list[str]) -> str:
 def to_json(
     table: Table, rows: Iterable[TableRow], core: Core | None = None, *, warnings: Sequence[str] = ()
 ) -> Iterator[str]:
-    """Yield the table as one JSON document, one row per line.
-
-    `core` returns the whole reason for a refusal; without it, JSON only names the components.
-    """
+    """Yield the table as one JSON document, one row per line; without `core`, refusals name components."""
     document = TableDocument(
         warnings=list(warnings),
         target=table.request.target,

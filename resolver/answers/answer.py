@@ -12,8 +12,7 @@ from resolver.indexes import InstalledFiles
 from resolver.solving.reading import override_hint
 from resolver.solving.search import is_required
 from resolver.solving.world import Part
-from resolver.specifiers import version_key
-from resolver.versions import join_words
+from resolver.versions import join_words, version_key
 
 if TYPE_CHECKING:
     from resolver.environment import Environment

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import astuple, replace
 
-from resolver.answers.order import generations, without_cycles
-from resolver.answers.resolution import with_labels
+from resolver.answers.resolution import generations, with_labels, without_cycles
 from resolver.compiling.clauses import REQUEST
 from resolver.compiling.names import near_names
 from resolver.model import Distribution, Edge, Fact

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import resolvelib
 
 from resolver.compiling.problem import ABSENT
-from resolver.content import judged
 from resolver.errors import EnvironmentLacksError, InternalError, SourceError, UsageError
 from resolver.facts.catalog import applies
+from resolver.indexes import judged
 from resolver.requirements import (
     TRITON_NAMES,
     has_rocm_release,
@@ -26,8 +26,7 @@ from resolver.requirements import (
     split_marker,
 )
 from resolver.solving.world import is_limit
-from resolver.specifiers import version_key
-from resolver.versions import parse_specifier
+from resolver.versions import parse_specifier, version_key
 
 if TYPE_CHECKING:
     from resolvelib.providers import Preference

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 import networkx
 from msgspec.structs import replace
 
-from resolver.answers import order
-from resolver.model import Distribution, Edge, Resolution
-from resolver.notebook import html_table
+from resolver.answers.resolution import generations as install_order
+from resolver.model import Distribution, Edge, Resolution, html_table
 
 PIP = "pip"
 """The origin of a build requirement whose version pip chooses."""
@@ -72,7 +71,7 @@ def generations(graph: networkx.DiGraph[str]) -> tuple[tuple[str, ...], ...]:
 
     Raise `CycleError` if the edges form a cycle.
     """
-    return order.generations(graph, edges_of_graph(graph))
+    return install_order(graph, edges_of_graph(graph))
 
 
 def needs_of(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from resolver.indexes import PackageIndexes
     from resolver.model import Distribution, Request, Requirement
     from resolver.solving.session import Refuted
-    from resolver.specifiers import Specifier
+    from resolver.versions import Specifier
 
 MAX_REJECTED = 5
 

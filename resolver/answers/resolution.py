@@ -1,35 +1,41 @@
-"""Convert a solution of the catalog's problem to a resolution, with its warnings."""
+"""Convert a solution of the catalog's problem to a resolution, with its edges, install order and warnings."""
 
 from __future__ import annotations
 
+import graphlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from graphlib import TopologicalSorter
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
-from resolver.answers.order import edges_of, generations
 from resolver.compiling.known_bad import known_bad_warnings
 from resolver.compiling.preinstalled import content_notes, preinstalled_warnings
 from resolver.compiling.problem_builder import advice_for, is_advised, window_of
 from resolver.environment import Environment
+from resolver.errors import CycleError
 from resolver.facts.catalog import applies
 from resolver.facts.schema import PLATFORM
 from resolver.indexes import files_of
-from resolver.label import labelled, wheel_label
 from resolver.model import (
     STATUS_RANK,
     BaseImage,
     Distribution,
     DriverWindow,
+    Edge,
     Fact,
     Resolution,
 )
+from resolver.requirements import required_name
 from resolver.solving.session import Session, Solution
-from resolver.versions import join_words, sort_key
+from resolver.versions import join_words, labelled, sort_key, wheel_label
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from resolver.compiling.problem import Problem, Relation, RelationRow
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Image, Release, Rocm, SiteAdvice, Torch
@@ -46,7 +52,7 @@ _SHOWN = [name for name in PLATFORM if name not in {"backend", "gfx"}]
 def preferred_solution(
     catalog: Catalog, request: Request, session: Session
 ) -> tuple[Solution | None, list[str]]:
-    """Return the solution that the request prefers, and notes about it."""
+    """Return the preferred solution, and notes about it."""
     if request.prefer != "proven":
         return session.solve(), []
     from resolver.answers.proven import solve_proven
@@ -330,3 +336,90 @@ def _is_reason(relation: Relation, name: str, solution: Solution) -> bool:
     if relation.object.name == "backend":
         return False  # the same for every pick, so it is not a reason
     return name == relation.subject.name or (name in PLATFORM and name == relation.object.name)
+
+
+def edges_of(candidates: Sequence[Candidate], relations: Iterable[Relation]) -> tuple[Edge, ...]:
+    """Return the run and build edges among chosen distributions and their build requirements.
+
+    Torch is also a run requirement of everything that is compiled against it. A build requirement on a
+    distribution that is not chosen has the text of the recipe; pip chooses its version.
+    """
+    chosen = {candidate.name: candidate for candidate in candidates if candidate.kind == "distribution"}
+    edges: set[Edge] = set()
+    for_builds: set[tuple[str, str]] = set()
+    for relation in relations:
+        subject, target = relation.subject.name, relation.object.name
+        if subject in chosen and target in chosen and _needs(relation, chosen[subject]):
+            if relation.kind == "run" or target == "torch":
+                edges.add(Edge(subject, target, "run", declared=True))
+            elif chosen[subject].origin == "build":
+                for_builds.add((subject, target))
+    for name, candidate in chosen.items():
+        recipe = candidate.recipe if candidate.origin == "build" else None
+        if recipe is None:
+            continue
+        for declared, requirements in ((True, recipe.declared), (False, recipe.undeclared)):
+            for requirement in requirements:
+                required = required_name(requirement)
+                left_to_pip = "" if required in chosen else requirement
+                edges.add(Edge(name, required, "build", declared, left_to_pip))
+                for_builds.discard((name, required))
+    edges |= {Edge(*pair, "build", declared=True) for pair in for_builds}
+    return tuple(sorted(edges, key=astuple))
+
+
+def _needs(relation: Relation, subject: Candidate) -> bool:
+    bit = 1 << (relation.subject.candidates.index(subject) + 1)
+    return not relation.when_present and any(row.subjects & bit for row in relation.rows)
+
+
+def generations(names: Iterable[str], edges: Iterable[Edge]) -> tuple[tuple[str, ...], ...]:
+    """Return the install order: each group needs only members of earlier groups.
+
+    `names` are installed even if no edge contains them. Raise `CycleError` if the edges form a cycle.
+
+    Examples
+    --------
+    >>> generations(["apex", "torch"], [Edge("apex", "torch", "build", declared=False)])
+    (('torch',), ('apex',))
+    """
+    # Not by networkx, as in `resolver.answers.graph`: importing it takes longer than resolving.
+    sorter: TopologicalSorter[str] = TopologicalSorter(dict.fromkeys(names, ()))
+    edges = sorted(edges, key=astuple)
+    for edge in edges:
+        sorter.add(edge.subject, edge.object)
+    try:
+        sorter.prepare()
+    except graphlib.CycleError as error:
+        needed_first: list[str] = error.args[1]
+        path = needed_first[::-1]
+        steps = set(pairwise(path))
+        to_build = any(edge.kind == "build" and (edge.subject, edge.object) in steps for edge in edges)
+        raise CycleError(path, to_build=to_build) from None
+    groups = []
+    while sorter.is_active():
+        group = sorter.get_ready()
+        sorter.done(*group)
+        groups.append(tuple(sorted(group)))
+    return tuple(groups)
+
+
+def without_cycles(edges: tuple[Edge, ...]) -> tuple[Edge, ...]:
+    """Return the edges without one edge of each run cycle: pip installs such distributions in any order.
+
+    A cycle with a build edge stays, so that `generations` reports it.
+    """
+    while True:
+        sorter: TopologicalSorter[str] = TopologicalSorter()
+        for edge in edges:
+            sorter.add(edge.subject, edge.object)
+        try:
+            sorter.prepare()
+        except graphlib.CycleError as error:
+            steps = set(pairwise(error.args[1][::-1]))
+            closing = [edge for edge in edges if (edge.subject, edge.object) in steps]
+            if any(edge.kind == "build" for edge in closing):
+                return edges
+            edges = tuple(edge for edge in edges if edge is not closing[-1])
+        else:
+            return edges

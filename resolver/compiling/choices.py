@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from resolver.compiling.problem import ABSENT
-from resolver.specifiers import version_key
+from resolver.versions import version_key
 
 if TYPE_CHECKING:
     from resolver.facts.schema import Status
     from resolver.indexes import File, ProjectRelease
-    from resolver.specifiers import Specifier, VersionKey
+    from resolver.versions import Specifier, VersionKey
 
 _PRERELEASE = re.compile(r"\d[-_.]?(a|b|c|pre|rc)|dev", re.IGNORECASE)
 
@@ -103,14 +103,14 @@ class Choices:
         return next((1 << bit for bit, release in releases if release.version == version), 0)
 
     def _mask_of(self, specifier: Specifier) -> int:
-        if specifier.other is not None or any(interval.local is not None for interval in specifier.intervals):
+        if specifier.other is not None or any(clause.local is not None for clause in specifier):
             allowed = (bit for bit in range(1, self._size + 1) if specifier.allows(self.release(bit).version))
             return sum(1 << bit for bit in allowed)
         mask = self.everything & ~ABSENT
-        for interval in specifier.intervals:
-            above, below = self._first_below(interval.high), self._first_below(interval.low)
+        for clause in specifier:
+            above, below = self._first_below(clause.high), self._first_below(clause.low)
             inside = (1 << (below + 1)) - (1 << (above + 1))
-            mask &= ~inside if interval.outside else inside
+            mask &= ~inside if clause.outside else inside
         return mask
 
     def _first_below(self, key: VersionKey) -> int:

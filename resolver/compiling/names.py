@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Replaces
     from resolver.model import Request, Requirement
-    from resolver.specifiers import SpecifierClause
+    from resolver.versions import SpecifierClause
 
 INSPECT_HINT = "`matrix inspect FILE --repair -o DIR` adapts a whole environment for CUDA."
 

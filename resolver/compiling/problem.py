@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from resolver.model import layer
-from resolver.specifiers import Versions
-from resolver.versions import minor, parse_specifier
+from resolver.versions import Versions, minor, parse_specifier
 
 if TYPE_CHECKING:
     from resolver.facts.schema import Status

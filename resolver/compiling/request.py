@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from resolver.facts import schema
     from resolver.facts.catalog import Catalog
     from resolver.model import Candidate
-    from resolver.specifiers import Specifier
+    from resolver.versions import Specifier
 
 
 NEEDS_PYTHON = "distributions need Python"

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from resolver.consequences.holdings import Holding, Judge, WheelRecord, between_locks, proven_sets, wheels
-from resolver.consequences.model import Consequence, RowKey, Side
+from resolver.consequences.questions import Consequence, RowKey, Side
 from resolver.consequences.tables import Rows, TableDiff, changed_packages, recipe_changes, with_columns
 
 __all__ = [

@@ -12,8 +12,7 @@ from msgspec.structs import replace
 from resolver.answers.proven import request_of_set
 from resolver.answers.table import ROW_COMPONENTS
 from resolver.compiling import compile_problem
-from resolver.consequences.model import Effect, Kind, Side
-from resolver.consequences.questions import Question, Reason, Reasons
+from resolver.consequences.questions import Effect, Kind, Question, Reason, Reasons, Side
 from resolver.consequences.tables import build_changes
 from resolver.errors import UsageError
 from resolver.facts import schema
@@ -21,7 +20,7 @@ from resolver.model import CoreItem, Resolution
 from resolver.solving.session import Session
 
 if TYPE_CHECKING:
-    from resolver.consequences.model import Consequence
+    from resolver.consequences.questions import Consequence
     from resolver.facts.schema import ProvenSet, Release
     from resolver.model import Distribution, Request
 

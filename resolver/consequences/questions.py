@@ -1,11 +1,11 @@
-"""Check whether something is possible, and return the facts that make it impossible on one side only."""
+"""The two sides of a change: whether something is possible on them, and the facts that make it impossible."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -14,14 +14,12 @@ from resolver.answers.explain import describe, sentences, subjects_left
 from resolver.answers.proven import risks
 from resolver.compiling import compile_problem
 from resolver.compiling.problem import Demand, Problem, Relation, Variable, bits
-from resolver.consequences.model import Consequence
-from resolver.facts.catalog import within
+from resolver.facts.catalog import Catalog, within
 from resolver.model import CoreItem, Request
 from resolver.solving.session import Session
 from resolver.versions import minor, sort_key
 
 if TYPE_CHECKING:
-    from resolver.consequences.model import Effect, Kind, Side
     from resolver.facts.schema import Window
     from resolver.model import Candidate, Target
     from resolver.solving.session import Solution
@@ -31,6 +29,57 @@ ANY = "*"
 """A pin that allows every version, but not absence."""
 ROW = "the comparison"
 """The source of a demand for the row or version that is compared, which is not reported."""
+
+Effect = Literal["breaks", "at-own-risk", "possible", "supported", "different"]
+Kind = Literal["default", "base-image", "torch", "package", "lock", "wheel", "proven-set"]
+
+
+class Side(msgspec.Struct, frozen=True):
+    """One side of a comparison: the facts, and the request with the limits of the table, as for `Table`."""
+
+    catalog: Catalog
+    request: Request
+
+
+class RowKey(msgspec.Struct, frozen=True):
+    """A row of the table."""
+
+    base_image: str
+    """Empty if no base image works with this torch and Python, or if the sides name different images."""
+    torch: str
+    python: str
+
+
+class Consequence(msgspec.Struct, frozen=True, kw_only=True):
+    """The effect of a change on one thing.
+
+    Attributes
+    ----------
+    effect
+        ``breaks``: the thing was possible and no longer is; ``possible``: the reverse. ``at-own-risk``: the
+        thing was supported and is now only possible at your own risk; ``supported``: the reverse.
+    kind, name
+        The thing.
+    before, after
+        Its version or state on each side; empty if impossible.
+    where
+        The rows of the table that are affected.
+    was, now
+        The facts that changed and are related to the effect, as they were and as they are. A fact that only
+        one side has is in only one of these.
+    core
+        The minimal conflict on the side on which the thing, or its version, is impossible.
+    """
+
+    effect: Effect
+    kind: Kind
+    name: str
+    before: str = ""
+    after: str = ""
+    where: tuple[RowKey, ...] = ()
+    was: tuple[CoreItem, ...] = ()
+    now: tuple[CoreItem, ...] = ()
+    core: tuple[CoreItem, ...] = ()
 
 
 class Question:

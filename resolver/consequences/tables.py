@@ -11,8 +11,17 @@ from msgspec.structs import replace
 
 from resolver.answers.table import ROW_COMPONENTS, UNDECIDED, Cell, Table, TableRow, available_packages
 from resolver.compiling.problem_builder import advice_for, window_of
-from resolver.consequences.model import Consequence, Kind, RowKey, Side
-from resolver.consequences.questions import ANY, Question, Reason, Reasons, not_in_catalog
+from resolver.consequences.questions import (
+    ANY,
+    Consequence,
+    Kind,
+    Question,
+    Reason,
+    Reasons,
+    RowKey,
+    Side,
+    not_in_catalog,
+)
 from resolver.facts import schema
 from resolver.facts.catalog import recipe_for
 from resolver.model import CoreItem, Requirement

@@ -1,19 +1,34 @@
-"""The catalog: all facts, keyed by their identity."""
+"""The catalog: all facts, keyed by their identity; loaded from the shipped files, a site's, and the user's.
+
+Every command that needs facts imports this module first, so it has few imports: the modules that read and
+validate files are imported only if a file changed since the compiled form was written. Paths are plain text
+here, because importing pathlib takes longer than reading the rows.
+
+The compiled form contains the validated and merged rows, with the time and size of every source file. It is a
+cache, which is rewritten when one of them, or the schema, changes.
+
+All paths are resolved on entry: two spellings of a path are one file, and the paths in the rows do not depend
+on the working directory.
+"""
 
 from __future__ import annotations
 
+import os
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
+from zlib import crc32
 
 import msgspec
 
+from resolver.errors import CatalogError
 from resolver.facts import schema
 from resolver.requirements import PAIRED_WITH_TORCH, exact_requirement
 from resolver.versions import satisfies
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from datetime import date
+    from pathlib import Path
 
 _OfPackage = TypeVar("_OfPackage", schema.Release, schema.Recipe)
 
@@ -179,3 +194,107 @@ def closed_names(catalog: Catalog, backend: schema.Backend) -> frozenset[str]:
     tritons = (exact_requirement(row.triton) for row in catalog.torch.values() if row.backend == backend)
     names = {exact[0] for exact in tritons if exact}
     return frozenset({*schema.PLATFORM, "torch", *PAIRED_WITH_TORCH, *packages, *names})
+
+
+def load(
+    overlays: Iterable[Path] = (), *, shipped: Path | None = None, cache: Path | str | None = None
+) -> Catalog:
+    """Load the shipped catalog, or that in another directory, and merge overlays over it, the last on top.
+
+    Overlays are TOML files, or directories whose ``*.toml`` files are all read. `cache` is the directory of
+    the compiled form.
+    """
+    groups = [overlay_files(shipped) if shipped else shipped_files(), *map(overlay_files, overlays)]
+    rows = _read_compiled(cache, groups) if cache else None
+    if rows is not None:
+        return Catalog.from_rows(rows)
+    catalog, rows, files = load_uncached(groups)
+    if cache:
+        _write_compiled(cache, groups, files, rows)
+    return catalog
+
+
+def load_uncached(
+    groups: Sequence[Sequence[str]], overrides: Mapping[str, str] | None = None
+) -> tuple[Catalog, schema.CatalogFile, list[Path]]:
+    """Read and validate layers as `read_layers` does; return the catalog, its rows, and all files."""
+    from resolver.facts.catalog_files import merge, read_layers
+    from resolver.facts.validate import check_references
+
+    layers, files = read_layers(groups, overrides)
+    rows = merge(layers)
+    catalog = Catalog.from_rows(rows)
+    check_references(catalog)
+    return catalog, rows, files
+
+
+def shipped_files() -> list[str]:
+    """Return the catalog files that come with the program, in a fixed order."""
+    return _files_in(os.path.realpath(schema.FOLDER))
+
+
+def overlay_files(overlay: Path | str) -> list[str]:
+    """Return the resolved files of an overlay, which together are one layer."""
+    path = os.path.realpath(overlay)
+    if not os.path.isdir(path):
+        return [path]
+    files = _files_in(path)
+    if not files:
+        msg = f"The catalog directory {overlay} contains no .toml file."
+        raise CatalogError(msg)
+    return files
+
+
+def _files_in(folder: str) -> list[str]:
+    """Return the resolved files in a resolved folder; links to folders are not followed."""
+    paths = (
+        os.path.join(where, name)
+        for where, _, names in os.walk(folder)
+        for name in names
+        if name.endswith(".toml")
+    )
+    return sorted(os.path.realpath(path) if os.path.islink(path) else path for path in paths)
+
+
+_Compiled = tuple[list[list[str]], list[tuple[str, int, int]], schema.CatalogFile]
+"""The requested files in layers; path, modification time and size of all files that were read, and of the
+code that defines rows; the merged rows."""
+
+
+def _read_compiled(cache: Path | str, groups: list[list[str]]) -> schema.CatalogFile | None:
+    """Return the merged rows of all files, or None if they must be read again."""
+    try:
+        with open(_compiled_path(cache, groups), "rb") as source:
+            requested, stamp, rows = msgspec.msgpack.decode(source.read(), type=_Compiled)
+        current = requested == groups and stamp == _stamp(path for path, _, _ in stamp)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    return rows if current else None
+
+
+def _write_compiled(
+    cache: Path | str, groups: list[list[str]], files: Sequence[Path], rows: schema.CatalogFile
+) -> None:
+    target = _compiled_path(cache, groups)
+    temporary = f"{target}.{os.getpid()}"
+    try:
+        os.makedirs(cache, exist_ok=True)
+        stamp = _stamp([schema.__file__, __file__, *map(str, files)])
+        with open(temporary, "wb") as sink:
+            sink.write(msgspec.msgpack.encode((groups, stamp, rows)))
+        os.replace(temporary, target)
+    except OSError:
+        return
+
+
+def _compiled_path(cache: Path | str, groups: list[list[str]]) -> str:
+    # Two sets of files with the same checksum evict each other, which costs only time.
+    return os.path.join(cache, f"{crc32(repr(groups).encode()):08x}.msgpack")
+
+
+def _stamp(paths: Iterable[str]) -> list[tuple[str, int, int]]:
+    stamp = []
+    for path in paths:
+        status = os.stat(path)
+        stamp.append((path, status.st_mtime_ns, status.st_size))
+    return stamp

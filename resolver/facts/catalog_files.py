@@ -21,8 +21,7 @@ from packaging.utils import canonicalize_name
 from resolver.errors import CatalogError, did_you_mean
 from resolver.facts import schema
 from resolver.facts.validate import validation_errors
-from resolver.textfile import read_text
-from resolver.texts import check_texts, explained
+from resolver.texts import check_texts, explained, read_text
 from resolver.versions import shorten
 
 if TYPE_CHECKING:

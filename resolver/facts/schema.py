@@ -34,11 +34,7 @@ EdgeKind = Literal["run", "build"]
 
 
 def displayed(path: str) -> str:
-    """Return a path as it is shown in messages.
-
-    A shipped file is shown in the same way on every machine, a file below the working directory
-    relative to it, and any other file with its absolute path.
-    """
+    """Return a path as messages show it: a shipped file is shown in the same way on every machine."""
     if path.startswith(_SHIPPED):
         return f"resolver/facts/{path[len(_SHIPPED) :]}"
     return path.removeprefix(os.getcwd() + os.sep)
@@ -138,7 +134,7 @@ class Python(Row, frozen=True, kw_only=True):
 
     version: str
     released: datetime.date | None = None
-    """The day of its first release. Without it, no request with a date has it."""
+    """The day of its first release."""
 
     identity = ("version",)
 
@@ -149,7 +145,6 @@ class Torch(Row, frozen=True, kw_only=True):
     version: str
     """With its local label, such as ``2.5.1+rocm6.2``."""
     released: datetime.date | None = None
-    """The day of its release. Without it, no request with a date has this torch."""
     backend: Backend
     index: Url
     """URL of the wheel index that serves it."""
@@ -171,8 +166,7 @@ class Torch(Row, frozen=True, kw_only=True):
     pip_rocm: bool = False
     """Whether it requires ROCm as pip packages, such as ``rocm[libraries]``."""
     device_extra: str = ""
-    """The extra that installs the code for one GPU architecture, such as ``device-{gfx}``. Without this code,
-    no kernel runs. Empty if the wheel has the code."""
+    """The extra that installs the code for one GPU, such as ``device-{gfx}``; empty if the wheel has it."""
 
     identity = ("version",)
 
@@ -204,19 +198,17 @@ class Image(Row, frozen=True, kw_only=True):
     dockerhash: Digest = ""
     """First digits of the digest of the image it was built from, if published."""
     python: tuple[str, ...] = ()
-    """CPython minor versions in the image: those with torch, else those with headers, else all. Empty if
-    Python comes from elsewhere (conda)."""
+    """CPython minor versions: those with torch, else with headers, else all. Empty if conda brings Python."""
     compiler: bool = False
     """Whether it is known to have ``gcc`` and ``g++``, which triton and torch.compile call at run time."""
     mpi: str = ""
-    """Its MPI library; empty if it has none, or if that is undocumented."""
+    """Empty if it has none, or if that is undocumented."""
     libfabric: str = ""
-    """Its libfabric; empty if it has none, or if that is undocumented."""
+    """Empty if it has none, or if that is undocumented."""
     network_headers: bool = False
     """Whether it is known to have the headers of libfabric and hwloc, for building a network plugin."""
     network_plugin: str = ""
-    """Release of RCCL's network plugin in it: of aws-ofi-nccl, or before 1.18 of AMD's fork. Empty if it has
-    none, or if that is undocumented."""
+    """Release of RCCL's network plugin in it: of aws-ofi-nccl, or before 1.18 of AMD's fork."""
     holds: dict[str, str] = {}
     """Distributions that are installed in it (``torch = "2.9.1+rocm6.4"``)."""
 
@@ -277,7 +269,6 @@ class Job(Row, frozen=True, kw_only=True):
     network: tuple[str, ...] = ()
     """Options of sbatch for jobs on several nodes."""
     torchrun: bool = True
-    """Whether the site supports torchrun."""
     module_path: str = ""
     modules: dict[str, tuple[str, ...]] = {}
     """Modules to load before a container runs, by pattern of the name of the base image."""
@@ -328,18 +319,14 @@ class SiteImage(Dated, frozen=True, kw_only=True):
 
 
 class SiteAdvice(Dated, frozen=True, kw_only=True):
-    """The versions of a component that a site advises in a range of dates.
-
-    They are preferred by default, and never a limit.
-    """
+    """The versions of a component that a site advises: preferred by default, and never a limit."""
 
     site: str
     on: Literal["rocm", "base-image", "torch", "python"]
     versions: tuple[str, ...]
     """Specifiers, one of which matches; for ``base-image`` patterns of names (``lumi-multitorch-*``)."""
     recorded: bool = False
-    """Whether the site does not advise these versions, but is recorded to have them. Newer versions of ROCm
-    then come last if the kernel driver is not known."""
+    """Whether the site is only recorded to have them; without a known driver, newer ROCms then come last."""
 
     identity = ("site", "on", "since")
 
@@ -357,7 +344,7 @@ class SiteVariable(Dated, frozen=True, kw_only=True):
     value: str | None = None
     """The required value, with ``${NAME}`` for other variables; left out if the variable must not be set."""
     reason: str
-    """The reason, in one sentence without a full stop."""
+    """One sentence without a full stop."""
     directory: bool = False
     """Whether the value is the path of a directory that must exist."""
     combination: dict[str, str] = {}
@@ -366,7 +353,7 @@ class SiteVariable(Dated, frozen=True, kw_only=True):
     identity = ("site", "name", "combination", "since")
 
     def key(self) -> tuple[object, ...]:
-        """Return the values of the keys that identify the row."""
+        """Return the identity; a table has no hash."""
         return (self.site, self.name, *sorted(self.combination.items()), self.since)
 
 
@@ -397,18 +384,14 @@ class Patch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
 
 
 class Release(Row, frozen=True, kw_only=True):
-    """One release of an extension package, from one source.
-
-    It has exactly one of `sdist`, `git`, `wheel`, `wheels`, `pypi` and `index`.
-    """
+    """One release of a package, with exactly one of `sdist`, `git`, `wheel`, `wheels`, `pypi` and `index`."""
 
     package: str
     version: str
     variant: str = ""
     """Distinguishes releases of the same version: a commit, a backend."""
     released: datetime.date | None = None
-    """The day of the upload, the tag or the commit, or the first day on which it was seen, in UTC. Without
-    it, no request with a date has this release."""
+    """The day of the upload, the tag or the commit, or the first day on which it was seen, in UTC."""
     backend: tuple[Backend, ...] = ("rocm",)
     sdist: Sdist | None = None
     git: Git | None = None
@@ -460,13 +443,12 @@ class Requires(Row, frozen=True, kw_only=True):
     backend: Backend | None = None
     """Only for this backend."""
     on: str
-    """Name of a component: ``torch``, ``rocm``, ``python``, ``gfx``, ``glibc``, ``libstdcxx``,
-    ``libfabric``, ``kernel-driver`` or another distribution."""
+    """Name of a component: one of `PLATFORM`, ``torch`` or another distribution."""
     versions: tuple[str, ...]
     """Specifiers, one of which must match; for ``gfx`` the GPU architectures that can be compiled."""
     gfx: tuple[str, ...] = ()
-    """Only these GPU architectures may be used with these versions; empty means any. A wheel may contain
-    one library for each ROCm line, each with code for other architectures."""
+    """Only these may be used with these versions; empty means any. A wheel may have libraries for several
+    ROCm lines, each with code for other architectures."""
     kind: EdgeKind = "run"
     partial: bool = False
     """Whether other versions may work, too. Such a row excludes nothing, except with ``--support``."""
@@ -504,8 +486,7 @@ class Op(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
 class Recipe(Row, frozen=True, kw_only=True):
     """How some releases of a package are built for one backend.
 
-    The texts of `environment`, `options` and `prepare` may contain placeholders such as ``{gfx}``;
-    see `resolver.facts.placeholders`.
+    `environment`, `options` and `prepare` may contain placeholders: see `resolver.facts.placeholders`.
     """
 
     package: str
@@ -519,7 +500,6 @@ class Recipe(Row, frozen=True, kw_only=True):
     match_runtime: tuple[str, ...] = ("torch",)
     """Build requirements that must have the same version at build time and at run time."""
     environment: dict[str, str] = {}
-    """Environment variables of the build."""
     options: tuple[str, ...] = ()
     """Build options for setuptools (``--build-option``)."""
     prepare: tuple[tuple[str, ...], ...] = ()
@@ -559,8 +539,7 @@ class Recipe(Row, frozen=True, kw_only=True):
     memory_per_job: float = 2.0
     """Peak memory of one compile job in GiB."""
     core_hours: float = 0.0
-    """The compile time in core hours for one GPU architecture, measured or derived, or the least that is
-    known; the note has its origin. 0 if it is unknown."""
+    """The compile time for one GPU architecture, or the least that is known; 0 if unknown."""
     cxx_standard: str = ""
     """The C++ standard that the source sets, such as ``17``; empty if it uses torch's."""
 
@@ -575,8 +554,7 @@ class KnownBad(Row, frozen=True, kw_only=True):
     problem: str
     """The failure, in one sentence without a full stop."""
     effect: Literal["refuse", "warn", "explain"] = "refuse"
-    """Whether the combination is excluded, allowed with a warning, or allowed and only mentioned by ``matrix
-    explain`` of its components, such as a problem of nearly every answer for a GPU."""
+    """Excluded, allowed with a warning, or only mentioned by ``matrix explain`` of its components."""
     backend: Backend | None = None
     """Only for this backend."""
     gfx: tuple[str, ...] = ()
@@ -587,7 +565,7 @@ class KnownBad(Row, frozen=True, kw_only=True):
     identity = ("combination", "backend", "gfx", "site")
 
     def key(self) -> tuple[object, ...]:
-        """Return the values of the keys that identify the row."""
+        """Return the identity; a table has no hash."""
         return (*sorted(self.combination.items()), self.backend, self.gfx, self.site)
 
     @property
@@ -626,11 +604,9 @@ class Package(Row, frozen=True, kw_only=True):
     pypi: str = ""
     """The project of this name on PyPI: ``same``, ``other project`` or ``none``."""
     system_rocm: bool = False
-    """Whether its wheels use the ROCm that is installed in the system, so that a container with it needs a
-    base image with ROCm."""
+    """Whether its wheels use the ROCm of the system, so that a container needs a base image with ROCm."""
     must_load: tuple[str, ...] = ()
-    """Patterns of shared objects in its published wheels that its import does not load, and that must load
-    next to the ROCm of the environment."""
+    """Patterns of shared objects in its wheels that its import does not load, and that must load."""
 
     identity = ("name",)
 
@@ -660,8 +636,7 @@ class Replaces(Row, frozen=True, kw_only=True):
     by: tuple[str, ...] = ()
     """Distributions that take its place."""
     effect: Literal["rocm", "cpu", "drop", "none"]
-    """``rocm``: they use the GPU. ``cpu``: they run on the CPU only. ``drop``: ROCm and torch have what it
-    gives. ``none``: nothing takes its place."""
+    """``rocm``: they use the GPU; ``cpu``: only the CPU; ``drop``: ROCm and torch have what it gives."""
 
     identity = ("name", "conda")
 

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from resolver.errors import EnvironmentLacksError, SourceError, UsageError
 from resolver.indexes import InstalledFiles, files_of
-from resolver.label import built_for
 from resolver.providers.installed import installed_versions
 from resolver.requirements import is_rocm_package
-from resolver.specifiers import version_key
-from resolver.versions import shorten, sort_key
+from resolver.versions import built_for, shorten, sort_key, version_key
 
 if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog

@@ -19,8 +19,16 @@ from resolver.indexes import uploaded_by
 from resolver.providers.catalog import candidate_of
 from resolver.providers.installed import installed_names
 from resolver.requirements import closest_versions, normalize_name
-from resolver.specifiers import Versions, is_plain, version_key, version_or_none
-from resolver.versions import bounds_cross, newest_first, parse_specifier, shorten
+from resolver.versions import (
+    Versions,
+    bounds_cross,
+    is_plain,
+    newest_first,
+    parse_specifier,
+    shorten,
+    version_key,
+    version_or_none,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -21,8 +21,7 @@ from packaging.version import Version
 
 from resolver.facts.schema import PLATFORM
 from resolver.model import IMAGE, Candidate, Fact
-from resolver.specifiers import version_or_none
-from resolver.versions import join_words
+from resolver.versions import join_words, version_or_none
 
 if TYPE_CHECKING:
     from resolver.facts import schema

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 from resolver.facts import schema
 from resolver.facts.catalog import recipe_for
 from resolver.indexes import uploaded_by
-from resolver.label import built_for
 from resolver.providers.catalog import candidate_of
 from resolver.requirements import PAIRED_WITH_TORCH
+from resolver.versions import built_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from resolver.facts.catalog import Catalog
     from resolver.indexes import PackageIndexes, ProjectRelease
-    from resolver.label import BuiltFor
     from resolver.model import Candidate, Request
+    from resolver.versions import BuiltFor
 
 
 class LabelledProvider:

@@ -19,20 +19,18 @@ from operator import or_
 from typing import TYPE_CHECKING, NamedTuple
 
 from resolver.compiling.choices import Link
-from resolver.content import Judgement, judged
 from resolver.errors import SourceError
+from resolver.indexes import Judgement, judged
 from resolver.model import EARLY_PYTHON, layer
 from resolver.solving.world import STRICT
-from resolver.specifiers import version_key
-from resolver.versions import join_words, satisfies
+from resolver.versions import join_words, satisfies, version_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from resolver.compiling.choices import Choices, Pick
-    from resolver.content import Content
     from resolver.environment import Environment
-    from resolver.indexes import File
+    from resolver.indexes import Content, File
     from resolver.solving.projects import Projects
     from resolver.solving.world import Terms, World
 

@@ -11,9 +11,8 @@ from resolver.compiling.choices import ALWAYS, Choices, Link, is_prerelease, nam
 from resolver.compiling.clauses import REQUEST, libstdcxx_by
 from resolver.compiling.known_bad import concerning
 from resolver.compiling.problem import ABSENT, bits
-from resolver.content import evidence_against
 from resolver.errors import TooLargeError
-from resolver.indexes import InstalledFiles
+from resolver.indexes import InstalledFiles, evidence_against
 from resolver.model import layer
 from resolver.requirements import TRITON_NAMES, has_rocm_release
 from resolver.solving.rules import EVERYWHERE, Exclusion, RuleContext, judge

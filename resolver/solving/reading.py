@@ -10,9 +10,9 @@ from resolver.compiling.choices import Link
 from resolver.compiling.clauses import REQUEST
 from resolver.compiling.names import INSPECT_HINT, build_for_rocm, hint_for_unknown, reject_wrong_name, stub
 from resolver.compiling.problem import ABSENT, bits
-from resolver.content import evidence_against
 from resolver.errors import EnvironmentLacksError, NoVersionError, SourceError, UsageError
 from resolver.facts.catalog import applies
+from resolver.indexes import evidence_against
 from resolver.requirements import (
     TRITON_NAMES,
     closest_versions,

@@ -28,7 +28,7 @@ from benchmarks.universes import (
     write_index,
 )
 from resolver.answers.resolve import resolve
-from resolver.facts.loading import load
+from resolver.facts.catalog import load
 from resolver.model import Conflict, Request, Resolution, Target
 from resolver.requirements import parse_requirement
 from tests.resolver.solving import propagate, solve_preferred

@@ -25,11 +25,10 @@ from builders.containers.runtime import HostRuntime, View
 from builders.containers.sandbox import BUILD
 from builders.environments.layers import BuildEnvironment
 from builders.index import Index
-from builders.recipes.compilers import Program
-from builders.storage.files import exclusive_lock
+from builders.recipes import Program
+from builders.storage.lease import exclusive_lock
 from resolver.errors import EnvironmentLacksError, MatrixError
-from resolver.facts.catalog import recipe_for
-from resolver.facts.loading import load
+from resolver.facts.catalog import load, recipe_for
 from resolver.facts.schema import Recipe, Sdist
 from tests.support.locks import built_pick
 from tests.support.recorder import Recorder

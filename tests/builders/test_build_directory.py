@@ -17,7 +17,7 @@ from builders.building.directory import (
     prune,
 )
 from builders.index import Index
-from builders.storage.files import exclusive_lock
+from builders.storage.lease import exclusive_lock
 
 KEY = "0123456789abcdef01234567"
 NINJA_LOG = "# ninja log v7\n0\t5\t1\ta.o\tff\n5\t9\t1\tb.o\tee\n9\t12\t1\ta.o\tff\n"

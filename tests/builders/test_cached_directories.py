@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from builders.environments.cached import digest, ensure_cached, is_complete
-from builders.storage.files import cache_root, exclusive_lock, remove_tree
+from builders.storage.files import cache_root, remove_tree
+from builders.storage.lease import exclusive_lock
 from resolver.errors import CommandError, EnvironmentLacksError
 
 WHAT = "Installing"

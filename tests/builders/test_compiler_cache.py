@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from builders.building.build_host import local_build_host
-from builders.building.compiler_cache import find_compiler_cache
+from builders.building.compilation import find_compiler_cache
 from builders.building.inputs import Limits
 from builders.building.plan import Task
 from builders.building.task import build_wheel

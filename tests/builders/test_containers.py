@@ -26,7 +26,7 @@ from builders.containers.engines import (
 from builders.containers.image import LocalImage
 from builders.containers.runtime import Bind, HostRuntime, View, only_loopback, output_in, run_in
 from builders.storage.files import cache_root
-from builders.storage.temporary import TemporaryDirectory
+from builders.storage.lease import TemporaryDirectory
 from resolver.errors import EnvironmentLacksError, UsageError
 
 ONLY_LO = "Inter-|\n face |\n    lo: 0 0\n"
@@ -205,7 +205,7 @@ class TestPrivateTmp:
 
     def test_next_run_removes_files_of_killed_run(self) -> None:
         code = (
-            "import os; from builders.storage.temporary import TemporaryDirectory;"
+            "import os; from builders.storage.lease import TemporaryDirectory;"
             "left = TemporaryDirectory(); print(left.root, flush=True);"
             "os.kill(os.getpid(), 9)"
         )

@@ -22,9 +22,8 @@ from builders.index_client import IndexClient
 from builders.index_client.source_content import read_source
 from builders.storage.files import sha256_of
 from builders.wheels.wheel import DamagedError
-from resolver.content import Content
 from resolver.errors import EnvironmentLacksError, SourceError
-from resolver.indexes import File, Metadata
+from resolver.indexes import Content, File, Metadata
 from tests.builders.bundles import HOST, PREFIX, code_object, padded, plain
 from tests.support.elf import ALLOC, PROGBITS, Section, elf_file, shared_object
 from tests.support.range_server import RangeServer, serving

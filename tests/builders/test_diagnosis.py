@@ -23,8 +23,12 @@ from builders.diagnosis import (
     diagnose_stream,
     diagnosis_text,
     explain_failure,
+    fill,
+    judge,
+    known_failures,
+    read_known_failures,
+    scan,
 )
-from builders.diagnosis.diagnose import fill, judge, known_failures, read_known_failures, scan
 from builders.findings import Finding
 from builders.storage.logs import line_expression, line_filter
 from resolver.errors import CatalogError, CommandError, UsageError

@@ -14,14 +14,8 @@ from pathlib import Path
 import pytest
 
 from builders.index import Index
-from builders.storage.files import (
-    TEMPORARY_PREFIX,
-    atomic_path,
-    exclusive_lock,
-    link_exclusively,
-    sha256_of,
-    write_atomic,
-)
+from builders.storage.files import TEMPORARY_PREFIX, atomic_path, sha256_of, write_atomic
+from builders.storage.lease import exclusive_lock, link_exclusively
 
 # Writes half of the content, reports that, and then waits until it is killed.
 WRITE_HALF = """

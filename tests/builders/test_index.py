@@ -22,7 +22,8 @@ import pytest
 from pypi_simple import DistributionPackage, ProjectPage
 
 from builders.index import Index
-from builders.storage.files import link_exclusively, replace_file, sha256_of
+from builders.storage.files import replace_file, sha256_of
+from builders.storage.lease import link_exclusively
 from resolver.errors import MatrixError
 from tests.support.records import record_of
 from tests.support.tiny import tiny_wheel

@@ -27,9 +27,9 @@ from builders.containers.inspection import (
 )
 from builders.containers.runtime import View
 from builders.machine import host
-from builders.recipes.compilers import Program
+from builders.recipes import Program
 from resolver.errors import CommandError, MatrixError, TooSlowError, UsageError
-from resolver.facts.loading import load
+from resolver.facts.catalog import load
 from resolver.texts import check_texts
 from resolver.versions import is_version
 from tests.support.hostile import INVISIBLE, VISIBLE, places, with_text

@@ -14,7 +14,7 @@ from builders.installed import checks
 from builders.installed.checks import findings_of
 from builders.installed.reading import read_installed
 from resolver.consequences import Side
-from resolver.facts.loading import load
+from resolver.facts.catalog import load
 from resolver.model import Request, Target
 from tests.support.elf import shared_object
 from tests.support.installed import Tree, gpu_code, network_plugin

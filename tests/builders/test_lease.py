@@ -15,13 +15,12 @@ import msgspec
 import pytest
 
 from builders.storage import lease
-from builders.storage.files import exclusive_lock
-from builders.storage.lease import holder_of
+from builders.storage.lease import exclusive_lock, holder_of
 
 # Holds the lock named on the command line until its input ends.
 HOLD = """
 import pathlib, sys
-from builders.storage.files import exclusive_lock
+from builders.storage.lease import exclusive_lock
 with exclusive_lock(pathlib.Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
@@ -30,7 +29,7 @@ with exclusive_lock(pathlib.Path(sys.argv[1])):
 # Increments the number in a file, many times, each time under the lock.
 COUNT = """
 import os, pathlib, sys, time
-from builders.storage.files import exclusive_lock
+from builders.storage.lease import exclusive_lock
 lock, counter = map(pathlib.Path, sys.argv[1:])
 for _ in range(20):
     with exclusive_lock(lock):

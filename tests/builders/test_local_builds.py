@@ -24,8 +24,8 @@ from builders.building.plan import Task
 from builders.building.records import build_records, failure_path, log_path
 from builders.index import Index
 from builders.machine import host
-from builders.scheduling.estimates import estimates
 from builders.scheduling.local import Builds
+from builders.scheduling.scheduler import estimates
 from builders.storage.files import cache_root
 from resolver.errors import StoppedError
 from resolver.facts.schema import Recipe, Sdist

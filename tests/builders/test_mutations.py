@@ -15,7 +15,7 @@ from builders.building.build_host import BuildHost
 from builders.building.plan import Task
 from builders.building.records import changes_since_last_build
 from builders.index import Index
-from builders.recipes.compilers import Program
+from builders.recipes import Program
 from resolver.facts.schema import Git, Patch, Sdist
 from resolver.model import Distribution, Edge
 from tests.support.records import record_of

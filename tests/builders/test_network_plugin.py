@@ -15,7 +15,7 @@ from builders.audit import Expected, TorchLibraries, image_provider
 from builders.audit.elf import read_object
 from builders.audit.promises import interfaces
 from builders.audit.wheel_audit import audit_wheel
-from resolver.facts.loading import load
+from resolver.facts.catalog import load
 
 MakeWheel = Callable[..., Path]
 Compile = Callable[..., Path]

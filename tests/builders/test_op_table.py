@@ -11,7 +11,7 @@ import pytest
 
 from builders.audit import Expected, TorchLibraries, audit_wheel
 from builders.audit.promises import bitsandbytes_library, read_op_table
-from resolver.facts.loading import load
+from resolver.facts.catalog import load
 from resolver.facts.schema import Op, Recipe
 
 MakeWheel = Callable[..., Path]

@@ -12,8 +12,7 @@ import pytest
 from builders.sources import obtain, patches_of
 from builders.storage.files import cache_root
 from resolver.errors import CatalogError, EnvironmentLacksError, MatrixError, SourceError
-from resolver.facts.catalog import Catalog
-from resolver.facts.loading import load
+from resolver.facts.catalog import Catalog, load
 from resolver.facts.schema import Sdist
 from resolver.model import Distribution
 from tests.builders.gitrepos import commit

@@ -18,7 +18,7 @@ from builders.machine import host
 from builders.wheels.labelling import PinStyle
 from resolver.answers.resolve import resolve
 from resolver.errors import EnvironmentLacksError, LockError, UsageError
-from resolver.facts import loading as facts
+from resolver.facts import catalog as facts
 from resolver.facts.catalog import Catalog
 from resolver.facts.schema import Sdist
 from resolver.model import Request, Requirement, Resolution, Target

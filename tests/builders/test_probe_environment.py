@@ -42,11 +42,11 @@ from builders.probe.ask import (
 )
 from builders.probe.environment import judge_environment, judge_variables
 from builders.probe.payload import MARK, newest_symbols
-from builders.probe.slurm import BatchJob, hours_of, job_script, partition_for, submit
 from builders.probe.wheel import judge_wheel
+from builders.scheduling.slurm import BatchJob, hours_of, job_script, partition_for, submit
 from builders.wheels.wheel import recorded_hash
 from resolver.errors import CommandError, EnvironmentLacksError, MatrixError, UsageError
-from resolver.facts.loading import load
+from resolver.facts.catalog import load
 from resolver.facts.schema import Recipe, SiteVariable
 from resolver.indexes import File
 from resolver.model import Distribution, Request, Resolution, Target

@@ -24,15 +24,15 @@ from builders.building.provenance import (
     Descriptor,
     materials_of,
     read_statement,
+    sbom,
     statement,
 )
-from builders.building.sbom import sbom
 from builders.containers.image import LocalImage
 from builders.containers.runtime import HostRuntime
 from builders.environments.layers import Layer, Layers
 from builders.environments.wheelhouse import FetchedWheel
 from builders.index.repository import build_key_of
-from builders.recipes.compilers import Program
+from builders.recipes import Program
 from builders.sources import Source
 from resolver.errors import ProvenanceError
 from resolver.facts.schema import Git

@@ -10,11 +10,9 @@ import msgspec
 import pytest
 
 from builders.building.apply_recipe import AppliedRecipe, apply_recipe
-from builders.recipes.compilers import Program, choose_compilers
-from builders.recipes.recipe import check_source, recipe_as_built, with_ops
+from builders.recipes import Program, check_source, choose_compilers, recipe_as_built, with_ops
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
-from resolver.facts.catalog import Catalog, recipe_for
-from resolver.facts.loading import load
+from resolver.facts.catalog import Catalog, load, recipe_for
 from resolver.facts.schema import Op, Recipe
 from tests.support.errors import has_id
 from tests.support.tasks import make_recipe, make_task

@@ -16,6 +16,7 @@ import pytest
 from builders.building.plan import Task
 from builders.building.provenance import BuildRun, Descriptor, statement
 from builders.building.records import (
+    InputChange,
     build_records,
     built_for,
     changed_inputs,
@@ -26,9 +27,8 @@ from builders.building.records import (
     log_path,
     record_start,
 )
-from builders.building.task_state import InputChange
 from builders.index import Index
-from builders.storage.files import exclusive_lock
+from builders.storage.lease import exclusive_lock
 from tests.support.tasks import make_recipe, make_task
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -96,7 +96,7 @@ def test_started_build_runs_while_its_lock_is_held(index: Index) -> None:
 HOLD = """
 import sys, time
 from pathlib import Path
-from builders.storage.files import exclusive_lock
+from builders.storage.lease import exclusive_lock
 with exclusive_lock(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)

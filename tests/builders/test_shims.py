@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from builders.building.apply_recipe import apply_recipe
-from builders.recipes import shims
-from builders.recipes.compilers import Program
-from resolver.facts.loading import load
+from builders.recipes import Program, compiler_shim, gpu_shims, wave_size
+from resolver.facts.catalog import load
 from tests.support.tasks import make_recipe, make_task
 
 NATIVE = make_recipe(native_cpu=True)
@@ -42,7 +41,7 @@ def answer(command: str, env: dict[str, str]) -> str:
 def test_op_builder_reads_targets_and_wave_size(
     tmp_path: Path, targets: list[str], arch: str, wave: str
 ) -> None:
-    env = put(tmp_path / "bin", shims.gpu_shims(targets))
+    env = put(tmp_path / "bin", gpu_shims(targets))
     # The pipes of deepspeed 0.14.3 to 0.18 and of ROCm/apex (op_builder/builder.py).
     assert answer("rocminfo | grep -o -m 1 'gfx.*'", env) == arch
     command = "rocminfo | grep -Eo -m1 'Wavefront Size:[[:space:]]+[0-9]+' | grep -Eo '[0-9]+'"
@@ -58,7 +57,7 @@ def test_op_builder_reads_targets_and_wave_size(
 
 
 def test_rocminfo_lists_each_target_as_agent(tmp_path: Path) -> None:
-    output = answer("rocminfo", put(tmp_path / "bin", shims.gpu_shims(["gfx90a", "gfx942"])))
+    output = answer("rocminfo", put(tmp_path / "bin", gpu_shims(["gfx90a", "gfx942"])))
     # How rocm_agent_enumerator reads it.
     plain = [
         re.search(r"gfx[0-9a-f]+", line)
@@ -71,7 +70,7 @@ def test_rocminfo_lists_each_target_as_agent(tmp_path: Path) -> None:
 
 
 def test_target_programs_print_one_per_line(tmp_path: Path) -> None:
-    env = put(tmp_path / "bin", shims.gpu_shims(["gfx90a:xnack+", "gfx942"]))
+    env = put(tmp_path / "bin", gpu_shims(["gfx90a:xnack+", "gfx942"]))
     for command in ("amdgpu-arch", "offload-arch --only=amdgpu", "rocm_agent_enumerator -name"):
         assert answer(command, env).splitlines() == ["gfx90a:xnack+", "gfx942"]
     assert answer("rocm_agent_enumerator -t GPU", env).splitlines() == ["gfx90a", "gfx942"]
@@ -80,7 +79,7 @@ def test_target_programs_print_one_per_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("row", load().gfx.values(), ids=lambda row: row.target)
 def test_wave_size_of_each_known_target(row: object) -> None:
     target = row.target  # type: ignore[attr-defined]
-    assert shims.wave_size(target) == (64 if re.match(r"gfx[6-9](\d|-|..$)", target) else 32)
+    assert wave_size(target) == (64 if re.match(r"gfx[6-9](\d|-|..$)", target) else 32)
 
 
 def test_programs_called_by_path_get_overlay_mounts() -> None:
@@ -116,7 +115,7 @@ def test_compiler_shim_replaces_native_only(
     tmp_path: Path, cpu: str, arguments: list[str], passed: list[str]
 ) -> None:
     program = tmp_path / "stand-in"
-    program.write_text(shims.compiler_shim(recording(tmp_path), cpu))
+    program.write_text(compiler_shim(recording(tmp_path), cpu))
     program.chmod(0o755)
     done = subprocess.run([program, *arguments], check=True, capture_output=True, text=True)
     assert done.stdout.split("\n")[:-1] == passed
@@ -124,7 +123,7 @@ def test_compiler_shim_replaces_native_only(
 
 def test_real_compiler_compiles_for_chosen_cpu(tmp_path: Path) -> None:
     gcc = subprocess.run(["which", "gcc"], check=True, capture_output=True, text=True).stdout.strip()
-    env = put(tmp_path / "bin", {"gcc": shims.compiler_shim(Program("gcc", "12", gcc), "x86-64-v2")})
+    env = put(tmp_path / "bin", {"gcc": compiler_shim(Program("gcc", "12", gcc), "x86-64-v2")})
     command = "gcc -march=native -dM -E - </dev/null"
     assert "#define __SSE4_2__ 1" in answer(command, env)
     assert "__AVX2__" not in answer(command, env)

@@ -15,15 +15,13 @@ import msgspec
 import pytest
 
 from builders.building.directory import path_of
-from builders.building.records import failure_path, log_path
-from builders.building.task_state import TaskState
+from builders.building.records import TaskState, failure_path, log_path
 from builders.index import Index
-from builders.probe.slurm import submit
 from builders.scheduling import slurm
 from builders.scheduling.batch import Run
-from builders.scheduling.slurm import Slurm, pack, partition_of
+from builders.scheduling.slurm import Slurm, pack, partition_of, submit
 from resolver.errors import CommandError, EnvironmentLacksError, MatrixError, UsageError
-from resolver.facts.loading import load
+from resolver.facts.catalog import load
 from tests.support.batch_runs import Follow, Killed, follower, kill, run_of, states, task
 from tests.support.recorder import Recorder
 from tests.support.records import record_of

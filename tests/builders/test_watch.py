@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from builders.building.watch import LogCount, compiling
 from builders.machine.reaper import descendants
-from builders.scheduling.watch import LogCount, compiling
 from resolver.reporter import Progress
 from tests.support.waiting import wait_until
 

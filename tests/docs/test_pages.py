@@ -17,11 +17,14 @@ import pytest
 from matrix.cli import main
 from matrix.consumers import slurm_job
 from resolver.errors import IDS
-from resolver.facts.loading import load
+from resolver.facts.catalog import load
 
 PROJECT = Path(__file__).parents[2]
 PAGES = [*sorted((PROJECT / "docs").rglob("*.md")), *sorted(PROJECT.glob("*.md"))]
 COMMANDS = PROJECT / "docs" / "reference" / "commands"
+ARCHITECTURE = PROJECT / "docs" / "development" / "architecture.md"
+PACKAGES = {"resolver": "Resolving", "builders": "Building", "matrix": "Command line and consumers"}
+"""The packages, each with the heading of its section in the architecture."""
 
 
 @pytest.fixture(scope="module")
@@ -165,3 +168,34 @@ def test_file_of_first_run_has_no_names_and_passwords(
     assert found() == ""
     (tmp_path / "first-run.txt").write_text(f"{text}\nJDoe\n")
     assert "JDoe" in found()
+
+
+def test_architecture_lists_every_module_and_no_other() -> None:
+    page = ARCHITECTURE.read_text()
+    modules = {
+        str(path.relative_to(PROJECT)) for package in PACKAGES for path in (PROJECT / package).rglob("*.py")
+    }
+    listed, folder = set(), ""
+    for line in page.partition("\n## Modules\n")[2].partition("\n## ")[0].splitlines():
+        if match := re.match(r"\*\*`(.+)/`\*\* \S|- `(\w+\.py)`: \S", line):
+            folder = match[1] or folder
+            listed.add(f"{folder}/{match[2] or '__init__.py'}")
+    assert listed == modules, "run: nox -s docs"
+    mentioned = [name for name in re.findall(r"`([\w/]+\.py)`", page) if not (PROJECT / name).is_file()]
+    assert [name for name in mentioned if not any(path.endswith(f"/{name}") for path in modules)] == []
+
+
+@pytest.mark.parametrize(("package", "heading"), PACKAGES.items())
+def test_architecture_describes_every_folder_by_its_modules(package: str, heading: str) -> None:
+    section = ARCHITECTURE.read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    root, folders = PROJECT / package, set()
+    for first, text in re.findall(r"^\| (`.*?) \| (.*) \|$", section, re.MULTILINE):
+        folder = first.strip("`/") if first.endswith("/`") else ""
+        folders.add(folder)
+        missing = [
+            name
+            for name in re.findall(r"`([\w/]+\.py)`", first + text)
+            if not any(path.is_file() for path in (root / folder / name, root / name, PROJECT / name))
+        ]
+        assert not missing, f"{folder}: {missing}"
+    assert folders - {""} == {path.parent.name for path in root.glob("*/__init__.py")}

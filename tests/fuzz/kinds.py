@@ -35,16 +35,16 @@ from builders.index_client import metadata, pages
 from builders.scheduling.slurm import Slurm
 from builders.sources.source import unpack_sdist
 from builders.wheels.wheel import DamagedError
-from matrix.building.plan_formats import github_workflow, gitlab_pipeline
 from matrix.checking.check import check, fixed, read_document
 from matrix.checking.document import Document
 from matrix.checking.target import ExpectedTarget, expect_request
+from matrix.commands.plan import github_workflow, gitlab_pipeline
 from matrix.input.inputs import read_inputs
 from matrix.input.pylock_file import read_pylock
 from matrix.input.settings import read_settings
 from resolver.answers.resolve import resolve
 from resolver.errors import MatrixError
-from resolver.facts.loading import load, load_uncached
+from resolver.facts.catalog import load, load_uncached
 from resolver.lock import digest_of, dumps, read_lock
 from resolver.model import Request, Resolution, Target
 from resolver.reporter import SILENT

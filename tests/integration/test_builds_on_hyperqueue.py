@@ -18,11 +18,11 @@ from pathlib import Path
 
 import pytest
 
-from builders.building.task_state import TaskState
+from builders.building.records import TaskState
 from builders.index import Index
 from builders.scheduling.batch import Run
 from builders.scheduling.hyperqueue import HyperQueue
-from matrix.building.plan_formats import hyperqueue_jobs
+from matrix.commands.plan import hyperqueue_jobs
 from tests.integration.test_builds_on_slurm import DIAMOND, PROJECTS, write_projects
 from tests.support.batch_runs import states, task
 from tests.support.plans import plan_of

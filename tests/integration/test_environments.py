@@ -21,8 +21,7 @@ from packaging.version import Version
 
 from builders.index_client import IndexClient
 from builders.sources import index_url
-from resolver.facts.catalog import closed_names
-from resolver.facts.loading import load
+from resolver.facts.catalog import closed_names, load
 from resolver.lock import read_lock
 from resolver.model import Distribution, Resolution
 from tests.support.tiny import wheel_of

@@ -14,8 +14,7 @@ import pytest
 from uv import find_uv_bin
 from wheel.wheelfile import WheelFile
 
-from builders.building.provenance import SBOM_NAME, Descriptor
-from builders.building.sbom import sbom
+from builders.building.provenance import SBOM_NAME, Descriptor, sbom
 from builders.wheels.labelling import Labels, label_wheel, runtime_pins
 from tests.support.tasks import make_distribution, make_recipe, make_task
 

@@ -11,7 +11,7 @@ from builders.index_client import IndexClient
 from builders.learning.wheel import learn_published
 from builders.sources import index_url
 from resolver.facts import schema
-from resolver.facts.loading import load
+from resolver.facts.catalog import load
 from resolver.indexes import File
 
 pytestmark = pytest.mark.integration

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from matrix.building.plan_formats import sbatch_script
+from matrix.commands.plan import sbatch_script
 from tests.rig.slurm import Slurm, one_node
 from tests.support.plans import plan_of
 

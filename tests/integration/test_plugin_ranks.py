@@ -25,7 +25,7 @@ from builders.audit import Expected, TorchLibraries, image_provider
 from builders.audit.elf import read_object
 from builders.audit.wheel_audit import audit_wheel
 from builders.probe.payload import plugin as as_probed
-from resolver.facts.loading import load
+from resolver.facts.catalog import load
 from tests.rig.rig import HERE, Rig
 
 pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(1200)]

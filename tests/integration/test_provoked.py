@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.building.memory import kernel_killed_since, kernel_kills
+from builders.building.watch import kernel_killed_since, kernel_kills
 from builders.diagnosis import DiagnosisContext, diagnose
 from builders.environments.pip import pip_environment
 from tests.support.built import Built

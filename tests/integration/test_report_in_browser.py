@@ -22,9 +22,9 @@ from builders.building.provenance import BuildRun, Descriptor, statement
 from builders.index import Index
 from matrix.cli import main
 from matrix.report import page
-from matrix.report.table_data import TableData, table_report
+from matrix.report.page import TableData, table_report
 from resolver.answers.table import Table
-from resolver.facts.loading import load
+from resolver.facts.catalog import load
 from tests.resolver.solve_helpers import ask
 from tests.support.browser import chromium, resize
 from tests.support.tasks import make_distribution, make_recipe, make_task

@@ -36,8 +36,9 @@ USE_CACHE = """
 import pathlib, sys
 from builders.storage.files import cache_root
 from builders.environments.cached import ensure_cached
-from builders.storage.files import exclusive_lock, write_atomic
-from builders.storage.temporary import TemporaryDirectory
+from builders.storage.files import write_atomic
+from builders.storage.lease import exclusive_lock
+from builders.storage.lease import TemporaryDirectory
 name, new = sys.argv[1:]
 for layer in ("both", new):
     root = cache_root() / "layers" / layer

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from resolver.facts.loading import load
+from resolver.facts.catalog import load
 from tests.rig.slurm import PARTITION, one_node
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

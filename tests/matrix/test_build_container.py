@@ -17,7 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from builders.building.inputs import unlocked_requirements
-from builders.building.task_state import TaskState
+from builders.building.records import TaskState
 from builders.findings import Finding
 from builders.index import Index
 from matrix.building.container import STEPS
@@ -25,7 +25,7 @@ from matrix.cli import main
 from matrix.commands import build_wheels, verify
 from matrix.consumers import consumer_names, container_consumers, load_consumer
 from matrix.input.facts_file import Draft
-from resolver.facts.loading import load
+from resolver.facts.catalog import load
 from resolver.facts.schema import Package, Requires
 from resolver.lock import dumps, read_lock
 from resolver.model import BaseImage, Resolution

@@ -11,7 +11,7 @@ from builders.building.inputs import Limits
 from builders.building.records import log_path, record_start
 from builders.index import Index
 from builders.scheduling.local import Builds
-from builders.storage.files import exclusive_lock
+from builders.storage.lease import exclusive_lock
 from matrix.cli import main
 from resolver.errors import BuildError
 from tests.support.recorder import Recorder

@@ -10,8 +10,7 @@ import pytest
 
 from matrix.maintaining import prebuilt, rocm_tables, sites
 from resolver.facts import schema
-from resolver.facts.catalog import Catalog
-from resolver.facts.loading import load
+from resolver.facts.catalog import Catalog, load
 from tests.builders.gitrepos import commit, git
 from tests.matrix.test_catalog_update import AB, Capture, Sources, sdist, sources, update
 

@@ -24,9 +24,8 @@ from matrix.cli import main
 from matrix.input.facts_file import with_rows
 from matrix.maintaining.rocm_matrix import MATRIX, read_matrix
 from resolver.facts import schema
-from resolver.facts.catalog import Catalog
+from resolver.facts.catalog import Catalog, load
 from resolver.facts.catalog_files import read_file, row_to_toml
-from resolver.facts.loading import load
 
 Capture = pytest.CaptureFixture[str]
 AB = "ab" * 32

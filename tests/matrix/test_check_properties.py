@@ -14,7 +14,7 @@ from matrix.checking.check import check, fixed, read_document
 from matrix.checking.document import fixable, read_requirements
 from matrix.checking.target import ExpectedTarget, expect_request
 from resolver.errors import UsageError
-from resolver.facts.loading import load
+from resolver.facts.catalog import load
 from resolver.model import Request, Target
 
 _WORDS = st.sampled_from(

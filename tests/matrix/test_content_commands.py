@@ -15,7 +15,7 @@ from matrix.cli import main
 from matrix.commands import explain as explaining
 from matrix.commands import resolve as resolving
 from matrix.input.locking import exclude_file
-from resolver.content import Content, ExcludedFile
+from resolver.indexes import Content, ExcludedFile
 from resolver.lock import digest_of, read_lock
 from resolver.model import Resolution
 from tests.support.indexes import FakeIndexes, FakeRelease

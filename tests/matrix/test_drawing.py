@@ -11,7 +11,7 @@ from hypothesis import given
 from msgspec.structs import replace
 from networkx import DiGraph
 
-from matrix.show.drawing import ASCII, BOX, draw_dot, draw_mermaid, draw_svg, draw_text, origin_in
+from matrix.show.drawing import draw_dot, draw_mermaid, draw_svg, draw_text, origin_in
 from resolver.answers.graph import build_graph, edges_of_graph, generations, pick_in
 from resolver.errors import EnvironmentLacksError
 from resolver.model import Resolution
@@ -112,7 +112,7 @@ def test_tree_has_every_edge_and_subtree_once(lock: Resolution) -> None:
     graph = build_graph(lock)
     if not graph:
         return
-    lines = draw_text(graph, "t", BOX).splitlines()
+    lines = draw_text(graph, "t").splitlines()
     tree = lines[3 : lines.index("", 3)]
     above: list[str] = []
     seen: list[tuple[str, str]] = []
@@ -145,9 +145,9 @@ def test_tree_has_every_edge_and_subtree_once(lock: Resolution) -> None:
 def test_ascii_tree_equals_box_tree(lock: Resolution) -> None:
     graph = build_graph(lock)
     table = str.maketrans({"├": "|", "│": "|", "└": "`", "─": "-", "╌": "."})
-    plain = draw_text(graph, "t", ASCII)
+    plain = draw_text(graph, "t", in_ascii=True)
     assert plain.isascii()
-    assert plain == draw_text(graph, "t", BOX).translate(table)
+    assert plain == draw_text(graph, "t").translate(table)
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 
 from matrix.cli import main
 from matrix.input import settings
-from resolver.facts.loading import load
+from resolver.facts.catalog import load
 from resolver.facts.schema import KINDS
 
 Capture = pytest.CaptureFixture[str]

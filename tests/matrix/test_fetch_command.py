@@ -15,7 +15,7 @@ from builders.sources import FetchedItem, MissingItem, fetch_all, obtain, patche
 from builders.storage.files import cache_root
 from matrix.cli import main
 from resolver.errors import EnvironmentLacksError
-from resolver.facts.loading import load
+from resolver.facts.catalog import load
 from resolver.lock import read_lock
 from resolver.model import Resolution
 from tests.builders.gitrepos import add_submodule, commit, files_of

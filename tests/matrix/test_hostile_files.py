@@ -18,8 +18,8 @@ from ruamel.yaml import YAML
 from builders.index import Index
 from builders.scheduling.batch import Run
 from builders.scheduling.slurm import Slurm
-from matrix.building.plan_formats import github_workflow, gitlab_pipeline, hyperqueue_jobs, sbatch_script
 from matrix.cli import main
+from matrix.commands.plan import github_workflow, gitlab_pipeline, hyperqueue_jobs, sbatch_script
 from matrix.consumers.shared.installation import Installation
 from matrix.consumers.shared.shell import site_environment
 from matrix.input.pylock_file import read_pylock

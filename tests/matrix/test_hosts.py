@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from builders.index_client import IndexClient
-from matrix.building.hosts import unnamed_hosts
+from matrix.building.locked import unnamed_hosts
 from matrix.cli import main
 from matrix.consumers.shared.container_variables import VariableChange, site_changes
 from matrix.input.settings import Settings

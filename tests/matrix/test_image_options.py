@@ -13,12 +13,12 @@ from builders.containers import inspection
 from builders.containers.image import LocalImage, find_image, image_name
 from builders.containers.inspection import ImageFacts
 from builders.diagnosis import doctor as machine
-from builders.recipes.compilers import Program
+from builders.recipes import Program
 from builders.sources import FetchResult
 from matrix.cli import main
 from matrix.commands import doctor, fetch
 from resolver.errors import EnvironmentLacksError, UsageError
-from resolver.facts.loading import load
+from resolver.facts.catalog import load
 from resolver.lock import read_lock
 from resolver.model import Resolution
 from tests.builders.test_base_image import sif

@@ -16,7 +16,7 @@ from matrix.api import write_lock
 from matrix.cli import main
 from resolver.answers.resolve import resolve
 from resolver.errors import LockError
-from resolver.facts.loading import load
+from resolver.facts.catalog import load
 from resolver.model import Request, Resolution, Target
 from resolver.providers.inferred import with_releases_of
 from resolver.requirements import parse_requirement

@@ -21,7 +21,7 @@ from matrix.input.environment_file import read_environment
 from resolver.answers.proven import judge
 from resolver.consequences import Side
 from resolver.consequences.questions import driver_states
-from resolver.facts.loading import load
+from resolver.facts.catalog import load
 from resolver.model import Request, Target
 from resolver.versions import minor
 from tests.support.elf import shared_object

@@ -11,7 +11,7 @@ import pytest
 from builders.index import Index
 from builders.scheduling.batch import Run
 from builders.scheduling.hyperqueue import HyperQueue
-from matrix.building.batch import EXECUTORS
+from matrix.building.planning import EXECUTORS
 from matrix.cli import main
 from tests.support.projects import GIT_ROWS
 from tests.support.records import record_of
@@ -58,8 +58,8 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setitem(EXECUTORS, "hq", Batch)
-    monkeypatch.setattr("matrix.building.batch.obtain", lambda *_, **__: None)
-    monkeypatch.setattr("matrix.building.batch.wheels_of", lambda *_, **__: None)
+    monkeypatch.setattr("matrix.building.planning.obtain", lambda *_, **__: None)
+    monkeypatch.setattr("matrix.building.planning.wheels_of", lambda *_, **__: None)
     return runs
 
 

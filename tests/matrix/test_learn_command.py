@@ -12,11 +12,11 @@ import pytest
 
 from builders.learning import machine
 from builders.machine import host
-from builders.probe.slurm import partition_for
+from builders.scheduling.slurm import partition_for
 from builders.storage.files import sha256_of
 from matrix.cli import main
 from matrix.input.facts_file import without_rows
-from resolver.facts.loading import load
+from resolver.facts.catalog import load
 from tests.support.range_server import serving
 
 MakeWheel = Callable[..., Path]

@@ -11,8 +11,7 @@ import pytest
 from builders.storage.files import sha256_of
 from matrix.cli import main
 from matrix.input.settings import Settings, load_catalog
-from resolver.facts.catalog import applies
-from resolver.facts.loading import load
+from resolver.facts.catalog import applies, load
 from resolver.lock import read_lock
 from tests.builders.bundles import code_object
 from tests.support.range_server import serving

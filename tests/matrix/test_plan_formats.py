@@ -13,14 +13,14 @@ import pytest
 from msgspec.structs import replace
 from ruamel.yaml import YAML
 
-from matrix.building.plan_formats import (
+from matrix.building.planning import Plan
+from matrix.commands.plan import (
     FORMATS,
     github_workflow,
     gitlab_pipeline,
     hyperqueue_jobs,
     sbatch_script,
 )
-from matrix.building.planning import Plan
 from tests.support.plans import plan_of
 
 CHAIN = {"base": ("true", ()), "top": ("true", ("base",)), "other": ("true", ())}

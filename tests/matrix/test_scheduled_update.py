@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from resolver.facts.loading import load
+from resolver.facts.catalog import load
 from tests.builders.gitrepos import commit, git
 from tests.matrix.test_catalog_update import Sources, as_file, newest_sdist, sdist, sources
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from matrix.cli import main
-from resolver.facts.loading import load
+from resolver.facts.catalog import load
 
 Capture = pytest.CaptureFixture[str]
 SCRIPTS = ("job-nodes.sh", "job-node.sh", "job-gpu.sh")

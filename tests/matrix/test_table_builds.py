@@ -15,7 +15,7 @@ from builders.machine.host import running_python
 from builders.scheduling.batch import Run
 from builders.scheduling.hyperqueue import HyperQueue
 from builders.scheduling.local import Builds
-from matrix.building.batch import EXECUTORS
+from matrix.building.planning import EXECUTORS
 from matrix.cli import main
 from resolver.errors import BuildError, EnvironmentLacksError, MatrixError, StoppedError
 from tests.support.records import record_of
@@ -268,8 +268,8 @@ def test_failed_fetch_fails_only_its_task_in_batch_system(
             raise EnvironmentLacksError(msg, hint="look elsewhere")
 
     monkeypatch.setitem(EXECUTORS, "hq", Batch)
-    monkeypatch.setattr("matrix.building.batch.obtain", lambda *_, **__: None)
-    monkeypatch.setattr("matrix.building.batch.wheels_of", fetch)
+    monkeypatch.setattr("matrix.building.planning.obtain", lambda *_, **__: None)
+    monkeypatch.setattr("matrix.building.planning.wheels_of", fetch)
     document = run(capsys, "--executor", "hq", code=3)
     assert [wheel["state"] for wheel in document["wheels"]] == states
     assert document["wheels"][0]["why"] == "no such wheel\n  hint: look elsewhere"

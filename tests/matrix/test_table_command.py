@@ -16,8 +16,7 @@ import pytest
 from matrix.cli import main
 from matrix.show.table_formats import to_csv, to_json
 from resolver.answers.table import Table, TableRow
-from resolver.facts.catalog import Catalog
-from resolver.facts.loading import load
+from resolver.facts.catalog import Catalog, load
 from resolver.model import SCHEMA
 from resolver.versions import sort_key
 from tests.resolver.solve_helpers import ask

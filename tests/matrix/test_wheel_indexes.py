@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from matrix.cli import main
-from resolver.facts.loading import load
+from resolver.facts.catalog import load
 from resolver.lock import read_lock
 from resolver.model import Resolution
 from resolver.versions import minor

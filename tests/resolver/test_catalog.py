@@ -14,9 +14,8 @@ from packaging.utils import canonicalize_name
 from resolver.compiling import compile_problem
 from resolver.errors import CatalogError
 from resolver.facts import catalog_files
-from resolver.facts.catalog import Catalog, applies, recipe_for
+from resolver.facts.catalog import Catalog, applies, load, recipe_for, shipped_files
 from resolver.facts.catalog_files import read_file
-from resolver.facts.loading import load, shipped_files
 from resolver.facts.schema import KINDS, Recipe, Requires
 from resolver.versions import minor, sort_key
 from tests.resolver.solve_helpers import ask

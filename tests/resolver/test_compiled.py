@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from resolver.errors import CatalogError
-from resolver.facts import loading as facts
-from resolver.facts.loading import load
+from resolver.facts import catalog as facts
+from resolver.facts.catalog import load
 
 OVERLAY = 'schema = 1\n[[rocm]]\nversion = "6.9.0"\nstatus = "observed"\nsource = "a test"\n'
 

@@ -15,8 +15,7 @@ from resolver.compiling import compile_problem
 from resolver.compiling.choices import is_prerelease
 from resolver.compiling.problem import ABSENT, Problem, bits
 from resolver.errors import UsageError
-from resolver.facts.catalog import Catalog, applies, recipe_for
-from resolver.facts.loading import load
+from resolver.facts.catalog import Catalog, applies, load, recipe_for
 from resolver.facts.schema import Release
 from resolver.model import Conflict, Prefer, Resolution, Support
 from resolver.versions import minor, satisfies, sort_key

@@ -24,8 +24,7 @@ from resolver.consequences import (
     wheels,
 )
 from resolver.consequences.tables import Rows, TableDiff
-from resolver.facts.catalog import Catalog
-from resolver.facts.loading import load_uncached
+from resolver.facts.catalog import Catalog, load_uncached
 from resolver.model import Conflict, Request, Resolution, Target
 from tests.resolver.solve_helpers import requirement
 from tests.resolver.test_table import KNOWN, TINY

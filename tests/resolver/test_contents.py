@@ -13,11 +13,9 @@ from msgspec.structs import replace
 
 from resolver.answers.rejected import rejected_in_open_world
 from resolver.answers.resolve import resolve, solve
-from resolver.content import Content, ExcludedFile, Judgement, judged
 from resolver.errors import EnvironmentLacksError, InternalError, SourceError
-from resolver.facts.catalog import Catalog
-from resolver.facts.loading import load
-from resolver.indexes import File, Metadata
+from resolver.facts.catalog import Catalog, load
+from resolver.indexes import Content, ExcludedFile, File, Judgement, Metadata, judged
 from resolver.lock import dumps, read_lock
 from resolver.model import Conflict, Resolution
 from resolver.versions import satisfies

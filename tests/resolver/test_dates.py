@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from resolver.answers.resolve import resolve
-from resolver.facts.catalog import Catalog
-from resolver.facts.loading import load
+from resolver.facts.catalog import Catalog, load
 from resolver.facts.validate import incomplete_rows
 from resolver.model import Conflict, Distribution, Preinstalled, Resolution
 from resolver.requirements import PAIRED_WITH_TORCH, TRITON_NAMES

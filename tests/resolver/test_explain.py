@@ -19,8 +19,7 @@ from resolver.answers.resolve import resolve
 from resolver.answers.suggest import MAX_SUGGESTIONS, request_arguments
 from resolver.compiling import compile_problem
 from resolver.compiling.problem import Demand, Problem, Relation, RelationRow, Variable
-from resolver.facts.catalog import Catalog
-from resolver.facts.loading import load
+from resolver.facts.catalog import Catalog, load
 from resolver.model import Conflict, Fact, Request, Resolution, Support
 from resolver.solving.session import Session
 from tests.resolver.solve_helpers import again, ask, without_dates

@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from resolver.answers.resolve import resolve, solve
 from resolver.compiling import compile_problem
 from resolver.errors import EnvironmentLacksError, UsageError
-from resolver.facts.catalog import Catalog, recipe_for
-from resolver.facts.loading import load
+from resolver.facts.catalog import Catalog, load, recipe_for
 from resolver.facts.schema import Backend, Requires
 from resolver.lock import dumps, read_lock
 from resolver.model import Conflict, Resolution, Support

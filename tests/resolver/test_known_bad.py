@@ -12,8 +12,7 @@ import pytest
 from resolver.answers.resolve import resolve
 from resolver.compiling.known_bad import concerning, known_problems
 from resolver.errors import CatalogError
-from resolver.facts.catalog import Catalog
-from resolver.facts.loading import load
+from resolver.facts.catalog import Catalog, load
 from resolver.model import Conflict, Resolution
 from resolver.versions import allows, parse_specifier
 from tests.resolver.solve_helpers import ask

@@ -7,10 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
-from resolver.facts.catalog import Catalog
-from resolver.facts.loading import load
-from resolver.label import labelled, wheel_label
-from resolver.versions import minor
+from resolver.facts.catalog import Catalog, load
+from resolver.versions import labelled, minor, wheel_label
 from tests.resolver.universe import EXAMPLES
 
 numbers = st.lists(st.integers(0, 99), min_size=1, max_size=4).map(lambda parts: ".".join(map(str, parts)))

@@ -9,8 +9,7 @@ import pytest
 
 from resolver.answers.resolve import resolve
 from resolver.errors import CatalogError
-from resolver.facts.catalog import Catalog
-from resolver.facts.loading import load
+from resolver.facts.catalog import Catalog, load
 from resolver.model import Resolution
 from tests.resolver.solve_helpers import ask
 

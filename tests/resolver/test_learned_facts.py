@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from resolver.answers.resolve import resolve
-from resolver.facts.catalog import Catalog
-from resolver.facts.loading import load
+from resolver.facts.catalog import Catalog, load
 from resolver.model import Conflict, Resolution
 from resolver.versions import minor
 from tests.resolver.solve_helpers import ask

@@ -132,7 +132,7 @@ def test_built_distributions_are_in_install_order(catalog: Catalog) -> None:
 def test_lock_bytes_are_the_same_in_every_process(catalog: Catalog) -> None:
     """Strings hash differently in every process. Three other processes must write the same bytes."""
     program = (
-        "import sys; from resolver.facts.loading import load; from resolver.lock import dumps;"
+        "import sys; from resolver.facts.catalog import load; from resolver.lock import dumps;"
         "from resolver.answers.resolve import resolve; from tests.resolver.solve_helpers import ask;"
         "catalog = load();"
         f"sys.stdout.write(dumps(resolve(catalog, ask(catalog, {FIVE!r}, day='2026-03-01'))))"

@@ -19,8 +19,7 @@ from resolver.answers.resolution import preferred_solution
 from resolver.answers.resolve import resolve
 from resolver.compiling import compile_problem
 from resolver.errors import LockError, UsageError
-from resolver.facts.catalog import Catalog
-from resolver.facts.loading import load
+from resolver.facts.catalog import Catalog, load
 from resolver.lock import dumps, read_lock
 from resolver.model import IMAGE, Prefer, Preinstalled, Request, Resolution, Support
 from resolver.solving.session import Session

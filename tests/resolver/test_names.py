@@ -8,8 +8,7 @@ from msgspec.structs import replace
 from resolver.answers.resolve import resolve
 from resolver.errors import UsageError
 from resolver.facts import schema
-from resolver.facts.catalog import Catalog
-from resolver.facts.loading import load
+from resolver.facts.catalog import Catalog, load
 from resolver.model import Preinstalled, Request, Resolution
 from resolver.requirements import parse_requirement
 from tests.resolver.solve_helpers import ask

@@ -13,8 +13,7 @@ from msgspec.structs import replace
 
 from resolver.answers.resolve import resolve
 from resolver.answers.suggest import request_arguments
-from resolver.facts.catalog import Catalog
-from resolver.facts.loading import load
+from resolver.facts.catalog import Catalog, load
 from resolver.lock import dumps, read_lock
 from resolver.model import Conflict, Distribution, Request, Resolution
 from tests.resolver.solve_helpers import again, ask

@@ -18,8 +18,7 @@ from resolver.answers import explain
 from resolver.answers import resolve as resolve_module
 from resolver.answers.resolve import resolve
 from resolver.errors import MatrixError, SourceError, TooLargeError, UsageError
-from resolver.facts.catalog import Catalog
-from resolver.facts.loading import load
+from resolver.facts.catalog import Catalog, load
 from resolver.indexes import File, Metadata
 from resolver.model import Conflict, Preinstalled, Request, Resolution, Support, Target
 from resolver.requirements import parse_requirement

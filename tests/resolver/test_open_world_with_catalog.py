@@ -23,7 +23,7 @@ from packaging.version import Version
 from resolver.answers import suggest
 from resolver.answers.resolve import resolve
 from resolver.errors import UsageError
-from resolver.facts.loading import load
+from resolver.facts.catalog import load
 from resolver.indexes import File, Metadata
 from resolver.model import Conflict, Resolution, Suggestion
 from resolver.reporter import Reporter

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resolver.answers.order import edges_of, generations
+from resolver.answers.resolution import edges_of, generations
 from resolver.answers.resolve import resolve
 from resolver.compiling.problem import Relation, RelationRow, Variable
 from resolver.errors import CycleError

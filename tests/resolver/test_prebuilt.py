@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from resolver.answers.resolve import resolve
 from resolver.errors import CatalogError
-from resolver.facts.catalog import Catalog
-from resolver.facts.loading import load
+from resolver.facts.catalog import Catalog, load
 from resolver.lock import dumps
 from resolver.model import Conflict, Distribution
 from tests.resolver.solve_helpers import ask

@@ -16,8 +16,7 @@ from resolver.answers.explain import LinkGroup, _core_with_links, explain_confli
 from resolver.answers.resolve import resolve, solve
 from resolver.errors import SourceError, UsageError
 from resolver.facts import schema
-from resolver.facts.catalog import Catalog, closed_names
-from resolver.facts.loading import load
+from resolver.facts.catalog import Catalog, closed_names, load
 from resolver.indexes import File, Metadata
 from resolver.model import Conflict, Request, Resolution, Support, Target
 from resolver.requirements import parse_requirement

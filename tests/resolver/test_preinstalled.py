@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from resolver.answers.resolve import resolve
 from resolver.answers.suggest import request_arguments
 from resolver.errors import UsageError
-from resolver.facts.catalog import Catalog
-from resolver.facts.loading import load
+from resolver.facts.catalog import Catalog, load
 from resolver.facts.schema import Backend
 from resolver.lock import dumps
 from resolver.model import IMAGE, Conflict, Distribution, Preinstalled, Request, Resolution
@@ -229,7 +228,7 @@ def test_list_without_image_causes_warning(catalog: Catalog) -> None:
 )
 def test_preinstalled_lock_is_deterministic(kept: str, catalog: Catalog) -> None:
     program = (
-        "import sys; from msgspec.structs import replace; from resolver.facts.loading import load;"
+        "import sys; from msgspec.structs import replace; from resolver.facts.catalog import load;"
         "from resolver.lock import dumps; from resolver.model import Preinstalled;"
         "from resolver.answers.resolve import resolve; from tests.resolver.solve_helpers import ask;"
         "catalog = load();"

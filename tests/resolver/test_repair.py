@@ -12,8 +12,7 @@ from msgspec.structs import replace
 from resolver.answers.repair import Change, Nearest, Wanted, changed_versions, nearest, replaced
 from resolver.answers.resolve import solve
 from resolver.compiling.names import replacement
-from resolver.facts.catalog import Catalog
-from resolver.facts.loading import load
+from resolver.facts.catalog import Catalog, load
 from resolver.facts.schema import Replaces
 from resolver.model import Conflict, Request, Resolution, Target
 from resolver.requirements import is_for_cuda

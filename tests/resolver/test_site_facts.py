@@ -10,8 +10,7 @@ import pytest
 from resolver.answers.resolve import resolve
 from resolver.compiling import compile_problem
 from resolver.compiling.problem_builder import is_advised
-from resolver.facts.catalog import Catalog
-from resolver.facts.loading import load
+from resolver.facts.catalog import Catalog, load
 from resolver.model import Conflict, Prefer, Resolution, Support
 from resolver.versions import minor, sort_key
 from tests.resolver.solve_helpers import ask

@@ -18,8 +18,7 @@ from packaging.version import Version
 import resolver
 from resolver.errors import UsageError
 from resolver.requirements import exact_requirement, normalize_name, parse_requirement, required_name
-from resolver.specifiers import Versions, specifier_or_none
-from resolver.versions import sort_key
+from resolver.versions import Versions, sort_key, specifier_or_none
 from tests.resolver.universe import EXAMPLES
 
 NUMBERS = st.sampled_from(["0", "1", "2", "10"])

@@ -28,8 +28,7 @@ from resolver.answers.table import (
 from resolver.compiling import compile_facts, compile_problem
 from resolver.compiling.problem_builder import ProblemBuilder
 from resolver.errors import UsageError
-from resolver.facts.catalog import Catalog
-from resolver.facts.loading import load_uncached
+from resolver.facts.catalog import Catalog, load_uncached
 from resolver.lock import dumps
 from resolver.model import Conflict, Prefer, Request, Resolution, Support
 from tests.resolver.solve_helpers import ask

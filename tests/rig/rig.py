@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from builders.storage.files import exclusive_lock
-from resolver.facts.loading import load
+from builders.storage.lease import exclusive_lock
+from resolver.facts.catalog import load
 from tests.rig.standin_torch import make
 
 HERE = Path(__file__).parent

@@ -10,9 +10,8 @@ import msgspec
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from resolver.content import Content
 from resolver.errors import EnvironmentLacksError, UsageError
-from resolver.indexes import File, Metadata
+from resolver.indexes import Content, File, Metadata
 
 URL = "https://index.example/simple"
 """The only index, unless a `FakeIndexes` names others."""

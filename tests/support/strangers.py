@@ -19,8 +19,8 @@ from matrix.consumers import consumer_names, load_consumer
 from matrix.consumers.shared.files import Layout, WrittenFile
 from matrix.consumers.shared.installation import Installation
 from resolver import indexes
-from resolver.content import ExcludedFile, Judgement
 from resolver.facts.schema import Git, Job, Patch, Sdist, SiteVariable
+from resolver.indexes import ExcludedFile, Judgement
 from resolver.lock import digest_of, dumps
 from resolver.model import (
     BaseImage,

@@ -1,1 +1,0 @@
-"""Apply recipes of the catalog to builds. No program is run."""
