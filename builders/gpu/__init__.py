@@ -1,4 +1,4 @@
-"""What wheels contain for GPUs. `content` reads it, and is imported only if a result is not in the cache."""
+"""What wheels contain for GPUs, and which files to open before they are chosen; `content` reads them."""
 
 from __future__ import annotations
 
