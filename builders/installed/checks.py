@@ -15,9 +15,9 @@ from packaging.version import InvalidVersion
 
 from builders.audit import libraries, promises
 from builders.audit.contents import Expected, matches_any
-from builders.audit.kpack import ARCHIVE
-from builders.audit.network_plugin import interfaces
+from builders.audit.gpu_code import ARCHIVE
 from builders.audit.platform_tags import ROCM_LIBRARIES, TORCH_LIBRARIES
+from builders.audit.promises import interfaces
 from builders.findings import SEVERITIES, Finding, limited
 from builders.gpu.content import content_of_installed
 from builders.probe.ask import (

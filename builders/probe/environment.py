@@ -10,8 +10,8 @@ from collections.abc import Collection, Container, Iterable, Iterator, Mapping, 
 from itertools import groupby
 from pathlib import PurePath
 
-from builders.audit.kpack import STRAY_FIX, stray_archives
-from builders.audit.network_plugin import lacks_symbols, wanted_interfaces, wanted_name
+from builders.audit.gpu_code import STRAY_FIX, stray_archives
+from builders.audit.promises import lacks_symbols, wanted_interfaces, wanted_name
 from builders.findings import Finding
 from builders.probe.ask import EnvironmentReply, Gpu
 from resolver.facts.schema import SiteVariable

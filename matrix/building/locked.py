@@ -10,7 +10,7 @@ from builders.building.build_host import find_build_host
 from builders.building.inputs import environment_of
 from builders.building.plan import plan
 from builders.index_client import IndexClient
-from builders.network.pip_configuration import package_sources
+from builders.network.urls import package_sources
 from matrix.show.render import counted
 from resolver.errors import MatrixError
 
