@@ -23,12 +23,12 @@ from builders.findings import SEVERITIES, Finding, limited
 from builders.gpu.content import content_of_installed
 from builders.probe.ask import (
     EnvironmentReply,
+    FrameworkReply,
     InstalledDist,
     Libraries,
     LibStdCxx,
     NetworkPlugin,
     PipCheck,
-    TorchReply,
     UserSite,
 )
 from builders.probe.environment import judge_listed
@@ -126,18 +126,18 @@ def _reply(installed: Installed) -> EnvironmentReply:
     )
 
 
-def _torch(installed: Installed) -> TorchReply:
+def _torch(installed: Installed) -> FrameworkReply:
     """Return the torch; its ``version.py`` says what it is built for, else its label."""
     values, version = installed.torch_values, installed.versions.get("torch", "")
     label = version.partition("+")[2]
     if values["version"]:
-        return TorchReply(version=version, hip=values["hip"], cuda=values["cuda"])
+        return FrameworkReply(version=version, hip=values["hip"], cuda=values["cuda"])
     if label.startswith(("cu", "rocm", "cpu")):
         cuda = label.removeprefix("cu") if label.startswith("cu") else ""
-        return TorchReply(
+        return FrameworkReply(
             version=version, hip=label.removeprefix("rocm") if label[0] == "r" else "", cuda=cuda
         )
-    return TorchReply()
+    return FrameworkReply()
 
 
 def _rccl(installed: Installed) -> str:

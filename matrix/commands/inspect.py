@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -421,8 +420,7 @@ def findings_about(path: Path, found: DescribedEnvironment, context: Context) ->
     if found.content is not None:
         lock_path = _lock_beside(path)
         lock = read_lock(lock_path) if lock_path else None
-        base = Path(os.environ.get("PYTHONUSERBASE") or Path.home() / ".local")
-        own = user_packages(base, found.content.python)
+        own = user_packages(found.content.python)
         findings = findings_of(found.content, side, lock, own)
         if lock_path and found.content.is_image:
             seen = {(finding.id, finding.message) for finding in findings}
