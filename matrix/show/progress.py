@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from matrix.show.render import duration
-from matrix.show.screen import PLAIN, Screen, encoding_of, uses_ascii
+from matrix.show.render import PLAIN, Screen, duration, encoding_of, uses_ascii
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
