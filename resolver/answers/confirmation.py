@@ -192,7 +192,6 @@ class _AnswerProvider(resolvelib.AbstractProvider["_Need", str, str]):
         return needs
 
     def _relations(self, name: str) -> Iterator[_Need]:
-        """Yield what the relations of the catalog require of a component."""
         for relation in self._problem.relations:
             if relation.subject.name == name:
                 mask, other = relation.table[self._solution[name]], relation.object.name
@@ -235,7 +234,6 @@ class _AnswerProvider(resolvelib.AbstractProvider["_Need", str, str]):
         return any(not file.sha256 or file.sha256 in read for file in self._picks[name].files)
 
     def _content(self, name: str) -> Iterator[_Need]:
-        """Yield what the content of the file of a project requires."""
         pick = self._picks.get(name)
         for other, excluded in self._answer.contents.excluded_as_newer(name) if pick else ():
             text = f"{name} cannot be judged, and a newer release has a requirement on {other}"
@@ -268,7 +266,6 @@ class _AnswerProvider(resolvelib.AbstractProvider["_Need", str, str]):
             return None
 
     def _required(self, name: str, text: str, metadata: Metadata, extras: Sequence[str]) -> Iterator[_Need]:
-        """Yield what a line of metadata requires."""
         head, marker = split_marker(text)
         applies = self._environment.applies
         if applies(marker):

@@ -41,16 +41,8 @@ class Choices:
 
     Bit 0 stands for absence, bit 1 for the most preferred release.
 
-    Attributes
-    ----------
-    name
-        Name of the project.
-    extra
-        One of its extras; empty for the project itself.
-    number
-        Number of the variable in the search.
-    everything
-        The mask of all releases and of absence.
+    `extra` is one of the extras of the project, empty for the project itself; `everything` the mask of all
+    releases and of absence.
     """
 
     __slots__ = (
@@ -68,7 +60,7 @@ class Choices:
         self.extra = extra
         self.releases = releases
         """Newest first."""
-        self.number = -1
+        self.number = -1  # of the variable in the search
         self._size = len(releases)
         self.everything = (1 << (self._size + 1)) - 1
         self._by_specifier: dict[str, int] = {}
@@ -114,7 +106,6 @@ class Choices:
         return mask
 
     def _first_below(self, key: VersionKey) -> int:
-        """Return the position of the newest release before a version key."""
 
         def key_of(position: int) -> VersionKey:
             return version_key(self.releases[self._size - 1 - position].version)

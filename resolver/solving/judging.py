@@ -113,7 +113,6 @@ class ContentJudge:
                 new += following
 
     def _read_ahead(self, files: Iterable[_Chosen]) -> None:
-        """Start to read files at the same time."""
         for one in files:
             if not self._known(one) and not self._evidence_against_source(one):
                 self._world.index.indexes.submit(self._reading(one))
@@ -190,7 +189,6 @@ class ContentJudge:
         return is_open and one.is_wheel and content is not None and bool(content.unread)
 
     def _judge(self, one: _Chosen) -> None:
-        """Judge a file, and add what follows."""
         if one.file.url in self._judged:
             return
         try:
@@ -279,11 +277,9 @@ class ContentJudge:
 
     @cached_property
     def _wheels(self) -> frozenset[str]:
-        """The hashes of the wheels that the catalog knows."""
         return frozenset(row.sha256 for row in self._world.catalog.wheel.values())
 
     def _require_rocm(self, one: _Chosen, content: Content) -> None:
-        """Add the requirement of a wheel on ROCm."""
         rocm, number = self._world.problem.variables["rocm"], self._world.session.number["rocm"]
         excluded = rocm.everything & ~rocm.allowed_by(content.rocm)
         text = f"requires rocm{content.rocm}: {content.evidence}"

@@ -137,7 +137,6 @@ class Projects(Part):
             self.search.add({choices.number: present, number: other.everything & ~ABSENT}, link)
 
     def _add_facts(self, choices: Choices) -> None:
-        """Add the catalog's facts about the releases of a project."""
         self._require_image(choices)
         if has_rocm_release(choices.name):
             self._tie_to_platform(choices)
@@ -279,7 +278,6 @@ class Projects(Part):
 
     @cached_property
     def _bad_releases(self) -> dict[str, list[KnownBad]]:
-        """The known-bad rows about one project only, by project."""
         found: dict[str, list[KnownBad]] = {}
         for row in concerning(self.world.catalog, self.request.target):
             if row.effect == "refuse" and len(row.combination) == 1:
@@ -465,7 +463,6 @@ class Projects(Part):
 
 
 def _allowed(variable: Variable | Choices, versions: Sequence[str]) -> int:
-    """Return the values that at least one of several specifiers allows."""
     if isinstance(variable, Choices):
         masks = [variable.allowed_by(parse_specifier(text)) for text in versions]
     elif variable.name == "libstdcxx":

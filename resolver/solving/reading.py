@@ -197,10 +197,7 @@ class Requirements(Part):
     def _require(self, number: int, mask: int, subject: str, metadata: Metadata, extra: str = "") -> None:
         """Add the requirements of a release or of one of its extras.
 
-        Raises
-        ------
-        UsageError, ValueError
-            A requirement is invalid.
+        Raise `UsageError` or `ValueError` if a requirement is invalid.
         """
         requirements = list(self._applying(metadata, extra))
         if requirements:

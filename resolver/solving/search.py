@@ -287,25 +287,13 @@ class Search:
     ) -> Incompatibility | None:
         """Search for a solution in which some variables have the assumed values.
 
-        Parameters
-        ----------
-        assumptions
-            Variables with the masks that they are limited to.
-        choose
-            Returns the variable to decide and the mask that it is limited to, or None if all variables that
-            must be present are decided. It may add variables and constraints, including some that exclude
-            its choice.
+        `choose` returns the variable to decide and the mask that it is limited to, or None if all variables
+        that must be present are decided. It may add variables and constraints, also some that exclude its
+        choice.
 
-        Returns
-        -------
-        Incompatibility or None
-            None if there is a solution, which `domains` then contains. Otherwise an incompatibility that the
-            assumptions violate, perhaps by what follows from them; see `why`.
-
-        Raises
-        ------
-        TooLargeError
-            There were too many contradictions.
+        Return None if there is a solution, which `domains` then contains. Otherwise return an incompatibility
+        that the assumptions violate, perhaps by what follows from them; see `why`. Raise `TooLargeError` if
+        there were too many contradictions.
         """
         self.conflicts = 0
         self._return_to(self._prefix(assumptions))

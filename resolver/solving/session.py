@@ -44,12 +44,6 @@ class Session:
 
     Attributes
     ----------
-    problem
-        The problem.
-    search
-        The search.
-    number, names
-        The number of each variable in the search, by name, and the name by number.
     rank
         The position of each variable of the search in the order of decisions, also of those that another adds
         to the search.
@@ -58,7 +52,7 @@ class Session:
     def __init__(self, problem: Problem, *, max_conflicts: int = MOST_CONFLICTS) -> None:
         self.problem = problem
         self.search = Search(max_conflicts=max_conflicts)
-        self.number: dict[str, int] = {}
+        self.number: dict[str, int] = {}  # of the variables in the search
         self._relations = 0
         self.names: dict[int, str] = {}
         self.rank: dict[int, Rank] = {}

@@ -45,12 +45,8 @@ class Fit(NamedTuple):
 class Targets:
     """The Pythons and glibc versions of a problem.
 
-    `release` is the patch release of Python, if the request names one.
-
-    Attributes
-    ----------
-    all, allowed
-        The masks of all Pythons and of those that the request allows.
+    `release` is the patch release of Python, if the request names one. `all` and `allowed` are the masks of
+    all Pythons and of those that the request allows.
     """
 
     def __init__(self, python: Variable, glibc: Variable, allowed: int, release: str = "") -> None:

@@ -92,13 +92,7 @@ class TritonProvider:
 
 
 class Triton:
-    """The constraints on triton, as incompatibilities of a search.
-
-    Attributes
-    ----------
-    names
-        The distributions of the problem that install ``triton``.
-    """
+    """The constraints on triton, as incompatibilities of a search."""
 
     def __init__(
         self,
@@ -114,6 +108,7 @@ class Triton:
         self._number = number
         self._targets = targets
         self._installed = request.preinstalled.installed if request.preinstalled else {}
+        # the distributions of the problem that install ``triton``
         self.names = [name for name in TRITON_NAMES if name in problem.variables]
 
     def is_of_torch(self, name: str) -> bool:
