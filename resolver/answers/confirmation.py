@@ -10,8 +10,9 @@ answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+import msgspec
 import resolvelib
 
 from resolver.compiling.problem import ABSENT
@@ -41,7 +42,7 @@ _BATCH = 5
 """Number of requirements to resolve at a time; more of them, or fewer, take longer."""
 
 
-class _Need(NamedTuple):
+class _Need(msgspec.Struct, frozen=True):
     """resolvelib's requirement: a chosen version must pass a test."""
 
     key: str

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from resolver.compiling.problem import ABSENT
 from resolver.versions import version_key
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 _PRERELEASE = re.compile(r"\d[-_.]?(a|b|c|pre|rc)|dev", re.IGNORECASE)
 
 
-class Link(NamedTuple):
+class Link(msgspec.Struct, frozen=True, gc=False):
     """A statement about releases of a distribution: a requirement, or the reason why they cannot be used."""
 
     subject: str
@@ -113,7 +115,7 @@ class Choices:
         return self._size - bisect_left(range(self._size), key, 0, self._size, key=key_of)
 
 
-class Pick(NamedTuple):
+class Pick(msgspec.Struct, frozen=True, order=True):
     """A release that the search added."""
 
     name: str

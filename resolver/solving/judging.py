@@ -16,7 +16,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import cached_property, reduce
 from operator import or_
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
 
 from resolver.compiling.choices import Link
 from resolver.errors import SourceError
@@ -41,7 +44,7 @@ _MOST_UNKNOWN = 3
 _REQUESTED, _OTHERS = EARLY_PYTHON + 0.5, layer("python")[0] - 0.5
 
 
-class _Chosen(NamedTuple):
+class _Chosen(msgspec.Struct, frozen=True):
     """A chosen release, and the file of it that would be installed."""
 
     choices: Choices
@@ -248,7 +251,7 @@ class ContentJudge:
             if bit != one.bit and not any(file.name.endswith(".whl") for file in release.files)
         }
         mask = sum(1 << bit for bit in without)
-        self._search.add({number: mask}, link._replace(version=", ".join(without.values())))
+        self._search.add({number: mask}, replace(link, version=", ".join(without.values())))
 
     def _reading(self, one: _Chosen) -> Callable[[], Content | None]:
         """Return a function that returns what a wheel contains; it may run in another thread."""
@@ -286,7 +289,7 @@ class ContentJudge:
         if not self._search.domains[number] & ~excluded:
             self._limit(one)
         terms = {one.choices.number: one.mask, number: excluded}
-        self._search.add(terms, _link(one, text)._replace(object="rocm"))
+        self._search.add(terms, replace(_link(one, text), object="rocm"))
         self._reasons.setdefault(one.file.url, []).append(({number: excluded}, text))
 
     def _excludes_like_newer(self, one: _Chosen, judgement: Judgement) -> bool:
@@ -379,7 +382,7 @@ class ContentJudge:
         self._search.add({selector: STRICT, choices.number: one.mask}, _link(one, why))
         if unknown.bit_count() == _MOST_UNKNOWN:
             terms = {selector: STRICT, choices.number: self._unread(choices)}
-            self._search.add(terms, _link(one, "was not read")._replace(version=""))
+            self._search.add(terms, replace(_link(one, "was not read"), version=""))
 
 
 def _link(one: _Chosen, predicate: str) -> Link:

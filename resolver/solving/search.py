@@ -34,7 +34,8 @@ from itertools import chain
 from math import inf
 from operator import itemgetter
 from time import monotonic
-from typing import NamedTuple
+
+import msgspec
 
 from resolver.compiling.problem import ABSENT, bits
 from resolver.errors import TooLargeError
@@ -157,7 +158,7 @@ _Watch = tuple[int, int, int, Incompatibility]
 before. If there is one other variable, as in nearly all, also this variable and its mask; else -1 and 0."""
 
 
-class _Entry(NamedTuple):
+class _Entry(msgspec.Struct, frozen=True, gc=False):
     """A step of the search: a variable lost values."""
 
     variable: int

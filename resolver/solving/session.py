@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
 
 from resolver.compiling.choices import ALWAYS, Link
 from resolver.compiling.problem import ABSENT, Demand, Problem, Relation, bits
@@ -27,7 +29,7 @@ Rank = tuple[float, int, int, str]
 _Item = TypeVar("_Item")
 
 
-class Narrowed(NamedTuple):
+class Narrowed(msgspec.Struct, frozen=True):
     """The candidates that are left under assumptions."""
 
     assumptions: tuple[Assumption, ...]
@@ -286,7 +288,7 @@ class Session:
         return [demand for demand in demands if self.number[demand.variable.name] in used]
 
 
-class Refuted(NamedTuple):
+class Refuted(msgspec.Struct, frozen=True):
     """The proof that a request has no solution."""
 
     session: Session

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from resolver.compiling.problem import bits
 from resolver.environment import Environment, names_python
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from resolver.indexes import File
 
 
-class Fit(NamedTuple):
+class Fit(msgspec.Struct, frozen=True, gc=False):
     """Where the files of a release can be installed, as masks of Pythons."""
 
     wheels: dict[int, int]
