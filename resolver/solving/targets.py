@@ -57,7 +57,8 @@ class Targets:
         self._release = release
         self.all = python.present
         self.allowed = allowed & python.present
-        self._fits: dict[tuple[str, str, bool], list[tuple[int, int]]] = {}
+        self._fits: dict[str, list[tuple[int, int]]] = {}
+        self._allowed: dict[tuple[str, bool], frozenset[int]] = {}
         self._markers: dict[tuple[str, str], int] = {}
 
     @cached_property
@@ -127,16 +128,19 @@ class Targets:
         """Return the Pythons that may install a file, each with the minor version of the oldest glibc."""
         is_wheel = file.name.endswith(".whl")
         tags = "-".join(file.name.rsplit("-", 3)[1:]) if is_wheel else ""
-        key = tags, file.requires_python, any_patch
-        known = self._fits.get(key)
-        if known is None:
-            known = self._fits[key] = []
-            for bit, environment in (self._lenient if any_patch else self.environments).items():
-                if environment.allows_python(file.requires_python):
-                    glibc = environment.oldest_glibc(file.name) if is_wheel else 0
-                    if glibc is not None:
-                        known.append((bit, glibc))
-        return known
+        if tags not in self._fits:
+            found = [
+                (bit, environment.oldest_glibc(file.name) if is_wheel else 0)
+                for bit, environment in self.environments.items()
+            ]
+            self._fits[tags] = [(bit, glibc) for bit, glibc in found if glibc is not None]
+        key = file.requires_python, any_patch
+        if key not in self._allowed:
+            environments = self._lenient if any_patch else self.environments
+            allowed = [bit for bit, one in environments.items() if one.allows_python(file.requires_python)]
+            self._allowed[key] = frozenset(allowed)
+        allowed_bits = self._allowed[key]
+        return [(bit, glibc) for bit, glibc in self._fits[tags] if bit in allowed_bits]
 
     def files(self, files: Sequence[File]) -> list[File]:
         """Return the files that any Python may install: those of the most preferred Python first.
