@@ -17,9 +17,10 @@ from matrix.command_line.options import (
     add_index,
     add_limits,
     add_locks,
+    add_stopping,
     add_wheel_options,
+    stop_time,
 )
-from matrix.command_line.stopping import add_stopping, stop_time
 from matrix.show.json_document import JsonDocument
 from resolver.errors import UsageError
 from resolver.versions import join_words, shorten
@@ -103,7 +104,6 @@ def execute(context: Context) -> int:
 
 
 def _task(prefix: str, tasks: Mapping[str, Task], locks: str) -> Task:
-    """Return the task that the key names."""
     key = prefix.lower()
     matches = [full for full in tasks if full.startswith(key)]
     if key and len(matches) == 1:

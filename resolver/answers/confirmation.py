@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from resolvelib.resolvers import RequirementInformation
 
     from resolver.answers.answer import Answer
-    from resolver.facts.schema import Requires
     from resolver.indexes import Metadata
     from resolver.model import Requirement
 
@@ -173,7 +172,7 @@ class _AnswerProvider(resolvelib.AbstractProvider["_Need", str, str]):
         """Return what a chosen candidate requires."""
         name, _, extra = key.rstrip("]").partition("[")
         version = self.chosen[key]
-        needs = list(self._facts(name, version))
+        needs = list(self._facts(name))
         if name in self._solution:
             needs += self._relations(name)
         if extra:
@@ -206,7 +205,7 @@ class _AnswerProvider(resolvelib.AbstractProvider["_Need", str, str]):
     def _allows(self, name: str, mask: int) -> bool:
         return bool(mask >> self._solution.get(name, 0) & 1)
 
-    def _facts(self, name: str, version: str) -> Iterator[_Need]:
+    def _facts(self, name: str) -> Iterator[_Need]:
         """Yield what the catalog says about a distribution if one of both ends is a project of an index."""
         candidate = self._answer.world.candidate(name)
         for row in self._answer.world.rows_of(name):
@@ -218,21 +217,14 @@ class _AnswerProvider(resolvelib.AbstractProvider["_Need", str, str]):
             release = candidate.release if candidate else None
             if release is not None and not applies(row, release):
                 continue
-            if is_project and row.releases and not parse_specifier(row.releases).allows(version):
+            if is_limit(row) or row.on in {"gfx", "python"}:
                 continue
-            if is_limit(row) or row.on in {"gfx", "python"} or not self._is_about(row, name):
+            if is_project and not self._answer.is_about(row, self._picks[name]):
                 continue
             if row.on in self._picks or is_project:
                 specifiers = [parse_specifier(text) for text in row.versions]
                 is_allowed = any(one.allows(self.chosen[row.on]) for one in specifiers)
                 yield _Need(row.on, f"{name} requires {row.on}", _always if is_allowed else _never)
-
-    def _is_about(self, row: Requires, name: str) -> bool:
-        """Return whether a row is about the release itself, or about a wheel that is one of its files."""
-        if not row.is_of_wheel or name not in self._picks:
-            return True
-        read = {wheel.sha256 for wheel in self._answer.catalog.wheel.values() if wheel.package == name}
-        return any(not file.sha256 or file.sha256 in read for file in self._picks[name].files)
 
     def _content(self, name: str) -> Iterator[_Need]:
         pick = self._picks.get(name)

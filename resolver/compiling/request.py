@@ -21,7 +21,7 @@ from resolver.errors import NoVersionError, UsageError, closest_names, did_you_m
 from resolver.facts.catalog import within
 from resolver.model import Fact, Requirement
 from resolver.requirements import PAIRED_WITH_TORCH, closest_versions
-from resolver.versions import bounds_cross, join_words, minor, newest_first, shorten
+from resolver.versions import allows, bounds_cross, join_words, minor, newest_first, shorten
 
 if TYPE_CHECKING:
     from resolver.compiling.clauses import Test
@@ -56,6 +56,7 @@ def compile_request(builder: ProblemBuilder) -> None:
         is_open = builder.open_world and target.backend == "rocm" and requirement.name == "triton"
         if builder.is_closed(requirement.name) and not is_open:
             _demand_requirement(builder, _without_overridden(builder, requirement))
+    _demand_device_code(builder)
     demand_limits(builder)
     if builder.open_world:
         builder.demand_requested("python", any_candidate, NEEDS_PYTHON)
@@ -167,10 +168,31 @@ def _demand_requirement(builder: ProblemBuilder, requirement: Requirement) -> No
         hints = [closest_versions(requirement, versions), INSPECT_HINT if "+cu" in text else ""]
         raise NoVersionError(msg, requirement.name, hint=" ".join(filter(None, hints)))
     if requirement.name == "torch" and any(map(_is_device, requirement.extras)):
-        # Only the extras of these install the code for a GPU architecture.
-        devices = variable.of_versions(key for key, row in builder.catalog.torch.items() if row.device_extra)
-        allowed = known_mask(allowed(variable) & devices)
+        allowed = known_mask(allowed(variable) & _with_device_extra(builder))
     _demand_under_marker(builder, requirement, allowed, demand_text(requirement))
+
+
+def _demand_device_code(builder: ProblemBuilder) -> None:
+    """Let the code that ``rocm[device-gfx90a]`` installs be all, if a torch that is requested allows it.
+
+    Other torch requires ``rocm[device-all]``.
+    """
+    requirements = builder.request.requirements
+    devices = [one for one in requirements if one.name == "rocm" and any(map(_is_device, one.extras))]
+    requested = [one.specifier for one in requirements if one.name == "torch" and one.specifier]
+    if not devices or "device-all" in devices[0].extras or builder.installed("torch"):
+        return
+    mask = _with_device_extra(builder)
+    torches = [one.version for one in builder.variables["torch"].chosen(mask)]
+    if any(all(allows([specifier], version) for specifier in requested) for version in torches):
+        text = f"you asked for {devices[0].text}, and so for a torch that installs no code for other GPUs"
+        builder.demand_requested("torch", known_mask(mask), text, optional=True)
+
+
+def _with_device_extra(builder: ProblemBuilder) -> int:
+    """Return the mask of the torch versions whose extras install the code for a GPU architecture."""
+    versions = (version for version, row in builder.catalog.torch.items() if row.device_extra)
+    return builder.variables["torch"].of_versions(versions)
 
 
 def _is_device(extra: str) -> bool:
