@@ -168,7 +168,9 @@ def _demand_requirement(builder: ProblemBuilder, requirement: Requirement) -> No
         hints = [closest_versions(requirement, versions), INSPECT_HINT if "+cu" in text else ""]
         raise NoVersionError(msg, requirement.name, hint=" ".join(filter(None, hints)))
     if requirement.name == "torch" and any(map(_is_device, requirement.extras)):
-        allowed = known_mask(allowed(variable) & _with_device_extra(builder))
+        # Only the extras of these install the code for a GPU architecture.
+        devices = variable.of_versions(key for key, row in builder.catalog.torch.items() if row.device_extra)
+        allowed = known_mask(allowed(variable) & devices)
     _demand_under_marker(builder, requirement, allowed, demand_text(requirement))
 
 
@@ -182,17 +184,10 @@ def _demand_device_code(builder: ProblemBuilder) -> None:
     requested = [one.specifier for one in requirements if one.name == "torch" and one.specifier]
     if not devices or "device-all" in devices[0].extras or builder.installed("torch"):
         return
-    mask = _with_device_extra(builder)
-    torches = [one.version for one in builder.variables["torch"].chosen(mask)]
+    torches = [version for version, row in builder.catalog.torch.items() if row.device_extra]
     if any(all(allows([specifier], version) for specifier in requested) for version in torches):
         text = f"you asked for {devices[0].text}, and so for a torch that installs no code for other GPUs"
-        builder.demand_requested("torch", known_mask(mask), text, optional=True)
-
-
-def _with_device_extra(builder: ProblemBuilder) -> int:
-    """Return the mask of the torch versions whose extras install the code for a GPU architecture."""
-    versions = (version for version, row in builder.catalog.torch.items() if row.device_extra)
-    return builder.variables["torch"].of_versions(versions)
+        builder.demand_requested("torch", version_in(torches), text, optional=True)
 
 
 def _is_device(extra: str) -> bool:
