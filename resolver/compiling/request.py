@@ -100,7 +100,6 @@ def _applying_pythons(builder: ProblemBuilder, requirement: Requirement) -> list
 
 
 def _without_overridden(builder: ProblemBuilder, requirement: Requirement) -> Requirement:
-    """Return a requirement without its versions if an override replaces them."""
     name = requirement.name
     if not any(override.name == name and override.specifier for override in builder.request.overrides):
         return requirement
