@@ -134,20 +134,16 @@ def recipe_as_built(recipe: Recipe, ops: Sequence[str]) -> Recipe:
 
 
 def _compiling(recipe: Recipe, chosen: Sequence[Op]) -> Recipe:
+    op_variables = {op.variable for op in recipe.ops} | set(recipe.all_ops)
+    others = {name: value for name, value in recipe.environment.items() if name not in op_variables}
     return msgspec.structs.replace(
         recipe,
-        environment=_ops_environment(recipe, chosen),
+        environment=others | {op.variable: "1" for op in chosen},
         must_contain=(
             *(glob for glob in recipe.must_contain if glob not in {op.object for op in recipe.ops}),
             *(op.object for op in chosen),
         ),
     )
-
-
-def _ops_environment(recipe: Recipe, chosen: Iterable[Op]) -> dict[str, str]:
-    op_variables = {op.variable for op in recipe.ops} | set(recipe.all_ops)
-    others = {name: value for name, value in recipe.environment.items() if name not in op_variables}
-    return others | {op.variable: "1" for op in chosen}
 
 
 # Flags belong to a commit, not to a package. ROCm/apex replaced ``--cpp_ext --cuda_ext`` with
