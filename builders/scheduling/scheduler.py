@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from networkx import DiGraph
 
-    from builders.building.expected_time import Resources
     from builders.building.plan import Task
     from builders.index import Index
     from resolver.model import Distribution

@@ -34,10 +34,9 @@ from resolver.versions import shorten, sort_key
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from builders.building.build_host import BuildHost
     from builders.building.expected_time import Resources
     from builders.building.inputs import Limits
-    from builders.building.plan import Task
+    from builders.building.plan import BuildHost, Task
     from builders.index import Index
     from matrix.show.screen import Screen
     from resolver.answers.table import Cell, Column, TableRow
