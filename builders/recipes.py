@@ -242,8 +242,9 @@ def overlay_mounts(rocm_path: str) -> dict[str, str]:
     for root in dict.fromkeys(["/opt/rocm", rocm_path.rstrip("/")]):
         mounts[f"{root}/bin/rocminfo"] = "rocminfo"
         mounts[f"{root}/bin/rocm_agent_enumerator"] = "rocm_agent_enumerator"
-        mounts[f"{root}/llvm/bin/amdgpu-arch"] = "amdgpu-arch"
-        mounts[f"{root}/llvm/bin/offload-arch"] = "offload-arch"
+        for llvm in ("llvm", "lib/llvm"):  # ROCm from pip packages has only the second
+            mounts[f"{root}/{llvm}/bin/amdgpu-arch"] = "amdgpu-arch"
+            mounts[f"{root}/{llvm}/bin/offload-arch"] = "offload-arch"
     return mounts
 
 
@@ -456,15 +457,16 @@ def _pip_rocm(root: str) -> dict[str, str]:
     """Return the variables with which builds find all of a ROCm that is not where they look by default.
 
     The tree for development may lack device libraries, so they are those of the runtime package beside it.
-    ROCM_HOME is set anyway: some torch would take that of the runtime package, without headers. Source:
+    ROCM_HOME is set anyway: some torch would take that of the runtime package, without headers. CMake looks
+    for packages below a prefix, and hipconfig may name the runtime package. Source:
     https://github.com/ROCm/TheRock/issues/5448, https://github.com/ROCm/llvm-project/pull/739,
-    https://github.com/pytorch/pytorch/pull/196503.
+    https://github.com/pytorch/pytorch/pull/196503, https://github.com/ROCm/TheRock/issues/1880.
     """
     core = "_rocm_sdk_core".join(root.rsplit("_rocm_sdk_devel", 1))
     return {
         "HIP_PATH": root,
         "HIP_DEVICE_LIB_PATH": f"{core}/lib/llvm/amdgcn/bitcode",
-        "CMAKE_PREFIX_PATH": f"{root}/lib/cmake",
+        "CMAKE_PREFIX_PATH": f"{root}:{root}/lib/llvm",
     }
 
 

@@ -1,7 +1,6 @@
 """Judge what is installed in an image or environment: its files, the facts of the catalog, and the site.
 
-Every check is a function in `CHECKS`. It gets what was read and the side to judge for: the facts, with the
-site, the day and the GPU architectures.
+A check gets what was read, and the facts with the site, day and GPU architectures to judge for.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from builders.findings import SEVERITIES, Finding, limited
 from builders.gpu.content import content_of_installed
 from builders.probe.ask import (
     EnvironmentReply,
+    FrameworkReply,
     InstalledDist,
     Libraries,
     LibStdCxx,
     NetworkPlugin,
     PipCheck,
-    TorchReply,
     UserSite,
 )
 from builders.probe.environment import judge_listed
@@ -78,18 +77,12 @@ def findings_of(
 ) -> list[Finding]:
     """Return the findings about what is installed, the most severe first.
 
-    With a lock, what is installed is also compared with it. `user_packages` are the versions of the packages
-    that the user has in ``~/.local`` for this Python.
+    With a lock, it is compared, too. `user_packages` are the versions in ``~/.local`` for this Python.
     """
     findings = limited(installed.problems)
     backend = side.request.target.backend
     findings += judge_listed(
-        _reply(installed),
-        lock,
-        user_packages,
-        rebuild=_REBUILD,
-        backend=backend,
-        gfx=side.request.target.gfx,
+        _reply(installed), lock, user_packages, rebuild=_REBUILD, backend=backend, gfx=side.request.target.gfx
     )
     for check in CHECKS:
         findings += limited(check(installed, side))
@@ -126,18 +119,18 @@ def _reply(installed: Installed) -> EnvironmentReply:
     )
 
 
-def _torch(installed: Installed) -> TorchReply:
+def _torch(installed: Installed) -> FrameworkReply:
     """Return the torch; its ``version.py`` says what it is built for, else its label."""
     values, version = installed.torch_values, installed.versions.get("torch", "")
     label = version.partition("+")[2]
     if values["version"]:
-        return TorchReply(version=version, hip=values["hip"], cuda=values["cuda"])
+        return FrameworkReply(version=version, hip=values["hip"], cuda=values["cuda"])
     if label.startswith(("cu", "rocm", "cpu")):
         cuda = label.removeprefix("cu") if label.startswith("cu") else ""
-        return TorchReply(
+        return FrameworkReply(
             version=version, hip=label.removeprefix("rocm") if label[0] == "r" else "", cuda=cuda
         )
-    return TorchReply()
+    return FrameworkReply()
 
 
 def _rccl(installed: Installed) -> str:
@@ -152,7 +145,6 @@ def _rccl(installed: Installed) -> str:
 
 
 def _plugins(installed: Installed) -> list[NetworkPlugin]:
-    """Return the network plugins, those that torch's RCCL finds first."""
     everything = sorted({*installed.files, *installed.links})
     paths = [path for path in everything if _PLUGIN.search(path) and installed.resolved(path)]
     rccl = _rccl(installed)
@@ -318,7 +310,6 @@ def check_copies(installed: Installed, _: Side) -> Iterator[Finding]:
 def _second(
     title: str, path: str, library: str, copy: RocmCopy, of_torch: RocmCopy | None
 ) -> Iterator[Finding]:
-    """Report an object that loads another copy of ROCm than torch does."""
     if of_torch is None or copy.folder == of_torch.folder:
         return
     if copy.version and of_torch.version and minor(copy.version) != minor(of_torch.version):
@@ -379,6 +370,7 @@ def check_pythons(installed: Installed, _: Side) -> Iterator[Finding]:
         if others:
             text = f"{title}: {others[0]} is for another machine."
             yield Finding("other-machine", "error", text, _REBUILD, {"member": others[0]})
+        # A package may have the same module for several Pythons; one of them must fit.
         groups: dict[str, set[str]] = {}
         for item in contents.objects:
             if match := _EXTENSION.search(item.path):
@@ -544,4 +536,3 @@ CHECKS: tuple[Check, ...] = (
     check_driver,
     check_facts,
 )
-"""Every check of the files of an environment."""

@@ -6,6 +6,7 @@ reply as one line of JSON, marked with a random number that the probed code cann
 
 from __future__ import annotations
 
+import os
 import secrets
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -62,23 +63,26 @@ class LoadReply(Outcome, frozen=True):
 
 
 class Gpu(msgspec.Struct, frozen=True):
-    """A GPU that torch finds."""
+    """A GPU that torch or JAX finds."""
 
     name: str
     arch: str
     error: str
 
 
-class TorchReply(Outcome, frozen=True):
-    """The installed torch."""
+class FrameworkReply(Outcome, frozen=True):
+    """The installed torch or JAX."""
 
     version: str = ""
     hip: str = ""
+    """The ROCm that it was built for, and `cuda` the CUDA; empty for JAX, whose plugins have them."""
     cuda: str = ""
     gpus: list[Gpu] = []
-    """The GPUs that torch finds, each tested with two matrices; empty if no test was requested."""
+    """The GPUs that it finds, each tested with two matrices; empty if no test was requested."""
     borrowed: list[str] = []
     """Lent distributions that torch, or Python at its start, used."""
+    no_gpu: str = ""
+    """Why JAX finds no GPU, in its own words."""
 
 
 class WheelMetadata(msgspec.Struct, frozen=True):
@@ -105,7 +109,7 @@ class WheelReply(msgspec.Struct, frozen=True, kw_only=True):
 
     distribution: WheelMetadata | None
     """None if the wheel is not installed."""
-    torch: TorchReply
+    torch: FrameworkReply
     imports: list[LoadReply] = []
     objects: list[LoadReply] = []
     op_table: OpTable | None = None
@@ -206,11 +210,18 @@ class EnvironmentReply(msgspec.Struct, frozen=True, kw_only=True):
     user_site: UserSite
     system_libstdcxx: LibStdCxx
     libraries: Libraries
-    torch: TorchReply
+    torch: FrameworkReply
+    jax: FrameworkReply | None = None
+    """None if no plugin of JAX is installed, so that JAX is for CPUs."""
     system_rocm: str = ""
     """The directory of the system's ROCm; empty if it has none."""
     variables: dict[str, str] = {}
     """The variables that programs need, as the environment sets them."""
+
+    @property
+    def installed(self) -> dict[str, InstalledDist]:
+        """The distributions by normalized name: of several copies, the one that Python finds."""
+        return {normalize_name(dist.name): dist for dist in reversed(self.distributions)}
 
 
 class ContentsReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -395,12 +406,12 @@ def parse_reply(output: str, nonce: str, kind: type[_Reply]) -> _Reply:
     raise MatrixError(msg, hint=_HINT, id="probe")
 
 
-def user_packages(base: Path, minor: str) -> dict[str, str]:
+def user_packages(minor: str) -> dict[str, str]:
     """Return the version of each distribution that ``pip install --user`` has installed.
 
-    `base` is ``~/.local``, or the value of ``PYTHONUSERBASE``; `minor` is the version of the Python, such as
-    ``3.12``.
+    `minor` is the version of the Python, such as ``3.12``.
     """
+    base = Path(os.environ.get("PYTHONUSERBASE") or Path.home() / ".local")
     folder = base / "lib" / f"python{minor}" / "site-packages"
     if not folder.is_dir():
         return {}

@@ -29,6 +29,7 @@ def inner(kind: str, value: str, address: str) -> None:
     parts = {
         "start": start_part,
         "torch": torch_part,
+        "jax": jax_part,
         "import": import_part,
         "object": object_part,
         "libraries": libraries_part,
@@ -77,6 +78,45 @@ def test_gpu(torch: Any, number: int) -> dict[str, str]:  # noqa: ANN401  a modu
         left, right = torch.rand(SIZE, SIZE), torch.rand(SIZE, SIZE)
         product = (left.to(f"cuda:{number}") @ right.to(f"cuda:{number}")).cpu()
         if not torch.allclose(product, left @ right, rtol=1e-3, atol=1e-3):
+            gpu["error"] = "the product of two matrices is wrong"
+    except BaseException as error:
+        gpu["error"] = f"{type(error).__name__}: {error}"[:LONGEST]
+    return gpu
+
+
+def jax_part(_: None) -> dict[str, Any]:
+    """Return the version of JAX and the GPUs that it finds; if it finds none, its reason and last remark."""
+    import io
+    import logging
+
+    remarks = io.StringIO()
+    logging.getLogger().addHandler(logging.StreamHandler(remarks))
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # others may use the GPUs as well
+    try:
+        import jax
+    except BaseException as error:
+        return failure(error)
+    gpus, reason = [], ""
+    try:
+        gpus = [test_gpu_of_jax(jax, device) for device in jax.devices("rocm")]
+    except BaseException as error:
+        last = remarks.getvalue().strip().splitlines()[-1:]
+        reason = f"{failure(error)['text']} {' '.join(f'({line})' for line in last)}".strip()[:LONGEST]
+    return {"version": jax.__version__, "gpus": gpus, "no_gpu": reason}
+
+
+def test_gpu_of_jax(jax: Any, device: Any) -> dict[str, str]:  # noqa: ANN401  a module, and an object of it
+    """Multiply two matrices on a device of JAX and compare the product with the CPU's, of numpy."""
+    gpu = {"name": "", "arch": "", "error": ""}
+    try:
+        import numpy
+
+        gpu.update(name=device.device_kind, arch=str(getattr(device, "compute_capability", "")))
+        left, right = numpy.random.default_rng(0).random((2, SIZE, SIZE), dtype=numpy.float32)
+        product = jax.device_put(left, device) @ jax.device_put(right, device)
+        if product.devices() != {device}:
+            gpu["error"] = "JAX multiplied two matrices on another device"
+        elif not numpy.allclose(numpy.asarray(product), left @ right, rtol=1e-3, atol=1e-3):
             gpu["error"] = "the product of two matrices is wrong"
     except BaseException as error:
         gpu["error"] = f"{type(error).__name__}: {error}"[:LONGEST]

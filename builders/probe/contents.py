@@ -38,7 +38,7 @@ def judge_contents(
     if lock is not None and (lock.target.backend != "rocm" or lock.request.no_content_check):
         return
     picks = {normalize_name(pick.name): pick for pick in lock.distributions} if lock else {}
-    installed = {normalize_name(dist.name): dist.version for dist in reversed(reply.distributions)}
+    installed = {name: dist.version for name, dist in reply.installed.items()}
     skipped = {name for name in installed if is_for_cuda(name)} | {"torch"}
     skipped |= {name for name, pick in picks.items() if not _is_open(pick, catalog)}
     contents = probe.ask_contents(skipped)

@@ -13,7 +13,7 @@ from pathlib import PurePath
 from builders.audit.kpack import STRAY_FIX, stray_archives
 from builders.audit.network_plugin import lacks_symbols, wanted_interfaces, wanted_name
 from builders.findings import Finding
-from builders.probe.ask import EnvironmentReply
+from builders.probe.ask import EnvironmentReply, Gpu
 from resolver.facts.schema import SiteVariable
 from resolver.model import Resolution
 from resolver.requirements import is_for_cuda, normalize_name
@@ -54,21 +54,20 @@ def judge_environment(
     on a GPU node. `rebuild` is how to recreate the environment. `in_index` has the normalized names of the
     distributions whose files were compared with a wheel of the index.
     """
-    installed = {normalize_name(dist.name): dist.version for dist in reversed(reply.distributions)}
     return [
-        *_pins(reply, lock, installed, rebuild),
-        *_files(reply, lock, installed, in_index, rebuild),
-        *_cuda(reply, lock, installed, rebuild),
+        *_pins(reply, lock, rebuild),
+        *_files(reply, lock, in_index, rebuild),
+        *_cuda(reply, lock, rebuild),
         *_duplicates(reply),
         *_pip_check(reply, lock, rebuild),
         *_user_site(reply, user_packages),
-        *_two_rocms(reply, installed),
-        *_device_packages(reply, lock.target.gfx if lock else (), installed),
+        *_two_rocms(reply),
+        *_device_packages(reply, lock.target.gfx if lock else ()),
         *_stray_archives(reply),
         *_libraries(reply),
         *_network(reply),
         *_libstdcxx(reply),
-        *_gpus(reply, lock, installed, need_gpu=need_gpu),
+        *_gpus(reply, lock, need_gpu=need_gpu),
     ]
 
 
@@ -85,15 +84,14 @@ def judge_listed(
 
     `backend` and `gfx` are those of the site.
     """
-    installed = {normalize_name(dist.name): dist.version for dist in reversed(reply.distributions)}
     return [
-        *(_pins(reply, lock, installed, rebuild) if lock else ()),
-        *(_files(reply, lock, installed, (), rebuild) if lock else ()),
-        *(_unlocked(lock, installed) if lock else ()),
-        *(_cuda(reply, lock, installed, rebuild, backend) if backend == "rocm" else ()),
+        *(_pins(reply, lock, rebuild) if lock else ()),
+        *(_files(reply, lock, (), rebuild) if lock else ()),
+        *(_unlocked(reply, lock) if lock else ()),
+        *(_cuda(reply, lock, rebuild, backend) if backend == "rocm" else ()),
         *_duplicates(reply),
-        *_two_rocms(reply, installed),
-        *_device_packages(reply, gfx if backend == "rocm" else (), installed),
+        *_two_rocms(reply),
+        *_device_packages(reply, gfx if backend == "rocm" else ()),
         *_stray_archives(reply),
         *_pip_check(reply, lock, rebuild),
         *_user_site(reply, user_packages),
@@ -101,11 +99,13 @@ def judge_listed(
     ]
 
 
-def _unlocked(lock: Resolution, installed: Mapping[str, str]) -> Iterator[Finding]:
+def _unlocked(reply: EnvironmentReply, lock: Resolution) -> Iterator[Finding]:
     """Report what is installed in addition to the lock."""
+    installed = reply.installed
     more = sorted(installed.keys() - {normalize_name(pick.name) for pick in lock.picks} - INSTALLERS)
     if more:
-        listed = join_words([f"{name} {installed[name]}" for name in more], most=10, joiner="and")
+        titles = [f"{name} {installed[name].version}" for name in more]
+        listed = join_words(titles, most=10, joiner="and")
         message = f"{len(more)} distributions are not in the lock: {listed}."
         fix = "Request them with `matrix resolve`, so that they are chosen together with the others."
         yield Finding("verify-unlocked", "warning", message, fix)
@@ -133,9 +133,7 @@ def judge_variables(
                 yield Finding("verify-variable-missing", "info", message, fix, evidence)
 
 
-def _pins(
-    reply: EnvironmentReply, lock: Resolution | None, installed: Mapping[str, str], rebuild: str
-) -> Iterator[Finding]:
+def _pins(reply: EnvironmentReply, lock: Resolution | None, rebuild: str) -> Iterator[Finding]:
     if lock is None:
         message = "Versions are not judged: there is no lock to compare with."
         yield Finding("verify-pins-not-judged", "warning", message, "Name a lock with --lock FILE.")
@@ -144,15 +142,15 @@ def _pins(
     if python and minor(python) != minor(reply.python):
         message = f"Python is {reply.python} ({reply.executable}); the lock is for {python}."
         yield Finding("verify-python", "error", message, f"Name another Python with --python. {rebuild}")
-    right = 0
+    installed, right = reply.installed, 0
     for pick in lock.distributions:
-        version = installed.get(normalize_name(pick.name))
+        dist = installed.get(normalize_name(pick.name))
         repair = _KEPT if pick.origin == "preinstalled" else rebuild
-        if version is None:
+        if dist is None:
             message = f"{pick.name} {pick.pinned} is not installed."
             yield Finding("verify-pin-missing", "error", message, repair)
-        elif not _is_same(version, pick.pinned):
-            message = f"{pick.name} is {version}, but the lock pins {pick.pinned}."
+        elif not _is_same(dist.version, pick.pinned):
+            message = f"{pick.name} is {dist.version}, but the lock pins {pick.pinned}."
             yield Finding("verify-pin-differs", "error", message, repair)
         else:
             right += 1
@@ -167,18 +165,16 @@ def _is_same(version: str, pinned: str) -> bool:
 def _files(
     reply: EnvironmentReply,
     lock: Resolution | None,
-    installed: Mapping[str, str],
     in_index: Collection[str],
     rebuild: str,
 ) -> Iterator[Finding]:
     """Report wheels that have the locked version but are not the locked wheels, and changed files."""
-    first = {normalize_name(dist.name): dist for dist in reversed(reply.distributions)}
-    unknown = []
+    installed, unknown = reply.installed, []
     for pick in lock.distributions if lock else ():
         name = normalize_name(pick.name)
-        if pick.origin == "preinstalled" or not _is_same(installed.get(name, ""), pick.pinned):
+        dist = installed.get(name)
+        if dist is None or pick.origin == "preinstalled" or not _is_same(dist.version, pick.pinned):
             continue
-        dist = first[name]
         metadata = {file.metadata_sha256 for file in pick.files} if pick.origin == "published" else set()
         if dist.differing:
             shown = ", ".join(dist.differing[:_MOST_SHOWN])
@@ -201,18 +197,14 @@ def _files(
 
 
 def _cuda(
-    reply: EnvironmentReply,
-    lock: Resolution | None,
-    installed: Mapping[str, str],
-    rebuild: str,
-    backend: str = "",
+    reply: EnvironmentReply, lock: Resolution | None, rebuild: str, backend: str = ""
 ) -> Iterator[Finding]:
     """Report what is for CUDA, or for the CPU only. `backend` is that of the site, if there is no lock."""
     backend = lock.target.backend if lock else backend
     locked = {normalize_name(pick.name) for pick in lock.picks} if lock else set()  # such as nvidia-ml-py
     nvidia = sorted(
-        f"{name} {version}"
-        for name, version in installed.items()
+        f"{name} {dist.version}"
+        for name, dist in reply.installed.items()
         if (name.startswith("nvidia-") or is_for_cuda(name)) and name not in locked
     )
     if nvidia:
@@ -238,19 +230,20 @@ def _duplicates(reply: EnvironmentReply) -> Iterator[Finding]:
             yield Finding("verify-twice", "warning", message, "Remove the copies that are not in the lock.")
 
 
-def _two_rocms(reply: EnvironmentReply, installed: Mapping[str, str]) -> Iterator[Finding]:
+def _two_rocms(reply: EnvironmentReply) -> Iterator[Finding]:
     """Report the system's ROCm beside that of pip: libraries of both may load into one process."""
-    of_pip = installed.get("rocm-sdk-core")
+    of_pip = reply.installed.get("rocm-sdk-core")
     if of_pip and reply.system_rocm:
-        message = f"There are two ROCms: {of_pip} of pip (rocm-sdk-core), and that in {reply.system_rocm}."
+        message = (
+            f"There are two ROCms: {of_pip.version} of pip (rocm-sdk-core), and that in {reply.system_rocm}."
+        )
         fix = "Use a base image without ROCm, and keep /opt/rocm out of LD_LIBRARY_PATH."
         yield Finding("verify-two-rocms", "warning", message, fix)
 
 
-def _device_packages(
-    reply: EnvironmentReply, gfx: Sequence[str], installed: Mapping[str, str]
-) -> Iterator[Finding]:
+def _device_packages(reply: EnvironmentReply, gfx: Sequence[str]) -> Iterator[Finding]:
     """Report the code for GPU architectures that is in separate distributions, which are not installed."""
+    installed = reply.installed
     for dist in reply.distributions:
         required: dict[str, list[str]] = {}
         for line in dist.device_requirements:
@@ -312,13 +305,14 @@ def _user_site(reply: EnvironmentReply, user_packages: Mapping[str, str]) -> Ite
         yield Finding("verify-user-site-shut", "info", message)
         return
     fix = "Set PYTHONNOUSERSITE=1 in every job, or remove these packages: Python finds them first."
-    first = {normalize_name(dist.name): dist.path for dist in reversed(reply.distributions)}
+    first = reply.installed
     others = {normalize_name(dist.name) for dist in reply.distributions if dist.path != site.path}
     added = sorted(user_packages.keys() - others)
     shadowing = sorted(
         f"{name} {version}"
         for name, version in user_packages.items()
-        if name in others and (not site.path or first[name] == site.path)  # it follows a virtual environment
+        if name in others
+        and (not site.path or first[name].path == site.path)  # it follows a virtual environment
     )
     if shadowing:
         message = (
@@ -439,39 +433,53 @@ def _libstdcxx(reply: EnvironmentReply) -> Iterator[Finding]:
             yield Finding("verify-libstdcxx-other", "warning", message, _OTHER_LIBRARY)
 
 
-def _gpus(
-    reply: EnvironmentReply, lock: Resolution | None, installed: Mapping[str, str], *, need_gpu: bool
-) -> Iterator[Finding]:
+def _gpus(reply: EnvironmentReply, lock: Resolution | None, *, need_gpu: bool) -> Iterator[Finding]:
+    """Report whether torch and JAX compute on the GPUs."""
     if lock is not None and lock.target.backend == "cpu":
         return
-    has_torch = lock is None or "torch" in installed or lock.pick("torch") is not None
-    if has_torch and reply.torch.error:
-        message = f"torch cannot be imported: {reply.torch.failure}"
-        fix = "Check that its libraries and Python match the lock."
-        yield Finding("verify-torch-failed", "error", message, fix)
-        return
-    if not reply.torch.gpus:
-        if need_gpu and has_torch:
-            message = "torch finds no GPU, and --need-gpu is set."
+    frameworks = {"jax": reply.jax} if reply.jax else {}
+    if "torch" in reply.installed or (lock.pick("torch") is not None if lock else not frameworks):
+        frameworks["torch"] = reply.torch
+    finding = [f"{name} finds one" for name, framework in frameworks.items() if framework.gpus]
+    must = "--need-gpu is set" if need_gpu else "".join(finding[:1])
+    if not frameworks:
+        message = (
+            "GPU kernels are not judged: the environment has no torch and no JAX for GPUs, which run one."
+        )
+        fix = "Run a program of your own on a GPU node."
+        yield Finding("verify-gpu-not-judged", "warning", message, fix)
+    for name, framework in sorted(frameworks.items(), reverse=True):
+        reason = f": {framework.no_gpu}" if framework.no_gpu else "."
+        if framework.error:
+            message = f"{name} cannot be imported: {framework.failure}"
+            fix = "Check that its libraries and Python match the lock."
+            if name == "torch":
+                yield Finding("verify-torch-failed", "error", message, fix)
+            else:
+                yield Finding("verify-jax-failed", "error", message, fix)
+        elif framework.gpus:
+            yield from _tested(name, framework.gpus, set(lock.target.gfx) if lock else set())
+        elif must:
+            message = f"{name} finds no GPU, and {must}{reason}"
             fix = "Check /dev/kfd, the driver, and the GPUs that the job requests."
             yield Finding("verify-no-gpu", "error", message, fix)
         else:
-            reason = "there is no GPU here" if has_torch else "the environment has no torch, which runs one"
-            tests = "`matrix verify --gpu` submits a job that tests them."
-            own = "Run a program of your own on a GPU node."
-            message = f"GPU kernels are not judged: {reason}."
-            yield Finding("verify-gpu-not-judged", "warning", message, tests if has_torch else own)
-        return
-    targets = set(lock.target.gfx) if lock else set()
-    for number, gpu in enumerate(reply.torch.gpus):
+            message = f"GPU kernels of {name} are not judged: it finds no GPU here{reason}"
+            fix = "`matrix verify --gpu` submits a job that tests them."
+            yield Finding("verify-gpu-not-judged", "warning", message, fix)
+
+
+def _tested(framework: str, gpus: Sequence[Gpu], targets: Collection[str]) -> Iterator[Finding]:
+    for number, gpu in enumerate(gpus):
         name = f"GPU {number} ({gpu.name or 'unnamed'}, {gpu.arch or 'unknown architecture'})"
         architecture = gpu.arch.partition(":")[0]
         if gpu.error:
-            yield Finding("verify-gpu-failed", "error", f"{name}: {gpu.error}")
+            yield Finding("verify-gpu-failed", "error", f"{name} with {framework}: {gpu.error}")
         elif targets and architecture and architecture not in targets:
             message = f"The lock is for {', '.join(sorted(targets))}, not for {name}."
             yield Finding(
                 "verify-gpu-target", "error", message, "Resolve and build for this architecture as well."
             )
         else:
-            yield Finding("verify-gpu", "info", f"{name} multiplies two matrices correctly")
+            text = f"{name} multiplies two matrices correctly with {framework}"
+            yield Finding("verify-gpu", "info", text)

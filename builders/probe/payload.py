@@ -392,7 +392,13 @@ def environment_reply(question: dict[str, Any]) -> dict[str, Any]:
         "system_rocm": system_rocm(),
         "libraries": libraries(question["modules"]),
         "torch": in_child("torch", {"lent": "", "gpus": True})[0],
+        "jax": in_child("jax", None)[0] if has_jax_plugin() else None,
     }
+
+
+def has_jax_plugin() -> bool:
+    """Return whether a plugin of JAX is installed; JAX finds them in this namespace package."""
+    return any(os.path.isdir(os.path.join(folder, "jax_plugins")) for folder in search_path())
 
 
 def distributions(expected: dict[str, dict[str, str]]) -> list[dict[str, Any]]:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import PurePath
 
 from msgspec.structs import replace
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from builders.findings import Finding
-from builders.probe.ask import LoadReply, OpTable, Outcome, TorchReply, WheelReply
+from builders.probe.ask import FrameworkReply, LoadReply, OpTable, Outcome, WheelReply
 from builders.probe.payload import UNSEEN
 from resolver.facts.schema import Recipe
 
@@ -149,6 +150,8 @@ def _objects(reply: WheelReply, recipe: Recipe, rebuild: str) -> Iterator[Findin
             repair = rebuild or "The build did not compile it. Read its log."
             yield Finding("probe-object-missing", "error", message, repair)
         else:
+            if sum(one.name == load.name for one in reply.objects) > 1:
+                load = replace(load, name=str(PurePath(load.name).with_name(PurePath(load.file).name)))  # noqa: PLW2901
             yield _load(load, reply, recipe, "object", rebuild)
 
 
@@ -194,7 +197,7 @@ def _ops(reply: WheelReply, recipe: Recipe, rebuild: str) -> Iterator[Finding]:
     yield Finding("probe-ops", "info", f"ops compiled: {', '.join(compiled) or 'none'}")
 
 
-def _torch_of_ops(table: OpTable, torch: TorchReply, fix: str) -> Iterator[Finding]:
+def _torch_of_ops(table: OpTable, torch: FrameworkReply, fix: str) -> Iterator[Finding]:
     running = ".".join(torch.version.split(".")[:2])
     if table.torch and running and table.torch != running:
         message = f"The ops were compiled for torch {table.torch} and do not load with torch {torch.version}."

@@ -110,6 +110,7 @@ def _around(line: bytes, position: int) -> str:
 _ERROR = line_expression(
     r"(?i:\berror:)|fatal error|\w(?:Error|Exception)\b:|undefined (?:reference|symbol)|cannot find -l"
     r"|command not found|No such file or directory|No space left|\bKilled\b"
+    r"|CMake Error at|^\s*Could not find"  # CMake writes the reason into the lines after the place
 )
 _NOISE = line_expression(
     r"not a git repository|error: Command '?\[|CalledProcessError|\[WARNING\]|\bnote:"

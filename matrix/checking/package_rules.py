@@ -15,9 +15,8 @@ from builders.constants import MOUNTED_INDEX
 from builders.index import Index
 from builders.machine.host import glibc_version, missing_python
 from builders.network.pip_configuration import public_index
-from matrix.checking.document import finding
+from matrix.checking.document import finding, released_with
 from matrix.checking.pip_line import PipLine, url_path
-from matrix.checking.target import released_with
 from resolver.compiling.names import replacement
 from resolver.facts.catalog import applies
 from resolver.requirements import TRITON_NAMES, is_for_cuda, is_rocm_package, required_name
@@ -27,8 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from builders.findings import Finding
-    from matrix.checking.document import Document, Entry
-    from matrix.checking.target import ExpectedTarget
+    from matrix.checking.document import Document, Entry, ExpectedTarget
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Package
 
@@ -181,7 +179,6 @@ def check_torch(document: Document, expected: ExpectedTarget) -> Iterator[Findin
 
 
 def _check_cuda(entry: Entry, expected: ExpectedTarget) -> Iterator[Finding]:
-    """Check that a line does not name a distribution, or the URL of a wheel, that is for CUDA only."""
     line = entry.pip
     label = _CUDA_LABEL.search(Path(url_path(line.location)).name) if line.location else None
     if label:
@@ -205,7 +202,6 @@ def _check_cuda(entry: Entry, expected: ExpectedTarget) -> Iterator[Finding]:
 
 
 def _triton_of_torch(document: Document, expected: ExpectedTarget) -> str:
-    """Return the name of the triton that the torch of a file requires; empty if that is unknown."""
     line = next((entry.pip for entry in document.entries if entry.pip.name == "torch"), None)
     if line is None or expected.backend != "rocm":
         return ""
@@ -215,7 +211,6 @@ def _triton_of_torch(document: Document, expected: ExpectedTarget) -> str:
 
 
 def _check_rocm(entry: Entry, rocm: str, expected: ExpectedTarget) -> Iterator[Finding]:
-    """Check that a package for a ROCm release fits the target."""
     fit = expected.fit(rocm) if expected.backend == "rocm" else "wrong"
     if fit == "old":
         message = (
@@ -450,7 +445,6 @@ def _check_machine(entry: Entry, expected: ExpectedTarget) -> Iterator[Finding]:
 def _check_extension(
     entry: Entry, package: Package, expected: ExpectedTarget, indexes: Indexes
 ) -> Iterator[Finding]:
-    """Check how a file requires an extension by name."""
     line = entry.pip
     if line.local or (line.pinned and _is_published(expected, line.name, line.pinned)):
         return
@@ -482,7 +476,6 @@ def _check_extension(
 
 
 def _is_published(expected: ExpectedTarget, name: str, version: str = "") -> bool:
-    """Return whether a release, or any release, has published wheels for the backend."""
     return any(
         version in {"", row.version} and row.is_published and expected.backend in row.backend
         for row in expected.catalog.releases_of(name)
@@ -490,7 +483,6 @@ def _is_published(expected: ExpectedTarget, name: str, version: str = "") -> boo
 
 
 def _check_label(entry: Entry, torch: str, expected: ExpectedTarget) -> Iterator[Finding]:
-    """Compare the label of an extension with the torch of the file and the GPUs of the target."""
     label = entry.pip.local
     built = _TORCH_LABEL.search(label)
     if built and torch and Version(built[1]) != Version(torch):
@@ -510,7 +502,6 @@ def _check_label(entry: Entry, torch: str, expected: ExpectedTarget) -> Iterator
 
 
 def _check_published(entry: Entry, rocm: str, expected: ExpectedTarget) -> Iterator[Finding]:
-    """Check that a published wheel supports the ROCm of torch."""
     line = entry.pip
     for release in expected.catalog.releases_of(line.name):
         if not rocm or not release.wheel or release.version != line.pinned:

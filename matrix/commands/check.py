@@ -30,10 +30,9 @@ from builders.machine.process import output_of, run
 from builders.storage.files import write_atomic
 from builders.storage.lease import TemporaryDirectory
 from matrix.checking.check import check, difference, fixed, read_document, summary
-from matrix.checking.document import Kind, read_file
+from matrix.checking.document import CONSUMERS, Consumer, Kind, expect_lock, expect_request, read_file
 from matrix.checking.package_rules import TORCH_FAMILY
 from matrix.checking.pip_line import url_path
-from matrix.checking.target import CONSUMERS, Consumer, expect_lock, expect_request
 from matrix.command_line.options import add_format, add_site_options
 from matrix.show.json_document import JsonDocument
 from matrix.show.render import findings_text
@@ -45,8 +44,7 @@ from resolver.versions import is_version, shorten
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from matrix.checking.document import Document, Entry
-    from matrix.checking.target import ExpectedTarget
+    from matrix.checking.document import Document, Entry, ExpectedTarget
     from matrix.command_line.context import Context
     from matrix.show.console import Console
 
@@ -200,7 +198,7 @@ def _options(work: Path, python: str, glibc: str) -> list[str]:
         *("-m", "pip", "install", "--dry-run", "--ignore-installed", "--no-input", "--no-color"),
         *("--disable-pip-version-check", "--only-binary", ":all:", "--retries", "1", "--timeout", "15"),
         *("--python-version", f"{python}.{NEWEST_PATCH}", "--implementation", "cp"),
-        *(f"--platform={platform}" for platform in platform_tags(glibc, "x86_64")),
+        *(f"--platform={platform}" for platform in platform_tags(glibc)),
         *("--target", str(work / "nowhere"), "--log", str(work / "pip.log")),
         *("-r", str(work / "requirements.txt")),
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,8 +21,8 @@ from builders.probe.ask import user_packages
 from builders.storage.files import make_directories, write_atomic
 from matrix.api import package_indexes, resolve_settings, write_lock
 from matrix.checking.check import check
+from matrix.checking.document import expect_request
 from matrix.checking.package_rules import TORCH_FAMILY
-from matrix.checking.target import expect_request
 from matrix.command_line.options import (
     add_format,
     add_index_access,
@@ -34,7 +33,7 @@ from matrix.command_line.options import (
 )
 from matrix.commands import env, verify
 from matrix.consumers import consumer_names
-from matrix.consumers.shared.files import write_files
+from matrix.consumers.shared.installation import write_files
 from matrix.input.environment_file import read_environment
 from matrix.input.request import make_request
 from matrix.input.settings import REQUEST_FILE
@@ -53,7 +52,7 @@ from resolver.versions import join_words
 if TYPE_CHECKING:
     import argparse
 
-    from matrix.checking.target import Consumer
+    from matrix.checking.document import Consumer
     from matrix.command_line.context import Context
     from matrix.input.environment_file import DescribedEnvironment
     from matrix.show.console import Console
@@ -266,11 +265,12 @@ def _resolved(context: Context, kept: Sequence[Wanted]) -> tuple[Resolution | Co
         raise error.changed(hint=hint.strip()) from None
     if isinstance(found, Conflict):
         return found, []
-    inputs = replace(inputs, requirements=found.requirements)
+    requirements, reasons = found
+    inputs = replace(inputs, requirements=requirements)
     answer = resolve_settings(settings, catalog, context.today, inputs, reporter=context.console)
     if isinstance(answer, Conflict):
         return answer, []
-    return answer, list(changed_versions(answer, kept, found.reasons))
+    return answer, list(changed_versions(answer, kept, reasons))
 
 
 def _unlabelled(
@@ -395,8 +395,8 @@ def _write(context: Context, answer: Resolution) -> list[Path]:
     write_lock(answer, lock)
     write_atomic(request, tomli_w.dumps(settings))
     options = defaults_of(env, "--for", consumer, "-o", str(folder))
-    emitted = env.emit(context.with_options(**options).with_lock(answer))
-    return [request, lock, *write_files(emitted.files, folder, named=False)]
+    files, _, _ = env.emit(context.with_options(**options).with_lock(answer))
+    return [request, lock, *write_files(files, folder, named=False)]
 
 
 _NOT_WRITTEN = {
@@ -421,8 +421,7 @@ def findings_about(path: Path, found: DescribedEnvironment, context: Context) ->
     if found.content is not None:
         lock_path = _lock_beside(path)
         lock = read_lock(lock_path) if lock_path else None
-        base = Path(os.environ.get("PYTHONUSERBASE") or Path.home() / ".local")
-        own = user_packages(base, found.content.python)
+        own = user_packages(found.content.python)
         findings = findings_of(found.content, side, lock, own)
         if lock_path and found.content.is_image:
             seen = {(finding.id, finding.message) for finding in findings}

@@ -114,7 +114,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_index(parser)
     add_catalog(parser)
-    parser.add_argument("--need-gpu", action="store_true", help="fail if torch finds no GPU")
+    parser.add_argument("--need-gpu", action="store_true", help="fail if torch or JAX finds no GPU")
     parser.add_argument(
         "--nodes",
         metavar="N",
@@ -285,7 +285,6 @@ def _verify(
     *,
     exclude: Callable[[Distribution, str], None],
 ) -> tuple[EnvironmentReply, list[Finding]]:
-    """Probe the environment and judge its replies."""
     if args.where and not args.image:
         msg = f"--in {args.where} requires an image."
         hint = "Name it with --image PATH. Without --in, the Python of this machine is verified."
@@ -306,25 +305,21 @@ def _verify(
     env |= needed
     changes = site_changes(os.environ, variables)
     needed |= {change.name: change.value for change in changes if change.value is not None}
-    built, published = built_recipes(lock, catalog) if lock else [], _published_modules(lock, catalog)
-    modules = [*published.values(), *(name for recipe in built for name in recipe.imports)]
+    built, published = built_recipes(lock, catalog) if lock else [], _published_recipes(lock, catalog)
+    modules = [name for recipe in (*published, *built) for name in recipe.imports]
     if lock is None or lock.pick("torch"):
         modules.insert(0, "torch")
     folder = TemporaryDirectory()
     probe = Probe(runtime, args.python, folder=folder.root, log=log, env=env, variables=needed)
     reply = probe.ask_environment(list(dict.fromkeys(modules)), files)
-    base = Path(os.environ.get("PYTHONUSERBASE") or Path.home() / ".local")
-    own = user_packages(base, reply.user_site.minor)
+    own = user_packages(reply.user_site.minor)
     rebuild = _NEW_CONTAINER if image else _NEW_ENVIRONMENT
     in_index = [name for name, rows in files.items() if rows]
     findings = judge_environment(reply, lock, own, need_gpu=args.need_gpu, rebuild=rebuild, in_index=in_index)
     required = {name for recipe in built for name in recipe.run_environment}
     findings += judge_variables({**os.environ, **reply.variables}, variables, required)
-    installed = {normalize_name(dist.name): dist for dist in reversed(reply.distributions)}
-    for recipe in [
-        *built,
-        *(_published_recipe(name, module, lock, catalog) for name, module in published.items()),
-    ]:
+    installed = reply.installed
+    for recipe in (*built, *published):
         dist = installed.get(normalize_name(recipe.package))
         if dist is not None:  # a missing pin is a finding already
             requested = lock.request.ops_of(recipe.package) if lock else []
@@ -363,28 +358,30 @@ def _record_of(path: Path) -> dict[str, str]:
         return {row[0]: row[1] for row in rows if len(row) > 1 and row[1] and ".data/" not in row[0]}
 
 
-def _published_modules(lock: Resolution | None, catalog: Catalog) -> dict[str, str]:
-    """Return the module of each published distribution in the lock."""
-    if lock is None:
-        return {}
+def _published_recipes(lock: Resolution | None, catalog: Catalog) -> list[Recipe]:
+    """Return for each published distribution a recipe that promises its import, and what else must load.
+
+    Without a lock, they are those of the catalog with objects that an import does not load.
+    """
     modules = {**{name: row.import_name for name, row in catalog.package.items()}, **_MODULES}
-    picks = [pick for pick in lock.picks if pick.kind == "distribution" and pick.origin != "build"]
-    return {pick.name: modules[pick.name] for pick in picks if modules.get(pick.name)}
-
-
-def _published_recipe(name: str, module: str, lock: Resolution | None, catalog: Catalog) -> Recipe:
-    """Return a recipe that promises only one import, and the objects that the catalog knows must load."""
-    backend = lock.target.backend if lock else "rocm"
-    package = catalog.package.get(name)
-    objects = package.must_load if package else ()
-    return Recipe(
-        package=name,
-        backend=backend,
-        imports=(module,),
-        must_contain=objects,
-        status="inferred",
-        source="its name",
+    objects = {name: row.must_load for name, row in catalog.package.items() if row.must_load}
+    names = (
+        [pick.name for pick in lock.picks if pick.kind == "distribution" and pick.origin != "build"]
+        if lock
+        else list(objects)
     )
+    return [
+        Recipe(
+            package=name,
+            backend=lock.target.backend if lock else "rocm",
+            imports=(modules[name],),
+            must_contain=objects.get(name, ()),
+            status="inferred",
+            source="its name",
+        )
+        for name in names
+        if modules.get(name)
+    ]
 
 
 def submit_job(context: Context) -> int:
@@ -484,7 +481,10 @@ def _document(
         python={"version": reply.python, "path": reply.executable},
         distributions={dist.name: dist.version for dist in reversed(reply.distributions)},
         libraries=reply.libraries.objects,
-        gpus=[{"name": gpu.name, "target": gpu.arch} for gpu in reply.torch.gpus],
+        gpus=[
+            {"name": gpu.name, "target": gpu.arch}
+            for gpu in reply.torch.gpus or (reply.jax.gpus if reply.jax else ())
+        ],
         findings=findings,
         not_judged=_count_not_judged(findings),
         verdict=verdict,

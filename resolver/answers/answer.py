@@ -12,10 +12,11 @@ from resolver.indexes import InstalledFiles
 from resolver.solving.reading import override_hint
 from resolver.solving.search import is_required
 from resolver.solving.world import Part
-from resolver.versions import join_words, version_key
+from resolver.versions import join_words, parse_specifier, version_key
 
 if TYPE_CHECKING:
     from resolver.environment import Environment
+    from resolver.facts.schema import Requires
     from resolver.indexes import File
     from resolver.model import Requirement
     from resolver.solving.solver import Solver
@@ -118,7 +119,7 @@ class Answer(Part):
         candidate = self.world.candidate(name)
         if candidate is None or candidate.origin == "preinstalled":
             return ()
-        files = self.index.offered(candidate, self.world.candidate("torch")).files
+        files, _, _ = self.index.offered(candidate, self.world.candidate("torch"))
         is_pinned = candidate.release is not None and (candidate.release.sdist or candidate.release.wheel)
         if is_pinned:
             return tuple(files)
@@ -146,6 +147,13 @@ class Answer(Part):
             return self.problem.version(self.solution, name)
         domain = self.search.domains[choices.number]
         return choices.release(domain.bit_length() - 1).version if is_required(domain) else ""
+
+    def is_about(self, row: Requires, pick: Pick) -> bool:
+        """Return whether a row of the catalog is about the release of a pick, or about one of its files."""
+        if row.releases and not parse_specifier(row.releases).allows(pick.version):
+            return False
+        read = {wheel.sha256 for wheel in self.catalog.wheel.values() if wheel.package == pick.name}
+        return not row.is_of_wheel or any(not file.sha256 or file.sha256 in read for file in pick.files)
 
     def lacking(self) -> Iterator[str]:
         """Yield a sentence for each required extra that the metadata of its distribution does not have."""

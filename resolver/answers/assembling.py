@@ -10,13 +10,14 @@ from msgspec.structs import astuple, replace
 from resolver.answers.resolution import generations, with_labels, without_cycles
 from resolver.compiling.clauses import REQUEST
 from resolver.compiling.names import near_names
-from resolver.model import Distribution, Edge, Fact
+from resolver.model import STATUS_RANK, Distribution, Edge, Fact
 from resolver.requirements import TRITON_NAMES
 from resolver.versions import join_words
 
 if TYPE_CHECKING:
     from resolver.answers.answer import Answer
     from resolver.compiling.choices import Pick
+    from resolver.facts.schema import Status
     from resolver.model import Request, Resolution
 
 _MOST_REASONS = 3
@@ -38,12 +39,12 @@ def completed(resolution: Resolution, answer: Answer) -> Resolution:
             version=pick.version,
             kind="distribution",
             origin="published" if pick.files else "preinstalled",
-            support=pick.support,
+            support=_support(pick, answer),
             verdict="supported",
             index=pick.files[0].index if pick.files else "",
             files=pick.files,
             extras=pick.extras,
-            facts=tuple(_facts(pick, required_by.get(pick.name, ()))),
+            facts=(*_facts(pick, required_by.get(pick.name, ())), *_rules(pick, answer)),
             content=answer.contents.judgement_of(pick.files[0]) if pick.files else None,
         )
         for pick in sorted(answer.picks)
@@ -203,6 +204,23 @@ def _facts(pick: Pick, required_by: Sequence[Fact]) -> Iterator[Fact]:
         text = f"{release} has the requirements in its PKG-INFO, which a build may change"
         yield Fact(text, "inferred", pick.files[0].url)
     yield from required_by[:_MOST_REASONS]
+
+
+def _rules(pick: Pick, answer: Answer) -> Iterator[Fact]:
+    """Yield the catalog's rules that tie a pick to ROCm, and those that require it because of ROCm."""
+    for other in answer.picks:
+        for row in answer.world.rows_of(other.name):
+            is_tied = other == pick and row.on == "rocm" and not row.when_present
+            is_required = row.on == pick.name and row.backend == "rocm"
+            if (is_tied or is_required) and answer.is_about(row, other):
+                versions = join_words([text.removeprefix("==") for text in row.versions])
+                yield Fact.of(row, f"{other.name} {other.version} requires {row.on} {versions}")
+
+
+def _support(pick: Pick, answer: Answer) -> Status:
+    """Return the weakest status of what is known about a pick itself."""
+    own = (fact.status for fact in _rules(pick, answer) if fact.text.startswith(f"{pick.name} "))
+    return min([pick.support, *own], key=STATUS_RANK.__getitem__)
 
 
 def _warnings(answer: Answer) -> Iterator[str]:

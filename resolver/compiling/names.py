@@ -31,13 +31,11 @@ def replacement(catalog: Catalog, name: str, *, conda: bool = False) -> Replaces
 
     Patterns of distributions on PyPI apply only to names that are for CUDA (`is_for_cuda`).
     """
-    rows = (
-        row
-        for row in catalog.replaces.values()
-        if row.conda == conda
-        and (row.name == name or ((conda or is_for_cuda(name)) and fnmatchcase(name, row.name)))
-    )
-    return max(rows, key=lambda row: (row.name == name, len(row.name)), default=None)
+    exact = catalog.replaces.get((name, conda))
+    if exact is not None or not (conda or is_for_cuda(name)):
+        return exact
+    rows = (row for row in catalog.replaces.values() if row.conda == conda and fnmatchcase(name, row.name))
+    return max(rows, key=lambda row: len(row.name), default=None)
 
 
 def for_rocm(catalog: Catalog, request: Request) -> tuple[Request, list[str]]:
@@ -70,6 +68,18 @@ def _without_build(catalog: Catalog, stated: Requirement) -> Iterator[str]:
     if row and row.effect in {"cpu", "none"}:
         instead = f" {join_words(row.by, joiner='and')} runs on the CPU." if row.by else ""
         yield f"{stated.name} is for NVIDIA GPUs. {row.note}{instead}".strip()
+
+
+def instead_of_cuda(catalog: Catalog, name: str, backend: str) -> str:
+    """Return the hint for a request that names a distribution for CUDA: what to write instead of it."""
+    row = replacement(catalog, name)
+    note = row.note if row and backend == "rocm" else ""
+    by = row.by if row and (backend == "rocm" or row.effect == "cpu") else ()
+    on_cpu = ", which runs on the CPU" if row and row.effect == "cpu" and backend == "rocm" else ""
+    change = (
+        f"Write {join_words(by, joiner='and')} instead{on_cpu}." if by else "Remove it from the requirements."
+    )
+    return " ".join(filter(None, (change, note, INSPECT_HINT)))
 
 
 def build_for_rocm(catalog: Catalog, name: str) -> Replaces | None:

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 
 from resolver.compiling.choices import Link
 from resolver.compiling.clauses import REQUEST
-from resolver.compiling.names import INSPECT_HINT, build_for_rocm, hint_for_unknown, reject_wrong_name, stub
+from resolver.compiling.names import (
+    build_for_rocm,
+    hint_for_unknown,
+    instead_of_cuda,
+    reject_wrong_name,
+    stub,
+)
 from resolver.compiling.problem import ABSENT, bits
 from resolver.errors import EnvironmentLacksError, NoVersionError, SourceError, UsageError
 from resolver.facts.catalog import applies
@@ -30,7 +36,6 @@ if TYPE_CHECKING:
     from resolver.compiling.choices import Choices
     from resolver.indexes import File, Metadata
     from resolver.model import Candidate, Requirement
-    from resolver.providers.index import OfferedFiles
     from resolver.solving.projects import Projects
     from resolver.solving.search import Assumption
     from resolver.solving.world import World
@@ -108,9 +113,10 @@ class Requirements(Part):
         if is_closed and not (name == "triton" and self.triton.is_of_torch(name)):
             return
         if is_for_cuda(name) and name not in self.world.installed:
-            backend = "AMD GPUs" if self.request.target.backend == "rocm" else "CPUs"
-            msg = f"{shorten(name)} is for CUDA and does not run on {backend}."
-            raise UsageError(msg, hint=f"Remove it from the requirements. {INSPECT_HINT}")
+            backend = self.request.target.backend
+            runs_on = "AMD GPUs" if backend == "rocm" else "CPUs"
+            msg = f"{shorten(name)} is for CUDA and does not run on {runs_on}."
+            raise UsageError(msg, hint=instead_of_cuda(self.world.catalog, name, backend))
         link = Link("", name, "", f"you asked for {requirement.text}", REQUEST)
         if self.triton.is_of_torch(name):
             self._require_triton(when, requirement, link)
@@ -342,8 +348,7 @@ class Requirements(Part):
             for row in self.world.rows_of(name):
                 if row.on not in known and applies(row, candidate.release):
                     self._projects.add_row(row, name, {number: mask}, candidate.version)
-        offered = self.index.offered(candidate, self.world.candidate("torch"))
-        files = self._files(candidate, offered, number, mask)
+        files = self._files(candidate, number, mask)
         if not files or self._is_excluded(candidate, number, mask, files):
             return
         metadata = self._metadata_of_closed(candidate, files, number, mask)
@@ -385,10 +390,10 @@ class Requirements(Part):
             return None
         return metadata
 
-    def _files(self, candidate: Candidate, offers: OfferedFiles, number: int, mask: int) -> Sequence[File]:
+    def _files(self, candidate: Candidate, number: int, mask: int) -> Sequence[File]:
         """Return the files of a candidate for the most preferred Python; exclude the Pythons without any."""
         release = candidate.release
-        offered, indexes, problem = offers
+        offered, indexes, problem = self.index.offered(candidate, self.world.candidate("torch"))
         if problem:
             self.unread[number, mask] = problem
             return []

@@ -25,6 +25,7 @@ from builders.probe import environment as judging
 from builders.probe import payload
 from builders.probe.ask import (
     EnvironmentReply,
+    FrameworkReply,
     Gpu,
     InstalledDist,
     Libraries,
@@ -33,7 +34,6 @@ from builders.probe.ask import (
     NetworkPlugin,
     PipCheck,
     Probe,
-    TorchReply,
     UserSite,
     WheelMetadata,
     WheelReply,
@@ -53,11 +53,12 @@ from resolver.model import Distribution, Request, Resolution, Target
 from resolver.requirements import parse_requirement
 from tests.support.errors import has_id
 from tests.support.installed import Tree
+from tests.support.standin_jax import write_jax
 
 SITE = "/opt/env/lib/python3.11/site-packages"
 REBUILD = "Make it again."
 TORCH = "2.9.1+rocm6.4"
-HIP = TorchReply(TORCH, "6.4.43482")
+HIP = FrameworkReply(TORCH, "6.4.43482")
 
 
 def pick(name: str, version: str, kind: Any = "distribution", origin: Any = "published") -> Distribution:
@@ -116,13 +117,24 @@ def test_environment_without_torch_is_not_judged_by_torch() -> None:
     """An environment of JAX has none."""
     picks = tuple(pick for pick in lock().picks if pick.name != "torch")
     extension = [InstalledDist("my-ext", "1.0+x", SITE)]
-    missing = TorchReply(error="ModuleNotFoundError", text="No module named 'torch'")
+    missing = FrameworkReply(error="ModuleNotFoundError", text="No module named 'torch'")
     found = findings_of(
         reply(distributions=extension, torch=missing), against=replace(lock(), picks=picks), need_gpu=True
     )
     assert not errors(found)
     assert "no torch" in found["verify-gpu-not-judged"].message
     assert "verify-torch-failed" in errors(findings_of(reply(torch=missing)))
+
+
+def test_jax_without_torch_is_judged_without_a_lock() -> None:
+    missing = FrameworkReply(error="ModuleNotFoundError", text="No module named 'torch'")
+    without = reply(distributions=[InstalledDist("jax", "0.10.0", SITE)], torch=missing)
+    found = {
+        one.id for one in judged(replace(without, jax=FrameworkReply("0.10.0")), None, {}, need_gpu=False)
+    }
+    assert "verify-torch-failed" not in found
+    assert "verify-gpu-not-judged" in found
+    assert "verify-torch-failed" in {one.id for one in judged(without, None, {}, need_gpu=False)}
 
 
 def test_sound_environment_has_no_errors() -> None:
@@ -153,9 +165,9 @@ def test_sound_environment_has_no_errors() -> None:
             "verify-nvidia",
             "nvidia-cublas-cu12 12.8",
         ),
-        ({"torch": TorchReply("2.9.1", cuda="12.8")}, "verify-torch-cuda", "CUDA 12.8"),
-        ({"torch": TorchReply("2.9.1+cpu")}, "verify-torch-cpu", "not built for ROCm"),
-        ({"torch": TorchReply(error="signal 11")}, "verify-torch-failed", "signal 11"),
+        ({"torch": FrameworkReply("2.9.1", cuda="12.8")}, "verify-torch-cuda", "CUDA 12.8"),
+        ({"torch": FrameworkReply("2.9.1+cpu")}, "verify-torch-cpu", "not built for ROCm"),
+        ({"torch": FrameworkReply(error="signal 11")}, "verify-torch-failed", "signal 11"),
         (
             {"pip_check": PipCheck(1, ["my-ext 1.0+x requires six, which is not installed."])},
             "verify-pip-check-broken",
@@ -269,14 +281,14 @@ def test_versions_without_lock_are_not_judged() -> None:
     cuda = {
         finding.id
         for finding in judge_environment(
-            reply(torch=TorchReply("2", cuda="12")), None, {}, need_gpu=False, rebuild=REBUILD
+            reply(torch=FrameworkReply("2", cuda="12")), None, {}, need_gpu=False, rebuild=REBUILD
         )
     }
     assert "verify-torch-cuda" in cuda
 
 
 def test_cpu_lock_needs_no_gpu() -> None:
-    findings = findings_of(reply(torch=TorchReply("2.9.1+cpu")), against=lock("cpu"))
+    findings = findings_of(reply(torch=FrameworkReply("2.9.1+cpu")), against=lock("cpu"))
     assert not errors(findings)
     assert not [name for name in findings if "gpu" in name]
 
@@ -391,7 +403,7 @@ def with_fabric(needs: str, has: str) -> NetworkPlugin:
 def test_what_loading_the_plugin_shows_is_reported(change: dict[str, str], expected: set[str]) -> None:
     plugin = replace(with_fabric("1.8", "1.8"), **change)
     libraries = Libraries(["/l/librccl.so"], plugins=[plugin])
-    found = findings_of(reply(libraries=libraries, torch=TorchReply(TORCH, "7.0.1")))
+    found = findings_of(reply(libraries=libraries, torch=FrameworkReply(TORCH, "7.0.1")))
     assert {name for name in found if name.startswith("verify-plugin")} == expected | {"verify-plugin"}
 
 
@@ -422,7 +434,7 @@ def test_network_plugin_must_fit_the_rccl(
     hip: str, plugin: NetworkPlugin, variable: str, expected: set[str]
 ) -> None:
     libraries = Libraries(["/l/librccl.so"], plugins=[plugin], plugin_variable=variable)
-    found = findings_of(reply(libraries=libraries, torch=TorchReply(TORCH, hip)))
+    found = findings_of(reply(libraries=libraries, torch=FrameworkReply(TORCH, hip)))
     about = {name for name in found if name.startswith("verify-plugin")}
     opened = set() if "verify-plugin-name" in expected else {"verify-plugin"}
     assert about == expected | opened
@@ -440,14 +452,31 @@ def test_failed_import_makes_libraries_not_judged() -> None:
 
 
 def test_gpu_findings() -> None:
-    good = TorchReply(TORCH, "6.4", "", [Gpu("AMD Instinct MI250X", "gfx90a:sramecc+:xnack-", "")])
+    good = FrameworkReply(TORCH, "6.4", "", [Gpu("AMD Instinct MI250X", "gfx90a:sramecc+:xnack-", "")])
     assert findings_of(reply(torch=good), need_gpu=True)["verify-gpu"].severity == "info"
     assert "verify-gpu-not-judged" not in findings_of(reply(torch=good))
-    other = TorchReply(TORCH, "6.4", "", [Gpu("AMD Instinct MI300X", "gfx942:sramecc+", "")])
+    other = FrameworkReply(TORCH, "6.4", "", [Gpu("AMD Instinct MI300X", "gfx942:sramecc+", "")])
     assert errors(findings_of(reply(torch=other))) == {"verify-gpu-target"}
-    broken = TorchReply(TORCH, "6.4", "", [Gpu("", "gfx90a", "the product of two matrices is wrong")])
+    broken = FrameworkReply(TORCH, "6.4", "", [Gpu("", "gfx90a", "the product of two matrices is wrong")])
     assert errors(findings_of(reply(torch=broken))) == {"verify-gpu-failed"}
     assert errors(findings_of(reply(), need_gpu=True)) == {"verify-no-gpu"}
+
+
+def test_jax_on_the_cpu_is_an_error_where_a_gpu_is_known() -> None:
+    """JAX falls back to the CPU in silence; that torch or the job has a GPU shows it."""
+    on_cpu = FrameworkReply("0.10.0", no_gpu="Unknown backend rocm.")
+    found = findings_of(reply(jax=on_cpu))
+    assert not errors(found)
+    messages = [one.message for one in judged(reply(jax=on_cpu), lock(), {}, need_gpu=False)]
+    assert "GPU kernels of jax are not judged: it finds no GPU here: Unknown backend rocm." in messages
+    with_gpu = FrameworkReply(TORCH, "6.4", "", [Gpu("AMD Instinct MI250X", "gfx90a", "")])
+    found = findings_of(reply(torch=with_gpu, jax=on_cpu))
+    assert errors(found) == {"verify-no-gpu"}
+    assert found["verify-no-gpu"].message == "jax finds no GPU, and torch finds one: Unknown backend rocm."
+    found = findings_of(reply(jax=with_gpu), need_gpu=True)
+    assert found["verify-no-gpu"].message == "torch finds no GPU, and --need-gpu is set."
+    assert not errors(findings_of(reply(torch=with_gpu, jax=with_gpu), need_gpu=True))
+    assert not errors(findings_of(reply(jax=on_cpu), against=lock("cpu"), need_gpu=True))
 
 
 @pytest.mark.parametrize(
@@ -501,7 +530,8 @@ def probe(tmp_path: Path, python: Path | str, **env: str) -> Probe:
 def test_environment_replies(tmp_path: Path, environment: Path) -> None:
     result = probe(tmp_path, environment).ask_environment(["torch", "my_ext", "no_such"])
     assert {dist.name: dist.version for dist in result.distributions} == {"torch": TORCH, "my_ext": "1.0+x"}
-    assert result.torch == TorchReply(TORCH, "6.4")
+    assert result.torch == FrameworkReply(TORCH, "6.4")
+    assert result.jax is None
     assert result.pip_check == PipCheck(None, [])
     assert result.user_site.ignored == "it is a virtual environment"
     assert result.libraries.errors == {"no_such": "ModuleNotFoundError: No module named 'no_such'"}
@@ -509,6 +539,35 @@ def test_environment_replies(tmp_path: Path, environment: Path) -> None:
     (loaded,) = result.libraries.libstdcxx
     assert loaded.glibcxx.startswith("3.4.")
     assert errors(findings_of(result)) <= {"verify-python"}  # this Python may not be 3.11
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "expected", "words"),
+    [
+        ("rocm device", "", "GPU 0 (AMD Instinct MI250X, gfx90a) multiplies two matrices correctly with jax"),
+        ("only cpu", "verify-no-gpu", "['cpu'] (ValueError: No AMD GPUs were found)"),
+        ("exception", "verify-gpu-failed", "with jax: RuntimeError: INTERNAL: hipErrorNoBinaryForGpu"),
+        (
+            "wrong",
+            "verify-gpu-failed",
+            "with jax: the product of two matrices is wrong",
+        ),
+        ("elsewhere", "verify-gpu-failed", "JAX multiplied two matrices on another device"),
+        ("no import", "verify-jax-failed", "jax cannot be imported: RuntimeError: jaxlib is older than jax"),
+    ],
+)
+def test_jax_computes_on_a_gpu_or_is_reported(
+    tmp_path: Path, environment: Path, behaviour: str, expected: str, words: str
+) -> None:
+    """The modules jax and numpy are STAND-INS."""
+    (packages,) = environment.parent.parent.glob("lib/python3*/site-packages")
+    write_jax(packages)
+    result = probe(tmp_path, environment, STANDIN_JAX=behaviour).ask_environment([])
+    picks = tuple(one for one in lock().picks if one.name not in {"torch", "python"})
+    of_jax = replace(result, distributions=[InstalledDist("my-ext", "1.0+x", SITE)])
+    found = findings_of(of_jax, against=replace(lock(), picks=picks), need_gpu=True)
+    assert errors(found) == {expected} - {""}
+    assert words in found[expected or "verify-gpu"].message
 
 
 def test_network_plugin_is_read_and_loaded_in_a_process_of_its_own(
@@ -653,12 +712,13 @@ def test_python_that_needs_setuid_programs_is_probed(
     assert probe(tmp_path, wrapper).ask_environment([]).executable == str(environment)
 
 
-def test_user_packages_of_one_python(tmp_path: Path) -> None:
+def test_user_packages_of_one_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info = tmp_path / "lib" / "python3.12" / "site-packages" / "Six_.x-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: Six_.x\nVersion: 1.0\n")
-    assert user_packages(tmp_path, "3.12") == {"six-x": "1.0"}
-    assert user_packages(tmp_path, "3.11") == {}
+    monkeypatch.setenv("PYTHONUSERBASE", str(tmp_path))
+    assert user_packages("3.12") == {"six-x": "1.0"}
+    assert user_packages("3.11") == {}
 
 
 def test_newest_symbols_compares_numbers(tmp_path: Path) -> None:

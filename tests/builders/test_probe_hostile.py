@@ -15,7 +15,15 @@ import pytest
 
 from builders.containers.runtime import HostRuntime, View
 from builders.findings import Finding
-from builders.probe.ask import LoadReply, Probe, TorchReply, WheelMetadata, WheelReply, ask, wheel_question
+from builders.probe.ask import (
+    FrameworkReply,
+    LoadReply,
+    Probe,
+    WheelMetadata,
+    WheelReply,
+    ask,
+    wheel_question,
+)
 from builders.probe.payload import MARK, UNSEEN
 from builders.probe.wheel import judge_wheel
 from resolver.errors import MatrixError
@@ -175,7 +183,7 @@ def test_object_that_hides_its_memory_is_not_judged(site: Path, compile_object: 
 def test_unreadable_memory_map_is_not_judged() -> None:
     recipe = Recipe(package="tiny", backend="rocm", status="observed", source="a test")
     wheel, hidden = WheelMetadata("tiny", "1.0", ["tiny"]), LoadReply("libtiny*.so", error=UNSEEN)
-    reply = WheelReply(distribution=wheel, torch=TorchReply("2.9.1"), objects=[hidden])
+    reply = WheelReply(distribution=wheel, torch=FrameworkReply("2.9.1"), objects=[hidden])
     (finding,) = judge_wheel(reply, recipe, rebuild=REBUILD)
     assert (finding.id, finding.severity) == ("probe-not-judged", "warning")
 

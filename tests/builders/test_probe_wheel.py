@@ -15,9 +15,9 @@ import pytest
 from builders.containers.runtime import HostRuntime, View
 from builders.findings import Finding
 from builders.probe.ask import (
+    FrameworkReply,
     LoadReply,
     OpTable,
-    TorchReply,
     WheelMetadata,
     WheelReply,
     ask,
@@ -43,7 +43,7 @@ PyMODINIT_FUNC PyInit_tiny_C(void) {
 }
 """
 FORGED = 'rocm-matrix-probe: 41 {"distribution": null, "torch": {"version": "1"}}'
-TORCH = TorchReply("2.9.1+rocm6.4", "6.4.43482")
+TORCH = FrameworkReply("2.9.1+rocm6.4", "6.4.43482")
 HERE = WheelMetadata("tiny", "1.0", ["tiny", "tiny_C"])
 
 
@@ -72,6 +72,16 @@ def test_loaded_module_is_info() -> None:
         ("probe-object", "info"),
     ]
     assert findings[1].evidence == {"member": "/x/tiny_C.so"}
+
+
+def test_object_is_named_if_its_pattern_has_several() -> None:
+    missing = "libblas.so.3: cannot open shared object file"
+    objects = [
+        LoadReply("tiny/*.so", "/x/tiny/a.so"),
+        LoadReply("tiny/*.so", "/x/tiny/b.so", error="OSError", text=missing),
+    ]
+    messages = {finding.message for finding in judge_wheel(reply(objects=objects), recipe())}
+    assert messages == {"tiny/a.so: loads", f"tiny/b.so: fails with OSError: {missing}"}
 
 
 @pytest.mark.parametrize(
@@ -125,7 +135,7 @@ def test_failure_of_wheel_is_an_error(load: LoadReply) -> None:
 
 
 def test_broken_torch_makes_import_not_judged() -> None:
-    broken = TorchReply(error="OSError", text="libtorch.so: file too short")
+    broken = FrameworkReply(error="OSError", text="libtorch.so: file too short")
     loads = [LoadReply("tiny", error="OSError", text="libtorch.so: file too short")]
     findings = only(judge_wheel(reply(torch=broken, imports=loads), recipe()))
     assert findings.id == "probe-not-judged"
@@ -190,7 +200,7 @@ def test_undeclared_requirement_is_a_warning() -> None:
         LoadReply("tiny", "/x", borrowed=["psutil"]),
         LoadReply("tiny.ops", "/x", borrowed=["hjson", "ninja"]),
     ]
-    beside = TorchReply("2.9.1", borrowed=["ninja", "setuptools"])
+    beside = FrameworkReply("2.9.1", borrowed=["ninja", "setuptools"])
     findings = judge_wheel(reply(distribution=wheel, torch=beside, imports=took), recipe())
     undeclared = {finding.id: finding for finding in findings}["probe-undeclared"]
     assert undeclared.severity == "warning"
@@ -316,7 +326,7 @@ def test_script_loads_objects(site: Path, compile_object: Callable[..., Path]) -
         record.write("tiny/libgood.so,,\ntiny/libbad.so,,\n")
     wants = recipe(must_contain=("tiny/libgood*.so", "tiny/libbad*.so", "tiny/libgone*.so"))
     result = run_probe(site, wants)
-    assert result.torch == TorchReply("2.9.1")
+    assert result.torch == FrameworkReply("2.9.1")
     findings = {
         finding.message.partition(":")[0].partition(" ")[0]: finding.id
         for finding in judge_wheel(result, wants)

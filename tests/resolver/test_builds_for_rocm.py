@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from resolver.answers.resolve import resolve
 from resolver.facts.catalog import Catalog
 from resolver.facts.schema import Requires
-from resolver.model import IMAGE, Conflict, Preinstalled, Resolution
+from resolver.model import IMAGE, STATUS_RANK, Conflict, Preinstalled, Resolution
 from resolver.requirements import is_for_cuda
 from resolver.versions import satisfies
 from tests.resolver.solve_helpers import ask
@@ -220,6 +220,34 @@ def test_onnxruntime_for_cuda_means_migraphx(catalog: Catalog, indexes: FakeInde
     assert lock.target.base_image
 
 
+@pytest.mark.parametrize("line", ["6.2", "6.4", "7.0", "7.2"])
+def test_interop_is_the_release_of_hip_python_and_the_rocm(catalog: Catalog, line: str) -> None:
+    """Indexes have several releases of each ROCm line; each interop requires its own HIP Python."""
+    versions = [
+        "6.2.0.499.16",
+        "6.4.3.555.40",
+        "6.4.4.555.40",
+        "7.0.2.555.40",
+        "7.2.1.562.43",
+        "7.2.2.562.43",
+    ]
+    tags = [f"cp3{minor}-cp3{minor}-manylinux_2_17_x86_64" for minor in range(8, 14)]
+    known = FakeIndexes(
+        {
+            "hip-python": {version: FakeRelease(wheels=tags) for version in versions},
+            "hip-python-interop": {
+                version: FakeRelease(wheels=tags, requires=[f"hip-python=={version}"]) for version in versions
+            },
+        }
+    )
+    for text in ("hip-python-interop", "hip-python hip-python-interop"):
+        lock = resolved(catalog, known, f"{text} rocm=={line}.*", LUMI)
+        chosen = {lock.version_of("hip-python"), lock.version_of("hip-python-interop")}
+        assert len(chosen) == 1
+        assert chosen.pop().startswith(f"{line}.")
+        assert (lock.target.rocm or "").startswith(f"{line}.")
+
+
 def test_hip_python_is_of_the_chosen_rocm(catalog: Catalog, indexes: FakeIndexes) -> None:
     lock = resolved(catalog, indexes, "hip-python", LUMI)
     assert (lock.version_of("hip-python"), lock.target.rocm) == ("6.4.3.555.40", "6.4.4")
@@ -412,3 +440,40 @@ def test_onnxruntime_is_not_chosen_for_an_older_glibc_than_its_objects_need(cata
         found = resolve(catalog, request, FakeIndexes({"onnxruntime-migraphx": known}))
         assert isinstance(found, Resolution), found
         assert found.version_of("onnxruntime-migraphx") == version
+
+
+@pytest.mark.parametrize(
+    ("text", "site", "expected"),
+    [
+        ("jax", LUMI, {"jax-rocm60-plugin", "jax-rocm60-pjrt"}),
+        ("flax rocm==7.2.*", FRONTIER, {"jax-rocm7-plugin", "jax-rocm7-pjrt"}),
+        ("tensorflow", FRONTIER, {"tensorflow-rocm"}),
+        ("hip-python", LUMI, {"hip-python"}),
+    ],
+)
+def test_what_is_tied_to_rocm_states_the_rule(
+    catalog: Catalog, indexes: FakeIndexes, text: str, site: str, expected: set[str]
+) -> None:
+    """Its support is not stronger than that of the rule."""
+    found = resolved(catalog, indexes, text, site)
+    tied = {
+        pick.name: [fact for fact in pick.facts if fact.file and " requires rocm " in fact.text]
+        for pick in found.distributions
+    }
+    assert {name for name, facts in tied.items() if facts} == expected
+    for name in expected:
+        pick = found.pick(name)
+        assert pick is not None
+        (fact,) = tied[name]
+        assert fact.text.startswith(f"{name} {pick.version} requires rocm ")
+        assert STATUS_RANK[pick.support] <= STATUS_RANK[fact.status]
+    reasons = [fact.text for name in expected for fact in found.pick(name).facts]  # type: ignore[union-attr]
+    jax = found.version_of("jax")
+    is_stated = any(one.startswith(f"jax {jax} requires jax-rocm") for one in reasons)
+    assert is_stated == any(name.startswith("jax") for name in expected)
+
+
+def test_nothing_is_tied_to_rocm_on_the_cpu(catalog: Catalog, indexes: FakeIndexes) -> None:
+    for text, options in (("jax", {"backend": "cpu"}), ("jax[cpu]", {})):
+        found = resolved(catalog, indexes, text, FRONTIER, **options)
+        assert not [fact for pick in found.distributions for fact in pick.facts if fact.file]

@@ -111,6 +111,30 @@ class Rig:
         """Run `matrix` as the ordinary user."""
         return self.run_python("-m", "matrix", *arguments, cwd=cwd, env=env)
 
+    def make_libraries(self, folder: Path, objects: Sequence[Path]) -> None:
+        """Write the stand-ins for the libraries that objects need and the image lacks; see the script."""
+        script = folder.parent / "standin_libraries.py"
+        shutil.copy(HERE / script.name, script)
+        search = f"PYTHONPATH={self.root / 'site'}"
+        inside = ["apptainer", "--silent", "exec", "--bind", str(self.root), "--env", search, str(self.image)]
+        command = [*inside, "python3", str(script), str(folder), *map(str, objects)]
+        done = self.run_as_user(command, cwd=folder.parent)
+        if done.returncode:
+            raise RigError(done.stderr)
+
+    def image_with(self, libraries: Path) -> Path:
+        """Return a copy of the base image with these libraries in /opt/rocm/lib."""
+        tree, image = (libraries.with_name(name) for name in ("image", "with-libraries.sif"))
+        build = "apptainer --silent build --mksquashfs-args '-comp zstd -Xcompression-level 1'"
+        script = f"""
+            apptainer --silent build --sandbox {tree} {self.image}
+            cp --remove-destination {libraries}/* {tree}/opt/rocm/lib
+            {build} {image} {tree}"""
+        done = self.run_as_user(["bash", "-ec", script], cwd=libraries.parent)
+        if done.returncode:
+            raise RigError(done.stderr)
+        return image
+
     def run_python(
         self, *arguments: str, cwd: Path, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
