@@ -185,11 +185,10 @@ def _demand_device_code(builder: ProblemBuilder) -> None:
     requested = [one.specifier for one in requirements if one.name == "torch" and one.specifier]
     if not devices or "device-all" in devices[0].extras or builder.installed("torch"):
         return
-    allowed = _with_device_extra(builder.catalog, any_candidate)
-    torches = [one.version for one in builder.variables["torch"].candidates if allowed(one)]
+    torches = [version for version, row in builder.catalog.torch.items() if row.device_extra]
     if any(all(allows([specifier], version) for specifier in requested) for version in torches):
         text = f"you asked for {devices[0].text}, and so for a torch that installs no code for other GPUs"
-        builder.demand_requested("torch", allowed, text, optional=True)
+        builder.demand_requested("torch", version_in(torches), text, optional=True)
 
 
 def _is_device(extra: str) -> bool:
