@@ -6,9 +6,8 @@ import re
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from builders.building.build_host import find_build_host
 from builders.building.inputs import environment_of
-from builders.building.plan import plan
+from builders.building.plan import find_build_host, plan
 from builders.index_client import IndexClient
 from builders.network.urls import package_sources
 from matrix.show.render import counted
