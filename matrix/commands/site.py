@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import argparse
 
     from matrix.command_line.context import Context
+    from resolver.facts.schema import Backend
 
 SUMMARY = "write a site file for this machine"
 EXAMPLE = "matrix site init -o cirrus.toml"
@@ -77,7 +78,7 @@ def execute(context: Context) -> int:
         raise UsageError(msg, hint=did_you_mean(driver, catalog.driver))
     # Whether a site has GPUs cannot be seen on a login node. Without a GPU architecture, every request asks
     # for one; a site for CPUs would give wrong answers.
-    backend = args.backend or "rocm"
+    backend: Backend = args.backend or "rocm"
     gfx = tuple(args.gfx or ())
     stated = Target(site=name, date=context.today, backend=backend, gfx=gfx, driver=driver or None)
     learned = learn_machine(stated, catalog, args.images)
