@@ -144,13 +144,6 @@ class LibStdCxx(msgspec.Struct, frozen=True):
     glibcxx: str = ""
 
 
-class PipCheck(msgspec.Struct, frozen=True):
-    """The result of ``pip check``; the exit code is None if pip is missing or did not end in time."""
-
-    code: int | None
-    lines: list[str]
-
-
 class UserSite(msgspec.Struct, frozen=True):
     """How Python treats the user's own packages."""
 
@@ -206,7 +199,8 @@ class EnvironmentReply(msgspec.Struct, frozen=True, kw_only=True):
     python: str
     executable: str
     distributions: list[InstalledDist]
-    pip_check: PipCheck
+    pip_check: list[str] | None
+    """The broken requirements that ``pip check`` names; None if pip is missing, fails, or is too slow."""
     user_site: UserSite
     system_libstdcxx: LibStdCxx
     libraries: Libraries
