@@ -62,19 +62,17 @@ class Program(msgspec.Struct, frozen=True):
     """A program of a runtime that builds use, such as a host compiler."""
 
     name: str
-    """The command, such as ``g++-12``."""
+    """Such as ``g++-12``."""
     version: str
-    """Its release, such as ``12.3.0``."""
     path: str
-    """Its path inside the runtime."""
+    """Inside the runtime."""
 
 
 def choose_compilers(compilers: Sequence[Program], cxx_standard: str) -> tuple[Program, Program | None]:
     """Choose the C++ compiler of a build, and the C compiler of the same name and suffix, if there is one.
 
-    Of the compilers that support the C++ standard, choose the first of: ``g++``, the newest ``g++-N``,
-    ``c++``, ``clang++``. LUMI's SUSE images have ``g++`` 7 and ``g++-12``. `cxx_standard` is the required
-    standard, such as ``17``; empty if any will do.
+    Of the compilers that support the C++ standard, if one is required, choose the first of: ``g++``, the
+    newest ``g++-N``, ``c++``, ``clang++``. LUMI's SUSE images have ``g++`` 7 and ``g++-12``.
     """
     suitable = [
         compiler for compiler in compilers if _CXX.match(compiler.name) and _supports(compiler, cxx_standard)
@@ -107,10 +105,7 @@ def _major(compiler: Program) -> int:
 
 
 def with_ops(recipe: Recipe, names: Sequence[str], version: str) -> Recipe:
-    """Return the recipe that compiles these ops and no others.
-
-    `names` are the ops, as the package names them (``fused_adam``); at least one.
-    """
+    """Return the recipe that compiles these ops, at least one, and no others."""
     if not recipe.ops:
         msg = f"{recipe.package} {version} has no ops to choose from."
         raise MatrixError(msg, hint="Build it without --ops.", id="recipe")
@@ -133,16 +128,12 @@ def with_ops(recipe: Recipe, names: Sequence[str], version: str) -> Recipe:
 
 
 def recipe_as_built(recipe: Recipe, ops: Sequence[str]) -> Recipe:
-    """Return the recipe that a wheel was built with, from the ops that the wheel records.
-
-    This is the recipe of the catalog if the wheel records no ops.
-    """
+    """Return the recipe that a wheel was built with, from the ops that it records; none means all."""
     chosen = [op for op in recipe.ops if op.name in ops]
     return _compiling(recipe, chosen) if chosen else recipe
 
 
 def _compiling(recipe: Recipe, chosen: Sequence[Op]) -> Recipe:
-    """Return the recipe that compiles these ops and no others."""
     return msgspec.structs.replace(
         recipe,
         environment=_ops_environment(recipe, chosen),
@@ -166,10 +157,7 @@ def _ops_environment(recipe: Recipe, chosen: Iterable[Op]) -> dict[str, str]:
 
 
 def check_source(recipe: Recipe, source: Path, title: str, others: Iterable[Recipe] = ()) -> None:
-    """Check that a source supports the flags of its recipe and contains the files that the recipe compiles.
-
-    `others` are other recipes of the package, to name a recipe that fits.
-    """
+    """Check that a source supports the flags of its recipe and has its files; else name one of `others`."""
     problems = list(_mismatches(recipe, source))
     if not problems:
         return
@@ -200,7 +188,7 @@ def _mismatches(recipe: Recipe, source: Path) -> Iterator[str]:
 
 
 def _recognizes(recipe: Recipe, source: Path) -> bool:
-    """Return whether a recipe states facts about its source, and all of them are true of this source."""
+    """Return whether a recipe states facts about its source that are all true of this source."""
     stated = recipe.source_contains or recipe.source_lacks
     return bool(stated) and next(_mismatches(recipe, source), None) is None
 
@@ -245,23 +233,23 @@ def gpu_shims(targets: Sequence[str]) -> dict[str, str]:
 def overlay_mounts(rocm_path: str) -> dict[str, str]:
     """Return the programs of an image that sources call by path, each with the shim to mount over it.
 
-    Only those that exist in the image need a mount, except the `fixed_paths` of a recipe: DeepSpeed 0.14.3
-    and 0.14.4 call only ``/opt/rocm/bin/rocminfo``.
+    Only existing ones need a mount, except the `fixed_paths` of a recipe: DeepSpeed 0.14.3 and 0.14.4 call
+    only ``/opt/rocm/bin/rocminfo``.
     """
     mounts = {}
     for root in dict.fromkeys(["/opt/rocm", rocm_path.rstrip("/")]):
         mounts[f"{root}/bin/rocminfo"] = "rocminfo"
         mounts[f"{root}/bin/rocm_agent_enumerator"] = "rocm_agent_enumerator"
-        mounts[f"{root}/llvm/bin/amdgpu-arch"] = "amdgpu-arch"
-        mounts[f"{root}/llvm/bin/offload-arch"] = "offload-arch"
+        for llvm in ("llvm", "lib/llvm"):  # ROCm from pip packages has only the second
+            mounts[f"{root}/{llvm}/bin/amdgpu-arch"] = "amdgpu-arch"
+            mounts[f"{root}/{llvm}/bin/offload-arch"] = "offload-arch"
     return mounts
 
 
 def compiler_shim(compiler: Program, cpu: str) -> str:
-    """Return a shim for a host compiler that replaces ``-march=native`` with a chosen CPU.
+    """Return a shim for a host compiler that replaces ``-march=native`` with a CPU, such as ``znver3``.
 
-    DeepSpeed always compiles host ops with ``-march=native`` and with the vector width of the build machine;
-    the shim changes both. `cpu` is the value for ``-march``, such as ``znver3``.
+    DeepSpeed always compiles host ops for the CPU and the vector width of the build machine.
     """
     width = "__AVX512__" if cpu in _AVX512 else "__SCALAR__" if cpu in _NO_AVX2 else "__AVX256__"
     wide = "" if width == "__AVX512__" else f"    -D__AVX512__) word=-D{width} ;;\n"
@@ -300,7 +288,7 @@ def _print(text: str) -> str:
 
 
 def _rocminfo(targets: Sequence[str]) -> str:
-    """Return the parts of rocminfo's output that sources read: an agent for the CPU and one for each target.
+    """Return what sources read of rocminfo's output: an agent for the CPU and one for each target.
 
     op_builder takes the first string that starts with ``gfx`` as the whole list of targets, so the first
     agent names all of them, joined as in PYTORCH_ROCM_ARCH.

@@ -207,7 +207,7 @@ def check_search_paths(contents: Contents, expected: Expected) -> Iterator[Findi
     """
     severity: Severity = "warning" if expected.recipe is None else "error"
     python = f"{expected.python.rstrip('/')}/lib" if expected.python else None
-    fix = "Remove the search path with `patchelf --remove-rpath`."
+    fix = "Remove the search path with `patchelf --remove-rpath`. CMake omits it with -DCMAKE_SKIP_RPATH=ON."
     for item in contents.objects:
         absolute = [path for path in item.search_paths if not path.startswith(("$ORIGIN", "${ORIGIN}"))]
         rocm = [path for path in absolute if path == "/opt/rocm" or path.startswith(_ROCM_ROOTS)]

@@ -30,7 +30,7 @@ class AppliedRecipe(msgspec.Struct, frozen=True):
     """All settings of one build."""
 
     environment: Mapping[str, str]
-    """Variables set in addition to the clean environment of the runtime."""
+    """In addition to the clean environment of the runtime."""
     options: tuple[str, ...] = ()
     """Build options for setuptools (``--build-option``)."""
     prepare: tuple[tuple[str, ...], ...] = ()
@@ -44,14 +44,10 @@ class AppliedRecipe(msgspec.Struct, frozen=True):
     writable: tuple[Path, ...] = ()
     """Directories besides its own that the build may write to."""
     notes: tuple[str, ...] = ()
-    """Notes for the user about this build, one sentence each."""
 
 
 def apply_recipe(task: Task, *, jobs: int = 1, prefix_map: Mapping[str, str] | None = None) -> AppliedRecipe:
-    """Return all settings of a build, so that the wheel does not depend on the build machine.
-
-    `prefix_map` maps directories of this build to the names that replace them in compiled files.
-    """
+    """Return all settings of a build; `prefix_map` maps its directories to names for compiled files."""
     recipe, host = task.recipe, task.build_host
     _check_request(task)
     values = _placeholder_values(task, jobs)
@@ -91,7 +87,6 @@ def apply_recipe(task: Task, *, jobs: int = 1, prefix_map: Mapping[str, str] | N
 
 
 def _check_request(task: Task) -> None:
-    """Raise an error for requests that would fail late or build something other than requested."""
     recipe = task.recipe
     if recipe.backend == "rocm" and not task.gfx:
         msg = f"{task.title} needs a GPU architecture to build for ROCm."
@@ -125,7 +120,6 @@ def _check_request(task: Task) -> None:
 
 
 def _placeholder_values(task: Task, jobs: int) -> dict[tuple[str, str], str]:
-    """Return the value of each placeholder, by name and form."""
     return {
         ("gfx", "one"): "".join(task.gfx[:1]),
         ("jobs", ""): str(jobs),
@@ -137,11 +131,9 @@ def _placeholder_values(task: Task, jobs: int) -> dict[tuple[str, str], str]:
 
 
 def _environment(task: Task, jobs: int, cxx: Program | None, cc: Program | None) -> dict[str, str]:
-    """Return the variables of every build: jobs, a fixed time, the compilers, the GPU architectures.
+    """Return the variables of every build. hipcc compiles for gfx906 unless HCC_AMDGPU_TARGET names others.
 
-    Variables whose list separator differs between projects, such as HIP_ARCHITECTURES, belong to the
-    recipes. hipcc compiles for gfx906 by default; HCC_AMDGPU_TARGET changes that.
-
+    Variables whose list separator differs between projects, such as HIP_ARCHITECTURES, belong to the recipes.
     Source of TORCH_NO_COMPILER_WRAPPER: torch 2.13.0, torch/utils/cpp_extension.py (``_wrap_compiler``).
     """
     environment = {
@@ -173,26 +165,24 @@ def _environment(task: Task, jobs: int, cxx: Program | None, cc: Program | None)
 def _pip_rocm(root: str) -> dict[str, str]:
     """Return the variables with which builds find all of a ROCm that is not where they look by default.
 
-    clang looks for its device libraries in other directories, and the tree for development may lack some of
-    them, so they are those of the runtime package beside it. ROCM_HOME is set anyway, because some torch
-    would take that of the runtime package, without the headers of the libraries.
-
-    Source: https://github.com/ROCm/TheRock/issues/5448, https://github.com/ROCm/llvm-project/pull/739,
-    https://github.com/pytorch/pytorch/pull/196503.
+    The tree for development may lack device libraries, so they are those of the runtime package beside it.
+    ROCM_HOME is set anyway: some torch would take that of the runtime package, without headers. CMake looks
+    for packages below a prefix, and hipconfig may name the runtime package. Source:
+    https://github.com/ROCm/TheRock/issues/5448, https://github.com/ROCm/llvm-project/pull/739,
+    https://github.com/pytorch/pytorch/pull/196503, https://github.com/ROCm/TheRock/issues/1880.
     """
     core = "_rocm_sdk_core".join(root.rsplit("_rocm_sdk_devel", 1))
     return {
         "HIP_PATH": root,
         "HIP_DEVICE_LIB_PATH": f"{core}/lib/llvm/amdgcn/bitcode",
-        "CMAKE_PREFIX_PATH": f"{root}/lib/cmake",
+        "CMAKE_PREFIX_PATH": f"{root}:{root}/lib/llvm",
     }
 
 
 def _prefix_map_flags(recipe: Recipe, prefix_map: Mapping[str, str]) -> dict[str, str]:
     """Return the flags that keep the directories of this build out of the compiled files (``__FILE__``).
 
-    They come before the flags of the recipe and are never replaced by them. Programs split these variables at
-    spaces, so a directory with a space in its name cannot be mapped.
+    Programs split these variables at spaces, so a directory with a space in its name cannot be mapped.
     """
     flags = " ".join(
         f"-ffile-prefix-map={path}={name}" for path, name in prefix_map.items() if len(path.split()) == 1

@@ -37,16 +37,14 @@ class BuildHost(msgspec.Struct, frozen=True):
     compilers: tuple[Program, ...] = ()
     """Host compilers of an image; empty on the host itself, where a source finds its own."""
     rocm: str = ""
-    """ROCm release of the image."""
     rocm_path: str = "/opt/rocm"
     provider: LibraryProvider | None = None
     """Libraries and symbol versions that a wheel finds in the image; None if unknown."""
     cpu: str = ""
     """CPU that host code is compiled for, as ``-march`` names it; empty for the CPU of the build machine."""
     variables: Mapping[str, str] = {}
-    """Build variables in addition to those of the recipe."""
+    """In addition to those of the recipe."""
     image: ImageFacts | None = None
-    """Content of the base image; None on the host itself."""
 
     def require_compilers(self, title: str, *, rocm: bool) -> None:
         """Check that the base image has all tools for compiling, with `rocm` also ROCm and its compiler."""
@@ -59,10 +57,7 @@ class BuildHost(msgspec.Struct, frozen=True):
 
 
 def local_build_host(version: str, *, given: Path | None = None, cpu: str = "") -> BuildHost:
-    """Return this machine as the build host.
-
-    `given` is the prefix of a Python that the user chose; `cpu` is the CPU that host code is compiled for.
-    """
+    """Return this machine as the build host; `given` is the prefix of a Python that the user chose."""
     runtime = HostRuntime()
     python = find_python(runtime, version, given=given)
     identity = {
@@ -80,10 +75,7 @@ def local_build_host(version: str, *, given: Path | None = None, cpu: str = "") 
 def image_build_host(
     runtime: Runtime, version: str, *, given: Path | None = None, cpu: str = ""
 ) -> BuildHost:
-    """Return a base image as the build host.
-
-    `given` is the prefix of a Python that the user chose, in the image or on the host.
-    """
+    """Return a base image as the build host; `given` is the prefix of a Python, in it or on the host."""
     facts = inspect_in(runtime)
     image_pythons = [Path(python.path) for python in facts.pythons if minor(python.version) == version]
     python = find_python(runtime, version, given=given, image_pythons=image_pythons)
@@ -107,7 +99,7 @@ def image_build_host(
 
 
 def _writing_host() -> BuildHost:
-    """Return this process as the build host of aliases, which are written without starting a program."""
+    """Return this process as the build host of aliases, which are written without a program."""
     path, prefix = Path(sys.executable), Path(sys.base_prefix)
     tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
     version, machine = platform.python_version(), platform.machine()
@@ -124,10 +116,9 @@ def find_build_host(
     python: Path | None = None,
     cpu: str = "",
 ) -> BuildHost:
-    """Return the build host for the wheels of a lock.
+    """Return the build host for `names` of a lock, all if empty; None as `kind` selects a runtime.
 
-    `kind` is ``host``, ``apptainer`` or ``podman``; None selects one. `image` is the value of
-    ``--base-image``: the location of the lock's image, if it is a path. Empty `names` means all.
+    `image` is the value of ``--base-image``: the location of the lock's image, if it is a path.
     """
     built = lock.built(names)
     if built and all(pick.alias_of for pick in built):

@@ -116,7 +116,6 @@ def check_build(
 
 
 def _torch_packages(task: Task, directory: BuildDirectory, layers: Layers) -> Path:
-    """Return the site-packages that have torch: those of its layer, or of the build if we built torch."""
     if layers.torch is not None:
         return layers.torch.packages
     return directory.environment / task.build_host.python.library
@@ -125,8 +124,8 @@ def _torch_packages(task: Task, directory: BuildDirectory, layers: Layers) -> Pa
 def _probe(wheel: Path, task: Task, index: Index, directory: BuildDirectory, layers: Layers) -> WheelReply:
     """Install the wheel next to its torch and run the probe there.
 
-    The environment has the build requirements as well, because no other run requirements of the wheel are
-    installed. The probe reports which of them were used.
+    The build requirements are there as well, because no other run requirements of the wheel are installed.
+    The probe reports which of them were used.
     """
     runtime, python, log = task.build_host.runtime, task.build_host.python, directory.log
     # The code of the wheel sees these paths. Fixed names would let it recognize the probe.
@@ -165,13 +164,11 @@ def reject(wheel: Path, task: Task, log: Path, errors: Sequence[Finding]) -> Non
 
 
 def _check_not_killed(reply: WheelReply, what: str, log: Path) -> None:
-    """Raise `CommandError` if a process of the probe was killed, such as for lack of memory."""
     if _KILLED in {outcome.error for outcome in (reply.torch, *reply.imports, *reply.objects)}:
         raise CommandError(what, code=-signal.SIGKILL, log=log, lines=())
 
 
 def _expected(task: Task, packages: Path) -> Expected:
-    """Return the values to compare the wheel with: the request, and the libraries it will run with."""
     directory = packages / "torch" / "lib"
     torch = read_torch(directory) if directory.is_dir() else None
     provider = task.build_host.provider
@@ -186,10 +183,7 @@ def _expected(task: Task, packages: Path) -> Expected:
 
 
 def silent_failures(log: Path, context: DiagnosisContext) -> list[Finding]:
-    """Return the known failures that the log of a successful build shows.
-
-    Some failures appear only there: only the options of the compiler show a wrong wavefront size.
-    """
+    """Return the known failures that only the log of a successful build shows, such as a wrong wave size."""
     return [
         replace(finding, id=f"log-{finding.id}", fix="")
         for finding in diagnose(log, replace(context, exit_code=0))

@@ -20,7 +20,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
 from msgspec.structs import replace
 
 from builders.constants import NO_COMPILER_CACHE
@@ -91,20 +90,6 @@ done
 """
 
 
-class BuiltWheel(msgspec.Struct, frozen=True):
-    """A wheel from a build backend, in a directory that no build sees."""
-
-    path: Path
-    sha256: str
-    """Digest of the copy when it was made."""
-
-    def verify(self) -> None:
-        """Check that the file has not changed since it was copied."""
-        if sha256_of(self.path) != self.sha256:
-            msg = f"{self.path} changed after it was built. It is not published."
-            raise BuildError(msg, hint="Check which other programs write to the directory of the index.")
-
-
 def compile_wheel(
     title: str,
     runtime: Runtime,
@@ -115,13 +100,12 @@ def compile_wheel(
     directory: BuildDirectory,
     wheels: Path,
     variables: Mapping[str, str],
-) -> BuiltWheel:
-    """Build the wheel of an unpacked source, and copy it to a directory that the build does not see.
+) -> tuple[Path, str]:
+    """Build the wheel of an unpacked source; return a copy that the build does not see, and its SHA-256.
 
-    When the wheel is copied, all processes of the build have ended: the runtime has ended those in its PID
-    namespace, and `builders.machine.reaper` ends all others. Commands of the recipe that have succeeded in
-    `directory` are not repeated. `wheels` is for the copy; the build does not see it. Variables of the recipe
-    override `variables`.
+    When it is copied, all processes of the build have ended: the runtime ends those in its PID namespace, and
+    `builders.machine.reaper` all others. Commands of the recipe that have succeeded in `directory` are not
+    repeated. Variables of the recipe override `variables`.
     """
     log = directory.log
     out = directory.sandbox / "raw"
@@ -144,8 +128,8 @@ def compile_wheel(
     return copy_out(title, out, wheels, log)
 
 
-def copy_out(title: str, out: Path, target: Path, log: Path) -> BuiltWheel:
-    """Copy the only wheel in a directory that the build could write to; return the copy."""
+def copy_out(title: str, out: Path, target: Path, log: Path) -> tuple[Path, str]:
+    """Copy the only wheel in a directory that the build could write to; return the copy and its SHA-256."""
     try:
         directory = os.open(out, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
@@ -168,7 +152,14 @@ def copy_out(title: str, out: Path, target: Path, log: Path) -> BuiltWheel:
         raise BuildError(f"{msg}\n  Log: {log}", hint=NOT_PUBLISHED) from None
     path = target / names[0]
     make_read_only(path)
-    return BuiltWheel(path, sha256_of(path))
+    return path, sha256_of(path)
+
+
+def check_unchanged(wheel: Path, sha256: str) -> None:
+    """Check that a file still has the content that `copy_out` copied."""
+    if sha256_of(wheel) != sha256:
+        msg = f"{wheel} changed after it was built. It is not published."
+        raise BuildError(msg, hint="Check which other programs write to the directory of the index.")
 
 
 def build_view(
@@ -180,10 +171,7 @@ def build_view(
     source: Path,
     variables: Mapping[str, str],
 ) -> View:
-    """Return the view of the build: its environment, its directory, and the shims first on PATH.
-
-    The parameters and errors are the same as those of `compile_wheel`.
-    """
+    """Return the view of the build: its environment, its directory, and the shims first on PATH."""
 
     def seen(path: Path) -> Path:
         return seen_at(runtime, work, path)
@@ -221,8 +209,8 @@ def build_view(
 def seen_at(runtime: Runtime, work: Path, path: Path) -> Path:
     """Return the path at which a build sees a file of its directory `work`; other paths do not change.
 
-    All isolated builds see their directory at the same path, because paths get into compiled files,
-    and a compiler cache recognizes a file by the whole command.
+    All isolated builds see it at the same path, because paths get into compiled files, and a compiler cache
+    recognizes a file by the whole command.
     """
     if runtime.isolation == "none" or not path.is_relative_to(work):
         return path
@@ -232,7 +220,6 @@ def seen_at(runtime: Runtime, work: Path, path: Path) -> Path:
 def _overlay_mounts(
     runtime: Runtime, shims: Path, recipe: AppliedRecipe, binds: Sequence[Bind]
 ) -> Iterator[Bind]:
-    """Mount shims over programs of the image and of layers, and at fixed paths that sources call."""
     mounts = recipe.overlay_mounts
     if not mounts:
         return
@@ -272,8 +259,7 @@ def _check_mount(runtime: Runtime, bind: Bind) -> None:
 def _linkers(environment: BuildEnvironment, recipe: AppliedRecipe) -> dict[str, str]:
     """Return the link commands of this Python, without an RPATH to its own library directory.
 
-    Python from pyenv and conda passes that RPATH, a path of the build machine, on to every extension
-    (sysconfig's ``LDSHARED``).
+    Python from pyenv and conda passes that path of the build machine on to every extension (``LDSHARED``).
     """
     linkers = {}
     for name, text in environment.linkers.items():
@@ -306,10 +292,7 @@ def _without_rpath(words: Sequence[str]) -> list[str]:
 
 
 def cache_counts(work: Path) -> dict[str, int]:
-    """Return the hits and misses of the build in a directory; empty if it does not use a compiler cache.
-
-    ccache writes the counts to a file, which the build can replace.
-    """
+    """Return the hits and misses of ccache, from a file that the build can replace; empty without ccache."""
     with suppress(OSError), os.fdopen(open_regular(work / _STATISTICS), "rb") as source:
         lines = source.read(_LONGEST).split(b"\n")
         hits = sum(line in _HITS for line in lines)
@@ -325,10 +308,7 @@ def cache_error(work: Path) -> str:
 
 
 def find_compiler_cache(setting: str | None) -> Path | None:
-    """Return the ccache of this machine; None if it is disabled or not installed.
-
-    `setting` is the path of the program, or ``none``; None searches PATH.
-    """
+    """Return the ccache of this machine; None if `setting` is ``none``, or it is not on PATH."""
     if setting == NO_COMPILER_CACHE:
         return None
     program = shutil.which(setting or "ccache")
@@ -339,9 +319,7 @@ def find_compiler_cache(setting: str | None) -> Path | None:
 
 
 def use_compiler_cache(task: Task, recipe: AppliedRecipe, work: Path, program: Path | None) -> AppliedRecipe:
-    """Add the compiler cache to the settings of a build, if a ccache runs there.
-
-    `program` is the ccache of this machine; in an image that cannot run it, the image's own is used.
+    """Add the compiler cache to the settings of a build, if a ccache runs there: `program` or the image's.
 
     Raise `OSError` if the cache cannot be written.
     """
@@ -389,7 +367,6 @@ def use_compiler_cache(task: Task, recipe: AppliedRecipe, work: Path, program: P
 
 
 def _compilers(host: BuildHost) -> Iterator[Program]:
-    """Yield the compilers of an image, or those on PATH of this machine."""
     if host.runtime.image is not None:
         yield from host.compilers
         return

@@ -3,11 +3,10 @@
 ninja records each output in its log (``.ninja_log``) when the command for it has succeeded. It therefore
 rebuilds a file that a killed compiler left half-written, and a build that uses ninja continues where it
 stopped. setuptools compares only modification times, so the files that it copies and links (``build/lib*``)
-are removed before a build continues. Without a log of ninja, everything is removed, and the build starts
-again.
+are removed first. Without a log of ninja, the build starts again with nothing.
 
-The state that the next attempt needs is in a file next to the part of the directory that the build sees, so a
-build cannot change it. Only the user who started a build continues it.
+The state that the next attempt needs is in a file next to the part that the build sees, so a build cannot
+change it. Only the user who started a build continues it.
 
 Source: ninja's manual ("The Ninja log").
 """
@@ -52,10 +51,9 @@ class _Attempt(msgspec.Struct, kw_only=True):
     tree: str
     """Name of the top directory of the source."""
     prepared: int = 0
-    """Commands of the recipe that have succeeded."""
     started: float
     seconds: float = 0.0
-    """Seconds that earlier attempts took."""
+    """Those that earlier attempts took."""
     number: int = 1
     schema: int = 1
 
@@ -67,9 +65,9 @@ class Abandoned(msgspec.Struct, frozen=True):
     key: str
     """The first digits of its build key."""
     used: float
-    """When the directory was last modified, in seconds since the epoch."""
+    """When it was last modified, in seconds since the epoch."""
     size: int
-    """Total size of its files in bytes."""
+    """Total of its files in bytes."""
 
 
 def path_of(index: Index, build_key: str) -> Path:
@@ -83,10 +81,7 @@ def lock_of(index: Index, build_key: str) -> Path:
 
 
 class BuildDirectory:
-    """The directory of one attempt. Call all methods while holding the lock of the build key.
-
-    The parent of `root` exists. The log of an earlier attempt is renamed.
-    """
+    """The directory of one attempt, used under the lock of its build key. An earlier log is renamed."""
 
     def __init__(self, root: Path, log: Path) -> None:
         self.root = root
@@ -133,11 +128,7 @@ class BuildDirectory:
         return self._attempt.number if self._attempt else 1
 
     def resume(self, inputs: str) -> Path | None:
-        """Return the source tree if the build can continue there; else remove everything.
-
-        `inputs` is a digest of everything that determines the content of the directory, besides the build
-        key.
-        """
+        """Return the source tree if the build of these inputs can continue there; else remove everything."""
         attempt = self._attempt
         if attempt is not None and attempt.inputs == inputs:
             tree = self.source / attempt.tree
@@ -186,10 +177,7 @@ class BuildDirectory:
 
 
 def finished_commands(root: Path) -> int:
-    """Return how many commands ninja has finished in the directory of a build.
-
-    A command that generates code can have thousands of outputs; all have its hash.
-    """
+    """Return how many commands ninja has finished; all outputs of a command have its hash."""
     commands = {
         (directory, fields[_OUTPUT_FIELD]): (directory, fields[_COMMAND_FIELD].rstrip())
         for directory, names in _walk(root / "build" / "source")
@@ -219,11 +207,10 @@ def prune(
     keep: Collection[str] = (),
     dry_run: bool = False,
 ) -> list[Abandoned]:
-    """Remove directories of builds that are not running, and return them.
+    """Remove the directories of builds that are not running, the least recently used first; return them.
 
-    Old directories are removed first, then the least recently used ones. `longest` is in seconds since the
-    last modification; `largest` is the maximum total size in bytes of the directories that are kept. `keep`
-    has build keys.
+    `longest` is in seconds since the last modification, `largest` the total size in bytes of those that stay,
+    and `keep` has build keys.
     """
     kept = {key[:20] for key in keep}
     removed, total = [], 0
@@ -265,7 +252,6 @@ def _read(root: Path) -> _Attempt | None:
 
 
 def _is_directory(path: Path) -> bool:
-    """Return whether a path is a directory, and not a link to a directory."""
     return path.is_dir() and not path.is_symlink()
 
 
@@ -293,7 +279,6 @@ def _remove_untracked(source: Path) -> None:
 
 
 def _walk(root: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield each directory with the names of its files, without following links."""
     return ((directory, names) for directory, _, names in os.walk(root)) if _is_directory(root) else iter(())
 
 

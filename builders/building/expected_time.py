@@ -16,13 +16,15 @@ _COMPILING = 120.0
 _PACKING = 10.0
 """Assumed seconds of a build without any record, with and without compiled code."""
 TimeSource = Literal["record", "recipe", "packing", "guess"]
-"""Origin of the expected time of a build: an earlier build, the minimum time in the recipe, that nothing is
-compiled (an alias only has metadata), or nothing."""
+"""An earlier build, the minimum time in the recipe, that nothing is compiled (an alias), or nothing."""
 _EPSILON = 1e-9
 
 
 class Resources(msgspec.Struct, frozen=True):
-    """The resources that a build needs while it runs, or that a machine has."""
+    """What a build is expected to need while it runs, or what a machine has.
+
+    A build that shares compile jobs needs only the core of its first job.
+    """
 
     cores: int
     memory: float
@@ -31,6 +33,11 @@ class Resources(msgspec.Struct, frozen=True):
     """The expected time; it affects the order, but not the result."""
     work: float = 0.0
     """The expected core seconds of a build that runs with any number of cores from 1 to `cores`; else 0."""
+    source: TimeSource = "guess"
+    memory_per_job: float = 0.0
+    """GiB."""
+    joins: bool = False
+    """Whether it shares the compile jobs with the builds that run at the same time."""
 
     @property
     def least(self) -> Resources:
@@ -55,25 +62,10 @@ class Resources(msgspec.Struct, frozen=True):
         return replace(self, cores=self.cores + other.cores, memory=self.memory + other.memory)
 
 
-class Estimate(Resources, frozen=True):
-    """The expected needs of one build. One that shares compile jobs needs only the core of its first job."""
-
-    source: TimeSource = "guess"
-    """The origin of the time."""
-    memory_per_job: float = 0.0
-    """GiB."""
-    joins: bool = False
-    """Whether it shares the compile jobs with the builds that run at the same time."""
-
-
 def expected_time(
     recipe: Recipe | None, measured: Mapping[str, float], cores: int
 ) -> tuple[float, TimeSource]:
-    """Return the seconds that a build is expected to take, and their origin.
-
-    `recipe` is None if nothing is compiled; `measured` is the result of
-    `builders.scheduling.scheduler.recorded`.
-    """
+    """Return the expected seconds and their origin, given the result of `scheduler.recorded`."""
     if measured.get("seconds"):
         return measured["seconds"], "record"
     if recipe and recipe.core_hours:

@@ -1,7 +1,6 @@
 """The wheels that a build needs: torch, the build requirements, and wheels that we have built.
 
-The requirements of our wheels are compared with the lock. The requirements of a source are known for certain
-only when it is built, because the build may compute them.
+The requirements of a source are known for certain only when it is built: the build may compute them.
 """
 
 from __future__ import annotations
@@ -37,11 +36,7 @@ if TYPE_CHECKING:
 
 
 def unmet_requirements(resolution: Resolution, wheels: Mapping[str, Sequence[Path]]) -> list[str]:
-    """Return, as text, the requirements of our wheels that a lock does not meet.
-
-    Requirements that the request overrides are ignored. `matrix index check` reports wheels that cannot be
-    read.
-    """
+    """Return, as text, the requirements of our wheels that neither a lock nor an override meets."""
     return list(
         dict.fromkeys(
             f"{requirement.name}{requirement.specifier or ''}, which the wheel of {pick.name} requires"
@@ -53,10 +48,7 @@ def unmet_requirements(resolution: Resolution, wheels: Mapping[str, Sequence[Pat
 def unlocked_requirements(
     resolution: Resolution, wheels: Mapping[str, Sequence[Path]], catalog: Catalog
 ) -> list[Row]:
-    """Return the requirements of our wheels that a lock does not meet, as rows for the catalog.
-
-    A distribution that the catalog does not have also gets a row.
-    """
+    """Return the same requirements as rows for the catalog, with rows for distributions that it lacks."""
     rows: dict[tuple[object, ...], Row] = {}
     for pick, wheel, requirement in _unmet(resolution, wheels):
         source = f"Requires-Dist of {wheel.name}"
@@ -125,12 +117,11 @@ class Limits(msgspec.Struct, frozen=True):
     jobserver: Path | None = None
     """The named pipe through which this build shares its compile jobs with others."""
     until: float | None = None
-    """When to stop, in seconds since the epoch; None without a time limit."""
+    """When to stop, in seconds since the epoch."""
     offline: bool = False
     compiler_cache: str | None = None
     """Path of ccache, or ``none``; None searches PATH."""
     mirrors: Mapping[str, str] = {}
-    """Maps URL prefixes to their replacement."""
     strategy: IndexStrategy = "first-index"
     """Which of the configured indexes count for a build requirement."""
 
@@ -151,8 +142,8 @@ def required_wheels(task: Task, index: Index) -> list[Path]:
 def requirements_of(task: Task, wheels: Sequence[Path] = ()) -> tuple[str | None, list[str]]:
     """Return the requirements to build and check a wheel: torch at the version of the lock, and all others.
 
-    Required wheels that we build ourselves are left out, but their run requirements are included. `wheels`
-    are those of the required wheels that exist already.
+    Required wheels that we build ourselves are left out, but their run requirements are included; `wheels`
+    are those that exist already.
     """
     behind = _behind(task, wheels)
     requirements = dict.fromkeys([*task.recipe.declared, *task.recipe.undeclared, *behind, FRONTEND])
@@ -167,10 +158,7 @@ def requirements_of(task: Task, wheels: Sequence[Path] = ()) -> tuple[str | None
 
 
 def _behind(task: Task, wheels: Sequence[Path]) -> list[str]:
-    """Return the run requirements of the required wheels that we build, in the versions of the lock.
-
-    Those of a wheel from a git commit are only in the wheel.
-    """
+    """Return the run requirements of the wheels that we build; only its wheel has those of a commit."""
     lock = task.resolution
     names = [required.pick.name for required in task.requires]
     ours = set(names)

@@ -72,10 +72,7 @@ MAKEFLAGS="--jobserver-auth=fifo:${{here%/*}}/{LINK}" exec "$real" "$@"
 class Jobserver:
     """The pool: the pipe, and the number of permissions that are in it or held by builds.
 
-    Parameters
-    ----------
-    directory
-        Where to create the pipe. Pipes of killed processes of this machine are removed there.
+    The pipe is created in `directory`, where pipes of killed processes of this machine are removed.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -99,14 +96,10 @@ class Jobserver:
 
     @property
     def _available(self) -> int:
-        """Number of permissions in the pipe."""
         return int.from_bytes(fcntl.ioctl(self._pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
     def resize(self, jobs: int) -> bool:
-        """Issue or withdraw permissions; return whether no more than `jobs` are issued now.
-
-        Permissions that builds hold can be withdrawn only when they are returned.
-        """
+        """Issue permissions, or withdraw those not held; return whether at most `jobs` are issued."""
         while self._issued < jobs:
             os.write(self._pipe, b"+")
             self._issued += 1
@@ -155,7 +148,7 @@ class Jobserver:
 
 
 def _children(pid: int) -> int:
-    """Return the number of children of a process, with those that have ended but were not waited for."""
+    """Count the children of a process, with those that have ended but were not waited for."""
     with suppress(OSError), open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as source:  # noqa: PTH123
         return len(source.read().split())
     return 0
@@ -181,10 +174,9 @@ def can_join(task: Task) -> bool:
 
 
 def join(jobserver: Path, work: Path) -> dict[str, str]:
-    """Make the pipe visible in the directory of a build; return the shims that use it, by program.
+    """Give the pipe a second name in the directory of a build; return the shims that use it, by program.
 
-    The pipe gets a second name there, so a build can open it wherever it can open its own directory. If the
-    file system does not allow that, there are no shims, and the build uses its fixed number of jobs.
+    If the file system does not allow that, there are no shims, and the build uses its fixed number of jobs.
     """
     link = work / LINK
     if len(str(link).split()) > 1:  # MAKEFLAGS is split at spaces

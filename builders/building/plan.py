@@ -45,18 +45,18 @@ class Task(msgspec.Struct, frozen=True, dict=True):
     build_host: BuildHost
     resolution: Resolution
     wheel: Path | None = None
-    """The wheel in the index that was built from the same inputs."""
+    """That in the index that was built from the same inputs."""
     patches: tuple[Path, ...] = ()
     cxx_standard: str = ""
     """Oldest C++ standard that the headers of torch compile with, if known."""
     other_recipes: tuple[Recipe, ...] = ()
-    """All recipes of the package, to name the right recipe if the chosen recipe does not fit the source."""
+    """All recipes of the package, to name the one that fits the source."""
     pin_style: PinStyle = "exact"
     requires: tuple[Task, ...] = ()
-    """The tasks whose wheels are installed for this task."""
+    """Those whose wheels are installed for this task."""
     pip_rocm: str = ""
-    """The release of ROCm's pip packages (``7.14.0``, or ``7.14.*``) that torch requires, and that the wheel
-    is compiled with; empty if torch contains ROCm or uses that of the image."""
+    """The release of ROCm's pip packages (``7.14.0``, ``7.14.*``) that torch requires; empty for any other
+    ROCm."""
 
     @property
     def title(self) -> str:
@@ -89,7 +89,7 @@ class Task(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def _pinned_at_run_time(self) -> dict[str, str]:
-        """The distributions besides torch that the wheel itself requires, in exactly these versions."""
+        """Those besides torch that the wheel itself requires, in exactly these versions."""
         rows = {edge.object for edge in self.resolution.edges if edge.subject == self.pick.name}
         names = (rows | {*self.recipe.match_runtime}) - {"torch"}
         return {name: version for name, version in self.runtime_versions.items() if name in names}
@@ -113,8 +113,7 @@ class Task(msgspec.Struct, frozen=True, dict=True):
     def rocm_series(self) -> str:
         """The ROCm series (major.minor) of torch's label, or else of the base image.
 
-        A build computes names of libraries from it. They must be the names that are loaded at run time with
-        this torch.
+        A build computes names of libraries from it, which are loaded at run time with this torch.
         """
         label = (self.torch.version if self.torch else "").partition("+rocm")[2] or self.rocm
         return ".".join(label.split(".")[:2])
@@ -178,11 +177,7 @@ def plan(
     *,
     pin_style: PinStyle = "exact",
 ) -> list[Task]:
-    """Return a task for every wheel that the lock builds, in install order.
-
-    Only `names`, and those that are needed to build them, are planned; all if empty. `pin_style` is how
-    strictly the wheels require the torch that they are built against.
-    """
+    """Return a task for each of `names` in a lock, all if empty, and for what they need, in install order."""
     picks = _with_build_requirements(resolution, names)
     torch = resolution.pick("torch")
     compiled = any(not pick.alias_of for pick in picks)
@@ -210,7 +205,6 @@ def plan(
 
 
 def _pip_rocm(resolution: Resolution, torch: Torch | None) -> str:
-    """Return the release of ROCm's pip packages that a torch requires: that of the lock, or of its row."""
     if torch is None or not torch.pip_rocm:
         return ""
     locked = (pick.version for pick in resolution.distributions if pick.name == "rocm")
@@ -224,7 +218,6 @@ def _build_requirements(resolution: Resolution, pick: Distribution) -> list[str]
 
 
 def _with_build_requirements(resolution: Resolution, names: Sequence[str]) -> list[Distribution]:
-    """Return the distributions to build, with those that are needed to build them, in install order."""
     built = {pick.name: pick for pick in resolution.built()}
     needed = [pick.name for pick in resolution.built(names)]
     for name in needed:
@@ -236,12 +229,8 @@ def _with_build_requirements(resolution: Resolution, names: Sequence[str]) -> li
 def recipe_of(pick: Distribution, resolution: Resolution, catalog: Catalog) -> Recipe:
     """Return the recipe of a distribution that a lock builds, with the ops that the request names.
 
-    Raises
-    ------
-    LockError
-        The catalog has no recipe for it.
-    MatrixError, UsageError
-        Its recipe cannot compile these ops.
+    Raise `LockError` if the catalog has no recipe for it, and `MatrixError` if its recipe cannot compile the
+    ops.
     """
     ops = resolution.request.ops_of(pick.name)
     if pick.alias_of and not ops:

@@ -17,6 +17,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 from packaging.utils import canonicalize_name
 
 from builders.network.urls import without_password
@@ -45,12 +46,8 @@ PredicateType = Literal["https://slsa.dev/provenance/v1"]
 _SCHEMA = "http://cyclonedx.org/schema/bom-1.6.schema.json"
 
 
-class _StatementPart(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Unknown fields are ignored, as the parsing rules of in-toto require."""
-
-
-class Descriptor(_StatementPart, frozen=True, kw_only=True):
-    """An artifact: in-toto's ResourceDescriptor."""
+class Descriptor(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """An artifact: in-toto's ResourceDescriptor. Readers ignore unknown fields, as in-toto requires."""
 
     name: str = ""
     uri: str = ""
@@ -66,37 +63,35 @@ class Descriptor(_StatementPart, frozen=True, kw_only=True):
         return str(self.annotations.get("role", ""))
 
 
-class BuildDefinition(_StatementPart, frozen=True, kw_only=True):
+class BuildDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """All inputs of a build."""
 
     build_type: str
     external_parameters: dict[str, Any]
-    """The request."""
     internal_parameters: dict[str, Any] = {}
     """``buildKey``, the ``inputs`` whose digest it is, and the ``variables`` of the build."""
     resolved_dependencies: tuple[Descriptor, ...] = ()
 
 
-class Builder(_StatementPart, frozen=True, kw_only=True):
+class Builder(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The program that built the wheel."""
 
     id: str
     version: dict[str, str] = {}
 
 
-class RunMetadata(_StatementPart, frozen=True, kw_only=True):
+class RunMetadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The time, the machine and the resources of a build."""
 
     invocation_id: str = ""
     started_on: datetime | None = None
     finished_on: datetime | None = None
     node: str = msgspec.field(name="matrix_node", default="")
-    """The name of the machine."""
     measured: dict[str, float | int] = msgspec.field(name="matrix_measured", default={})
     """``seconds``, ``jobs``, ``memory_gib`` (all processes) and ``process_gib`` (the largest process)."""
 
 
-class RunDetails(_StatementPart, frozen=True, kw_only=True):
+class RunDetails(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """One run of a build."""
 
     builder: Builder
@@ -104,14 +99,14 @@ class RunDetails(_StatementPart, frozen=True, kw_only=True):
     byproducts: tuple[Descriptor, ...] = ()
 
 
-class Predicate(_StatementPart, frozen=True, kw_only=True):
+class Predicate(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """SLSA's provenance."""
 
     build_definition: BuildDefinition
     run_details: RunDetails
 
 
-class Statement(_StatementPart, frozen=True, kw_only=True):
+class Statement(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """An in-toto statement."""
 
     type: StatementType = msgspec.field(name="_type")
@@ -124,28 +119,6 @@ class Statement(_StatementPart, frozen=True, kw_only=True):
         """The digest of everything that determines the content of the wheel."""
         key = self.predicate.build_definition.internal_parameters.get("buildKey")
         return key if isinstance(key, str) else ""
-
-
-class BuildRun(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts about one run of a build that its inputs do not determine."""
-
-    started: datetime
-    finished: datetime
-    """`started` and `finished` have a time zone."""
-    invocation: str
-    """Unique name of the run."""
-    node: str = ""
-    """The name of the machine."""
-    versions: Mapping[str, str] = {}
-    """This program and other tools, with their versions."""
-    measured: Mapping[str, float | int] = {}
-    variables: Mapping[str, str] = {}
-    """Environment variables of the build."""
-    log: str = ""
-    """File name of the log."""
-    log_sha256: str = ""
-    results: Mapping[str, Any] = {}
-    """Results of audit and probe, as JSON."""
 
 
 def materials_of(task: Task, source: Source, layers: Layers) -> list[Descriptor]:
@@ -193,7 +166,6 @@ def _git_material(name: str, url: str, digest: dict[str, str], role: str) -> Des
 
 
 def _installed_wheels(layers: Layers) -> list[Descriptor]:
-    """Return each installed wheel once, torch first; build requirements hide wheels of torch's layer."""
     wheels = {wheel.name: wheel for layer in reversed(layers.all) for wheel in layer.wheels}
     return [
         Descriptor(
@@ -207,7 +179,6 @@ def _installed_wheels(layers: Layers) -> list[Descriptor]:
 
 
 def _purl(kind: str, name: str, version: str, **qualifiers: str) -> str:
-    """Return the package URL of a release, such as one on PyPI."""
     from packageurl import PackageURL
 
     return str(PackageURL(kind, None, name, version, qualifiers).to_string())
@@ -224,9 +195,23 @@ def _version_in(purl: str) -> str:
 
 
 def statement(
-    task: Task, materials: Iterable[Descriptor], run: BuildRun, *, wheel: str, sha256: str
+    task: Task,
+    materials: Iterable[Descriptor],
+    run: RunMetadata,
+    *,
+    wheel: str,
+    sha256: str,
+    versions: Mapping[str, str] = {},
+    variables: Mapping[str, str] = {},
+    log: str = "",
+    log_sha256: str = "",
+    results: Mapping[str, Any] = {},
 ) -> dict[str, Any]:
-    """Return the provenance of a wheel, ready for JSON."""
+    """Return the provenance of a wheel, ready for JSON.
+
+    `versions` are those of this program and other tools, `variables` the environment of the build, and
+    `results` those of checks, as JSON.
+    """
     document = Statement(
         type="https://in-toto.io/Statement/v1",
         subject=(Descriptor(name=wheel, digest={"sha256": sha256}),),
@@ -242,20 +227,16 @@ def statement(
                 internal_parameters={
                     "buildKey": task.build_key,
                     "inputs": task.inputs,
-                    "variables": dict(run.variables),
+                    "variables": dict(variables),
                 },
                 resolved_dependencies=tuple(materials),
             ),
             run_details=RunDetails(
-                builder=Builder(id=f"{_BUILDER}:{task.build_host.runtime.kind}", version=dict(run.versions)),
-                metadata=RunMetadata(
-                    invocation_id=run.invocation,
-                    started_on=run.started.astimezone(UTC).replace(microsecond=0),
-                    finished_on=run.finished.astimezone(UTC).replace(microsecond=0),
-                    node=run.node,
-                    measured=dict(run.measured),
+                builder=Builder(id=f"{_BUILDER}:{task.build_host.runtime.kind}", version=dict(versions)),
+                metadata=replace(
+                    run, started_on=_in_seconds(run.started_on), finished_on=_in_seconds(run.finished_on)
                 ),
-                byproducts=tuple(_byproducts(run)),
+                byproducts=tuple(_byproducts(log, log_sha256, results)),
             ),
         ),
     )
@@ -263,15 +244,19 @@ def statement(
     return as_json
 
 
-def _byproducts(run: BuildRun) -> Iterator[Descriptor]:
-    if run.log:
+def _in_seconds(time: datetime | None) -> datetime | None:
+    return time and time.astimezone(UTC).replace(microsecond=0)
+
+
+def _byproducts(log: str, log_sha256: str, results: Mapping[str, Any]) -> Iterator[Descriptor]:
+    if log:
         yield Descriptor(
-            name=run.log,
-            digest={"sha256": run.log_sha256},
+            name=log,
+            digest={"sha256": log_sha256},
             media_type="text/plain",
             annotations={"role": "log"},
         )
-    for name, result in sorted(run.results.items()):
+    for name, result in sorted(results.items()):
         canonical = json.dumps(result, sort_keys=True, separators=(",", ":"))
         yield Descriptor(
             name=name,
@@ -282,11 +267,7 @@ def _byproducts(run: BuildRun) -> Iterator[Descriptor]:
 
 
 def read_statement(document: Mapping[str, Any]) -> Statement:
-    """Return a parsed provenance document.
-
-    Raise `ProvenanceError` if the document is not a provenance statement, or contradicts itself; the message
-    names the fault.
-    """
+    """Return a parsed document; raise `ProvenanceError` if it is no statement, or contradicts itself."""
     try:
         read = msgspec.convert(escaped(document), Statement)
     except (msgspec.ValidationError, RecursionError) as error:
@@ -329,12 +310,11 @@ def _invalid(reason: str) -> ProvenanceError:
 
 
 def sbom(task: Task, materials: Iterable[Descriptor], *, program: str) -> bytes:
-    """Return the bill of materials of a wheel as CycloneDX JSON.
+    """Return the bill of materials of a wheel as CycloneDX JSON; `program` is the version of this program.
 
-    The wheel is the main component and its source the ancestor in its pedigree. Submodules and torch are
-    components. Everything that was only needed to build is in the formulation, so that no scanner mistakes
-    the compiler for a part of the wheel. There is no timestamp, and the serial number is derived from the
-    rest, because the same inputs must result in the same wheel. `program` is the version of this program.
+    The wheel is the main component and its source the ancestor in its pedigree. What was only needed to build
+    is in the formulation, so that no scanner mistakes the compiler for a part of the wheel. There is no
+    timestamp, and the serial number is derived from the rest: the same inputs must result in the same wheel.
     """
     by_role: dict[str, list[Descriptor]] = {}
     for material in sorted(materials, key=lambda material: (material.name, material.uri)):
@@ -376,10 +356,9 @@ def sbom(task: Task, materials: Iterable[Descriptor], *, program: str) -> bytes:
 
 
 def _main_component(task: Task, source: Descriptor, patches: Iterable[Descriptor]) -> dict[str, Any]:
-    """Return the component of the wheel itself.
+    """Return the component of the wheel itself, for git of type ``generic``.
 
-    A wheel built from git gets a package URL of type ``generic``, because the project of that name on PyPI
-    may be a different project, as for Apex.
+    The project of that name on PyPI may be a different project, as for Apex.
     """
     pedigree: dict[str, Any] = {}
     if "gitCommit" in source.digest:
@@ -426,7 +405,6 @@ def _wheel_component(material: Descriptor, role: str) -> dict[str, Any]:
 
 
 def _formula(task: Task, by_role: Mapping[str, list[Descriptor]]) -> dict[str, Any]:
-    """Return the formulation: the components that were present when the wheel was built."""
     host = task.build_host
     components = [_wheel_component(wheel, "build") for wheel in by_role.get("build-requirement", [])]
     components += [

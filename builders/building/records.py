@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from builders.building.directory import lock_of
-from builders.building.expected_time import Estimate, TimeSource
+from builders.building.expected_time import Resources, TimeSource
 from builders.building.provenance import read_statement
 from builders.diagnosis import OUT_OF_MEMORY, diagnosed
 from builders.findings import Finding
@@ -86,7 +86,6 @@ class TaskState(msgspec.Struct, kw_only=True):
     requires: tuple[Name, ...] = ()
     """Keys of the tasks whose wheels are installed for this task."""
     inputs: dict[str, Any] = {}
-    """Everything that determines the key."""
     lock: str = ""
     """Path of the lock that it belongs to."""
     command: tuple[str, ...] = ()
@@ -122,7 +121,7 @@ class TaskState(msgspec.Struct, kw_only=True):
     diagnosis: tuple[Finding, ...] = ()
     """The known causes of the failure."""
     changed: tuple[InputChange, ...] = ()
-    """The inputs that differ from those of the previous build."""
+    """Compared with the previous build."""
 
     def __post_init__(self) -> None:
         self.build_key = self.key
@@ -133,9 +132,9 @@ class TaskState(msgspec.Struct, kw_only=True):
         return f"{self.name} {self.version}"
 
     @property
-    def estimate(self) -> Estimate:
+    def estimate(self) -> Resources:
         """What the build is expected to need."""
-        return Estimate(
+        return Resources(
             self.cores or 1,
             self.memory_gib or 0.0,
             self.seconds or 0.0,
@@ -180,7 +179,6 @@ class _AttemptRecord(msgspec.Struct, kw_only=True):
     failed_on: datetime | None = None
     message: str = ""
     id: str = ""
-    """Id of the error."""
     measured: dict[str, float | int] = {}
     diagnosis: tuple[Any, ...] = ()
     schema: int = 1
@@ -249,11 +247,7 @@ def forget_attempt(log: Path) -> None:
 
 
 def build_records(index: Index, names: Sequence[str] = ()) -> list[TaskState]:
-    """Return the builds of an index, in the order in which they started.
-
-    There is one for each build key: that of the wheel, or else of the last attempt. Only the packages in
-    `names`, by normalized name; all if empty.
-    """
+    """Return the last build of each key in the order of their starts; `names` limits the packages."""
     attempts = list(_attempts(index))
     builds = []
     for project in names or sorted({*index.projects(), *(build.name for build in attempts)}):
@@ -274,11 +268,7 @@ def built_for(index: Index) -> set[tuple[str, str]]:
 
 
 def earlier_failure(task: Task, index: Index) -> str:
-    """Return when and why the last build from the same inputs failed, as part of a sentence.
-
-    The text is empty if that build did not fail, or failed for a reason outside its inputs, such as a missing
-    tool.
-    """
+    """Return when and why a build from the same inputs failed for a reason in them; empty if it did not."""
     failure = _read(failure_path(log_path(index, task.pick.name, task.build_key)))
     if failure is None or failure.build_key != task.build_key or failure.id in _OF_THE_MACHINE:
         return ""
@@ -297,10 +287,7 @@ def memory_of_failures(index: Index, name: str) -> float:
 
 
 def changes_since_last_build(task: Task, index: Index) -> tuple[str, tuple[InputChange, ...]]:
-    """Return the newest other build of a task's package, and the inputs that have changed since that build.
-
-    The build is its name and version; empty if there is no other build.
-    """
+    """Return the title of the newest other build of the package, empty if none, and the changed inputs."""
     history = _history(index, task.pick.name, list(_attempts(index)))
     others = [build for build in history if build.key != task.build_key]
     if not others:
@@ -311,10 +298,7 @@ def changes_since_last_build(task: Task, index: Index) -> tuple[str, tuple[Input
 
 
 def changed_inputs(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[InputChange]:
-    """Yield the inputs that differ, the version first.
-
-    The version is compared without its label, which repeats other inputs; a new version has a new source.
-    """
+    """Yield the inputs that differ. A label repeats other inputs, and a new version has a new source."""
     rows = [dict(_flat(inputs)) for inputs in (before, after)]
     paths = [path for path in sorted({*rows[0], *rows[1]}) if rows[0].get(path) != rows[1].get(path)]
     if "version" in paths:
@@ -332,10 +316,7 @@ def changed_inputs(before: Mapping[str, Any], after: Mapping[str, Any]) -> Itera
 
 
 def explain_changes(last: str, changes: Sequence[InputChange]) -> str:
-    """Return the reason why a package is built again, as part of a sentence.
-
-    `last` is the name and version of the previous build.
-    """
+    """Return why a package is built again, after the build with the title `last`, as part of a sentence."""
     if not changes:
         return f"the index has no wheel with the inputs of {last}"
     shown = ", ".join(str(change) for change in changes[:_SHOWN_CHANGES])
@@ -344,7 +325,6 @@ def explain_changes(last: str, changes: Sequence[InputChange]) -> str:
 
 
 def _history(index: Index, project: str, attempts: Sequence[TaskState]) -> list[TaskState]:
-    """Return the builds of a package in the order in which they started."""
     builds = {build.key: build for build in attempts if build.name == project}
     builds |= {build.key: build for build in _built(index, project)}
     return sorted(builds.values(), key=_order)

@@ -8,7 +8,7 @@ import uuid
 from datetime import UTC, datetime
 from importlib.metadata import version as installed_version
 from platform import node
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import asdict, replace
@@ -20,6 +20,7 @@ from builders.building.compilation import (
     NOT_PUBLISHED,
     cache_counts,
     cache_error,
+    check_unchanged,
     compile_wheel,
     find_compiler_cache,
     seen_at,
@@ -28,7 +29,7 @@ from builders.building.compilation import (
 from builders.building.directory import BuildDirectory, finished_commands, lock_of, path_of
 from builders.building.inputs import fetching_of, required_wheels, requirements_of
 from builders.building.jobserver import join
-from builders.building.provenance import SBOM_NAME, BuildRun, materials_of, sbom, statement
+from builders.building.provenance import SBOM_NAME, RunMetadata, materials_of, sbom, statement
 from builders.building.records import forget_attempt, log_path, record_start, record_stop
 from builders.building.watch import MemoryMeter, kernel_killed_since, kernel_kills
 from builders.constants import NO_COMPILER_CACHE
@@ -45,11 +46,10 @@ from builders.wheels.labelling import Labels, label_wheel, runtime_pins, write_a
 from resolver.errors import CommandError, MatrixError, NameTakenError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from builders.building.apply_recipe import AppliedRecipe
-    from builders.building.compilation import BuiltWheel
     from builders.building.inputs import Limits
     from builders.building.plan import Task
     from builders.building.provenance import Descriptor
@@ -59,90 +59,23 @@ if TYPE_CHECKING:
     from resolver.reporter import Reporter
 
 
-def publish_build(
-    built: BuiltWheel,
-    task: Task,
-    index: Index,
-    folder: Path,
-    *,
-    platform: str,
-    materials: Sequence[Descriptor],
-    run: BuildRun,
-) -> Path:
-    """Label and publish a wheel; use the next build tag if another build takes the name first.
-
-    `folder` is for the labelled wheel; `materials` are everything that the wheel was built from.
-    """
-    others = {name: version for name, version in task.runtime_versions.items() if name != "torch"}
-    pins = runtime_pins(
-        task.torch.pinned if task.torch else "", others, add_torch="torch" in task.runtime_versions
-    )
-    sboms = {SBOM_NAME: sbom(task, materials, program=run.versions["rocm-matrix"])}
-    while True:
-        number = index.next_build_number(task.pick.name, task.pick.pinned)
-        labels = Labels(
-            version=task.pick.pinned,
-            platform=platform,
-            build_number=number,
-            pins=pins,
-            pin_style=task.pin_style,
-            sboms=sboms,
-        )
-        labelled = label_wheel(built.path, labels, folder)
-        built.verify()
-        changes = {
-            "requirements": [asdict(change) for change in labelled.requirements],
-            "notes": list(labelled.notes),
-            "dropped_local": labelled.dropped_local,
-        }
-        record = statement(
-            task,
-            materials,
-            replace(run, results={**run.results, "labels": changes}),
-            wheel=labelled.path.name,
-            sha256=sha256_of(labelled.path),
-        )
-        try:
-            return index.publish(labelled.path, record)
-        except NameTakenError:
-            if index.next_build_number(task.pick.name, task.pick.pinned) == number:
-                raise
-
-
-class Turn(Protocol):
-    """Callbacks of a build that waits for another process; other builds can use its cores and memory then."""
-
-    def wait(self) -> None:
-        """Record that another process holds the lock of this build."""
-        ...
-
-    def take(self) -> None:
-        """Wait until the build may start; its lock is already held."""
-        ...
-
-
 def build_wheel(
     task: Task,
     index: Index,
     limits: Limits,
     reporter: Reporter,
     *,
-    turn: Turn | None = None,
+    on_wait: Callable[[], None] = lambda: None,
+    start: Callable[[], None] = lambda: None,
 ) -> Path:
     """Build one wheel, check it, publish it, and return its path in the index.
 
-    Logs and the build directory are below the index. `turn` is notified when another process builds the same
-    wheel.
+    Logs and the build directory are below the index. `on_wait` is called while another process holds the lock
+    of this build; other builds can use its cores and memory then. `start` is called with the lock held; it
+    waits until the build may start.
 
-    Raises
-    ------
-    BuildError, MatrixError
-        The build failed, or could not start; the error names the log and the causes that it shows. Or the
-        wheel failed its checks, such as for an op that the recipe promises. It is not published.
-    EnvironmentLacksError, MatrixError, SourceError
-        The source or a build requirement cannot be fetched.
-    MatrixError
-        A link or a file is in place of a directory of the index.
+    Raise `MatrixError`: `BuildError` if the build or the checks of the wheel failed, `SourceError` or
+    `EnvironmentLacksError` if something cannot be fetched.
     """
     log = log_path(index, task.pick.name, task.build_key)
     work = path_of(index, task.build_key)
@@ -152,8 +85,7 @@ def build_wheel(
         holder = holder_of(lock)
         who = f" ({holder})" if holder else ""
         reporter.step(f"wait for another process that is building this wheel{who}")
-        if turn is not None:
-            turn.wait()
+        on_wait()
 
     with (
         explain_index_errors(index.root, work),
@@ -163,8 +95,7 @@ def build_wheel(
         if published is not None:
             reporter.step("another process has built this wheel")
             return published.path
-        if turn is not None:
-            turn.take()
+        start()
         index.state_directory(log.parent.name)
         index.state_directory(work.parent.name)
         directory = BuildDirectory(work, log)
@@ -255,10 +186,10 @@ class _Build(msgspec.Struct, frozen=True):
         memory = MemoryMeter()
         try:
             with memory:
-                wheel = self._compile(source, tree, environment, settings)
+                wheel, sha256 = self._compile(source, tree, environment, settings)
             self.directory.join_logs()
             self.reporter.step("check")
-            audit, findings = check_build(wheel.path, task, self.index, self.directory, layers)
+            audit, findings = check_build(wheel, task, self.index, self.directory, layers)
         except MatrixError as error:
             if not was_interrupted(error):
                 self.directory.start_anew_next_time()
@@ -268,41 +199,88 @@ class _Build(msgspec.Struct, frozen=True):
             self.reporter.warning(f"ccache failed, and the compilers were called without it: {reason}")
 
         self.reporter.step("publish")
-        materials = materials_of(task, source, layers)
-        finished = datetime.now(tz=UTC)
-        run = BuildRun(
-            started=started,
-            finished=finished,
-            invocation=uuid.uuid4().urn,
-            node=node(),
-            versions={"rocm-matrix": installed_version("rocm-matrix")},
-            measured={
-                "seconds": round((finished - started).total_seconds() + self.directory.seconds_before, 1),
+        run = _run_since(
+            started,
+            {
+                "seconds": round(time.time() - started.timestamp() + self.directory.seconds_before, 1),
                 "attempts": self.directory.number,
                 **_measured(jobs, memory, self.sandbox),
             },
-            variables=recipe.environment,
-            log=self.log.name,
-            log_sha256=sha256_of(self.log),
-            results={
-                "findings": msgspec.to_builtins(findings),
-                "objects": [
-                    {"path": item.path, "needed": list(item.needed), "versions": dict(item.versions)}
-                    for item in audit.objects
-                ],
-                "isolation": build_host.runtime.isolation,
-                "network": "off" if build_host.runtime.isolates_network else "not disabled",
-            },
         )
-        return publish_build(
+        results = {
+            "findings": msgspec.to_builtins(findings),
+            "objects": [
+                {"path": item.path, "needed": list(item.needed), "versions": dict(item.versions)}
+                for item in audit.objects
+            ],
+            "isolation": build_host.runtime.isolation,
+            "network": "off" if build_host.runtime.isolates_network else "not disabled",
+        }
+        materials = materials_of(task, source, layers)
+        return self._publish(
             wheel,
+            sha256,
             task,
-            self.index,
-            self.work / "labelled",
             platform=audit.platform_tag,
             materials=materials,
             run=run,
+            variables=recipe.environment,
+            results=results,
         )
+
+    def _publish(
+        self,
+        wheel: Path,
+        sha256: str,
+        task: Task,
+        *,
+        platform: str,
+        materials: Sequence[Descriptor],
+        run: RunMetadata,
+        variables: Mapping[str, str],
+        results: Mapping[str, Any],
+    ) -> Path:
+        """Label and publish a wheel; use the next build tag if another build takes the name first."""
+        versions = _versions()
+        others = {name: version for name, version in task.runtime_versions.items() if name != "torch"}
+        pins = runtime_pins(
+            task.torch.pinned if task.torch else "", others, add_torch="torch" in task.runtime_versions
+        )
+        sboms = {SBOM_NAME: sbom(task, materials, program=versions["rocm-matrix"])}
+        while True:
+            number = self.index.next_build_number(task.pick.name, task.pick.pinned)
+            labels = Labels(
+                version=task.pick.pinned,
+                platform=platform,
+                build_number=number,
+                pins=pins,
+                pin_style=task.pin_style,
+                sboms=sboms,
+            )
+            labelled = label_wheel(wheel, labels, self.work / "labelled")
+            check_unchanged(wheel, sha256)
+            changes = {
+                "requirements": [asdict(change) for change in labelled.requirements],
+                "notes": list(labelled.notes),
+                "dropped_local": labelled.dropped_local,
+            }
+            record = statement(
+                task,
+                materials,
+                run,
+                wheel=labelled.path.name,
+                sha256=sha256_of(labelled.path),
+                versions=versions,
+                variables=variables,
+                log=self.log.name,
+                log_sha256=sha256_of(self.log),
+                results={**results, "labels": changes},
+            )
+            try:
+                return self.index.publish(labelled.path, record)
+            except NameTakenError:
+                if self.index.next_build_number(task.pick.name, task.pick.pinned) == number:
+                    raise
 
     def _unpack(
         self, source: Source, layers: Layers, required: Sequence[Path], prefix_map: Mapping[str, str]
@@ -350,18 +328,18 @@ class _Build(msgspec.Struct, frozen=True):
         audit = audit_wheel(wheel, Expected(recipe=task.recipe))
         reject(wheel, task, self.log, audit.errors)
         self.reporter.step("publish")
-        run = BuildRun(
-            started=started,
-            finished=datetime.now(tz=UTC),
-            invocation=uuid.uuid4().urn,
-            node=node(),
-            versions={"rocm-matrix": installed_version("rocm-matrix")},
+        record = statement(
+            task,
+            [],
+            _run_since(started, {}),
+            wheel=wheel.name,
+            sha256=audit.sha256,
+            versions=_versions(),
             results={"findings": msgspec.to_builtins(audit.findings)},
         )
-        return self.index.publish(wheel, statement(task, [], run, wheel=wheel.name, sha256=audit.sha256))
+        return self.index.publish(wheel, record)
 
     def _with_compiler_cache(self, task: Task, recipe: AppliedRecipe) -> AppliedRecipe:
-        """Add the compiler cache to the settings of the build, if the build can use it."""
         program = find_compiler_cache(self.limits.compiler_cache)
         in_image = task.build_host.runtime.image is not None
         if self.limits.compiler_cache == NO_COMPILER_CACHE:
@@ -376,7 +354,7 @@ class _Build(msgspec.Struct, frozen=True):
 
     def _compile(
         self, source: Source, tree: Path, environment: BuildEnvironment, recipe: AppliedRecipe
-    ) -> BuiltWheel:
+    ) -> tuple[Path, str]:
         build_host = self.task.build_host
         seen = seen_at(build_host.runtime, self.sandbox, self.directory.source)
         copies = self.work / "wheel"
@@ -413,13 +391,27 @@ def _has_extensions(tree: Path) -> bool:
 
 
 def _inputs_of_directory(task: Task, prefix_map: Mapping[str, str], required: Sequence[Path]) -> str:
-    """Return a digest of everything besides the build key that the files in a build directory depend on.
+    """Return a digest of what the files in a build directory depend on besides the build key.
 
-    The files contain paths of the directory and of the layers, and values that CMake read from variables.
+    They contain paths of the directory and of the layers, and values that CMake read from variables.
     """
     recipe = apply_recipe(task, prefix_map=prefix_map)
     wheels = [sha256_of(path) for path in required]
     return digest(dict(prefix_map), dict(recipe.environment), recipe.options, recipe.prepare, wheels)
+
+
+def _run_since(started: datetime, measured: dict[str, float | int]) -> RunMetadata:
+    return RunMetadata(
+        invocation_id=uuid.uuid4().urn,
+        started_on=started,
+        finished_on=datetime.now(tz=UTC),
+        node=node(),
+        measured=measured,
+    )
+
+
+def _versions() -> dict[str, str]:
+    return {"rocm-matrix": installed_version("rocm-matrix")}
 
 
 def _measured(jobs: int, memory: MemoryMeter, work: Path) -> dict[str, float | int]:

@@ -32,18 +32,17 @@ if TYPE_CHECKING:
 _INTERVAL = 1.0
 """Seconds between two reports."""
 _MOST = 2**18
-"""Maximum number of new bytes to read since the last report; only the newest matter."""
+"""New bytes to read at most; only the newest matter."""
 _COUNT = re.compile(rb"^\[ *(\d{1,9})(?:/(\d{1,9})|(%))\]", re.MULTILINE)
 """Matches the start of ninja's lines (``[12/40]``), and of make's with CMake (``[ 30%]``)."""
 
 _COMPILE = re.compile(rb"^build [^\n]*?: *\w*compile", re.MULTILINE | re.IGNORECASE)
 """Matches a statement of ``build.ninja`` that compiles a file, as torch, CMake and meson name their rules."""
 _LARGEST = 2**26
-"""Maximum number of bytes of ``build.ninja`` to read."""
+"""Bytes of ``build.ninja`` to read at most."""
 _CONFIGURES = "/CMakeFiles/"
 """CMake compiles the small programs of its checks below this directory."""
 _SOURCE = re.compile(rb"(?:\S*/)?([\w.+-]{1,100}\.(?:c|cc|cpp|cxx|cu|hip|f90|f))")
-"""Matches the path of a file to compile."""
 
 _GIB = 2**30
 _SAMPLE_INTERVAL = 0.3
@@ -54,14 +53,9 @@ _PAGE = resource.getpagesize()
 
 
 class MemoryMeter:
-    """Measure the peak memory of everything this process starts during a ``with`` block.
+    """Measure the peak memory in GiB of everything this process starts during a ``with`` block.
 
-    Attributes
-    ----------
-    total
-        Largest sum over all processes, in GiB.
-    largest
-        Largest single process, in GiB: the memory that one compile job needs.
+    `total` is the largest sum over all processes, `largest` the largest process: what one compile job needs.
     """
 
     def __init__(self) -> None:
@@ -71,12 +65,11 @@ class MemoryMeter:
         self._before = _largest_child()
 
     def __enter__(self) -> Self:
-        """Start measuring."""
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop, and add the kernel's record of processes that ended between two samples."""
+        """Add the kernel's record of processes that ended between two samples."""
         self._stop.set()
         self._thread.join()
         after = _largest_child()
@@ -95,13 +88,7 @@ class MemoryMeter:
 
 
 def repeat(look: Callable[[], None], interval: float, stop: Event) -> None:
-    """Call a function regularly until the event is set, and less often if it takes long.
-
-    Parameters
-    ----------
-    interval
-        Minimum number of seconds between two calls, and before the first call.
-    """
+    """Call a function every `interval` seconds until the event is set, and less often if it takes long."""
     pause = interval
     while not stop.wait(pause):
         before = time.monotonic()
@@ -135,10 +122,7 @@ def proportional_size(processes: Iterable[int]) -> int:
 
 
 def kernel_kills() -> int | None:
-    """Return how many processes the kernel has killed for lack of memory since the machine started.
-
-    Limits of control groups, such as those of Slurm's jobs, count too. None means that it is not known.
-    """
+    """Count the processes killed for lack of memory since the machine started; None if unknown."""
     with suppress(OSError), open("/proc/vmstat", encoding="ascii") as source:  # noqa: PTH123
         for line in source:
             name, _, value = line.partition(" ")
@@ -155,8 +139,6 @@ def kernel_killed_since(before: int | None) -> bool | None:
 
 def task_names(titles: Mapping[str, str]) -> dict[str, str]:
     """Return the name of each task for a `Reporter`, from its title by build key.
-
-    Tasks with the same title, such as a package for several targets, get the first digits of their keys.
 
     Examples
     --------
@@ -221,15 +203,7 @@ class LogCount:
 
 
 def compiling(processes: Iterable[int]) -> tuple[str, int]:
-    """Return the name of a file that is compiled now, and the process of ninja, 0 if there is none.
-
-    The name is empty if no compiler runs.
-
-    Parameters
-    ----------
-    processes
-        The processes of a build, parents first.
-    """
+    """Return a file that is compiled now, empty if none, and the process of ninja, else 0."""
     file, ninja = "", 0
     for process in processes:
         with suppress(OSError), open(f"/proc/{process}/cmdline", "rb") as source:  # noqa: PTH123  called often
@@ -254,15 +228,7 @@ def _compile_commands(ninja: int) -> int:
 
 @contextmanager
 def watched(reporter: Reporter, log: Path, measured: Callable[[float], None]) -> Iterator[None]:
-    """Report the progress of a build, and the memory of this process's children, every second.
-
-    The reports also show that the build still runs.
-
-    Parameters
-    ----------
-    measured
-        Called with the memory of the largest process in GiB.
-    """
+    """Report the progress of a build every second, and the GiB of its largest process to `measured`."""
     stop = Event()
     count = LogCount(log)
 

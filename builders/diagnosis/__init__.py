@@ -1,10 +1,8 @@
-"""Diagnose a failed build: recognize known failures in its log, the audit's findings and the exit code.
+"""Diagnose builds that failed or whose wheel is empty: known failures, recognized in logs and findings.
 
-Known failures: the rows of ``known.toml``, validated, with their patterns compiled.
-
-A pattern is a regular expression for one line of a log, in the syntax of RE2. Most logs match nothing. Text
-that a pattern requires is found many times faster than a match, so a pattern is tried only on parts of a log
-with such text.
+Known failures are the rows of ``known.toml``. A pattern is a regular expression for one line of a log, in the
+syntax of RE2. Most logs match nothing. Text that a pattern requires is found many times faster than a match,
+so a pattern is tried only on parts of a log with such text.
 """
 
 from __future__ import annotations
@@ -92,7 +90,7 @@ class KnownFailures(msgspec.Struct, frozen=True):
 
     failures: tuple[Failure, ...]
     patterns: dict[str, Any]
-    """Every pattern, compiled by RE2, by its text."""
+    """Compiled by RE2, by text."""
     candidates: Callable[[bytes], list[int]]
     """Returns the positions of the patterns that a part of a log may match."""
 
@@ -130,7 +128,6 @@ def read_known_failures(text: str, name: str) -> KnownFailures:
 
 
 def _row_of(data: dict[str, object], message: str) -> str:
-    """Return a phrase with the id of the row whose number is in msgspec's message; empty without a number."""
     number = re.search(r"\$\.failure\[(\d+)\]", message)
     rows = data.get("failure")
     if number is None or not isinstance(rows, list) or not isinstance(rows[int(number[1])], dict):
@@ -180,13 +177,11 @@ class DiagnosisContext(msgspec.Struct, frozen=True, kw_only=True):
     backend: str = ""
     python: str = ""
     network: bool | None = None
-    """Whether the build was allowed to use the network."""
     kernel_kills: bool | None = None
-    """Whether the kernel killed a process for lack of memory during the build."""
     exit_code: int | None = None
     """The exit code of the build; negative for a signal."""
     findings: frozenset[str] = frozenset()
-    """Ids of the audit's findings."""
+    """Ids of audit findings."""
 
 
 def diagnosed(details: Mapping[str, Any]) -> set[str]:
@@ -282,7 +277,7 @@ def _fits(row: Failure, context: DiagnosisContext, *, certain: bool) -> bool:
 
 
 def _conditions(row: Failure) -> int:
-    """Return the number of conditions of a row: the more conditions, the more specific the row."""
+    """Count the conditions of a row: the more conditions, the more specific the row."""
     conditions = (row.package, row.torch, row.rocm, row.python, row.backend, row.all)
     return sum(map(bool, conditions)) + (row.network is not None) + (row.kernel_kills is not None)
 

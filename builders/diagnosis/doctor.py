@@ -1,7 +1,4 @@
-"""Check this machine: hardware, container engines, Slurm, disk, network, Python, compiler.
-
-No finding here is an error. A missing tool is a warning that names the consequence.
-"""
+"""Check this machine. A missing tool is a warning that names the consequence; no finding is an error."""
 
 from __future__ import annotations
 
@@ -37,10 +34,7 @@ Source: the kernel's ``drivers/gpu/drm/amd/amdkfd/kfd_topology.c``."""
 
 
 def check_machine(catalog: Catalog, index: Path, servers: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield the findings about everything that builds and jobs need, the quick checks first.
-
-    `servers` has URLs, with mirrors applied, by the kind of files they have, such as ``sdists``.
-    """
+    """Yield the findings about everything that builds and jobs need; `servers` has URLs by kind of files."""
     yield check_driver(host.driver_version(), catalog)
     yield check_gpus()
     yield check_cores_and_memory()

@@ -183,9 +183,8 @@ def content_of(contents: Contents, wheel: WheelReader, findings: Iterable[Findin
 
     `findings` are the problems of reading it.
     """
-    broken = _placeholder(wheel)
-    if broken:
-        return Content(broken, broken=broken)
+    if placeholder := _placeholder(contents, wheel):
+        return placeholder
     kernels = _kernels(wheel.members)
     mentions, problems = _mention_hip(wheel, kernels, _MOST_KERNELS_COMPLETE, _KERNEL_BYTES_COMPLETE)
     unread = [item.message.rstrip(".") for item in findings if item.severity != "info"] + problems
@@ -218,11 +217,10 @@ def read_start(
     Raise `DamagedError` if the file is not a wheel.
     """
     with WheelReader(Path(name), content) as wheel:
-        broken = _placeholder(wheel)
-        if broken:
-            return Content(broken, broken=broken)
         texts = {f"{wheel.dist_info}/METADATA", f"{wheel.dist_info}/WHEEL"}
         contents, _ = read_contents(name, wheel, lambda info: info.filename in texts)
+        if placeholder := _placeholder(contents, wheel):
+            return placeholder
         binary = [info for info in wheel.members if _is_binary(info)]
         kernels = _kernels(wheel.members)
         if not _is_suspicious(contents, binary, kernels):
@@ -475,16 +473,26 @@ def gpu_builds(name: str, description: str) -> tuple[str, ...]:
     return tuple(sorted({text.lower().replace("_", "-").rstrip("-.") for text in found}))
 
 
-def _placeholder(wheel: WheelReader) -> str:
-    """Return why a small wheel cannot be imported; empty if it can."""
+def _placeholder(contents: Contents, wheel: WheelReader) -> Content | None:
+    """Return the content of a small wheel that cannot be imported, or has no code; None for any other."""
     if sum(info.file_size for info in wheel.members) > LARGEST_PLACEHOLDER:
-        return ""
+        return None
+    has_code = bool(contents.header("METADATA", "Requires-Dist"))  # as a metapackage
     for info in wheel.members:
-        if info.filename.endswith("/__init__.py") and info.filename.count("/") == 1:
-            with suppress(DamagedError):
-                if only_raises(wheel.read(info)):
-                    return f"is a placeholder: its {info.filename} only raises an error"
-    return ""
+        if info.filename.startswith(f"{wheel.dist_info}/") or info.is_dir():
+            continue
+        if not info.filename.endswith(".py"):
+            has_code = True
+            continue
+        try:
+            source = wheel.read(info)
+        except DamagedError:
+            return None
+        if info.filename.endswith("/__init__.py") and info.filename.count("/") == 1 and only_raises(source):
+            broken = f"is a placeholder: its {info.filename} only raises an error"
+            return Content(broken, broken=broken)
+        has_code = has_code or has_statements(source)
+    return None if has_code else Content("", "it has no code: it may be a placeholder")
 
 
 def only_raises(source: bytes) -> bool:

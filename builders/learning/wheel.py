@@ -37,11 +37,12 @@ from builders.network.urls import without_password
 from builders.storage.files import sha256_of
 from builders.storage.lease import TemporaryDirectory
 from builders.wheels.wheel import DamagedError, WheelReader
+from resolver.environment import Environment
 from resolver.errors import EnvironmentLacksError, SourceError, UsageError
 from resolver.facts import schema
 from resolver.facts.schema import PLATFORM
 from resolver.indexes import File
-from resolver.versions import built_for, minor
+from resolver.versions import built_for, minor, satisfies
 
 if TYPE_CHECKING:
     import zipfile
@@ -332,11 +333,11 @@ class _Reading:
         stated = ",".join(self._contents.header("METADATA", "Requires-Python"))
         specifiers = []
         for tag in self._contents.tags:
-            match = re.fullmatch(r"cp(\d)(\d+)", tag.interpreter)
-            if match and tag.abi == "abi3":
-                specifiers.append(f">={match[1]}.{match[2]}")
+            match = re.fullmatch(r"(cp|py)(\d)(\d+)", tag.interpreter)
+            if match and (match[1] == "py" or tag.abi == "abi3"):
+                specifiers.append(self._narrowed(f">={match[2]}.{match[3]}", stated))
             elif match and tag.abi in {tag.interpreter, f"{tag.interpreter}m", "none"}:
-                specifiers.append(f"=={match[1]}.{match[2]}.*")
+                specifiers.append(self._narrowed(f"=={match[2]}.{match[3]}.*", stated))
             elif tag.interpreter.startswith("py") and stated:
                 specifiers.append(stated)
         if specifiers:
@@ -345,6 +346,12 @@ class _Reading:
             )
         else:
             self._remark("neither its tags nor its metadata limit Python.")
+
+    def _narrowed(self, of_tag: str, stated: str) -> str:
+        """Return the Pythons of a tag without those that Requires-Python refuses."""
+        allowed = (Environment(python) for python in self._catalog.python if satisfies(python, of_tag))
+        every = all(environment.allows_python(stated) for environment in allowed)
+        return of_tag if every else f"{of_tag},{stated}"
 
     def _runtime_libraries(self) -> Iterator[schema.Requires]:
         needed = [item.versions["GLIBC"] for item in self._contents.objects if "GLIBC" in item.versions]

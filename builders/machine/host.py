@@ -56,7 +56,7 @@ def running_python() -> str:
 
 
 def glibc_version() -> str:
-    """Return the host's glibc version, or an empty string if it has another C library."""
+    """Return the host's glibc version; empty if it has another C library."""
     name, version = platform.libc_ver()
     return version if name == "glibc" else ""
 
@@ -64,8 +64,8 @@ def glibc_version() -> str:
 def driver_version() -> str:
     """Return the version that the AMD kernel driver reports, or an empty string.
 
-    If the dkms package is installed, this is its version, which contains the driver's release. Otherwise it
-    is the version of the kernel module; the module in mainline kernels has none.
+    That of the dkms package, if it is installed, contains the driver's release. The module in mainline
+    kernels has no version.
     """
     for command in (["dpkg-query", "-W", "-f", "${Version}", "amdgpu-dkms"], ["rpm", "-q", "amdgpu-dkms"]):
         version = _output_of(command).strip()
@@ -75,10 +75,7 @@ def driver_version() -> str:
 
 
 def rocm_version() -> tuple[str, Path]:
-    """Return the version of the ROCm of ``ROCM_PATH``, or else in ``/opt/rocm``, and the file that has it.
-
-    The version is empty if there is none.
-    """
+    """Return the version of the ROCm of ``ROCM_PATH`` or ``/opt/rocm``, empty if none, and its file."""
     path = Path(os.environ.get("ROCM_PATH") or "/opt/rocm") / ".info/version"
     return _text(path).partition("-")[0], path
 
@@ -195,11 +192,7 @@ def _family() -> str:
 
 
 def cores() -> int:
-    """Return the number of cores that this process may use.
-
-    It is the minimum of the process's CPU affinity, the quotas of its control groups, and the allocation of
-    its Slurm job, which not every cluster enforces.
-    """
+    """Return the cores that affinity, the quotas of control groups and the Slurm job allow this process."""
     limits = [len(os.sched_getaffinity(0))]
     for path in _cgroup_files("cpu", "cpu.max", "cpu.cfs_quota_us"):
         quota, _, period = _text(path).partition(" ")
@@ -212,11 +205,7 @@ def cores() -> int:
 
 
 def memory_gib() -> float:
-    """Return the memory that this process may still use, in GiB.
-
-    It is the minimum of the kernel's available memory, the limits of its control groups, and the allocation
-    of its Slurm job.
-    """
+    """Return the GiB that the kernel, the control groups and the Slurm job still leave to this process."""
     texts = map(_text, _cgroup_files("memory", "memory.max", "memory.limit_in_bytes"))
     limits = [_meminfo_available(), *(int(text) for text in texts if text.isdigit())]
     if "SLURM_JOB_ID" in os.environ:
@@ -257,11 +246,7 @@ def _cgroup_files(controller: str, file: str, file_of_version_1: str) -> list[Pa
 
 
 def compile_jobs(memory_per_job: float, *, jobs: int | None = None, memory: float | None = None) -> int:
-    """Return the number of compile jobs for which there is memory and a core.
-
-    `memory_per_job` is the peak of one job in GiB. `jobs` and `memory` (GiB) are the user's limits; by
-    default the host's.
-    """
+    """Return the number of compile jobs for which there is memory (GiB) and a core."""
     by_memory = int((memory or memory_gib()) // memory_per_job)
     return max(1, min(jobs or cores(), by_memory))
 

@@ -45,10 +45,7 @@ _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def clean_environment(extra: Mapping[str, str] | None = None, *, network: bool = False) -> dict[str, str]:
-    """Return the environment of a program: a few of the caller's variables, then `extra`.
-
-    With `network`, the program uses the network, and so needs the proxies and certificates.
-    """
+    """Return the environment of a program; with `network`, also proxies and certificates."""
     names = (*_PASSED_VARIABLES, *(_NETWORK_VARIABLES if network else ()))
     passed = {name: os.environ[name] for name in names if name in os.environ}
     passed.setdefault("LANG", "C.UTF-8")
@@ -64,25 +61,13 @@ def run(
     env: Mapping[str, str] | None = None,
     timeout: float | None = None,
 ) -> None:
-    """Run a program and append its output to a log.
+    """Run a program without a shell, and append its output to a log.
 
-    Parameters
-    ----------
-    command
-        Program and arguments; no shell is involved.
-    what
-        What the program does, as the beginning of a sentence, such as ``"Building deepspeed 0.19.8"``.
-    env
-        The whole environment; by default the caller's.
-    timeout
-        Seconds after which the program is stopped; None sets no limit.
+    `what` begins a sentence, such as ``"Building deepspeed 0.19.8"``. `env` is the whole environment; by
+    default the caller's.
 
-    Raises
-    ------
-    CommandError
-        The program failed or cannot be started; the error names the log and shows its most important lines.
-    TooSlowError
-        The program was stopped after `timeout`.
+    Raise `CommandError` if it failed or cannot be started, and `TooSlowError` after `timeout` seconds; the
+    error names the log and shows its most important lines.
     """
     _log.debug("%s: %s (output: %s)", what, shlex.join(command), log)
     make_directories(log.parent)
@@ -153,23 +138,12 @@ def run_in_foreground(
 ) -> int:
     """Run a program as the shell would: with the terminal, standard input and signals of this process.
 
-    The program stays in the same process group, so that job control and Ctrl-C work. Signals sent to
-    this process alone are forwarded to the program.
+    The program stays in the same process group, so that job control and Ctrl-C work. Signals sent to this
+    process alone are forwarded to the program. `alongside` is entered after the program has started and left
+    after it has ended; it may start threads, because this process does not fork after that.
 
-    Parameters
-    ----------
-    env
-        The whole environment.
-    alongside
-        Entered after the program has started and left after it has ended. It may start threads, because
-        this process does not fork after that.
-
-    Returns
-    -------
-    int
-        The exit code, or 128 plus the number of the signal that killed the program, as in a shell.
-
-    Raise `EnvironmentLacksError` if the program cannot be started.
+    Return the exit code, or 128 plus the number of the signal that killed the program, as in a shell. Raise
+    `EnvironmentLacksError` if the program cannot be started.
     """
     _log.debug("run in the foreground: %s", shlex.join(command))
     try:
@@ -235,20 +209,14 @@ def end_with_parent() -> None:
 
 
 def start_in_background(command: Sequence[str], log: Path) -> None:
-    """Start a program that may outlive this process and gets no interrupts from the terminal.
-
-    Raise `OSError` if ``setsid`` is not installed, or no more processes can be started.
-    """
+    """Start a program with ``setsid``, which may outlive this process and gets no interrupts."""
     with log.open("ab") as sink:
         detached = ["setsid", "--fork", *command]
         subprocess.run(detached, check=True, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink)
 
 
 def output_of(command: Sequence[str], *, env: Mapping[str, str] | None = None) -> str:
-    """Return the output of a quick program, or an empty string if it fails.
-
-    Raise `BlockingIOError` if no more processes can be started.
-    """
+    """Return the output of a quick program, or an empty string if it fails."""
     return (bytes_of(command, env=env, timeout=_LONGEST_QUERY) or b"").decode(errors="replace")
 
 
@@ -256,8 +224,6 @@ def output_in_container(command: Sequence[str], *, env: Mapping[str, str] | None
     """Return the output of a container engine's command, or an empty string if it fails.
 
     Engines start further processes, such as Apptainer's squashfuse_ll. None of them outlives `matrix`.
-
-    Raise `BlockingIOError` if no more processes can be started.
     """
     with os.fdopen(os.memfd_create("output"), "w+b") as output:
         try:
@@ -274,8 +240,6 @@ def bytes_of(
     command: Sequence[str], *, env: Mapping[str, str] | None = None, timeout: float | None = None
 ) -> bytes | None:
     """Return the output of a program as bytes, or None if it fails.
-
-    `timeout` is in seconds.
 
     Raise `BlockingIOError` if no more processes can be started.
     """

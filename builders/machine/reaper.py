@@ -100,10 +100,7 @@ def descendants() -> list[int]:
 
 
 def end_descendants(*, left: float) -> bool:
-    """End all descendants of this process; return whether all have ended.
-
-    `left` is the number of seconds to wait for them to end on their own.
-    """
+    """End all descendants, after `left` seconds to end on their own; return whether all have ended."""
     for number, seconds in ((None, left), (signal.SIGTERM, _GRACE), (signal.SIGKILL, _LAST)):
         until = time.monotonic() + seconds
         signalled: set[int] = set()
@@ -123,7 +120,6 @@ def end_descendants(*, left: float) -> bool:
 
 
 def _exit_like(code: int) -> None:
-    """End with the exit code or the signal of the program."""
     if code < 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         with suppress(OSError):  # SIGKILL has no handler

@@ -59,13 +59,12 @@ class SubmittedJob(msgspec.Struct):
     number: JobNumber
     keys: tuple[Name, ...]
     after: tuple[JobNumber, ...]
-    """Numbers of the jobs that must have succeeded before it starts."""
+    """Those that must have succeeded before it starts."""
     state: str = "PENDING"
     """As Slurm names it."""
     is_held: bool = False
-    """Whether the job still has to be released."""
     finished_commands: dict[str, int] = {}
-    """Number of finished commands of ninja that an unfinished build has kept for the next job, by key."""
+    """Commands of ninja that an unfinished build has finished, by key."""
 
 
 class Run(msgspec.Struct, kw_only=True, dict=True):
@@ -75,7 +74,6 @@ class Run(msgspec.Struct, kw_only=True, dict=True):
     id: Digest = msgspec.field(default_factory=lambda: secrets.token_hex(4))
     """Suffix of the names of all its jobs."""
     directory: str
-    """Where the jobs run."""
     tasks: tuple[TaskState, ...]
     """Each task comes after those that it requires; their states are the results of the run."""
     partition: str = ""
@@ -93,7 +91,6 @@ class Run(msgspec.Struct, kw_only=True, dict=True):
     server: str = ""
     """Directory of the HyperQueue server that was started for the run; empty for any other server."""
     keep_going: bool = False
-    """Whether to build further wheels after a failure."""
     jobs: list[SubmittedJob] = []
 
     @cached_property
@@ -114,16 +111,15 @@ class BatchSystem(ABC):
     """The value of ``--executor``."""
     title: ClassVar[str]
     unit: ClassVar[str] = "job"
-    """The word for a job in messages."""
     retries: ClassVar[Mapping[str, int]]
     """How often to submit a wheel again after each state. For ``TIMEOUT``, the number applies to jobs that
     finished other wheels; a wheel whose build made progress is submitted as often as needed."""
     explanations: ClassVar[Mapping[str, str]]
-    """Explanation of each state, as the rest of a sentence about a job."""
+    """By state, as the rest of a sentence about a job."""
     advice: ClassVar[Mapping[str, str]] = {}
-    """Advice about each state, as the end of a sentence."""
+    """By state, as the end of a sentence."""
     while_silent: ClassVar[str]
-    """A sentence about the jobs while the batch system does not respond."""
+    """A sentence about the jobs."""
     longest_wait: ClassVar[float]
     """Seconds between two queries to the batch system while nothing changes."""
     how_to_find_jobs: ClassVar[str]
@@ -142,11 +138,7 @@ class BatchSystem(ABC):
 
     @abstractmethod
     def require(self, consequence: str) -> None:
-        """Check that the batch system responds.
-
-        Raise `EnvironmentLacksError` if the batch system is not installed, or does not respond; the message
-        ends with the consequence.
-        """
+        """Raise `EnvironmentLacksError`, whose message ends with the consequence, if there is no response."""
 
     def _prepare(self) -> None:  # noqa: B027  most need nothing
         """Start the services that the run needs."""
@@ -157,10 +149,7 @@ class BatchSystem(ABC):
 
     @abstractmethod
     def _submit(self, tasks: Sequence[TaskState]) -> None:
-        """Submit jobs for tasks that have neither a result nor a job.
-
-        Raise `CommandError` if a job was rejected, and no other job is left.
-        """
+        """Submit jobs for tasks; raise `CommandError` if one was rejected, and no other job is left."""
 
     @abstractmethod
     def _drop_waiting(self) -> Collection[str]:
@@ -189,10 +178,7 @@ class BatchSystem(ABC):
     # Methods that all batch systems share.
 
     def current_run(self) -> Run | None:
-        """Return the run of this user that has not been finished; None if there is none.
-
-        Raise `MatrixError` if its file cannot be read.
-        """
+        """Return the run of this user that has not been finished; raise `MatrixError` if it is damaged."""
         path = self.state_file
         hint = f"List the jobs with `{self.how_to_find_jobs}`, then remove {path}."
         data: object = None
@@ -208,17 +194,7 @@ class BatchSystem(ABC):
             raise MatrixError(msg, hint=hint) from None
 
     def check(self) -> None:
-        """Check that the batch system responds, and that no run of this user is unfinished.
-
-        Raises
-        ------
-        EnvironmentLacksError
-            The batch system is not installed, or does not respond.
-        UsageError
-            A run is unfinished.
-        MatrixError
-            The file with the run cannot be read.
-        """
+        """Check that the batch system responds, and that no run of this user is unfinished (`UsageError`)."""
         if self.current_run() is not None:
             msg = f"The {self.title} jobs of an earlier run into this index are not finished."
             option = f"--executor {self.name}"
@@ -227,10 +203,7 @@ class BatchSystem(ABC):
         self.require("Nothing was built.")
 
     def start(self, run: Run) -> Run:
-        """Submit the jobs of a run and follow them until all have ended; return the run with its results.
-
-        Raise `CommandError` if a job was rejected, and no other job is left.
-        """
+        """Submit the jobs of a run and follow them until all have ended; return the run with its results."""
         for task in run.tasks:
             self._failure_record(task).unlink(missing_ok=True)
         write_atomic(self.state_file, msgspec.json.encode(run))
@@ -239,16 +212,8 @@ class BatchSystem(ABC):
     def follow(self) -> Run:
         """Follow the jobs of this user's run until all have ended; return the run with its results.
 
-        Missing jobs are submitted. An interrupt does not affect the jobs.
-
-        Raises
-        ------
-        UsageError
-            There is no run.
-        CommandError
-            A job was rejected, and no other job is left.
-        MatrixError
-            The file with the run cannot be read.
+        Missing jobs are submitted. An interrupt does not affect the jobs. Raise `UsageError` if there is no
+        run, and `CommandError` if a job was rejected, and no other job is left.
         """
         path = self.state_file
 
@@ -273,14 +238,9 @@ class BatchSystem(ABC):
             return run
 
     def cancel(self) -> list[str]:
-        """Cancel the jobs of this user's run; return their numbers; none if there is no run.
+        """Cancel the jobs of this user's run, if there is one; return their numbers.
 
-        Raises
-        ------
-        EnvironmentLacksError, CommandError
-            The batch system does not respond, or cannot cancel them; the run is kept.
-        MatrixError
-            The file with the run cannot be read.
+        If the batch system does not respond (`EnvironmentLacksError`, `CommandError`), the run is kept.
         """
         run = self.current_run()
         if run is None:
@@ -302,11 +262,10 @@ class BatchSystem(ABC):
 
     @property
     def _directory(self) -> Path:
-        """The directory with the submitted scripts."""
+        """That of the submitted scripts."""
         return self.index.state / self.name / self.run.id
 
     def _failure_record(self, task: TaskState) -> Path:
-        """Return the path of the record of the last failed attempt to build a task."""
         return failure_path(log_path(self.index, task.name, task.key))
 
     def _forget(self) -> None:
@@ -337,8 +296,7 @@ class BatchSystem(ABC):
     def _act(self) -> bool:
         """Act on the states of the jobs; return False if this must be repeated.
 
-        Raise `CommandError` if the batch system rejected a command, although it responds and no state has
-        changed.
+        Raise `CommandError` if a command was rejected although nothing has changed.
         """
         try:
             self._cancel_unknown()
@@ -370,7 +328,7 @@ class BatchSystem(ABC):
         return ", ".join(task.title for task in self._tasks(job))
 
     def _poll(self) -> bool:
-        """Query the states of all jobs; return whether a state has changed."""
+        """Query the states of all jobs; return whether one has changed."""
         known = self._states()
         if known is None:
             if not self._is_silent:
@@ -394,7 +352,7 @@ class BatchSystem(ABC):
         self.reporter.step(f"{self.unit} {job.number} ({self._titles(job)}): {state}", f"{self.title} jobs")
 
     def _count_wheels(self) -> bool:
-        """Count the wheels that running jobs have published already; return whether there are new ones."""
+        """Count the wheels that running jobs have published; return whether there are new ones."""
         try:
             changed = self.index.provenance.stat().st_mtime_ns
         except OSError:
@@ -426,7 +384,6 @@ class BatchSystem(ABC):
             )
 
     def _end(self, job: SubmittedJob) -> None:
-        """Determine the results of the tasks of a job that has ended."""
         missing = []
         if job.state == "FAILED" and self._stopped_in_time(job.number):
             job.state = "TIMEOUT"
@@ -469,11 +426,9 @@ class BatchSystem(ABC):
         return job.finished_commands[key] > before
 
     def _count(self, key: str, state: str) -> int:
-        """Return how many jobs of a task ended in a state."""
         return sum(job.state == state and key in job.keys for job in self.run.jobs)
 
     def _fail(self, task: TaskState, job: SubmittedJob) -> None:
-        """Record why a job has not built a task."""
         if recorded := self._record(task).get("message"):
             _end_task(task, "failed", recorded)
         elif job.number in self._dropped:
@@ -488,13 +443,12 @@ class BatchSystem(ABC):
             _end_task(task, "failed", f"{why}{advice}\n  Log: {self._log(job.number, job.keys)}")
 
     def _record(self, task: TaskState) -> dict[str, Any]:
-        """Return the failure record of a task; empty if there is none."""
         with suppress(OSError, ValueError):
             return dict(json.loads(self._failure_record(task).read_bytes()))
         return {}
 
     def _lacking_requirement(self, task: TaskState) -> str:
-        """Return why a task that requires a wheel that was not built is skipped; else an empty text."""
+        """Return why a task is skipped, if it requires a wheel that was not built."""
         required = (self.run.by_key.get(key) for key in task.requires)
         lacking = next((other for other in required if other and other.state in {"failed", "skipped"}), None)
         return f"it requires {lacking.name}, which was not built" if lacking else ""

@@ -65,17 +65,7 @@ def job_definition(
     logs: Path,
     environment: Mapping[str, str] | None = None,
 ) -> str:
-    """Return a job definition file. Tasks with the longest remaining path come first.
-
-    Parameters
-    ----------
-    commands
-        The commands of the tasks, by key.
-    directory
-        Where to run the commands.
-    logs
-        The directory for the output of the tasks.
-    """
+    """Return a job definition file for the commands by key; the longest remaining paths come first."""
     import tomli_w
 
     numbers = {task.key: number for number, task in enumerate(tasks, start=1)}
@@ -109,7 +99,6 @@ def _log(logs: Path, job: str, task_number: str, task: TaskState) -> Path:
 
 
 def _remaining_minutes(tasks: Sequence[TaskState]) -> dict[str, int]:
-    """Return for each task the minutes until everything that requires it is built."""
     graph = graph_of({task.key: task.requires for task in tasks})
     remaining = remaining_paths(graph, {task.key: task.estimate for task in tasks})
     return {key: math.ceil(seconds / 60) for key, seconds in remaining.items()}
@@ -198,7 +187,6 @@ class HyperQueue(BatchSystem):
 
     @property
     def _own_server(self) -> str:
-        """The directory of a server that is started for the run."""
         return str(cache_root() / "hq" / self.run.id)
 
     def _forget(self) -> None:
@@ -225,7 +213,6 @@ class HyperQueue(BatchSystem):
         return states
 
     def _live_jobs(self) -> list[str]:
-        """Return the numbers of HyperQueue's jobs that have not ended."""
         return sorted({task.number.partition("@")[0] for task in self._live()}, key=int)
 
     @property

@@ -11,12 +11,12 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from multiprocessing.connection import wait as wait_for_any
 from pathlib import Path
 from threading import Lock, Thread
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import replace
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from multiprocessing.context import ForkProcess
     from typing import Unpack
 
-    from builders.building.expected_time import Estimate
     from builders.building.plan import Task
     from builders.index import Index
     from builders.scheduling.scheduler import BuildsOutcome
@@ -64,74 +63,6 @@ def machine(limits: Limits) -> Resources:
     return Resources(limits.jobs or host.cores(), limits.memory or host.memory_gib())
 
 
-class Builds(msgspec.Struct):
-    """Build the wheels of a plan, as many at once as the machine allows.
-
-    Attributes
-    ----------
-    wheels
-        The wheels in the index by build key, in the order in which they were finished.
-    errors
-        The error of each failed build, by build key.
-    """
-
-    tasks: Mapping[str, Task]
-    """By build key."""
-    index: Index
-    limits: Limits
-    reporter: Reporter
-    rank: Mapping[str, int] = {}
-    """Tasks with a lower rank are built first."""
-    budget: float | None = None
-    """Seconds; builds that are expected to end later are not started."""
-    wheels: dict[str, Path] = {}
-    errors: dict[str, MatrixError] = {}
-
-    def run(self, *, keep_going: bool = False) -> BuildsOutcome:
-        """Build everything, and return the outcome; failures are in `errors`.
-
-        Parameters
-        ----------
-        keep_going
-            Whether to start more builds after a failure. Running builds are always finished.
-
-        Raises
-        ------
-        StoppedError
-            The time limit was reached; running builds were ended.
-        DiskFullError
-            A build needs space on a disk that is full; running builds were ended, so their files are kept.
-        """
-        capacity = machine(self.limits)
-        for row in prune(self.index, keep=self.tasks):
-            self.reporter.step(f"removed the directory of an unfinished build: {row.path}")
-        with self._jobserver(capacity) as jobserver:
-            expected = estimates(self.tasks, self.index, capacity, sharing=jobserver is not None)
-            graph = task_graph(list(self.tasks.values()))
-            with _LocalExecutor(self, capacity, expected, jobserver) as executor:
-                outcome = schedule(
-                    graph,
-                    expected,
-                    capacity,
-                    executor,
-                    keep_going=keep_going,
-                    rank=self.rank,
-                    budget=self.budget,
-                )
-                executor.skip([*outcome.skipped, *outcome.left])
-                return outcome
-
-    @contextmanager
-    def _jobserver(self, capacity: Resources) -> Iterator[Jobserver | None]:
-        """Create the pool of compile jobs; None if builds cannot share it or the file system has no pipes."""
-        with ExitStack() as stack:
-            jobserver = None
-            if capacity.cores > 1 and any(can_join(task) for task in self.tasks.values()):
-                with suppress(OSError):
-                    jobserver = stack.enter_context(closing(Jobserver(self.index.state / "jobservers")))
-            yield jobserver
-
-
 class _Forked(msgspec.Struct):
     """A started build."""
 
@@ -139,43 +70,45 @@ class _Forked(msgspec.Struct):
     pipe: Connection
     jobs: int
     kills: int | None
-    """Number of processes that the kernel had killed before the build started."""
+    """Processes that the kernel had killed before."""
     memory: float = 0.0
     """GiB that all its processes use now."""
     peak: float = 0.0
-    """The largest value of `memory`."""
     largest: float = 0.0
     """GiB of the largest process of its current step."""
     seen: float | None = None
-    """When the processes of its current step were first measured."""
+    """When its processes were first measured."""
     finished: float = 0.0
-    """Number of compile commands that have ended; the memory of one is known after its end."""
+    """Compile commands that have ended; the memory of one is known only then."""
     exceeds: bool = False
-    """Whether it is being ended because its fixed number of jobs needs more than the limit of memory."""
-
-    @property
-    def measured(self) -> dict[str, float | int]:
-        return {
-            "jobs": self.jobs,
-            "memory_gib": round(self.peak, 2),
-            "process_gib": round(self.largest, 2),
-        }
+    """Whether it is being ended because its fixed number of jobs needs too much memory."""
 
 
-class _LocalExecutor:
-    """Start builds as processes, and return their events."""
+class Builds:
+    """Build the wheels of a plan, each in a process, as many at once as the machine allows.
+
+    `tasks` are by build key. Tasks with a lower `rank` are built first. Builds that are expected to end later
+    than `budget` seconds from the start are not started.
+    """
 
     def __init__(
         self,
-        builds: Builds,
-        capacity: Resources,
-        expected: Mapping[str, Estimate],
-        jobserver: Jobserver | None,
+        tasks: Mapping[str, Task],
+        index: Index,
+        limits: Limits,
+        reporter: Reporter,
+        *,
+        rank: Mapping[str, int] | None = None,
+        budget: float | None = None,
     ) -> None:
-        self._builds = builds
-        self._capacity = capacity
-        self._estimates = dict(expected)
-        self._jobserver = jobserver
+        self.tasks, self.index, self.limits, self.reporter = tasks, index, limits, reporter
+        self.wheels: dict[str, Path] = {}
+        """By build key, as `errors`, in the order in which they were finished."""
+        self.errors: dict[str, MatrixError] = {}
+        self._rank, self._budget = rank, budget
+        self._capacity = machine(limits)
+        self._estimates: dict[str, Resources] = {}
+        self._jobserver: Jobserver | None = None
         self._admitted: dict[str, Resources] = {}
         """The builds that hold cores and memory."""
         self._pending: list[tuple[str, Resources]] = []
@@ -185,20 +118,53 @@ class _LocalExecutor:
         self._reported: set[str] = set()
         """The builds that exceed the limit of memory with one job."""
         self._next_count: float | None = None
-        """When to count the held permissions again; None as long as no build that shares them has failed."""
-        picks = {key: task.pick for key, task in builds.tasks.items()}
+        """When to count the held permissions again, after a build that shares them has failed."""
+        picks = {key: task.pick for key, task in tasks.items()}
         self._titles = task_names({key: f"{pick.name} {pick.version}" for key, pick in picks.items()})
 
-    def __enter__(self) -> Self:
-        for name, task in self._builds.tasks.items():
-            keys = [required.build_key for required in task.requires]
-            self._report(
-                name, state="waiting", after=[self._titles[key] for key in keys if key in self._titles]
-            )
-            self._expect(name)
-        return self
+    def run(self, *, keep_going: bool = False) -> BuildsOutcome:
+        """Build everything, and return the outcome; failures are in `errors`.
 
-    def __exit__(self, *_: object) -> None:
+        Running builds are always finished. Raise `StoppedError` at the time limit, and `DiskFullError` if a
+        disk is full: in both cases, running builds are ended and their files are kept.
+        """
+        for row in prune(self.index, keep=self.tasks):
+            self.reporter.step(f"removed the directory of an unfinished build: {row.path}")
+        with self._shared_jobs() as self._jobserver:
+            sharing = self._jobserver is not None
+            self._estimates = estimates(self.tasks, self.index, self._capacity, sharing=sharing)
+            for name, task in self.tasks.items():
+                keys = [required.build_key for required in task.requires]
+                after = [self._titles[key] for key in keys if key in self._titles]
+                self._report(name, state="waiting", after=after)
+                self._expect(name)
+            try:
+                outcome = schedule(
+                    task_graph(list(self.tasks.values())),
+                    self._estimates,
+                    self._capacity,
+                    self,
+                    keep_going=keep_going,
+                    rank=self._rank,
+                    budget=self._budget,
+                )
+            finally:
+                self._end_running()
+        for name in (*outcome.skipped, *outcome.left):
+            self._report(name, state="skipped")
+        return outcome
+
+    @contextmanager
+    def _shared_jobs(self) -> Iterator[Jobserver | None]:
+        """Create the pool of compile jobs, if builds can share it and the file system has pipes."""
+        with ExitStack() as stack:
+            jobserver = None
+            if self._capacity.cores > 1 and any(can_join(task) for task in self.tasks.values()):
+                with suppress(OSError):
+                    jobserver = stack.enter_context(closing(Jobserver(self.index.state / "jobservers")))
+            yield jobserver
+
+    def _end_running(self) -> None:
         """End the builds that still run, such as after an interrupt."""
         for build in self._running.values():
             build.process.terminate()
@@ -211,19 +177,11 @@ class _LocalExecutor:
         """Return the time in seconds."""
         return time.monotonic()
 
-    def skip(self, names: Iterable[str]) -> None:
-        """Report that builds will not be started."""
-        for name in names:
-            self._report(name, state="skipped")
-
     def start(self, name: str, demand: Resources) -> None:
-        """Start a build, or continue a build that has waited for another process."""
+        """Start a build, or continue one that has waited for another process."""
         self._pending.append((name, demand))
-        known = self._estimates[name]
-        if demand.cores != known.cores:
-            self._estimates[name] = replace(
-                known, cores=demand.cores, memory=demand.memory, seconds=demand.seconds
-            )
+        if demand.cores != self._estimates[name].cores:
+            self._estimates[name] = demand
             self._expect(name)
 
     def wait(self) -> Sequence[Event]:
@@ -246,7 +204,7 @@ class _LocalExecutor:
                 return events
 
     def _keep_limit(self) -> None:
-        """End a build that exceeds the limit of memory and whose jobs cannot be withdrawn, to repeat it.
+        """End a build that exceeds the limit of memory, to repeat it with fewer jobs.
 
         Builds that share their jobs get no new ones instead: see `_free_jobs`.
         """
@@ -271,15 +229,15 @@ class _LocalExecutor:
         elif name not in self._reported:
             self._reported.add(name)
             text = f"needs {build.memory:.1f} GiB with one job, more than the limit of {limit:g} GiB"
-            self._builds.reporter.warning(f"{self._builds.tasks[name].title} {text}.")
+            self.reporter.warning(f"{self.tasks[name].title} {text}.")
 
     def _remaining(self) -> float | None:
         """Return the seconds until the time limit; raise `StoppedError` when it is reached."""
-        if self._builds.limits.until is None:
+        if self.limits.until is None:
             return None
-        remaining = self._builds.limits.until - time.time()
+        remaining = self.limits.until - time.time()
         if remaining <= 0:
-            titles = ", ".join(self._builds.tasks[name].title for name in self._running)
+            titles = ", ".join(self.tasks[name].title for name in self._running)
             hint = "Finished wheels are kept. Run the same command again to continue."
             raise StoppedError(f"Stopped at the time limit. Not finished: {titles}.", hint=hint)
         return remaining
@@ -322,8 +280,7 @@ class _LocalExecutor:
     def _jobs_to_try(self, name: str) -> int:
         """Return the shared jobs for which a build may use memory that it was not measured to need.
 
-        If a wrong estimate could exceed the limit, each command that has ended permits one more job: the
-        memory of a compiler is known only at its end.
+        If a wrong estimate could exceed the limit, each command that has ended permits one more job.
         """
         if not self._is_doubtful(name):
             return self._capacity.cores
@@ -343,10 +300,7 @@ class _LocalExecutor:
         return sum(map(self._memory_of, self._admitted))
 
     def _memory_of(self, name: str) -> float:
-        """Return the memory that a build was expected to need, or what it uses if that is more.
-
-        The shared jobs of a build besides its first can be withdrawn, so they are not counted.
-        """
+        """Return what a build was expected to need or uses; its shared jobs can be withdrawn."""
         expected, build = self._admitted[name].memory, self._running.get(name)
         if self._is_doubtful(name) and not (build and build.finished):
             expected *= _DOUBT
@@ -369,12 +323,11 @@ class _LocalExecutor:
             self._next_count = self.now() + _COUNT_INTERVAL
 
     def _fork(self, name: str, demand: Resources) -> None:
-        builds, estimate = self._builds, self._estimates[name]
-        task = builds.tasks[name]
+        estimate = self._estimates[name]
         shares = estimate.joins and self._jobserver is not None
         jobs = self._part_of_shared() if shares else demand.cores
         limits = replace(
-            builds.limits,
+            self.limits,
             jobs=jobs,
             memory=self._capacity.memory,
             memory_per_job=estimate.memory_per_job,
@@ -382,7 +335,9 @@ class _LocalExecutor:
         )
         ours, theirs = multiprocessing.Pipe()
         context = multiprocessing.get_context("fork")
-        process = context.Process(target=_work, args=(task, builds.index, limits, theirs, os.getpid()))
+        process = context.Process(
+            target=_work, args=(self.tasks[name], self.index, limits, theirs, os.getpid())
+        )
         process.start()
         theirs.close()
         self._report(name, state="running")
@@ -397,8 +352,8 @@ class _LocalExecutor:
         return max(1, (self._capacity.cores - fixed) // sharing)
 
     def _events(self, name: str) -> Iterator[Event]:
-        build, reporter = self._running[name], self._builds.reporter
-        package = self._builds.tasks[name].pick.name
+        build, reporter = self._running[name], self.reporter
+        package = self.tasks[name].pick.name
         try:
             while build.pipe.poll():
                 kind, value = build.pipe.recv()
@@ -437,9 +392,9 @@ class _LocalExecutor:
         if not isinstance(result, Path) and self._estimates[name].joins:
             self._next_count = self.now()
         self._release(name)
-        task = self._builds.tasks[name]
+        task = self.tasks[name]
         if isinstance(result, Path):
-            self._builds.wheels[name] = result
+            self.wheels[name] = result
             self._report(name, state="done")
             return Event(name, "done")
         if isinstance(result, DiskFullError):  # it would end every other build, too
@@ -457,9 +412,15 @@ class _LocalExecutor:
             code = build.process.exitcode or 0
             how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
             result = BuildError(f"The process that built {task.title} {how}.", hint="Run the command again.")
-            result.details = {"measured": build.measured}
+            result.details = {
+                "measured": {
+                    "jobs": build.jobs,
+                    "memory_gib": round(build.peak, 2),
+                    "process_gib": round(build.largest, 2),
+                }
+            }
             with suppress(OSError):
-                record_failure(task, log_path(self._builds.index, task.pick.name, name), result)
+                record_failure(task, log_path(self.index, task.pick.name, name), result)
         if (
             (killed or OUT_OF_MEMORY in diagnosed(result.details))
             and build.jobs > 1
@@ -468,13 +429,13 @@ class _LocalExecutor:
             self._retried.add(name)
             per_job = 2 * self._estimates[name].memory_per_job
             return self._again(name, build.jobs, per_job, f"ran out of memory with up to {build.jobs} jobs")
-        self._builds.errors[name] = result
+        self.errors[name] = result
         self._report(name, state="failed")
         return Event(name, "failed")
 
     def _again(self, name: str, jobs: int, per_job: float, why: str) -> Event:
         """Build once more with half of the jobs. `per_job` is the memory to expect for each, in GiB."""
-        task, estimate = self._builds.tasks[name], self._estimates[name]
+        task, estimate = self.tasks[name], self._estimates[name]
         fewer = max(1, jobs // 2)
         memory = min(self._capacity.memory, fewer * per_job)
         demand = self._estimates[name] = replace(
@@ -486,13 +447,13 @@ class _LocalExecutor:
             memory_per_job=memory / fewer,
             joins=False,
         )
-        self._builds.reporter.warning(f"{task.title} {why}; it is built once more with {fewer}.")
+        self.reporter.warning(f"{task.title} {why}; it is built once more with {fewer}.")
         self._report(name, state="waiting")
         self._expect(name)
         return Event(name, "ready", demand)
 
     def _report(self, name: str, **change: Unpack[Progress]) -> None:
-        self._builds.reporter.progress(self._titles[name], **change)
+        self.reporter.progress(self._titles[name], **change)
 
     def _expect(self, name: str) -> None:
         estimate = self._estimates[name]
@@ -504,10 +465,7 @@ class _LocalExecutor:
 
 
 class _Messages(Reporter):
-    """Send the progress of a build to the process that started it.
-
-    While another process builds the same wheel, it returns the cores and the memory of this build.
-    """
+    """Report to the process that started the build; return its cores while another builds the wheel."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
@@ -541,7 +499,6 @@ class _Messages(Reporter):
 
 
 def _work(task: Task, index: Index, limits: Limits, pipe: Connection, parent: int) -> None:
-    """Build one wheel and send the result."""
     _end_on_first_signal()
     end_with_parent()
     if os.getppid() != parent:  # the parent died before `end_with_parent`
@@ -552,7 +509,7 @@ def _work(task: Task, index: Index, limits: Limits, pipe: Connection, parent: in
     Thread(target=_import_early, daemon=True).start()
     try:
         with watched(messages, log, lambda size: messages.send("largest", size)):
-            wheel = build_wheel(task, index, limits, messages, turn=messages)
+            wheel = build_wheel(task, index, limits, messages, on_wait=messages.wait, start=messages.take)
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     except MatrixError as error:

@@ -1,11 +1,9 @@
-"""Decide when each task starts, from what its build is expected to need.
-
-The executor and its clock are passed in, so a simulated clock works, too.
+"""Decide when each task starts, for any executor and clock, from what its build is expected to need.
 
 The scheduler reacts to events and always starts the task with the longest remaining path first. Cores and
 memory are tokens. If the first task does not fit, its start is reserved at the time when the running tasks
-are expected to have returned enough tokens. Another task may start before it only if that does not delay
-the reservation (EASY backfilling, as in Slurm and Maui), so no small tasks starve a large task.
+are expected to have returned enough tokens. Another task may start before it only if that does not delay the
+reservation (EASY backfilling, as in Slurm and Maui), so no small tasks starve a large task.
 
 A task that can use several cores gets its number when it starts: every other task that could start now gets
 one core, and the rest is shared in proportion to the expected work. It waits if it would end much sooner with
@@ -22,7 +20,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from builders.building.expected_time import Estimate, Resources, expected_time
+from builders.building.expected_time import Resources, expected_time
 from builders.building.jobserver import can_join
 from builders.building.provenance import read_statement
 from builders.building.records import memory_of_failures
@@ -41,9 +39,9 @@ if TYPE_CHECKING:
 
 
 _LOOK_AHEAD = 64
-"""Number of ready tasks to consider at each event, which limits the cost of thousands of tasks."""
+"""Ready tasks to consider at each event, which limits the cost of thousands of tasks."""
 _FEW = 16
-"""Number of ready tasks up to which a task may wait for more cores."""
+"""Ready tasks up to which a task may wait for more cores."""
 _TOLERANCE = 1e-9
 """Seconds."""
 
@@ -83,21 +81,15 @@ class BuildsOutcome(msgspec.Struct, frozen=True):
     done: list[str] = []
     failed: list[str] = []
     skipped: dict[str, str] = {}
-    """Tasks that require a failed task, each with the failed task."""
+    """Those that require a failed task, each with that task."""
     left: list[str] = []
-    """Tasks that were not started because another task failed."""
+    """Those that were not started because another task failed."""
     over_budget: list[str] = []
-    """Tasks that were not started because they, or tasks that they require, would exceed the budget."""
+    """Those that would, or that require tasks that would, exceed the budget."""
 
 
 def graph_of(requires: Mapping[str, Iterable[str]]) -> DiGraph[str]:
-    """Return the graph of tasks; an edge goes from a task to a task that requires it.
-
-    Parameters
-    ----------
-    requires
-        What each task requires; names that are not tasks themselves are left out.
-    """
+    """Return the graph of tasks; an edge goes from a task to a task that requires it."""
     from networkx import DiGraph
 
     graph: DiGraph[str] = DiGraph()
@@ -108,17 +100,7 @@ def graph_of(requires: Mapping[str, Iterable[str]]) -> DiGraph[str]:
 
 
 def remaining_paths(graph: DiGraph[str], demands: Mapping[str, Resources]) -> dict[str, float]:
-    """Return for each task the seconds from its start to the end of everything that requires it.
-
-    The largest of them is the critical path.
-
-    Parameters
-    ----------
-    graph
-        An edge goes from a task to a task that requires it.
-    demands
-        The demand of each task.
-    """
+    """Return for each task the seconds from its start to the end of everything that requires it."""
     from networkx import topological_sort
 
     paths: dict[str, float] = {}
@@ -140,22 +122,9 @@ def schedule(
 ) -> BuildsOutcome:
     """Run all tasks, each after those that it requires, and return the outcome.
 
-    Parameters
-    ----------
-    graph
-        An edge goes from a task to a task that requires it.
-    demands
-        The demand of each task. A task that needs more than the machine has gets everything.
-    capacity
-        The cores and the memory of the machine.
-    executor
-        Starts the tasks.
-    keep_going
-        Whether to start more tasks after a failure. Running tasks are always finished.
-    rank
-        Tasks with a lower rank are started first, whatever their remaining paths; the default is 0.
-    budget
-        Seconds from now; tasks that are expected to end later are not started.
+    A task that needs more than the machine has gets everything. With `keep_going`, more tasks start after a
+    failure; running tasks are always finished. Tasks with a lower `rank` are started first, whatever their
+    remaining paths. Tasks that are expected to end after `budget` seconds are not started.
     """
     scheduler = _Scheduler(graph, demands, capacity, executor, rank or {})
     outcome, start = scheduler.outcome, executor.now()
@@ -207,11 +176,10 @@ class _Scheduler:
 
     @property
     def is_running(self) -> bool:
-        """Whether a task holds tokens; waiting tasks are not counted."""
         return bool(self._running)
 
     def leave_out(self, deadline: float) -> None:
-        """Leave out ready tasks that are expected to end after the deadline, and tasks that require them."""
+        """Leave out ready tasks that would end after the deadline, and tasks that require them."""
         from networkx import descendants
 
         now = self._executor.now()
@@ -246,7 +214,6 @@ class _Scheduler:
             self._start(entry[1], demand)
 
     def handle(self, event: Event) -> None:
-        """Record a change of the state of a task."""
         name = event.name
         if name in self._running:
             del self._running[name]
@@ -302,13 +269,7 @@ class _Scheduler:
         return demand.with_cores(max(1, int(min(cores, demand.cores, by_memory))))
 
     def _ends(self, late: float = 1.0) -> list[tuple[float, str]]:
-        """Return the running tasks and when each is expected to end, the first to end first.
-
-        Parameters
-        ----------
-        late
-            How often a task that is late is assumed to take the time that it has taken so far.
-        """
+        """Return the running tasks by expected end; a late task takes `late` times its time so far."""
         now, rows = self._executor.now(), []
         for name, start in self._running.items():
             end = start + self._demands[name].seconds
@@ -368,24 +329,12 @@ def estimates(
     capacity: Resources,
     *,
     sharing: bool = False,
-) -> dict[str, Estimate]:
-    """Return the expected needs of each task on a machine.
-
-    Parameters
-    ----------
-    tasks
-        By build key.
-    index
-        The index, whose records have the time and the memory of earlier builds.
-    capacity
-        The machine.
-    sharing
-        Whether builds can share their compile jobs. Otherwise, each gets a number of them when it starts.
-    """
+) -> dict[str, Resources]:
+    """Return the expected needs of each task by build key; without `sharing`, its compile jobs are fixed."""
     return {key: _estimate(task, index, capacity, sharing=sharing) for key, task in tasks.items()}
 
 
-def _estimate(task: Task, index: Index, capacity: Resources, *, sharing: bool) -> Estimate:
+def _estimate(task: Task, index: Index, capacity: Resources, *, sharing: bool) -> Resources:
     measured = recorded(task.pick, index)
     compiles = _compiles(task)
     per_job = measured.get("process_gib") or max(
@@ -401,7 +350,7 @@ def _estimate(task: Task, index: Index, capacity: Resources, *, sharing: bool) -
     seconds, source = expected_time(recipe, measured, capacity.cores if joins else cores)
     used = {"recipe": capacity.cores if joins else cores, "record": measured.get("jobs", 1)}
     work = seconds * used.get(source, 1) if compiles else 0.0
-    return Estimate(cores, cores * per_job, seconds, work, source, per_job, joins)
+    return Resources(cores, cores * per_job, seconds, work, source, per_job, joins)
 
 
 def _compiles(task: Task) -> bool:

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 _LIGHT = 60.0
 """Seconds; a build that is expected to take less shares a job with others."""
 _LIGHT_JOBS = 4
-"""Jobs that light tasks share at most, for each level of requirements."""
+"""Those that light tasks share at most, for each level of requirements."""
 _TASKS_OF_JOB = 8
 """Number of light tasks for each job, up to that number of jobs."""
 _CORES = 16
@@ -75,16 +75,15 @@ class BatchJob(msgspec.Struct, frozen=True):
     time: str
     """Time limit in sbatch's format, such as ``00:15:00``."""
     command: Sequence[str]
-    """The words of the command."""
     output: str
     """File for its output; ``%j`` is the job number."""
     name: str = "matrix-verify"
     options: Mapping[str, str] = msgspec.field(default_factory=lambda: {"gpus-per-node": "1"})
-    """Additional options for sbatch."""
+    """In addition to those of the other fields."""
     before: Sequence[str] = ()
     """Lines of shell before the command."""
     exit_file: str = ""
-    """File for the command's exit code, which Slurm forgets after some minutes; ``%j`` is the job number."""
+    """File for the command's exit code; ``%j`` is the job number."""
 
 
 def job_script(job: BatchJob) -> str:
@@ -135,10 +134,7 @@ def _keeping_exit_code(job: BatchJob) -> list[str]:
 
 
 def partition_for(catalog: Catalog, site: str, hours: float, backend: str = "rocm") -> str:
-    """Return the partition of a site with the lowest sufficient time limit: its jobs start first.
-
-    A partition without a known limit is returned if no other is sufficient.
-    """
+    """Return the partition of a site with the lowest sufficient time limit: its jobs start first."""
     rows = [row for row in catalog.partition.values() if row.site == site and row.backend == backend]
     sufficient = [row for row in rows if not row.max_hours or row.max_hours >= hours]
     if not sufficient:
@@ -151,8 +147,6 @@ def partition_for(catalog: Catalog, site: str, hours: float, backend: str = "roc
 
 def hours_of(time: str) -> float:
     """Parse a time as sbatch does: minutes, minutes:seconds, hours:minutes:seconds, days-hours:...
-
-    Raise `UsageError` if the time is not valid.
 
     Examples
     --------
@@ -193,19 +187,9 @@ def submit(script: Path, log: Path, *options: str) -> str:
 
 
 def wait_for(number: str, *, minutes: float, exit_file: Path, output: Path) -> int:
-    """Wait until a job has ended, and return its exit code.
+    """Wait until a job has ended, and return its exit code, which it writes to a file.
 
-    Parameters
-    ----------
-    minutes
-        How long the job may wait for its start.
-    exit_file, output
-        Where the job writes its exit code and its output.
-
-    Raises
-    ------
-    MatrixError
-        The job has not started in time, or ended without an exit code.
+    Raise `MatrixError` if it has not started in this many minutes, or has ended without an exit code.
     """
     limit = time.monotonic() + minutes * 60
     pause = _FIRST_PAUSE
@@ -237,9 +221,9 @@ class _QueueLine(msgspec.Struct, frozen=True):
 
 
 def partition_of(catalog: Catalog, site: str, name: str = "") -> Partition | None:
-    """Return the partition of a site with that name, or else the partition with the longest time limit.
+    """Return the partition of a site with that name, or else the one with the longest time limit, if any.
 
-    Short partitions are for tests, and sites admit few jobs to them. None if the catalog has no partition.
+    Short partitions are for tests, and sites admit few jobs to them.
     """
     rows = [row for row in catalog.partition.values() if row.site == site and (not name or row.name == name)]
     return max(rows, key=lambda row: row.max_hours or math.inf, default=None)
@@ -250,7 +234,7 @@ def pack(tasks: Sequence[TaskState], most: int, cores: int = 0) -> list[list[Tas
 
     Each heavy task has a separate job. Light tasks of the same level share a few: every requirement between
     two jobs leads to a higher level, so no two jobs wait for each other. `cores` is what a job may have at
-    most; 0 if that is not known.
+    most.
     """
     levels: dict[str, int] = {}
     heavy: dict[int, list[list[TaskState]]] = {}
@@ -303,17 +287,10 @@ def _expected(group: Iterable[TaskState]) -> float:
 def needs_of(
     group: Sequence[TaskState], *, cores: int = 0, memory: float = 0.0, growth: int = 1
 ) -> tuple[Resources, int]:
-    """Return what the builds of a job for some tasks may use, and the memory that the job requests, in MiB.
+    """Return what the builds of a job may use, and the MiB that it requests: 1 GiB more, if allowed.
 
-    The tasks of a job run at once, as far as its cores and its memory allow. The job requests 1 GiB more than
-    the builds use, if that is allowed.
-
-    Parameters
-    ----------
-    cores, memory
-        What a job may have at most (memory in GiB); 0 if that is not known.
-    growth
-        How much more memory than estimated it gets.
+    The tasks of a job run at once, as far as `cores` and `memory` (GiB) allow: what a job may have at most, 0
+    if that is not known. `growth` multiplies the memory that was estimated.
     """
     estimates = {task.key: task.estimate for task in group}
     widest = max(needs.cores for needs in estimates.values())
@@ -493,7 +470,6 @@ class Slurm(BatchSystem):
             self._release()
 
     def _complete_limits(self) -> None:
-        """Ask Slurm for the limits of the partition, and for the size of its nodes."""
         run = self.run
         minutes, cores, mebibytes = _limits(run.partition)
         run.most_minutes = run.most_minutes or minutes
@@ -577,10 +553,7 @@ def _queue() -> list[_QueueLine] | None:
 
 
 def _limits(partition: str) -> tuple[int, int, int]:
-    """Return the minutes, cores and MiB that a job may take in a partition, or in the default partition.
-
-    A number is 0 if there is no limit, or if it is not known.
-    """
+    """Return the minutes, cores and MiB that a job may take in a partition; 0 if that is not known."""
     output = bytes_of(["sinfo", "--noheader", "--format=%P|%l|%c|%m"]) or b""
     for line in output.decode(errors="replace").splitlines():
         name, *limits = f"{line.strip()}|||".split("|")
@@ -595,7 +568,6 @@ def _limits(partition: str) -> tuple[int, int, int]:
 
 
 def _accounted(numbers: Sequence[str]) -> dict[str, str]:
-    """Return the final states of those jobs that Slurm's accounting has."""
     command = ["sacct", "--noheader", "--parsable2", "--allocations", "--format=JobID,State"]
     output = bytes_of([*command, f"--jobs={','.join(numbers)}"]) or b""
     rows = (line.partition("|") for line in output.decode(errors="replace").splitlines())

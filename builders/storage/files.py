@@ -51,9 +51,9 @@ def share(file: int, parent: os.stat_result) -> None:
 
 
 def share_finished(path: Path) -> None:
-    """Let the group of a shared directory read and start what another program made in it, whatever the umask.
+    """Give the group of a shared directory the owner's rights to read and execute what a program made in it.
 
-    The group gets the owner's rights to read and to execute, not to write. Links are not followed.
+    Links are not followed.
     """
     if not is_shared(path.parent.stat()):
         return
@@ -93,8 +93,8 @@ def make_read_only(path: str | Path) -> None:
 def temporary_sibling(target: Path) -> Iterator[Path]:
     """Yield a new temporary file in the target's directory; remove it at the end if it still exists.
 
-    A killed process leaves a file whose name begins with `TEMPORARY_PREFIX`; all readers of these directories
-    skip such files. Errors about the temporary file name the target, which users know.
+    Readers of these directories skip names that begin with `TEMPORARY_PREFIX`, which killed processes leave.
+    Errors about the file name the target, which users know.
     """
     make_directories(target.parent)
     temporary = target.parent / f"{TEMPORARY_PREFIX}{os.urandom(8).hex()}{target.suffix}"
@@ -130,10 +130,7 @@ def copy_file(source: Path, target: Path) -> None:
 
 @contextmanager
 def atomic_path(target: Path) -> Iterator[Path]:
-    """Yield a temporary path that is renamed to the target at the end.
-
-    After an exception the target is unchanged and the temporary file removed.
-    """
+    """Yield a temporary path that is renamed to the target at the end; after an exception, it is removed."""
     with temporary_sibling(target.resolve()) as temporary:  # a symbolic link is kept
         yield temporary
         flush(temporary)
@@ -185,10 +182,8 @@ class NotRegularError(OSError):
 def open_regular(path: str | Path, *, directory: int | None = None) -> int:
     """Open a file that strangers can replace, without following links or waiting for pipes.
 
-    `directory` is the descriptor of the directory that a relative path is in.
-
-    Raise `NotRegularError` if the path is not a regular file; `OSError` if the file does not exist, or cannot
-    be read.
+    `directory` is the descriptor of that of a relative path. Raise `NotRegularError` if it is not a regular
+    file.
     """
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
@@ -216,8 +211,6 @@ def remove_tree(root: Path) -> None:
     """Remove a directory, even if directories in it are read-only or belong to another user.
 
     If it cannot be removed, it is renamed to begin with `TEMPORARY_PREFIX`, which frees its name.
-
-    Raise `OSError` if the directory can be neither removed nor renamed.
     """
     import shutil
 
@@ -232,10 +225,7 @@ def remove_tree(root: Path) -> None:
 
 
 def cache_root() -> Path:
-    """Return ``$XDG_CACHE_HOME/matrix`` (``~/.cache/matrix`` if that is not an absolute path).
-
-    Source: XDG Base Directory Specification 0.8.
-    """
+    """Return ``$XDG_CACHE_HOME/matrix`` (XDG Base Directory Specification 0.8; ``~/.cache/matrix``)."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "matrix"
 

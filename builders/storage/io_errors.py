@@ -31,7 +31,6 @@ _DISK_FULL_DIAGNOSES = {"disk-full", "quota"}
 """Ids in `builders.diagnosis` of a build whose own programs ran out of disk space."""
 _LEAST_FREE = 1 << 20  # bytes; a program that fails with less free space failed because of it
 _NO_THREAD = "can't start new thread"
-"""Message of a `RuntimeError`, by which it is recognized."""
 _PROCESSES_HINT = "Wait until other programs of this user have ended, or raise the limit with `ulimit -u`."
 _UNUSABLE_NAMES = {
     errno.EISDIR: "is a directory, not a file",
@@ -55,11 +54,7 @@ class DiskFullError(EnvironmentLacksError):
 
 @contextmanager
 def explain_io_errors(directory: Path, label: str = "", *, hint: str) -> Iterator[None]:
-    """Raise `EnvironmentLacksError` if a directory turns out to be full or not writable.
-
-    Errors about files outside `directory` are not changed. `label` is its name in the message, such as
-    ``cache``.
-    """
+    """Raise `EnvironmentLacksError` if `directory`, named `label` in the message, is full or not writable."""
     try:
         yield
     except OSError as error:
@@ -83,10 +78,9 @@ def explain_cache_errors() -> Iterator[None]:
 
 @contextmanager
 def explain_index_errors(index: Path, work: Path) -> Iterator[None]:
-    """Raise `EnvironmentLacksError` if an index turns out to be full or not writable.
+    """Raise `EnvironmentLacksError` if an index is full, also for a build in it, or not writable.
 
-    This includes a build that failed because its disk was full. `work` is the build directory below the
-    index. It is removed when the disk is full.
+    `work` is the build directory below the index. It is removed when the disk is full.
     """
     hint = (
         "Free some space, such as with `matrix index prune --builds`, which removes the directories of "
@@ -110,10 +104,7 @@ def explain_index_errors(index: Path, work: Path) -> Iterator[None]:
 
 
 def explain_any_lack(error: Exception) -> MatrixError | None:
-    """Return the error to report for an exception that no other code explained.
-
-    Return None if the environment cannot be the cause; then the exception is a bug.
-    """
+    """Return the error to report for an exception that nothing explained; None if it is a bug."""
     if isinstance(error, BlockingIOError) or str(error) == _NO_THREAD:
         return EnvironmentLacksError("No more processes or threads can be started.", hint=_PROCESSES_HINT)
     if isinstance(error, MemoryError):
@@ -154,7 +145,6 @@ def _has_home() -> bool:
 
 
 def _is_directory_deleted() -> bool:
-    """Return whether the working directory no longer exists."""
     try:
         os.getcwd()  # noqa: PTH109
     except FileNotFoundError:

@@ -71,7 +71,6 @@ class Holder(msgspec.Struct, frozen=True):
     beat: int = 0
 
     def __str__(self) -> str:
-        """Return the user, process, host and start, for a message."""
         return f"{self.user}, process {self.pid} on {self.host}, since {self.since}"
 
 
@@ -91,10 +90,7 @@ class _Lease(msgspec.Struct, frozen=True):
 
 @contextmanager
 def exclusive_lock(path: Path, *, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
-    """Hold a lock, whose leases are files next to `path` and begin with its name; wait until it is free.
-
-    `on_wait` is called once before waiting if another process holds the lock.
-    """
+    """Hold a lock, whose leases are named after `path`; wait until it is free, and call `on_wait` before."""
     make_directories(path.parent)
     holder = _this_process()
     lease, file = _acquire(path, holder, on_wait)
@@ -124,10 +120,7 @@ def holder_of(path: Path) -> Holder | None:
 
 
 def last_beat(path: Path) -> float | None:
-    """Return the time of the last change of a lock's lease; None if the lock is free.
-
-    The time is in seconds since the epoch, by the clock of the file system.
-    """
+    """Return the last change of a lease, in seconds since the epoch by the file system; None if free."""
     leases = _leases(path)
     return leases[max(leases)].changed / 1e9 if leases else None
 
@@ -209,7 +202,6 @@ def _take(path: Path, holder: Holder, expired: dict[int, _Lease]) -> tuple[Path,
 
 
 def _keep(file: int, holder: Holder, ended: threading.Event) -> None:
-    """Change the lease until the lock is released."""
     while not ended.wait(BEAT):
         holder = msgspec.structs.replace(holder, beat=holder.beat + 1)
         with suppress(OSError):
@@ -336,8 +328,8 @@ def link_exclusively(temporary: Path, target: Path) -> bool:
 class TemporaryDirectory:
     """A new directory in the cache, which is removed at the end of its block.
 
-    If the process is killed, the next run on this machine removes the directory. A lock next to the directory
-    is held while its owner runs.
+    A lock next to it is held while its owner runs. If that is killed, the next run on this machine removes
+    it.
     """
 
     def __init__(self) -> None:
@@ -357,11 +349,9 @@ class TemporaryDirectory:
         self._remove = weakref.finalize(self, owned.close)
 
     def __enter__(self) -> Self:
-        """Return the directory itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Remove the directory."""
         self._remove()
 
 

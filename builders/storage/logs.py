@@ -40,14 +40,10 @@ class Sighting(msgspec.Struct, frozen=True):
     text: str
     """The line; if it is long, only the part around the match."""
     values: Mapping[str, str]
-    """Values of the named groups."""
 
 
 def line_expression(text: str) -> Any:  # noqa: ANN401  re2 has no types
-    """Compile a regular expression that matches within a line; ``^`` and ``$`` are its ends.
-
-    Raise `ValueError` if the expression is invalid, or cannot be matched in linear time.
-    """
+    """Compile an expression for one line; raise `ValueError` if it is invalid or not of linear time."""
     try:
         return re2.compile(f"(?m){text}", _options())
     except re2.error as error:
@@ -58,10 +54,7 @@ def line_expression(text: str) -> Any:  # noqa: ANN401  re2 has no types
 
 
 def line_filter(texts: Sequence[str]) -> Callable[[bytes], list[int]]:
-    """Return a function that returns the indices of those expressions that a part of a log may match.
-
-    RE2 searches for the text that each expression requires, for all expressions at once.
-    """
+    """Return a function that returns the indices of those expressions that a part of a log may match."""
     expressions = re2.Filter()
     for text in texts:
         expressions.Add(f"(?m){text}", _options())
@@ -77,10 +70,9 @@ def _options() -> Any:  # noqa: ANN401  re2 has no types
 
 
 def parts(source: Readable) -> Iterator[tuple[int, bytes]]:
-    """Yield a log in parts that end at the end of a line: the number of the first line, from 1, and the text.
+    """Yield parts of a log that end with a line: the number of the first line, from 1, and valid UTF-8 text.
 
-    The text is valid UTF-8, where anything else is replaced, without terminal colours. The parts of a line
-    that is longer than one part have the same line number.
+    Terminal colours are removed. The parts of a line that is longer than one part have the same line number.
     """
     line, kept = 1, b""
     while data := source.read(_PART):
@@ -125,6 +117,7 @@ def _around(line: bytes, position: int) -> str:
 _ERROR = line_expression(
     r"(?i:\berror:)|fatal error|\w(?:Error|Exception)\b:|undefined (?:reference|symbol)|cannot find -l"
     r"|command not found|No such file or directory|No space left|\bKilled\b"
+    r"|CMake Error at|^\s*Could not find"  # CMake writes the reason into the lines after the place
 )
 _NOISE = line_expression(
     r"not a git repository|error: Command '?\[|CalledProcessError|\[WARNING\]|\bnote:"
@@ -134,11 +127,7 @@ _NOISE = line_expression(
 
 
 def error_lines(log: Path, *, start: int = 0, most: int = 8) -> list[str]:
-    """Return the lines of a log that explain a failure.
-
-    These are the first errors, because later ones often follow from them. If there is no error, return the
-    last lines.
-    """
+    """Return the first errors in a log, from which later ones often follow, or else its last lines."""
     errors: dict[str, None] = {}
     with log.open("rb") as source:
         source.seek(start)

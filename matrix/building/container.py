@@ -101,10 +101,7 @@ class Container:
         return self.state.inputs == inputs and _stamp(path) == (self.state.size, self.state.modified)
 
     def make(self, prefix: Sequence[str], inputs: str) -> None:
-        """Make the container at its temporary path, with the output in a log.
-
-        `prefix` has words before the command, such as those of srun.
-        """
+        """Make the container at its temporary path, with the output in a log, by a command after `prefix`."""
         self._remove_new()
         self.log.unlink(missing_ok=True)
         command = [*prefix, *self.maker.command(self.folder, self.new)]
@@ -203,10 +200,7 @@ class Space(msgspec.Struct):
 
 
 def space_of(lock: Resolution, folder: Path) -> list[Space]:
-    """Return the space that the files, the container and its base image need, as far as known.
-
-    `folder` is the directory of the files and of the new container.
-    """
+    """Return the space that the files, the container and its base image need in `folder` and others."""
     files = [pick.files[0] for pick in lock.distributions if pick.origin == "published" and pick.files]
     image = Path(lock.image.path) if lock.image and lock.image.path.startswith("/") else None
     base = image.stat().st_size if image and image.is_file() else 0

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from builders.building.build_host import BuildHost
-    from builders.building.expected_time import Estimate
+    from builders.building.expected_time import Resources
     from builders.building.inputs import Limits
     from builders.building.plan import Task
     from builders.index import Index
@@ -50,7 +50,7 @@ State = Literal["proven", "built", "buildable", "impossible"]
 _STYLES: dict[State, str] = {"proven": "green", "built": "green", "buildable": "yellow", "impossible": "dim"}
 _STATES = tuple(_STYLES)
 _LOCKS = "table"
-"""The directory of the locks of cells, in ``.matrix``."""
+"""That of the locks of cells, in ``.matrix``."""
 _OTHERS = ("names", "lock", "locks", "attach", "cancel")
 """Options that select tasks in another way."""
 
@@ -95,11 +95,10 @@ class _Covered(msgspec.Struct):
     column: Column
     cell: Cell
     context: Context
-    """The context of its lock."""
     refused: str = ""
-    """The reason why it is impossible."""
+    """Why it is impossible."""
     obstacle: EnvironmentLacksError | None = None
-    """The reason why this machine cannot build it."""
+    """Why this machine cannot build it."""
     tasks: list[Task] = []
     proven: ProvenSet | None = None
     requested: bool = False
@@ -113,7 +112,7 @@ class Coverage(msgspec.Struct, dict=True):
     cells: list[_Covered]
     limits: Limits
     why_not: dict[str, str] = {}
-    """Build key to the reason why the wheel is not built now, or was not built."""
+    """Why a wheel is not built now, or was not built, by build key."""
 
     def __post_init__(self) -> None:
         self.tasks: dict[str, Task] = {}
@@ -125,16 +124,13 @@ class Coverage(msgspec.Struct, dict=True):
 
     @property
     def obstacle(self) -> EnvironmentLacksError | None:
-        """The reason why this machine cannot build any wheel of the selection; None if a cell has tasks."""
+        """The reason why this machine cannot build any wheel of the selection, if there is one."""
         if any(cell.tasks for cell in self.cells):
             return None
         return next((cell.obstacle for cell in self.cells if cell.obstacle), None)
 
     def tasks_of_locks(self, keys: Iterable[str] | None = None) -> list[tuple[Context, list[Task]]]:
-        """Write the locks to the index, and return their contexts with their tasks.
-
-        `keys` limits the tasks.
-        """
+        """Write the locks to the index, and return their contexts with their tasks, or those of `keys`."""
         self.index.state_directory(_LOCKS)
         left = set(self.tasks if keys is None else keys)
         result = []
@@ -160,11 +156,7 @@ class Coverage(msgspec.Struct, dict=True):
         return chosen
 
     def within(self, budget: float, keys: Sequence[str]) -> list[str]:
-        """Return the tasks whose expected times together fit in a budget, most useful first.
-
-        `budget` is the number of seconds in which a node builds one wheel after another. Each task comes
-        after those that it requires.
-        """
+        """Return the tasks whose expected seconds together fit in a budget, each after what it requires."""
         chosen: list[str] = []
         for key in keys:
             seconds = self.expected[key].seconds
@@ -186,7 +178,7 @@ class Coverage(msgspec.Struct, dict=True):
         return blocked is not None
 
     @cached_property
-    def expected(self) -> Mapping[str, Estimate]:
+    def expected(self) -> Mapping[str, Resources]:
         """The expected needs of each task on a separate machine."""
         return estimates(self.tasks, self.index, machine(self.limits))
 
@@ -279,10 +271,7 @@ def check_table_options(args: argparse.Namespace) -> None:
 
 
 def cover(context: Context, index: Index) -> Coverage | Conflict:
-    """Resolve the cells of the selection in the options, and find their tasks, without writing files.
-
-    Returns a conflict if the selection has no row.
-    """
+    """Resolve the cells of the selection, without writing files; return a conflict if it has no row."""
     own = _context_of_selection(context)
     catalog = own.catalog_with_image
     table = Table(catalog, own.request())
@@ -401,7 +390,6 @@ class _Planner:
     def _resolved(
         self, row: TableRow, column: Column, cell: Cell, indexes: PackageIndexes | None
     ) -> Resolution | str:
-        """Return the lock of a cell, or why there is none."""
         request = request_of_cell(self._table.request, row, column)
         keep = {pick.name: pick.key for pick in cell.picks}
         try:

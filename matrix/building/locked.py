@@ -1,7 +1,4 @@
-"""What a lock names outside itself: the wheels in the index that it means, and the hosts of its files.
-
-An index may have several builds of one version.
-"""
+"""What a lock names outside itself: the wheels in the index that it means, and the hosts of its files."""
 
 from __future__ import annotations
 
@@ -43,9 +40,8 @@ def wheels_of_lock(
 ) -> dict[str, list[Path]]:
     """Return the wheels in the index of each distribution that a lock builds, by name.
 
-    If the index has several builds of a version, only the one with the inputs of the lock is returned. If
-    this machine cannot determine it, all are returned, with a warning. `args` may have the options of a
-    build host.
+    Of several builds of a version, only the one with the inputs of the lock is returned, or all, with a
+    warning, if this machine cannot determine it. `args` may have the options of a build host.
     """
     wheels = candidate_wheels(lock, index)
     several = [name for name, paths in wheels.items() if len(paths) > 1]
@@ -76,10 +72,7 @@ def wheels_of_lock(
 
 
 def candidate_wheels(lock: Resolution, index: Index) -> dict[str, list[Path]]:
-    """Return the wheels in the index with the versions of a lock, by name.
-
-    Those that the lock's Python cannot install are left out, unless there are no others.
-    """
+    """Return the wheels with the versions of a lock, preferably those that its Python can install."""
     rank = environment_of(lock).rank
     found = {pick.name: index.wheels_of(pick.name, pick.pinned) for pick in lock.built()}
     return {

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from builders.building.build_host import BuildHost
-    from builders.building.expected_time import Estimate
+    from builders.building.expected_time import Resources
     from builders.building.plan import Task
     from builders.index import Index
     from builders.scheduling.batch import BatchSystem
@@ -60,7 +60,7 @@ class Plan(JsonDocument, kw_only=True):
     status: Literal["ok"] = "ok"
     index: str
     directory: str
-    """The directory in which to run the commands; its `matrix.toml` has the mirrors."""
+    """That in which to run the commands; its `matrix.toml` has the mirrors."""
     tasks: tuple[TaskState, ...]
     """Each task comes after those that it requires."""
     critical_path: tuple[str, ...]
@@ -189,7 +189,7 @@ def state_of(task: Task, index: Index) -> TaskState:
     )
 
 
-def _critical_path(tasks: Sequence[Task], expected: Mapping[str, Estimate]) -> tuple[str, ...]:
+def _critical_path(tasks: Sequence[Task], expected: Mapping[str, Resources]) -> tuple[str, ...]:
     graph = task_graph(tasks)
     remaining = remaining_paths(graph, expected)
     path: list[str] = []
@@ -201,16 +201,12 @@ def _critical_path(tasks: Sequence[Task], expected: Mapping[str, Estimate]) -> t
 
 
 def _command(key: str, context: Context, index: Index) -> tuple[str, ...]:
-    """Return the command that executes a task; all paths are absolute."""
     lock = str(context.lock_path.absolute())
     return ("matrix", "build-one", key[:SHORT_KEY], "--lock", lock, *options_of(context, index))
 
 
 def options_of(context: Context, index: Index) -> tuple[str, ...]:
-    """Return the options of the commands that execute tasks, which are the same for every lock.
-
-    The facts that a lock was resolved with are found by its name for them.
-    """
+    """Return the options of the commands that execute tasks; they find the facts of a lock by its name."""
     args = context.args
     words = ["--index", str(index.root)]
     for option, value in (

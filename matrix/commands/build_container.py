@@ -84,7 +84,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from types import ModuleType
 
-    from builders.building.expected_time import Estimate
+    from builders.building.expected_time import Resources
     from builders.building.plan import Task
     from builders.scheduling.batch import BatchSystem
     from matrix.command_line.context import Context
@@ -721,7 +721,7 @@ def _requested_executor(args: argparse.Namespace) -> str:
     return args.executor or ("slurm" if args.attach or args.cancel or args.partition or args.time else "")
 
 
-def _unplanned(pick: Distribution, estimate: Estimate) -> TaskState:
+def _unplanned(pick: Distribution, estimate: Resources) -> TaskState:
     """Return the state of a wheel whose build cannot be planned on this machine."""
     return TaskState(
         key="unknown",

@@ -103,7 +103,6 @@ def execute(context: Context) -> int:
 
 
 def _task(prefix: str, tasks: Mapping[str, Task], locks: str) -> Task:
-    """Return the task that the key names."""
     key = prefix.lower()
     matches = [full for full in tasks if full.startswith(key)]
     if key and len(matches) == 1:

@@ -143,13 +143,7 @@ def execute(context: Context) -> int:
 def planned_wheels(
     lock: Resolution, catalog: Catalog, index: Index, args: argparse.Namespace, names: Sequence[str] = ()
 ) -> tuple[list[Task], list[TaskState]]:
-    """Return the tasks of a lock, and for each task whether and why its wheel will be built.
-
-    Raises
-    ------
-    EnvironmentLacksError, MatrixError
-        As for `matrix.building.planning.tasks_of`.
-    """
+    """Return the tasks of a lock, and for each task whether and why its wheel will be built."""
     tasks = tasks_of(lock, catalog, index, args, names)
     refresh_published(tasks, index)
     return tasks, [_planned(task, index) for task in tasks]
@@ -162,10 +156,7 @@ def build_missing(
     executor: BatchSystem | None,
     context: Context,
 ) -> int:
-    """Build the wheels that the index lacks, record the results, and return the exit code.
-
-    Raise `MatrixError` if a build failed, without ``--keep-going``.
-    """
+    """Build the wheels that the index lacks and record the results; raise without ``--keep-going``."""
     missing = [task for task in tasks if task.wheel is None]
     if executor:
         return _build_in_jobs([(context, missing)], wheels, catalog, executor, context)
@@ -175,11 +166,7 @@ def build_missing(
 
 
 def batch_system(index: Index, context: Context) -> BatchSystem | None:
-    """Return the batch system that will build the wheels; None for this machine and with ``--dry-run``.
-
-    Raise `EnvironmentLacksError` or `UsageError` if the batch system does not respond, or an earlier run is
-    not finished.
-    """
+    """Return the batch system that will build the wheels, if any; check that it is ready."""
     if context.args.executor == "local" or context.args.dry_run:
         return None
     executor = executor_of(index, context)
@@ -308,7 +295,6 @@ def _build_cells(
     executor: BatchSystem | None,
     context: Context,
 ) -> int:
-    """Build some tasks of a selection, record the results, and return the exit code."""
     args, index = context.args, coverage.index
     refresh_published(coverage.tasks.values(), index)
     if executor:
@@ -324,7 +310,7 @@ def _limits(context: Context) -> Limits:
 
 
 def _print_cells(coverage: Coverage, wheels: list[TaskState], context: Context, exit_code: int) -> int:
-    """Print the cells of a selection, with the reasons why wheels were not built; return the exit code."""
+    """Print the cells, with the reasons why wheels were not built; return the exit code."""
     index = coverage.index
     for wheel in wheels:
         key = wheel.key
@@ -344,7 +330,6 @@ def _print_cells(coverage: Coverage, wheels: list[TaskState], context: Context, 
 
 
 def _earlier_jobs(context: Context) -> int:
-    """Cancel or follow the jobs of an earlier command."""
     index = Index(context.args.index)
     executor = executor_of(index, context)
     if context.args.cancel:
@@ -387,7 +372,7 @@ def record(finished: Run, wheels: Sequence[TaskState], index: Index, context: Co
 
 
 def _report_failures(builds: Builds, context: Context) -> int:
-    """Print the failures and return the highest of their exit codes; raise the first without --keep-going."""
+    """Print the failures; return the highest exit code, or raise the first without --keep-going."""
     errors = list(builds.errors.values())
     first = [] if context.args.keep_going else errors[:1]
     for error in errors[len(first) :]:

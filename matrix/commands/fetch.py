@@ -111,8 +111,6 @@ def fetch_lock(context: Context, our_wheels: Mapping[str, Sequence[Path]] | None
     """Fetch what the options name, and return all items; those that cannot be fetched are in the result.
 
     `our_wheels` are the wheels in the index that the lock means, by name; by default they are looked up.
-
-    Raise `UsageError` or `LockError` if the options do not agree with the lock, or the lock cannot be read.
     """
     args, console = context.args, context.console
     settings = context.settings
@@ -328,9 +326,8 @@ def fetch_build_requirements(
 ) -> FetchResult:
     """Fetch the declared build requirements of sdists and their dependencies, for the Python of a lock.
 
-    Every sdist is built in a separate environment, so its requirements are resolved separately.
-    Distributions of the lock are not fetched again. Requirements that a build backend requests only when it
-    runs are unknown.
+    Every sdist is built in a separate environment, so its requirements are resolved separately. Distributions
+    of the lock are not fetched again. Those that a build backend requests only when it runs are unknown.
     """
     target = replace(lock.target, backend="cpu", gfx=(), driver=None, rocm=None, base_image=None)
     result, left, seen = FetchResult(), list(sdists), set[str]()
@@ -377,6 +374,5 @@ def _requires(sdist: FetchedItem) -> list[Requirement]:
 
 
 def _has(lock: Resolution, requirement: Requirement) -> bool:
-    """Return whether a lock has a distribution that meets a requirement."""
     pick = lock.pick(requirement.name)
     return pick is not None and (requirement.specifier is None or requirement.specifier.allows(pick.version))

@@ -22,7 +22,7 @@ from matrix.maintaining.client import first_upload, wheels_of
 from matrix.maintaining.torch_index import glibc_of, is_linux, pythons_of, requirements_of
 from resolver.errors import EnvironmentLacksError, MatrixError
 from resolver.facts import schema
-from resolver.indexes import File
+from resolver.indexes import File, files_of
 from resolver.versions import minor, sort_key, version_or_none
 
 if TYPE_CHECKING:
@@ -271,7 +271,7 @@ def _github_rows(
     label = Version(version).local or ""
     source = wheels[0].url.rpartition("/")[0].replace("/download/", "/tag/")
     torch = _TORCH.search(label)
-    yield schema.Release(
+    release = schema.Release(
         package="flash-attn",
         version=version,
         released=released,
@@ -280,11 +280,12 @@ def _github_rows(
         source=source,
         note=_NOTE,
     )
+    yield release
     yield from _requirements(
         catalog,
         "flash-attn",
         version,
-        [wheel.file for wheel in wheels],
+        files_of(release),
         torch=[f"=={torch[1]}.*"] if torch else [],
         source=source,
     )
@@ -316,8 +317,7 @@ def _release_rows(
         note=_NOTE,
     )
     versions = [str(needed.specifier)] if needed and needed.specifier else [f"=={text}" for text in torch]
-    files = [wheel.name for wheel in wheels]
-    yield from _requirements(catalog, package, version, files, torch=versions, source=source)
+    yield from _requirements(catalog, package, version, wheels, torch=versions, source=source)
 
 
 def _add_read(rows: Iterable[schema.Row], file: File, read: Reader, update: CatalogUpdate) -> None:
@@ -348,10 +348,10 @@ def _add_read(rows: Iterable[schema.Row], file: File, read: Reader, update: Cata
 
 
 def _requirements(
-    catalog: Catalog, package: str, version: str, files: Sequence[str], *, torch: Sequence[str], source: str
+    catalog: Catalog, package: str, version: str, files: Sequence[File], *, torch: Sequence[str], source: str
 ) -> Iterator[schema.Requires]:
     rocm = _rocm_of(catalog, version)
-    glibc = {glibc_of(file) for file in files} - {""}
+    glibc = {glibc_of(file.name) for file in files} - {""}
     stated = {
         "torch": torch,
         "rocm": [f"=={minor(rocm)}.*"] if rocm else [],

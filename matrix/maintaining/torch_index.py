@@ -15,6 +15,7 @@ from packaging.version import Version
 
 from matrix.maintaining import CatalogUpdate
 from matrix.maintaining.client import first_upload, wheels_of
+from resolver.environment import Environment
 from resolver.errors import EnvironmentLacksError
 from resolver.facts import schema
 from resolver.requirements import PAIRED_WITH_TORCH
@@ -135,18 +136,22 @@ def _most_similar(catalog: Catalog, rocm: str) -> schema.Torch | None:
     return max(same_line or rows, key=lambda row: (sort_key(row.rocm or "0"), Version(row.version)))
 
 
-def pythons_of(wheels: Iterable[File | str]) -> tuple[str, ...]:
-    """Return the CPython minor versions with a wheel; free-threaded builds do not count."""
+def pythons_of(wheels: Iterable[File]) -> tuple[str, ...]:
+    """Return the CPython minor versions with a wheel that allows them; free-threaded builds do not count."""
     minors = set()
     for wheel in wheels:
         try:
-            file = wheel if isinstance(wheel, str) else wheel.name
-            tags = parse_wheel_filename(file)[3]
+            tags = parse_wheel_filename(wheel.name)[3]
         except InvalidWheelFilename:
             continue
         for tag in tags:
-            if tag.interpreter.startswith("cp3") and not tag.abi.endswith("t"):
-                minors.add(f"3.{tag.interpreter.removeprefix('cp3')}")
+            python = f"3.{tag.interpreter.removeprefix('cp3')}"
+            if (
+                tag.interpreter.startswith("cp3")
+                and not tag.abi.endswith("t")
+                and Environment(python).allows_python(wheel.requires_python)
+            ):
+                minors.add(python)
     return tuple(sorted(minors, key=sort_key))
 
 

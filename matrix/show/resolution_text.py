@@ -14,7 +14,7 @@ from zlib import crc32
 
 import msgspec
 
-from builders.building.expected_time import Estimate, expected_time
+from builders.building.expected_time import Resources, expected_time
 from builders.storage.files import cache_root, write_atomic
 from matrix.show.json_document import ConflictDocument, conflict_document
 from matrix.show.render import counted, duration
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from resolver.model import Conflict, CoreItem, Distribution, Fact, Resolution, Target
 
 
-def build_times(resolution: Resolution, catalog: Catalog, index: Path) -> dict[str, Estimate]:
+def build_times(resolution: Resolution, catalog: Catalog, index: Path) -> dict[str, Resources]:
     """Return the expected time of each build with all cores of this machine; the index need not exist."""
     built = resolution.built()
     if not built:
@@ -47,7 +47,7 @@ def build_times(resolution: Resolution, catalog: Catalog, index: Path) -> dict[s
         recipe = recipe_for(catalog, release, resolution.target.backend) if release else None
         cores = all_cores() if recipe and recipe.core_hours else 1
         seconds, source = expected_time(recipe, _recorded(pick, index), cores)
-        times[pick.name] = Estimate(cores, 0, seconds, source=source)
+        times[pick.name] = Resources(cores, 0, seconds, source=source)
     return times
 
 
@@ -83,20 +83,20 @@ def _recorded(pick: Distribution, index: Path) -> Mapping[str, float]:
     return recorded(pick, Index(index))
 
 
-def time_text(times: Iterable[Estimate], *, cores: bool = False) -> str:
+def time_text(times: Iterable[Resources], *, cores: bool = False) -> str:
     """Return the sum of expected times as text; recipes only state a minimum time.
 
     With `cores`, name the number of cores for which a recipe's time was computed.
 
     Examples
     --------
-    >>> measured = Estimate(16, 0, 2700, source="record")
-    >>> unknown = Estimate(16, 0, 120)
+    >>> measured = Resources(16, 0, 2700, source="record")
+    >>> unknown = Resources(16, 0, 120)
     >>> time_text([measured]), time_text([measured, unknown]), time_text([unknown])
     ('about 45 min', 'at least 45 min', 'time unknown')
-    >>> time_text([Estimate(1, 0, 10, source="packing")])
+    >>> time_text([Resources(1, 0, 10, source="packing")])
     'some seconds'
-    >>> time_text([Estimate(1, 0, 120), Estimate(2, 0, 10800, source="recipe")], cores=True)
+    >>> time_text([Resources(1, 0, 120), Resources(2, 0, 10800, source="recipe")], cores=True)
     'at least 3.0 h with 2 cores'
     """
     rows = list(times)
@@ -113,7 +113,7 @@ def time_text(times: Iterable[Estimate], *, cores: bool = False) -> str:
 
 def resolution_text(
     resolution: Resolution,
-    times: Mapping[str, Estimate],
+    times: Mapping[str, Resources],
     present: Collection[str] = (),
     *,
     screen: Screen = PLAIN,
@@ -137,7 +137,7 @@ def resolution_text(
     return "\n".join(lines)
 
 
-def answer_of(resolution: Resolution, times: Mapping[str, Estimate], present: Collection[str]) -> str:
+def answer_of(resolution: Resolution, times: Mapping[str, Resources], present: Collection[str]) -> str:
     """Return a resolution in one line: the number of packages, their origins, and the time of the builds."""
     target, picks = resolution.target, resolution.distributions
     kinds = ["in the index" if pick.name in present else _kind(pick) for pick in picks]
@@ -164,7 +164,7 @@ _ORIGIN_STYLES = {"build": "yellow"}
 
 
 def _row(
-    pick: Distribution, resolution: Resolution, times: Mapping[str, Estimate], present: Collection[str]
+    pick: Distribution, resolution: Resolution, times: Mapping[str, Resources], present: Collection[str]
 ) -> list[Cell]:
     origin = f"alias of {pick.alias_of}" if pick.alias_of else pick.origin
     known = pick.name in times and times[pick.name].source != "guess"

@@ -107,6 +107,7 @@ def resolve(
     if isinstance(answer, Resolution):
         notes += _published_instead(catalog, request, answer, indexes)
         notes += _nothing_to_install(request, answer)
+        notes += _code_for_every_gpu(catalog, answer)
         answer = with_network_plugin(
             catalog, request, answer, lambda other, kept: solve(catalog, other, indexes, kept)
         )
@@ -201,6 +202,17 @@ def _nothing_to_install(request: Request, answer: Resolution) -> Iterator[str]:
         yield (
             "rocm means the ROCm of a base image or of the machine, so there is nothing to install. For "
             "AMD's pip packages of ROCm, require rocm[libraries], or rocm[devel] to compile."
+        )
+
+
+def _code_for_every_gpu(catalog: Catalog, answer: Resolution) -> Iterator[str]:
+    """Yield a sentence about a torch with the ROCm of pip packages that has no extra for one architecture."""
+    row = catalog.torch.get(answer.version_of("torch") or "")
+    if row and row.pip_rocm and not row.device_extra and answer.target.gfx:
+        extras = ",".join(f"device-{gfx}" for gfx in answer.target.gfx)
+        yield (
+            f"torch {row.version} has no extra for the code of one GPU architecture, so it may install that "
+            f"of all, which has gigabytes. torch[{extras}] means a torch with only that of the target."
         )
 
 

@@ -72,6 +72,18 @@ def _without_build(catalog: Catalog, stated: Requirement) -> Iterator[str]:
         yield f"{stated.name} is for NVIDIA GPUs. {row.note}{instead}".strip()
 
 
+def instead_of_cuda(catalog: Catalog, name: str, backend: str) -> str:
+    """Return the hint for a request that names a distribution for CUDA: what to write instead of it."""
+    row = replacement(catalog, name)
+    note = row.note if row and backend == "rocm" else ""
+    by = row.by if row and (backend == "rocm" or row.effect == "cpu") else ()
+    on_cpu = ", which runs on the CPU" if row and row.effect == "cpu" and backend == "rocm" else ""
+    change = (
+        f"Write {join_words(by, joiner='and')} instead{on_cpu}." if by else "Remove it from the requirements."
+    )
+    return " ".join(filter(None, (change, note, INSPECT_HINT)))
+
+
 def build_for_rocm(catalog: Catalog, name: str) -> Replaces | None:
     """Return the row about the build for ROCm that a distribution has under another name.
 

@@ -19,7 +19,7 @@ from resolver.errors import NoVersionError, UsageError, closest_names, did_you_m
 from resolver.facts.catalog import within
 from resolver.model import Fact, Requirement
 from resolver.requirements import PAIRED_WITH_TORCH, closest_versions
-from resolver.versions import bounds_cross, join_words, minor, newest_first, shorten
+from resolver.versions import allows, bounds_cross, join_words, minor, newest_first, shorten
 
 if TYPE_CHECKING:
     from resolver.compiling.clauses import Test
@@ -54,6 +54,7 @@ def compile_request(builder: ProblemBuilder) -> None:
     for requirement in builder.request.requirements:
         if builder.is_closed(requirement.name) and not _means_triton_of_torch(builder, requirement.name):
             _demand_requirement(builder, _without_overridden(builder, requirement))
+    _demand_device_code(builder)
     demand_limits(builder)
     if builder.open_world:
         builder.demand_requested("python", any_candidate, NEEDS_PYTHON)
@@ -173,6 +174,23 @@ def _demand_requirement(builder: ProblemBuilder, requirement: Requirement) -> No
     if requirement.name == "torch" and any(map(_is_device, requirement.extras)):
         allowed = _with_device_extra(builder.catalog, allowed)
     _demand_under_marker(builder, requirement, allowed, demand_text(requirement))
+
+
+def _demand_device_code(builder: ProblemBuilder) -> None:
+    """Let the code that ``rocm[device-gfx90a]`` installs be all, if a torch that is requested allows it.
+
+    Other torch requires ``rocm[device-all]``.
+    """
+    requirements = builder.request.requirements
+    devices = [one for one in requirements if one.name == "rocm" and any(map(_is_device, one.extras))]
+    requested = [one.specifier for one in requirements if one.name == "torch" and one.specifier]
+    if not devices or "device-all" in devices[0].extras or builder.installed("torch"):
+        return
+    allowed = _with_device_extra(builder.catalog, any_candidate)
+    torches = [one.version for one in builder.variables["torch"].candidates if allowed(one)]
+    if any(all(allows([specifier], version) for specifier in requested) for version in torches):
+        text = f"you asked for {devices[0].text}, and so for a torch that installs no code for other GPUs"
+        builder.demand_requested("torch", allowed, text, optional=True)
 
 
 def _is_device(extra: str) -> bool:

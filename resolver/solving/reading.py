@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 
 from resolver.compiling.choices import Link
 from resolver.compiling.clauses import REQUEST
-from resolver.compiling.names import INSPECT_HINT, build_for_rocm, hint_for_unknown, reject_wrong_name, stub
+from resolver.compiling.names import (
+    build_for_rocm,
+    hint_for_unknown,
+    instead_of_cuda,
+    reject_wrong_name,
+    stub,
+)
 from resolver.compiling.problem import ABSENT, bits
 from resolver.errors import EnvironmentLacksError, NoVersionError, SourceError, UsageError
 from resolver.facts.catalog import applies
@@ -108,9 +114,10 @@ class Requirements(Part):
         if is_closed and not (name == "triton" and self.triton.is_of_torch(name)):
             return
         if is_for_cuda(name) and name not in self.world.installed:
-            backend = "AMD GPUs" if self.request.target.backend == "rocm" else "CPUs"
-            msg = f"{shorten(name)} is for CUDA and does not run on {backend}."
-            raise UsageError(msg, hint=f"Remove it from the requirements. {INSPECT_HINT}")
+            backend = self.request.target.backend
+            runs_on = "AMD GPUs" if backend == "rocm" else "CPUs"
+            msg = f"{shorten(name)} is for CUDA and does not run on {runs_on}."
+            raise UsageError(msg, hint=instead_of_cuda(self.world.catalog, name, backend))
         link = Link("", name, "", f"you asked for {requirement.text}", REQUEST)
         if self.triton.is_of_torch(name):
             self._require_triton(when, requirement, link)

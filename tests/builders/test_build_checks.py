@@ -124,19 +124,18 @@ def test_waiting_build_names_the_holder_and_returns_its_turn(
     index = Index(tmp_path / "index")
     events: list[str] = []
 
-    class Turn:
-        def wait(self) -> None:
-            events.append("wait")
-            index.publish(make_wheel("tiny", "1.0+rocm6.4"), record_of(task.build_key))
-            others.close()
+    def wait() -> None:
+        events.append("wait")
+        index.publish(make_wheel("tiny", "1.0+rocm6.4"), record_of(task.build_key))
+        others.close()
 
-        def take(self) -> None:
-            events.append("take")
+    def take() -> None:
+        events.append("take")
 
     with ExitStack() as others:
         others.enter_context(exclusive_lock(index.state / "locks" / f"{task.build_key[:20]}.lock"))
         recorder = Recorder()
-        wheel = build_wheel(task, index, Limits(offline=True), recorder, turn=Turn())
+        wheel = build_wheel(task, index, Limits(offline=True), recorder, on_wait=wait, start=take)
     assert wheel in index.wheels("tiny")
     assert events == ["wait"]
     assert f"process {os.getpid()} on " in recorder.messages[0]

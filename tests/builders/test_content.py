@@ -474,6 +474,28 @@ def test_package_that_only_raises_an_error_is_a_placeholder(
         assert (found is not None and f"its {name} only raises" in found.broken) == is_placeholder
 
 
+NO_CODE = {"tiny/__init__.py": b"__version__ = '0.0.1'", "tiny/cli.py": b"# nothing"}
+
+
+@pytest.mark.parametrize(
+    ("files", "requires", "has_code"),
+    [
+        (NO_CODE, (), False),
+        ({}, (), False),
+        (NO_CODE, ("numpy",), True),
+        ({**NO_CODE, "tiny/data.json": b"{}"}, (), True),
+        ({**NO_CODE, "tiny/run.py": b"def run(): pass"}, (), True),
+        ({**NO_CODE, "tiny/rest.py": b"#" * 40_000}, (), True),
+    ],
+)
+def test_wheel_without_code_is_not_judged(
+    tmp_path: Path, files: Files, requires: tuple[str, ...], *, has_code: bool
+) -> None:
+    path = wheel_of(tmp_path, "hiptiny", "1.0", files, requires=requires)
+    for content in (started(path), read_complete(path)):
+        assert (content is not None and content.unread.endswith("may be a placeholder")) != has_code
+
+
 @pytest.mark.parametrize("content", [b"no archive", b""])
 def test_broken_source_is_named(serve: RangeServer, tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "tiny-1.0.tar.gz"
@@ -567,7 +589,7 @@ def test_cache_saves_requests_and_changes_no_answer(serve: RangeServer, tmp_path
 
 
 def test_nothing_compiled_is_cached_too(serve: RangeServer, tmp_path: Path) -> None:
-    path = wheel_of(tmp_path, "gputiny", "1.0", {"tiny/__init__.py": b""})
+    path = wheel_of(tmp_path, "gputiny", "1.0", {"tiny/__init__.py": b"import os"})
     file = file_of(serve, path)
     assert client(serve, tmp_path / "cache").content(file, None) is None
     sent = serve.sent

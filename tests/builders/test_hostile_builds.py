@@ -20,7 +20,7 @@ import pytest
 from builders.building import check as build_check
 from builders.building import compilation, task
 from builders.building.build_host import local_build_host
-from builders.building.compilation import BuiltWheel, copy_out
+from builders.building.compilation import check_unchanged, copy_out
 from builders.building.inputs import Limits
 from builders.building.plan import Task
 from builders.building.task import build_wheel
@@ -132,10 +132,10 @@ def test_wheel_is_the_one_checked_whatever_a_daemon_does(
 ) -> None:
     checked = []
 
-    def compile_wheel(*arguments: Any, **more: Any) -> BuiltWheel:
-        built = compilation.compile_wheel(*arguments, **more)
-        checked.append(answer_in(built.path))
-        return built
+    def compile_wheel(*arguments: Any, **more: Any) -> tuple[Path, str]:
+        wheel, sha256 = compilation.compile_wheel(*arguments, **more)
+        checked.append(answer_in(wheel))
+        return wheel, sha256
 
     monkeypatch.setattr(task, "compile_wheel", compile_wheel)
     beacon = attacked.work / "beacon"
@@ -226,11 +226,11 @@ def test_only_a_regular_file_is_a_wheel(tmp_path: Path, kind: str) -> None:
 def test_changed_wheel_is_not_published(tmp_path: Path) -> None:
     wheel = tmp_path / "x-1.0-py3-none-any.whl"
     wheel.write_text("one")
-    built = BuiltWheel(wheel, sha256_of(wheel))
-    built.verify()
+    sha256 = sha256_of(wheel)
+    check_unchanged(wheel, sha256)
     wheel.write_text("two")
     with pytest.raises(BuildError, match="changed after it was built"):
-        built.verify()
+        check_unchanged(wheel, sha256)
 
 
 @pytest.mark.usefixtures("isolated")

@@ -15,10 +15,12 @@ from builders.index_client import IndexClient
 from builders.learning import LearnedFacts
 from builders.learning.wheel import learn_published, learn_url, learn_wheel
 from builders.storage.files import sha256_of
+from resolver.environment import Environment
 from resolver.errors import EnvironmentLacksError, SourceError, UsageError
 from resolver.facts import schema
 from resolver.facts.catalog import Catalog
 from resolver.indexes import File
+from resolver.versions import satisfies
 from tests.builders.bundles import HOST, PREFIX, code_object, packed, padded, plain
 from tests.support.elf import shared_object
 from tests.support.range_server import RangeServer, serving
@@ -100,6 +102,9 @@ def test_metadata_and_tags_become_requirements(make_wheel: MakeWheel, catalog: C
         ("py3-none-any", ">=3.9", (">=3.9",)),
         ("cp38-abi3-linux_x86_64", ">=3.8", (">=3.8",)),
         ("cp310.cp311-none-linux_x86_64", ">=3.9", ("==3.10.*", "==3.11.*")),
+        ("cp39-abi3-linux_x86_64", ">=3.10,<3.14", (">=3.9,>=3.10,<3.14",)),
+        ("cp310.cp311-none-linux_x86_64", ">=3.11", ("==3.10.*,>=3.11", "==3.11.*")),
+        ("py311-none-any", "", (">=3.11",)),
     ],
 )
 def test_pythons_of_tags(
@@ -107,6 +112,9 @@ def test_pythons_of_tags(
 ) -> None:
     learned = learn_wheel(make_wheel(tags=tags, requires_python=stated), catalog, TODAY)
     assert required(learned, "python") == [(expected, ())]
+    claimed = [python for python in catalog.python if any(satisfies(python, text) for text in expected)]
+    assert claimed
+    assert all(Environment(python).allows_python(stated) for python in claimed)
 
 
 def test_gpu_architectures_are_those_of_all_libraries(

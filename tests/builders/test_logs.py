@@ -20,6 +20,8 @@ FATAL = "foo.cpp:3:10: fatal error: x.h: No such file or directory"
         "/usr/bin/ld: cannot find -lamdhip64",
         "a.o: undefined reference to `c10::Error::what()'",
         "ModuleNotFoundError: No module named 'torch'",
+        "CMake Error at CMakeLists.txt:6 (find_path):",
+        'Could not find a package configuration file provided by "hip" with any of',
         "g++: fatal error: Killed signal terminated program cc1plus",
         "error: command '/usr/bin/g++' failed with exit code 1",
     ],

@@ -20,8 +20,8 @@ from msgspec.structs import replace
 
 from builders.building.plan import Task
 from builders.building.provenance import (
-    BuildRun,
     Descriptor,
+    RunMetadata,
     materials_of,
     read_statement,
     sbom,
@@ -232,22 +232,33 @@ def test_sbom_depends_on_materials_only() -> None:
 # Provenance
 
 WHEEL = "deepspeed-0.19.8+rocm6.4.torch2.9.1.gfx90a-cp312-cp312-manylinux_2_39_x86_64.whl"
-RUN = BuildRun(
-    invocation="deepspeed-aaaaaaaaaaaa-20261121T140245Z-4711",
-    started=datetime(2026, 11, 21, 16, 2, 45, 999, tzinfo=timezone(timedelta(hours=2))),
-    finished=datetime(2026, 11, 21, 14, 9, 1, tzinfo=UTC),
-    versions={"rocm-matrix": "0.1.0", "apptainer": "1.4.1"},
+RUN = RunMetadata(
+    invocation_id="deepspeed-aaaaaaaaaaaa-20261121T140245Z-4711",
+    started_on=datetime(2026, 11, 21, 16, 2, 45, 999, tzinfo=timezone(timedelta(hours=2))),
+    finished_on=datetime(2026, 11, 21, 14, 9, 1, tzinfo=UTC),
     measured={"seconds": 376.1, "jobs": 4},
-    variables={"MAX_JOBS": "4"},
-    log="deepspeed-aaaaaaaaaaaa.log",
-    log_sha256=C,
-    results={"audit": {"verdict": "sound", "findings": []}, "labels": {"droppedLocal": "git.e37ed12"}},
 )
+LOG = "deepspeed-aaaaaaaaaaaa.log"
+RESULTS: dict[str, Any] = {
+    "audit": {"verdict": "sound", "findings": []},
+    "labels": {"droppedLocal": "git.e37ed12"},
+}
 KEY = FROM_SDIST.task.build_key
 
 
-def written(case: Case = FROM_SDIST, run: BuildRun = RUN) -> dict[str, Any]:
-    return statement(case.task, case.materials, run, wheel=WHEEL, sha256=D)
+def written(case: Case = FROM_SDIST) -> dict[str, Any]:
+    return statement(
+        case.task,
+        case.materials,
+        RUN,
+        wheel=WHEEL,
+        sha256=D,
+        versions={"rocm-matrix": "0.1.0", "apptainer": "1.4.1"},
+        variables={"MAX_JOBS": "4"},
+        log=LOG,
+        log_sha256=C,
+        results=RESULTS,
+    )
 
 
 def test_statement_has_fields_of_specification() -> None:
@@ -279,19 +290,19 @@ def test_statement_has_fields_of_specification() -> None:
         "version": {"rocm-matrix": "0.1.0", "apptainer": "1.4.1"},
     }
     assert run["metadata"] == {
-        "invocationId": RUN.invocation,
+        "invocationId": RUN.invocation_id,
         "startedOn": "2026-11-21T14:02:45Z",
         "finishedOn": "2026-11-21T14:09:01Z",
         "matrix_measured": {"seconds": 376.1, "jobs": 4},
     }
     log, audit, labels = run["byproducts"]
     assert log == {
-        "name": RUN.log,
+        "name": LOG,
         "digest": {"sha256": C},
         "mediaType": "text/plain",
         "annotations": {"role": "log"},
     }
-    assert audit["annotations"]["result"] == RUN.results["audit"]
+    assert audit["annotations"]["result"] == RESULTS["audit"]
     assert labels["name"] == "labels"
 
 

@@ -91,7 +91,7 @@ def test_rocm_of_pip_is_found_by_every_tool() -> None:
     root = "/layer/site-packages/_rocm_sdk_devel"
     made = apply(make_recipe(), "gfx90a", pip_rocm="10.1.0", rocm_path=root).environment
     assert {made[name] for name in ("ROCM_PATH", "ROCM_HOME", "HIP_PATH")} == {root}
-    assert made["CMAKE_PREFIX_PATH"] == f"{root}/lib/cmake"
+    assert made["CMAKE_PREFIX_PATH"] == f"{root}:{root}/lib/llvm"
     assert made["HIP_DEVICE_LIB_PATH"] == "/layer/site-packages/_rocm_sdk_core/lib/llvm/amdgcn/bitcode"
     assert "HIP_DEVICE_LIB_PATH" not in apply(make_recipe(), "gfx90a").environment
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from builders.building.plan import Task
-from builders.building.provenance import BuildRun, Descriptor, statement
+from builders.building.provenance import Descriptor, RunMetadata, statement
 from builders.building.records import (
     InputChange,
     build_records,
@@ -54,8 +54,12 @@ def publish(task: Task, index: Index, make_wheel: MakeWheel, at: datetime = STAR
     version = f"{task.pick.pinned}+{task.build_key[:8]}"
     wheel = make_wheel(version=version)
     source = Descriptor(name="tiny-1.0.tar.gz", digest={"sha256": "a" * 64}, annotations={"role": "source"})
-    run = BuildRun(
-        started=at, finished=at + timedelta(seconds=50), invocation="one", node="nid01", measured=measured
+    run = RunMetadata(
+        started_on=at,
+        finished_on=at + timedelta(seconds=50),
+        invocation_id="one",
+        node="nid01",
+        measured=dict(measured),
     )
     return index.publish(wheel, statement(task, [source], run, wheel=wheel.name, sha256="b" * 64))
 

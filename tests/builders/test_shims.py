@@ -86,6 +86,7 @@ def test_programs_called_by_path_get_overlay_mounts() -> None:
     made = apply_recipe(make_task(NATIVE, "gfx90a", rocm_path="/opt/rocm-6.2.4/"))
     assert made.overlay_mounts["/opt/rocm/bin/rocminfo"] == "rocminfo"
     assert made.overlay_mounts["/opt/rocm-6.2.4/bin/rocminfo"] == "rocminfo"
+    assert made.overlay_mounts["/opt/rocm-6.2.4/lib/llvm/bin/offload-arch"] == "offload-arch"
     assert set(made.overlay_mounts.values()) <= set(made.shims)
 
 

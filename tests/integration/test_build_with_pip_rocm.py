@@ -26,7 +26,7 @@ from builders.machine.host import running_python
 from resolver.reporter import SILENT
 from tests.rig import standin_rocm
 from tests.rig.rig import Rig
-from tests.support.fusedtiny import Repository
+from tests.support.fusedtiny import Repository, make_cmaketiny
 from tests.support.records import materials_of
 from tests.support.site import Site
 from tests.support.tasks import make_recipe, make_task
@@ -37,6 +37,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
 ROCM, TORCH = "10.1.0", "2.14.0+rocm10.1.0"
 BITCODE = "lib/llvm/amdgcn/bitcode"
+PROJECTS = ("fusedtiny", "cmaketiny")
 PLACE = HostRuntime()
 TORCH_ROW = f"""
 schema = 1
@@ -137,7 +138,8 @@ def test_device_libraries_are_complete(layers: Layers) -> None:
     ).environment
     assert not Path(variables["ROCM_PATH"], BITCODE, "oclc_daz_opt_on.bc").exists()
     assert Path(variables["HIP_DEVICE_LIB_PATH"], "oclc_daz_opt_on.bc").exists()
-    assert Path(variables["CMAKE_PREFIX_PATH"], "hip", "hip-config.cmake").exists()
+    first = variables["CMAKE_PREFIX_PATH"].partition(":")[0]
+    assert Path(first, "lib", "cmake", "hip", "hip-config.cmake").exists()
 
 
 def test_wheel_may_need_libraries_that_torch_installs(layers: Layers, tmp_path: Path) -> None:
@@ -153,15 +155,20 @@ def test_wheel_may_need_libraries_that_torch_installs(layers: Layers, tmp_path: 
 
 @pytest.fixture(scope="module")
 def built(rig: Rig, repository: Repository) -> Site:
-    """Build the small extension with headers of ROCm's libraries, in an image without ROCm."""
+    """Build two packages in an image without ROCm: with headers of ROCm's libraries, and with CMake."""
     work = rig.work()
     image, links = work / "bare", work / "links"
     standin_rocm.unpack(rig.image, image)
     standin_rocm.divide(image, work / "content")
     standin_rocm.make(rig.torch, work / "content", links)
+    of_cmake = make_cmaketiny(work / "cmaketiny.git")
     subprocess.run(["chmod", "-R", "a+rX", str(work)], check=True)
-    site = Site(replace(rig, image=image, wheels=links), "fusedtiny==1.0", "rocm==7.2.*")
+    subprocess.run(["chown", "-R", "--reference", str(work), str(work / "cmaketiny.git")], check=True)
+    site = Site(
+        replace(rig, image=image, wheels=links), *(f"{name}==1.0" for name in PROJECTS), "rocm==7.2.*"
+    )
     repository.catalog(site.work / "facts", fault="headers")
+    (site.work / "facts" / "cmaketiny.toml").write_text(of_cmake)
     (site.work / "facts" / "torch.toml").write_text(TORCH_ROW)
     (site.work / "matrix.toml").write_text('catalog = ["facts"]\n')
     site.resolve()
@@ -172,9 +179,11 @@ def built(rig: Rig, repository: Repository) -> Site:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_extension_is_compiled_with_the_rocm_of_pip(built: Site) -> None:
-    wheel = built.wheel("fusedtiny")
-    assert wheel.name.startswith("fusedtiny-1.0+rocm7.2.torch2.13.0.gfx90a-")
+@pytest.mark.parametrize("project", PROJECTS)
+def test_extension_is_compiled_with_the_rocm_of_pip(built: Site, project: str) -> None:
+    """The package of CMake names no architecture, and there is no GPU here."""
+    wheel = built.wheel(project)
+    assert wheel.name.startswith(f"{project}-1.0+rocm7.2.torch2.13.0.gfx90a-")
     audit = built.audit(wheel, "--gfx90a")
     assert audit["verdict"] == "sound"
     assert set(map(tuple, audit["code_objects"].values())) == {("gfx90a",)}
@@ -182,9 +191,10 @@ def test_extension_is_compiled_with_the_rocm_of_pip(built: Site) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_wheel_needs_the_rocm_of_torch(built: Site) -> None:
+@pytest.mark.parametrize("project", PROJECTS)
+def test_wheel_needs_the_rocm_of_torch(built: Site, project: str) -> None:
     """It has no search path of the build, and requires the torch that loads ROCm's libraries."""
-    with zipfile.ZipFile(built.wheel("fusedtiny")) as archive:
+    with zipfile.ZipFile(built.wheel(project)) as archive:
         (metadata,) = (archive.read(name) for name in archive.namelist() if name.endswith("/METADATA"))
         (library,) = (archive.read(name) for name in archive.namelist() if name.endswith(".so"))
     assert f"Requires-Dist: torch=={standin_rocm.VERSION}".encode() in metadata
@@ -196,6 +206,6 @@ def test_wheel_needs_the_rocm_of_torch(built: Site) -> None:
 @pytest.mark.timeout(900)
 def test_packages_of_rocm_are_materials_of_the_build(built: Site) -> None:
     """Packages with code for GPUs are not needed to compile, and have gigabytes."""
-    names = {material["name"] for material in materials_of(built.statement())}
+    names = {material["name"] for material in materials_of(built.statement("fusedtiny"))}
     assert {"rocm", "rocm-sdk-core", "rocm-sdk-libraries", "rocm-sdk-devel", "torch"} <= names
     assert not {name for name in names if "device" in name}

@@ -18,7 +18,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
 
 import hatch_build
-from builders.building.provenance import BuildRun, Descriptor, statement
+from builders.building.provenance import Descriptor, RunMetadata, statement
 from builders.index import Index
 from matrix.cli import main
 from matrix.report import page
@@ -89,18 +89,19 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
                         digest={"gitCommit": "f" * 40}, annotations={"role": "source"})  # fmt: skip
     for number, version in enumerate((BUILT, "1.8.0+rocm6.4.torch2.8.0.gfx90a")):
         begin = START + timedelta(seconds=100 * number)
-        run = BuildRun(
-            started=begin,
-            finished=begin + timedelta(seconds=300),
-            invocation="a",
+        run = RunMetadata(
+            started_on=begin,
+            finished_on=begin + timedelta(seconds=300),
+            invocation_id="a",
             node="nid01",
             measured={"seconds": 300, "jobs": 4, "memory_gib": 7.5},
-            results={"findings": [finding, {**finding, "severity": "info", "message": "Fine."}]},
         )
+        results = {"findings": [finding, {**finding, "severity": "info", "message": "Fine."}]}
         pick = make_distribution("apex", version[:5], wheel_version=version)
         task = make_task(make_recipe(package="apex"), "gfx90a", pick=pick)
         wheel = tiny_wheel(folder, "apex", version)
-        index.publish(wheel, statement(task, [source], run, wheel=wheel.name, sha256="b" * 64))
+        record = statement(task, [source], run, wheel=wheel.name, sha256="b" * 64, results=results)
+        index.publish(wheel, record)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("PIP_NO_INDEX", "1")

@@ -23,9 +23,11 @@ import pytest
 from matrix.cli import main
 from matrix.input.facts_file import with_rows
 from matrix.maintaining.rocm_matrix import MATRIX, read_matrix
+from matrix.maintaining.torch_index import pythons_of
 from resolver.facts import schema
 from resolver.facts.catalog import Catalog, load
 from resolver.facts.catalog_files import read_file, row_to_toml
+from resolver.indexes import File
 
 Capture = pytest.CaptureFixture[str]
 AB = "ab" * 32
@@ -460,3 +462,12 @@ def test_shipped_rows_survive_writing_and_reading(catalog: Catalog, tmp_path: Pa
     for kind in schema.KINDS:
         rows = {row.key(): row_to_toml(row) for row in catalog.of_kind(kind)}
         assert {row.key(): row_to_toml(row) for row in getattr(again, kind)} == rows
+
+
+def test_wheel_counts_only_for_pythons_that_it_allows() -> None:
+    names = {"cp310-cp310": "", "cp311-cp311": ">=3.12", "cp312-cp312": ">=3.10,<3.14", "cp313-cp313t": ""}
+    files = [
+        File(f"tiny-1.0-{tags}-linux_x86_64.whl", "", requires_python=stated)
+        for tags, stated in names.items()
+    ]
+    assert pythons_of(files) == ("3.10", "3.12")

@@ -220,6 +220,34 @@ def test_onnxruntime_for_cuda_means_migraphx(catalog: Catalog, indexes: FakeInde
     assert lock.target.base_image
 
 
+@pytest.mark.parametrize("line", ["6.2", "6.4", "7.0", "7.2"])
+def test_interop_is_the_release_of_hip_python_and_the_rocm(catalog: Catalog, line: str) -> None:
+    """Indexes have several releases of each ROCm line; each interop requires its own HIP Python."""
+    versions = [
+        "6.2.0.499.16",
+        "6.4.3.555.40",
+        "6.4.4.555.40",
+        "7.0.2.555.40",
+        "7.2.1.562.43",
+        "7.2.2.562.43",
+    ]
+    tags = [f"cp3{minor}-cp3{minor}-manylinux_2_17_x86_64" for minor in range(8, 14)]
+    known = FakeIndexes(
+        {
+            "hip-python": {version: FakeRelease(wheels=tags) for version in versions},
+            "hip-python-interop": {
+                version: FakeRelease(wheels=tags, requires=[f"hip-python=={version}"]) for version in versions
+            },
+        }
+    )
+    for text in ("hip-python-interop", "hip-python hip-python-interop"):
+        lock = resolved(catalog, known, f"{text} rocm=={line}.*", LUMI)
+        chosen = {lock.version_of("hip-python"), lock.version_of("hip-python-interop")}
+        assert len(chosen) == 1
+        assert chosen.pop().startswith(f"{line}.")
+        assert (lock.target.rocm or "").startswith(f"{line}.")
+
+
 def test_hip_python_is_of_the_chosen_rocm(catalog: Catalog, indexes: FakeIndexes) -> None:
     lock = resolved(catalog, indexes, "hip-python", LUMI)
     assert (lock.version_of("hip-python"), lock.target.rocm) == ("6.4.3.555.40", "6.4.4")

@@ -15,7 +15,7 @@ from resolver.compiling.choices import Link
 from resolver.errors import UsageError
 from resolver.facts.catalog import Catalog
 from resolver.model import Conflict, Prefer, Resolution
-from resolver.requirements import parse_requirement
+from resolver.requirements import is_for_cuda, parse_requirement
 from tests.resolver.solve_helpers import ask, requirement
 from tests.support.indexes import FakeIndexes, FakeRelease
 
@@ -73,6 +73,24 @@ def test_cuda_is_refused_with_its_chain(catalog: Catalog) -> None:
 def test_requested_name_for_cuda_is_an_error(catalog: Catalog, name: str) -> None:
     with pytest.raises(UsageError, match=f"{name} is for CUDA and does not run on AMD GPUs"):
         resolve(catalog, ask(catalog, name), FakeIndexes({name: {"1.0": []}}))
+
+
+def test_error_about_a_name_for_cuda_says_what_takes_its_place(catalog: Catalog) -> None:
+    names = {row.name.replace("*", "12"): row for row in catalog.replaces.values() if not row.conda}
+    names = {name: row for name, row in names.items() if is_for_cuda(name)}
+    assert any(row.effect == "cpu" for row in names.values())
+    for name, row in names.items():
+        with pytest.raises(UsageError) as on_amd:
+            resolve(catalog, ask(catalog, name), FakeIndexes({name: {"1.0": []}}))
+        hint = on_amd.value.hint
+        assert row.note in hint
+        assert all(f"Write {by} instead" in hint for by in row.by)
+        assert ("runs on the CPU" in hint) == (row.effect == "cpu")
+        with pytest.raises(UsageError, match="does not run on CPUs") as on_cpu:
+            resolve(
+                catalog, ask(catalog, name, site="local", backend="cpu"), FakeIndexes({name: {"1.0": []}})
+            )
+        assert all((by in on_cpu.value.hint) == (row.effect == "cpu") for by in row.by)
 
 
 def test_bindings_of_nvidia_are_allowed(catalog: Catalog) -> None:

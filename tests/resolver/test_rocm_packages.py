@@ -195,8 +195,17 @@ def test_torch_and_rocm_are_one_rocm(catalog: Catalog, indexes: FakeIndexes) -> 
 WITH_ROCM = "rocm/dev-ubuntu-24.04:7.2.4-complete"
 
 
-@pytest.mark.parametrize("text", ["jax rocm[libraries,device-gfx942]", "jax torch[device-gfx942]"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "jax rocm[libraries,device-gfx942]",
+        "jax torch[device-gfx942]",
+        "jax torch rocm[libraries,device-gfx942]",
+        "jax needs-old-torch rocm[libraries,device-gfx942]",
+    ],
+)
 def test_jax_uses_the_rocm_of_pip(catalog: Catalog, indexes: FakeIndexes, text: str) -> None:
+    """There is one ROCm, with the code for the target only."""
     lock = resolved(catalog, indexes, text)
     versions = {pick.name: pick.version for pick in lock.distributions}
     assert versions["jax-rocm7-plugin"] == versions["jax"] == JAX
@@ -205,6 +214,25 @@ def test_jax_uses_the_rocm_of_pip(catalog: Catalog, indexes: FakeIndexes, text: 
         ("rocm", "rocm-sdk-core", "rocm-sdk-libraries", "rocm-sdk-device-gfx942"), "7.14.1"
     )
     assert (lock.target.rocm, lock.image) == ("7.14.1", None)
+
+
+@pytest.mark.parametrize(
+    ("text", "only_target"),
+    [
+        ("torch rocm[device-gfx942]", True),
+        ("torch<2.13 rocm[device-gfx942]", True),
+        ("torch==2.12.0+rocm7.14.1", True),
+        ("torch==2.14.1+rocm7.14 rocm[device-gfx942]", False),
+        ("torch==2.14.1+rocm7.14", False),
+    ],
+)
+def test_torch_that_brings_code_for_every_gpu_is_the_last_choice_and_said(
+    catalog: Catalog, indexes: FakeIndexes, text: str, only_target: bool
+) -> None:
+    lock = resolved(catalog, indexes, text)
+    assert bool(catalog.torch[lock.version_of("torch")].device_extra) == only_target
+    notes = [note for note in lock.notes if "torch[device-gfx942]" in note]
+    assert bool(notes) != only_target
 
 
 def test_jax_with_the_rocm_of_pip_is_limited_by_the_driver(catalog: Catalog, indexes: FakeIndexes) -> None:

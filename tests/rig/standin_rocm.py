@@ -8,6 +8,7 @@ AMD's compiler contains.
 
 from __future__ import annotations
 
+import re
 import shutil
 import struct
 import subprocess
@@ -66,12 +67,19 @@ def divide(root: Path, content: Path) -> None:
         part = core if header.name in {"hip", "hsa"} else devel
         for path in _files(header):
             _copy(path, part / "include" / path.relative_to(root / "usr" / "include"))
+    for path in system.glob("cmake/*/**/*.cmake"):
+        target = devel / "lib" / path.relative_to(system)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(_relocated(path.read_text()))
     for path in (*_installed(root, system), *headers, llvm, rocm):
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def _divide_libraries(rocm: Path, system: Path, content: Path) -> None:
-    """Copy each library under the name that programs need, and make the link for the linker."""
+    """Copy each library under the name that programs need, and make the link for the linker.
+
+    AMD's libraries look for one another beside themselves (https://github.com/ROCm/TheRock/issues/1011).
+    """
     for link in rocm.glob("lib/lib*.so.[0-9]*"):
         short = link.name.removeprefix("lib").partition(".so")[0]
         if link.name.count(".") == 2:
@@ -80,13 +88,16 @@ def _divide_libraries(rocm: Path, system: Path, content: Path) -> None:
             target = content / "devel" / "lib" / f"lib{short}.so"
             target.parent.mkdir(parents=True, exist_ok=True)
             target.symlink_to(f"../../{part}/lib/{link.name}")
+    runtime = [str(path) for path in (content / "core" / "lib").glob("*.so.*")]
+    subprocess.run(["patchelf", "--force-rpath", "--set-rpath", "$ORIGIN", *runtime], check=True)
 
 
 def _divide_compiler(llvm: Path, core: Path, devel: Path) -> None:
     for path in llvm.glob("bin/*"):
         if any(fnmatch(path.name, tool) for tool in _TOOLS):
             _copy(path, core / "lib" / "llvm" / "bin" / path.name)
-    for path in (one for folder in llvm.glob("lib/clang/*/include") for one in _files(folder)):
+    headers = (one for folder in llvm.glob("lib/clang/*/include") for one in _files(folder))
+    for path in (*headers, *llvm.glob("lib/clang/*/lib/linux/libclang_rt.builtins-x86_64.a")):
         _copy(path, core / "lib" / "llvm" / path.relative_to(llvm))
     for path in llvm.glob("lib/clang/*/amdgcn/bitcode/*.bc"):
         name = f"lib/llvm/amdgcn/bitcode/{path.name}"
@@ -94,6 +105,14 @@ def _divide_compiler(llvm: Path, core: Path, devel: Path) -> None:
         if any(fnmatch(path.name, lacking) for lacking in _LACKING):
             (devel / name).parent.mkdir(parents=True, exist_ok=True)
             (devel / f"{name}.absent").touch()
+
+
+def _relocated(text: str) -> str:
+    """Return a CMake file of Debian for AMD's layout: the libraries are in ``lib``, under one name each."""
+    text = text.replace("/lib/x86_64-linux-gnu", "/lib")
+    text = re.sub(r"(\$\{\w+\}/\.\./\.\./\.\.)/\.\.", r"\1", text)
+    text = re.sub(r'get_filename_component\((\w+) "\$\{\1\}" PATH\)\n', "", text, count=1)
+    return re.sub(r"(/lib\w[\w+-]*\.so\.\d+)[.\d]*", r"\1", text)
 
 
 def _files(folder: Path) -> list[Path]:
@@ -104,8 +123,7 @@ def _installed(root: Path, system: Path) -> Iterator[Path]:
     yield from (root / "usr" / "bin" / name for name in _PROGRAMS)
     for pattern in _LIBRARIES:
         yield from system.glob(f"lib{pattern}*.so*")
-    for name in ("hip", "roc", "hsa", "amd_comgr", "rccl", "miopen"):
-        yield from system.glob(f"cmake/{name}*")
+    yield from system.glob("cmake/*")
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -54,6 +54,30 @@ backend = ["rocm"]
 status = "observed"
 source = "tests"
 """
+_OF_CMAKE = """
+schema = 1
+[[package]]
+name = "cmaketiny"
+title = "a small HIP library"
+import-name = "cmaketiny"
+status = "observed"
+source = "tests"
+[[release]]
+package = "cmaketiny"
+version = "1.0"
+git = {{ url = "{url}", commit = "{commit}" }}
+backend = ["rocm"]
+status = "observed"
+source = "tests"
+[[recipe]]
+package = "cmaketiny"
+backend = "rocm"
+undeclared = ["setuptools", "wheel", "torch"]
+environment = {{ CMAKE_ARGS = "{arguments}" }}
+must-contain = ["cmaketiny/libcmaketiny.so"]
+status = "observed"
+source = "tests"
+"""
 _GUARD = 'source-lacks = { "setup.py" = "FUSEDTINY_BUILD_CUDA_OPS" }'
 
 
@@ -122,6 +146,12 @@ def make_apex(folder: Path) -> str:
         package="apex", version="1.13.0", url=main.as_uri(), commit=commit, submodule=submodule
     )
     return f"schema = 1\n{release}"
+
+
+def make_cmaketiny(folder: Path, arguments: str = "-DCMAKE_SKIP_RPATH=ON") -> str:
+    """Create the repository of a library that CMake builds with these arguments; return its catalog."""
+    shutil.copytree(PACKAGES / "cmaketiny", folder)
+    return _OF_CMAKE.format(arguments=arguments, url=folder.as_uri(), commit=_commit(folder, "CMake's build"))
 
 
 def _make_submodule(folder: Path) -> str:

@@ -73,8 +73,8 @@ class Site:
         assert isinstance(row, dict)
         return row
 
-    def statement(self) -> dict[str, Any]:
-        (path,) = (self.index / "provenance").iterdir()
+    def statement(self, project: str = "") -> dict[str, Any]:
+        (path,) = (self.index / "provenance").glob(f"{project}*")
         document = json.loads(path.read_text())
         wheel = path.name.removesuffix(".json").rpartition(".")[0]
         (subject,) = read_statement(document).subject
