@@ -180,8 +180,6 @@ class Libraries(Outcome, frozen=True):
     """The shared objects that are mapped after torch and the extensions were imported in one process."""
 
     objects: list[str] = []
-    errors: dict[str, str] = {}
-    """Import errors by module."""
     libstdcxx: list[LibStdCxx] = []
     of_torch: list[str] = []
     """The shared objects that the installed torch brings."""

@@ -602,7 +602,6 @@ def libraries(modules: list[str]) -> dict[str, Any]:
     libstdcxx = [path for path in objects if os.path.basename(path).startswith("libstdc++.so")]
     return {
         "objects": objects,
-        "errors": reply["errors"],
         "libstdcxx": [newest_symbols(path) for path in libstdcxx if os.path.exists(path)],
         "of_torch": [
             os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
