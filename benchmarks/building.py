@@ -74,7 +74,7 @@ import sys, time
 from builders.building import task
 from builders.building.compilation import build_view
 from builders.containers.runtime import Bind, run_in
-from builders.environments.pip import ensure_pip
+from builders.environments.python import ensure_pip
 from msgspec.structs import replace
 from matrix.cli import main
 make, get, known = task.make_environment, task.obtain, {}

@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from builders.environments.pip import is_reachable, pip_environment
+from builders.environments.python import is_reachable, pip_environment
 from builders.index import Index
 from builders.machine import host
 from builders.storage.files import sha256_of

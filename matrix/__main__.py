@@ -34,9 +34,12 @@ def _run() -> int:
     if not sys.warnoptions:
         warnings.simplefilter("ignore")  # of libraries; they are for developers
     if "_ARGCOMPLETE" in os.environ:
-        from matrix.completion import complete
+        from matrix.commands.completion import complete
 
         complete()
+    from builders.constants import GARBAGE_THRESHOLD
+
+    gc.set_threshold(GARBAGE_THRESHOLD)
     from matrix.cli import main as run
 
     code = run()
@@ -47,10 +50,9 @@ def _run() -> int:
 
 
 def _open_missing_streams() -> None:
-    """Open /dev/null in place of each standard stream that was closed at the start.
+    """Open /dev/null in place of standard streams that were closed; else a file would get their numbers.
 
-    Otherwise a file that is opened later would get the number of the stream, and receive the output of
-    programs. `sys.stdout` and `sys.stderr` stay None, so that `Console` can detect the closed stream.
+    `sys.stdout` and `sys.stderr` stay None, so that `Console` can detect the closed stream.
     """
     if None not in {sys.stdin, sys.stdout, sys.stderr}:
         return

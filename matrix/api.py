@@ -264,23 +264,14 @@ def build(
 
     Raises
     ------
-    BuildError, MatrixError, CommandError
-        A wheel could not be built, or its content is wrong. The wheel is not published, and the error
-        names the log.
+    BuildError, CommandError
+        A wheel could not be built, or its content is wrong. It is not published, and the error names the log.
     UsageError
         The resolution does not build one of the names, or an argument does not fit the resolution.
-    CatalogError, LockError
-        A file of facts is not valid, or no recipe builds a distribution of the resolution.
     MatrixError
-        The base image differs from that of the resolution.
-    SourceError, MatrixError
-        A source or a patch is missing, is broken, or has another hash.
-    EnvironmentLacksError
-        The machine lacks a tool, network access or disk space.
-    MatrixError, NameTakenError
-        A link is in place of a directory of the index, or another wheel has the name of a new wheel.
-    MatrixError
-        The inspection of the base image failed; the error names the log.
+        The facts, the base image, a source or the index are not what the resolution needs, or another wheel
+        has the name of a new wheel. `EnvironmentLacksError` among them: the machine lacks a tool, network
+        access or disk space.
     OSError
         The index or the cache cannot be read or written.
     """

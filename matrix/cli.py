@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import os
 import re
 import signal
@@ -16,7 +15,6 @@ from types import ModuleType
 from typing import NoReturn, TypeVar
 
 import matrix.commands
-from builders.constants import GARBAGE_THRESHOLD
 from builders.storage.files import cache_root
 from matrix import __version__
 from matrix.command_line.context import Context
@@ -29,13 +27,7 @@ from matrix.command_line.options import (
     help_texts,
 )
 from matrix.show.console import Console, OutputError, ReaderGoneError
-from resolver.errors import (
-    EXIT_INTERRUPTED,
-    InternalError,
-    MatrixError,
-    UsageError,
-    did_you_mean,
-)
+from resolver.errors import EXIT_INTERRUPTED, InternalError, MatrixError, UsageError, did_you_mean
 
 T = TypeVar("T", bound=str)
 _MOST_USED = "most used"
@@ -50,7 +42,6 @@ _GROUPS = {
     "build farms": ("plan", "build-one", "builds", "fetch", "index", "audit", "report"),
     "maintain": ("catalog", "recipe", "site", "completion", "help"),
 }  # fmt: skip
-"""The commands in the order of ``matrix --help``."""
 
 
 def commands() -> dict[str, Path]:
@@ -87,7 +78,6 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(message[:1].upper() + message[1:] + ".", hint=hint)
 
     def _choices_of(self, missing: Sequence[str]) -> str:
-        """Return the choices of the missing arguments, or where they are described."""
         for action in self._actions:
             names = {"/".join(action.option_strings), str(action.metavar), action.dest}
             if action.choices and names & {*missing}:
@@ -106,7 +96,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         color=_value_of("--color", ("always", "never"), arguments) or "auto",
         progress=_value_of("--progress", ("json",), arguments) or "auto",
     )
-    gc.set_threshold(GARBAGE_THRESHOLD)
     for number in (signal.SIGTERM, signal.SIGHUP):  # SIGTERM is what Slurm sends at the time limit
         signal.signal(number, signal.default_int_handler)
     try:
@@ -128,7 +117,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _explain(error: Exception) -> MatrixError:
-    """Return the error to report for an exception that no other code explained."""
     from builders.storage.io_errors import explain_any_lack
 
     lack = explain_any_lack(error)
@@ -176,17 +164,14 @@ def called_command(arguments: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def _add_to_names(args: argparse.Namespace, rest: Sequence[str]) -> None:
-    """Add names that follow an option to the command's list of names, where argparse ends the list."""
+    """Add names behind an option, where argparse ends the list."""
     if args.names_dest is None or any(argument.startswith("-") for argument in rest):
         args.parser.error(f"unrecognized arguments: {' '.join(rest)}")
     setattr(args, args.names_dest, [*getattr(args, args.names_dest), *rest])
 
 
 def make_parser(called: str = "") -> argparse.ArgumentParser:
-    """Return the parser of the command line, with the arguments of one command or all summaries.
-
-    Only the module of the command that is called is imported.
-    """
+    """Return the parser with the arguments of one command, whose module is imported, or all summaries."""
     parser = _Parser(
         prog="matrix",
         description="Resolve, build, check and publish PyTorch extension wheels for AMD ROCm.",
@@ -238,7 +223,6 @@ def _add_arguments(parser: argparse.ArgumentParser, command: ModuleType) -> None
 
 
 def _show_first(parser: argparse.ArgumentParser, options: Collection[str]) -> None:
-    """Show the help of these options before that of all others."""
     if not options:
         return
     first = parser.add_argument_group(_MOST_USED)

@@ -37,6 +37,7 @@ _TEXTS = {
 """Variables that are never compared as versions."""
 NEWEST_PATCH = 99
 """Higher than the patch number of any Python release."""
+_MACHINE = "x86_64"
 _OLDEST_GLIBC = 5  # manylinux1
 _NAMED_MANYLINUX = {5: "manylinux1", 12: "manylinux2010", 17: "manylinux2014"}
 _WHEEL_TAGS = 3
@@ -50,14 +51,11 @@ class Environment:
     patch releases of the Python may install it.
     """
 
-    def __init__(
-        self, python: str, glibc: str = "", machine: str = "x86_64", *, any_patch: bool = False
-    ) -> None:
+    def __init__(self, python: str, glibc: str = "", *, any_patch: bool = False) -> None:
         self._enough = any if any_patch else all
         self._release = python
         self.python = ".".join(python.split(".")[:2])
         self.glibc = glibc
-        self.machine = machine
         self._markers: dict[tuple[str, str], bool] = {}
         self._parsed: dict[str, Marker] = {}
         self._pythons: dict[str, bool] = {}
@@ -162,7 +160,7 @@ class Environment:
             "implementation_name": "cpython",
             "implementation_version": f"{self.python}.{NEWEST_PATCH}",
             "os_name": "posix",
-            "platform_machine": self.machine,
+            "platform_machine": _MACHINE,
             "platform_python_implementation": "CPython",
             "platform_release": "",
             "platform_system": "Linux",
@@ -205,7 +203,7 @@ class Environment:
 
     @cached_property
     def _platforms(self) -> dict[str, int]:
-        platforms = platform_tags(self.glibc or f"2.{NEWEST_PATCH}", self.machine)
+        platforms = platform_tags(self.glibc or f"2.{NEWEST_PATCH}")
         return {platform: place for place, platform in enumerate(platforms)}
 
     @cached_property
@@ -240,7 +238,7 @@ class Environment:
 
     @cached_property
     def _platforms_of_any_glibc(self) -> frozenset[str]:
-        return frozenset(platform_tags(f"2.{NEWEST_PATCH}", self.machine))
+        return frozenset(platform_tags(f"2.{NEWEST_PATCH}"))
 
     def installable(self, files: Iterable[File]) -> list[File]:
         """Return the files that pip may install: wheels, the best first, or else an sdist."""
@@ -262,23 +260,23 @@ class Environment:
 
     def __str__(self) -> str:
         glibc = f" and glibc {self.glibc}" if self.glibc else ""
-        return f"Python {self.python}{glibc} on {self.machine}"
+        return f"Python {self.python}{glibc} on {_MACHINE}"
 
 
-def platform_tags(glibc: str, machine: str) -> list[str]:
-    """Return the platform tags of wheels that run with a glibc, newest first, for any machine.
+def platform_tags(glibc: str) -> list[str]:
+    """Return the platform tags of wheels that run with a glibc, newest first.
 
     Examples
     --------
-    >>> platform_tags("2.18", "x86_64")[:3]
+    >>> platform_tags("2.18")[:3]
     ['manylinux_2_18_x86_64', 'manylinux_2_17_x86_64', 'manylinux2014_x86_64']
     """
     tags = []
     for number in range(int(glibc.split(".")[1]), _OLDEST_GLIBC - 1, -1):
-        tags.append(f"manylinux_2_{number}_{machine}")
+        tags.append(f"manylinux_2_{number}_{_MACHINE}")
         if number in _NAMED_MANYLINUX:
-            tags.append(f"{_NAMED_MANYLINUX[number]}_{machine}")
-    return [*tags, f"linux_{machine}"]
+            tags.append(f"{_NAMED_MANYLINUX[number]}_{_MACHINE}")
+    return [*tags, f"linux_{_MACHINE}"]
 
 
 def _glibc_of(platform: str) -> int:

@@ -174,7 +174,6 @@ def _parse_with_packaging(text: str) -> Requirement:
 
 
 def _corrected(text: str) -> str:
-    """Return a hint with the requirement that an invalid one probably means."""
     slip = re.fullmatch(_SLIP, text)
     if slip is None or not is_version(slip["version"].removesuffix(".*")):
         return "Write a name, or a name and versions: apex, torch>=2.4, rocm==6.2.*"

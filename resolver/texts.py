@@ -144,18 +144,14 @@ def explained(error: str, data: object) -> str:
     match = re.match(_PATTERN, error)
     if match is None:
         return error
-    meaning = _MEANINGS.get(_unquoted(match["pattern"]), "a valid value")
+    import ast
+
+    meaning = _MEANINGS.get(ast.literal_eval(match["pattern"]), "a valid value")
     if match["is_key"]:
         return f"a key in {printable(match['key'])} is not {meaning}"
     value = _at(data, match["key"])
     shown = f" is {_shown(value)}, which" if isinstance(value, str) else " has a value that"
     return f"{printable(match['key'])}{shown} is not {meaning}"
-
-
-def _unquoted(text: str) -> str:
-    import ast
-
-    return str(ast.literal_eval(text))
 
 
 def _at(data: Any, key: str) -> object:  # noqa: ANN401  any data

@@ -212,7 +212,6 @@ def _bounds_for_release(
 
 
 def _bounds_for_other(operator: str, key: VersionKey) -> tuple[VersionKey, VersionKey] | None:
-    """Return the interval of a clause with a pre-, post- or development release."""
     if operator == "<" and key[2] == _BEFORE:
         return _FIRST, key
     return {

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from builders.containers.runtime import can_mount, without_network
-from builders.environments.pip import is_reachable
+from builders.environments.python import is_reachable
 from builders.findings import Finding
 from builders.machine import host
 from builders.machine.process import output_of

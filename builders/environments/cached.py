@@ -1,8 +1,8 @@
 """Directories of the cache that are built once and shared: complete or absent.
 
-A marker file, written last, marks a directory as complete. A directory without a marker was left by a
-killed process; it is removed and built again. Complete directories are read-only. Using them requires
-neither a lock nor a writable cache, so a site can share its cache.
+A marker file, written last, marks a directory as complete; what a killed process left is built again.
+Complete directories are read-only and need neither a lock nor a writable cache, so a site can share its
+cache.
 """
 
 from __future__ import annotations
@@ -34,11 +34,7 @@ def is_complete(root: Path) -> bool:
 
 
 def ensure_cached(root: Path, build: Callable[[], None]) -> None:
-    """Build a directory of the cache unless it is complete.
-
-    It is built in place because environments contain their own path. `build` fills the directory, which is
-    empty and locked against other processes.
-    """
+    """Build a directory of the cache in place, unless it is complete; environments contain their path."""
     if is_complete(root):
         return
     with explain_cache_errors(), exclusive_lock(root.parent / f"{root.name}.lock"):

@@ -1,12 +1,10 @@
 """Layers, wheels installed once into a read-only directory, and the environments on top of them.
 
 A layer is a virtual environment without pip, so its programs (``ninja``, ``cmake``) run with their own
-packages. Another environment uses a layer through a ``.pth`` file that calls `site.addsitedir`. The layer's
-packages then come after the environment's own, `importlib.metadata` finds them, and the layer's own ``.pth``
-files are processed, too (that of setuptools provides distutils).
-
-The pip packages of ROCm find one another by relative paths, so all of them are in the layer of torch. The
-package for development has its files in an archive, which is expanded when the layer is made.
+packages. Another environment uses it through a ``.pth`` file that calls `site.addsitedir`: its packages come
+after the environment's own, `importlib.metadata` finds them, and its ``.pth`` files are processed (that of
+setuptools provides distutils). The pip packages of ROCm find one another by relative paths, so all are in the
+layer of torch; the archive of the one for development is expanded when the layer is made.
 """
 
 from __future__ import annotations
@@ -23,8 +21,7 @@ from packaging.utils import parse_wheel_filename
 
 from builders.containers.runtime import Bind, View, run_in
 from builders.environments.cached import digest, ensure_cached
-from builders.environments.pip import ensure_pip
-from builders.environments.python import QUIET, python_view
+from builders.environments.python import QUIET, ensure_pip, python_view
 from builders.environments.wheelhouse import Wheelhouse, fetch_wheels, remove_damaged
 from builders.storage.files import cache_root, remove_tree
 from builders.storage.io_errors import explain_cache_errors
@@ -53,10 +50,7 @@ class Layer(msgspec.Struct, frozen=True):
 
     @property
     def rocm(self) -> Path | None:
-        """The root of the ROCm that pip installed with its files for development, if there is one.
-
-        Its name may end with a mark of AMD's build.
-        """
+        """The root of the ROCm that pip installed for development; a mark of AMD's build may end its name."""
         return next(self.packages.glob("_rocm_sdk_devel*"), None)
 
 
@@ -83,7 +77,6 @@ class BuildEnvironment(msgspec.Struct, frozen=True):
     hidden: tuple[Path, ...] = ()
     """Directories that its programs must not see."""
     linkers: Mapping[str, str] = {}
-    """The linkers of its Python; see `TargetPython.linkers`."""
 
     @property
     def python(self) -> Path:
@@ -110,10 +103,9 @@ def fetch_build_wheels(
     requirements: Sequence[str],
     options: FetchOptions,
 ) -> tuple[FetchedWheel, ...]:
-    """Download the wheels of torch and of the build requirements, or take them from the cache.
+    """Download the wheels of torch, pinned with its local version, and of the build requirements.
 
-    No later step of a build uses the network. `torch` is pinned with its local version, such as
-    ``torch==2.9.1+rocm6.4``; None without torch.
+    No later step of a build uses the network.
     """
     base, rest = _fetch(runtime, python, torch, requirements, options)
     return tuple(wheel for house in (base, rest) if house is not None for wheel in house.wheels)
@@ -164,10 +156,7 @@ def make_layer(
     log: Path,
     reporter: Reporter,
 ) -> Layer:
-    """Install wheels into a layer without network, or take the layer from the cache.
-
-    Each base image and each Python has its own layers. Programs of the new layer can import from `base`.
-    """
+    """Install wheels into a layer without network, which can import from `base`, unless the cache has it."""
     hashes = sorted(wheel.sha256 for wheel in wheels)
     key = digest(python.key(runtime), hashes, [layer.root.name for layer in base])
     root = cache_root() / "layers" / key
@@ -197,9 +186,9 @@ def make_environment(
 ) -> BuildEnvironment:
     """Create an environment on top of layers, in which to build or test wheels. No program is started.
 
-    Layers are in lookup order. Wheels are installed without their dependencies. `root` is replaced if it
-    exists; its parent must exist. Programs must not see the `hidden` directories. With `exists`, it was
-    created before with the same arguments, and its files keep their times, which ninja compares.
+    Layers are in lookup order. Wheels are installed without their dependencies. `root` is replaced. With
+    `exists`, it was created before with the same arguments, and its files keep their times, which ninja
+    compares.
     """
     if not exists:
         remove_tree(root)
@@ -219,7 +208,6 @@ def make_environment(
 
 
 def _install(wheel: Path, root: Path, python: TargetPython) -> None:
-    """Install a wheel into a directory without symbolic links, which is not an environment yet."""
     from installer import install
     from installer.destinations import SchemeDictionaryDestination
     from installer.exceptions import InstallerError
@@ -255,7 +243,6 @@ def _install(wheel: Path, root: Path, python: TargetPython) -> None:
 
 @cache
 def _supported(major: int, minor: int, abi: str) -> set[tuple[str, str]]:
-    """Return the pairs of interpreter and ABI tag that a Python accepts."""
     tags = [
         *cpython_tags((major, minor), [abi], ["any"]),
         *compatible_tags((major, minor), f"cp{major}{minor}", ["any"]),
@@ -268,11 +255,7 @@ def _write_environment(root: Path, python: TargetPython, layers: Sequence[Layer]
     packages = root / python.library
     for directory in (root / "bin", root / "include", packages):
         directory.mkdir(parents=True, exist_ok=True)
-    links = {
-        "bin/python": str(python.path),
-        "bin/python3": "python",
-        f"bin/python{python.minor}": "python",
-    }
+    links = {"bin/python": str(python.path), "bin/python3": "python", f"bin/python{python.minor}": "python"}
     for name, target in links.items():
         (root / name).unlink(missing_ok=True)  # a wheel may have such a file
         (root / name).symlink_to(target)
@@ -317,10 +300,7 @@ def _install_with_pip(
 
 
 def _expand_rocm(runtime: Runtime, python: TargetPython, root: Path, *, log: Path) -> None:
-    """Expand the files for development of ROCm's pip packages in a layer, which is read-only later.
-
-    Source: ROCm/TheRock@89553ce:docs/packaging/python_packaging.md (``rocm-sdk init``).
-    """
+    """Expand the files for development. Source: ROCm/TheRock@89553ce:docs/packaging/python_packaging.md."""
     view = replace(python_view(python, binds=[Bind(root, writable=True)]), untrusted=True)
     command = [str(root / "bin" / "python"), "-m", "rocm_sdk", "init"]
     try:

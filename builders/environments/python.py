@@ -1,8 +1,10 @@
-"""Find the Python that wheels are built for, and check it in the runtime where it will be used.
+"""Find the Python that wheels are built for, and its pip, in the runtime where they will be used.
 
-A base image may not contain the required Python. Then a Python of this machine is bound into the image
-at the same path: a Python that the user names, or a Python that uv manages. The user can name a conda
-prefix, or a virtual environment, which stands for the Python it was created from.
+If a base image lacks the required Python, one of this machine is bound into the image at the same path: one
+that the user names (a prefix, or a virtual environment, which stands for the Python it was created from), or
+one that uv manages. The user's pip settings about where packages come from are passed on as variables, and
+local files that they name are bound into the image; those about where packages are installed or how they are
+built are not.
 """
 
 from __future__ import annotations
@@ -15,20 +17,26 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 from msgspec.structs import replace
 
 from builders.containers.runtime import Bind, View, run_in
-from builders.environments.cached import digest
+from builders.environments.cached import digest, ensure_cached
 from builders.machine import host
+from builders.machine.process import clean_environment
+from builders.network.pip_configuration import pip_configuration, variable_of
+from builders.storage.files import cache_root
+from builders.storage.io_errors import explain_cache_errors
 from builders.storage.lease import TemporaryDirectory
 from resolver.errors import CommandError, EnvironmentLacksError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from builders.containers.runtime import Runtime
+
 
 QUIET = {"PYTHONPATH": "", "PYTHONHOME": "", "PYTHONNOUSERSITE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 """Variables for every target Python: an image may set its own PYTHONPATH. Empty means unset."""
@@ -63,6 +71,13 @@ _SYSTEM = {Path(name) for name in ("/", "/usr", "/usr/local", "/bin", "/opt", "/
 _OLD_GLIBC = re.compile(r"version `(GLIBC_[0-9.]+)' not found")
 _NO_LIBRARY = re.compile(r"error while loading shared libraries: ([^:]+):")
 
+_NOT_PASSED_ON = (
+    "PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PIP_ROOT", "PIP_REQUIRE_VIRTUALENV", "PIP_PYTHON",
+)  # fmt: skip
+"""Variables that change where or for which Python pip installs, rather than where packages come from."""
+_URLS = {"index-url", "extra-index-url"}
+_PATHS = {"find-links", "cert", "client-cert", "constraint"} | _URLS
+
 
 class TargetPython(msgspec.Struct, frozen=True):
     """An interpreter that ran in a runtime."""
@@ -87,7 +102,6 @@ class TargetPython(msgspec.Struct, frozen=True):
     """The commands with which its extensions are linked: sysconfig's ``LDSHARED`` and ``LDCXXSHARED``."""
     headers: bool = True
     venv: bool = True
-    """Whether it can create virtual environments with pip."""
 
     @property
     def minor(self) -> str:
@@ -185,17 +199,12 @@ def _settings(path: Path) -> dict[str, str]:
 
 
 def _search_image(runtime: Runtime, version: str) -> list[Path]:
-    """Return the interpreters of a minor version in an image."""
     succeeded, lines = _run(runtime, ["/bin/sh", "-c", _SEARCH, "sh", version], View())
     return [Path(line) for line in dict.fromkeys(lines)] if succeeded else []
 
 
 def _uv_prefixes(version: str) -> list[Path]:
-    """Return the prefixes of the Python installations that uv manages, newest first.
-
-    Source: uv's documentation, "Storage" (Python versions): ``$UV_PYTHON_INSTALL_DIR``, else
-    ``uv/python`` below ``$XDG_DATA_HOME``; directories ``cpython-3.12.3-linux-x86_64-gnu``.
-    """
+    """Return the prefixes of uv's Pythons, newest first. Source: uv's documentation, "Storage"."""
     data = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
     root = Path(os.environ.get("UV_PYTHON_INSTALL_DIR") or Path(data, "uv", "python"))
     releases = {
@@ -248,3 +257,103 @@ def _run(runtime: Runtime, command: Sequence[str], view: View) -> tuple[bool, li
             return False, list(error.lines)
         lines = log.read_text(errors="replace").splitlines()
     return True, [line.removeprefix(_ANSWER) for line in lines if line.startswith(_ANSWER)]
+
+
+def ensure_pip(runtime: Runtime, python: TargetPython, *, log: Path) -> Path:
+    """Return the directory of a pip that any Python of that version can run (``python DIRECTORY install``).
+
+    pip itself does this for its option ``--python`` (``pip/_internal/cli/main_parser.py``).
+    """
+    root = cache_root() / "tools" / python.key(runtime)
+
+    def build() -> None:
+        view = python_view(python, binds=[Bind(root, writable=True)])
+        # Two commands, because venv hides the output of ensurepip, such as the error of a full disk.
+        commands = [
+            [str(python.path), "-m", "venv", "--without-pip", str(root)],
+            [str(root / "bin" / "python"), "-m", "ensurepip", "--upgrade", "--default-pip"],
+        ]
+        try:
+            with explain_cache_errors():
+                for command in commands:
+                    run_in(runtime, command, view, what=f"Installing pip with {python.path}", log=log)
+        except CommandError as error:
+            hint = f"Check that this command works: `{python.path} -m ensurepip --version`"
+            raise EnvironmentLacksError(error.message, hint=hint) from None
+
+    ensure_cached(root, build)
+    return root / python.library / "pip"
+
+
+def pip_settings(
+    mirrored: Callable[[str], str] = str, *, default_index: str = ""
+) -> tuple[Mapping[str, str], tuple[Bind, ...]]:
+    """Return the user's pip configuration as variables and binds, for a pip that runs in an image.
+
+    `mirrored` maps a URL to its mirror; `default_index` is set explicitly if it has one.
+    """
+    values = pip_configuration()
+    if default_index and "index-url" not in values and mirrored(default_index) != default_index:
+        values["index-url"] = default_index
+    binds: dict[Path, Bind] = {}
+    env = {}
+    for name, text in values.items():
+        words = [mirrored(word) if name in _URLS else word for word in text.split()]
+        if name in _PATHS:
+            words = [_absolute(word) for word in words]
+            binds |= {path: Bind(path) for path in map(_local_path, words) if path is not None}
+        env[variable_of(name)] = " ".join(words)
+    netrc = Path(os.environ.get("NETRC") or Path.home() / ".netrc")
+    if netrc.is_file():
+        env["NETRC"] = str(netrc)
+        binds[netrc] = Bind(netrc)
+    own = {"PIP_CONFIG_FILE": os.devnull, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
+    return env | own, tuple(binds.values())
+
+
+def pip_environment() -> dict[str, str]:
+    """Return the variables for a pip that runs on this machine, with the user's pip configuration."""
+    own = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
+    for name in _NOT_PASSED_ON:
+        own.pop(name, None)
+    return clean_environment(own | {"PIP_DISABLE_PIP_VERSION_CHECK": "1"}, network=True)
+
+
+def is_reachable(url: str) -> bool:
+    """Return whether a web server responds within 5 s; pip would retry an index for every project."""
+    import requests
+
+    if not url.startswith(("http://", "https://")):
+        return True
+    try:
+        requests.head(url, timeout=5.0, allow_redirects=True)
+    except requests.RequestException:
+        return False
+    return True
+
+
+def find_links_directories() -> list[Path]:
+    """Return the local directories that pip is configured to search (``find-links``)."""
+    words = pip_configuration().get("find-links", "").split()
+    paths = (_local_path(_absolute(word)) for word in words)
+    return [path for path in paths if path is not None and path.is_dir()]
+
+
+def local_bind(url: str) -> Bind | None:
+    """Return the bind that makes a local index or list of links visible; None for the URL of a server."""
+    path = _local_path(_absolute(url))
+    return Bind(path) if path is not None else None
+
+
+def _absolute(word: str) -> str:
+    return word if "://" in word else str(Path(word).expanduser().absolute())
+
+
+def _local_path(word: str) -> Path | None:
+    url = urlsplit(word)
+    if "://" in word and url.scheme != "file":
+        return None
+    path = Path(unquote(url.path) if url.scheme == "file" else word)
+    if path.name == "simple" and path.is_dir():
+        path = path.parent  # pages of an index may link to files next to its directory
+    return path if path.exists() else None

@@ -33,14 +33,14 @@ from packaging.version import Version
 from builders.constants import SOURCE_DATE_EPOCH
 from builders.containers.runtime import Bind, run_in
 from builders.environments.cached import digest
-from builders.environments.pip import (
+from builders.environments.python import (
     ensure_pip,
     find_links_directories,
     is_reachable,
     local_bind,
     pip_settings,
+    python_view,
 )
-from builders.environments.python import python_view
 from builders.findings import Finding
 from builders.gpu.content import read_complete
 from builders.gpu.signs import RULES, Stored
@@ -88,7 +88,6 @@ class FetchedWheel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A wheel in the cache."""
 
     name: str
-    """Normalized."""
     version: str
     file: str
     sha256: str
@@ -122,7 +121,6 @@ class FetchOptions(msgspec.Struct, frozen=True):
     mirrored: Callable[[str], str] = str
     """Maps a URL to its mirror."""
     offline: bool = False
-    """Whether only the cache is used."""
     torch: tuple[FetchedWheel, ...] = ()
     """torch with everything that it requires, if the lock has their files; pip resolves only the rest."""
     rocm: str = ""
@@ -141,11 +139,10 @@ def fetch_wheels(
     *,
     constraints: Sequence[FetchedWheel] = (),
 ) -> Wheelhouse:
-    """Download requirements and their dependencies, or take them from the cache.
+    """Download requirements (PEP 508) and their dependencies, or take them from the cache.
 
-    pip runs in the runtime, so it selects matching wheels. The requirements follow PEP 508; torch is pinned
-    with its local version. A wheel in `constraints` that has a local version is not replaced by another
-    version.
+    pip runs in the runtime, so it selects matching wheels. torch is pinned with its local version. A wheel in
+    `constraints` that has a local version is not replaced by another version.
     """
     requested = tuple(sorted({_normalize(text) for text in requirements}))
     pinned = {wheel.name: wheel for wheel in constraints if "+" in wheel.version}
@@ -205,7 +202,7 @@ def remove_damaged(wheels: Sequence[FetchedWheel]) -> list[FetchedWheel]:
 
 @contextmanager
 def _download_directory(part: Path) -> Iterator[Path]:
-    """Create the directory of a download. After a failure, pip's cache of complete files stays there."""
+    """Create the directory of a download; after a failure, pip's cache of complete files stays there."""
     partial = [part / "files", part / "tmp"]
     _remove_all(partial)
     for directory in partial:
@@ -238,7 +235,7 @@ def _cached(manifest: Path, *, offline: bool) -> Wheelhouse | None:
 
 
 def _read(manifest: Path) -> Wheelhouse | None:
-    """Read a manifest; return None if it is missing or damaged, or wheels are missing."""
+    """Read a manifest; return None if it or a wheel is missing or damaged."""
     try:
         house = msgspec.json.decode(manifest.read_bytes(), type=Wheelhouse)
         complete = all(wheel.path.stat().st_size == wheel.size for wheel in house.wheels)
@@ -248,10 +245,7 @@ def _read(manifest: Path) -> Wheelhouse | None:
 
 
 def _is_outdated(house: Wheelhouse) -> bool:
-    """Return whether a local directory that pip searches has another file for one of the wheels.
-
-    Files on an index never change; in a user's directory, the same version may be rebuilt at any time.
-    """
+    """Return whether a local directory that pip searches has another file for a wheel: it may be rebuilt."""
     folders = find_links_directories()
     return any(_differs(folder / wheel.file, wheel) for folder in folders for wheel in house.wheels)
 
@@ -267,7 +261,6 @@ def _differs(file: Path, wheel: FetchedWheel) -> bool:
 
 
 def _store(file: Path) -> FetchedWheel:
-    """Move a downloaded wheel to its final path."""
     name, version, _, _ = parse_wheel_filename(file.name)
     wheel = FetchedWheel(name, str(version), file.name, sha256_of(file), file.stat().st_size)
     make_directories(wheel.path.parent)
@@ -348,7 +341,6 @@ def _download_hint(log: Path, start: int, unreachable: Sequence[str], excluding:
 
 
 def _check(files: Sequence[Path], requested: Sequence[str], pinned: Sequence[str]) -> None:
-    """Reject wheels for CUDA, and a torch that is not requested."""
     names = {canonicalize_name(Requirement(text).name) for text in requested} | {*pinned}
     for file in files:
         try:
@@ -366,7 +358,6 @@ def _check(files: Sequence[Path], requested: Sequence[str], pinned: Sequence[str
 
 
 def _is_exact(file: Path, requested: Sequence[str]) -> bool:
-    """Return whether a wheel's exact version was requested."""
     name, version, *_ = parse_wheel_filename(file.name)
     exact = {f"=={version}", f"==={version}"}
     requirements = map(Requirement, requested)
@@ -381,9 +372,9 @@ def _from_later_indexes(
 ) -> list[str]:
     """Return constraints that exclude what is not on the first index that has a project.
 
-    pip takes the highest version of all indexes, so a stranger's project on one index could replace the
-    project of the same name on another index (dependency confusion). Directories of find-links are the
-    user's own. The wheel indexes of torch come from the catalog.
+    pip takes the highest version of all indexes, so a stranger's project could replace that of another index
+    (dependency confusion). Directories of find-links are the user's own; the indexes of torch are the
+    catalog's.
     """
     urls = [*map(options.mirrored, package_sources().by_preference)]
     if options.indexes or options.strategy != "first-index" or len(urls) <= 1:
@@ -439,8 +430,8 @@ def check_of(
 ) -> Callable[[Distribution, Path], None]:
     """Return a function that checks a fetched file if others compiled it, and otherwise does nothing.
 
-    `exclude` is called with a distribution whose wheel does not fit the target of the lock, and with the
-    evidence. It is never called by two threads at the same time.
+    `exclude` is called with a distribution that does not fit the target, and the evidence, in one thread at a
+    time.
     """
     names = {pick.name for pick in prebuilt(lock, catalog)}
     excluding = Lock()

@@ -502,9 +502,18 @@ def only_raises(source: bytes) -> bool:
 
 
 def has_statements(source: bytes) -> bool:
-    """Return whether Python code does more than to describe itself; true for code that cannot be parsed."""
+    """Return whether Python code does more than to describe itself; true for code that cannot be parsed.
+
+    A text and variables such as ``__version__`` are a description.
+    """
     tree = _parsed(source)
-    return tree is None or not all(isinstance(one, ast.Expr | ast.Assign) for one in tree.body)
+    return tree is None or not all(map(_describes, tree.body))
+
+
+def _describes(statement: ast.stmt) -> bool:
+    if isinstance(statement, ast.Assign):
+        return all(isinstance(one, ast.Name) and one.id.startswith("__") for one in statement.targets)
+    return isinstance(statement, ast.Expr)
 
 
 def _judge(read: _Read) -> Content | None:

@@ -242,8 +242,12 @@ class IndexClient:
         )
 
     def submit(self, work: Callable[[], object]) -> None:
-        """Run `work` in a thread of a pool, which does not keep the process alive; its errors are ignored."""
-        self._pool.submit(work)
+        """Run `work` in a thread of a pool, which does not keep the process alive; its errors are ignored.
+
+        With `offline`, there are no replies to wait for, and a thread would only take time.
+        """
+        if not self._offline:
+            self._pool.submit(work)
 
     def _load_project(self, name: str) -> Project | None:
         indexes = self._indexes_of(name)

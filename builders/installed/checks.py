@@ -1,7 +1,6 @@
 """Judge what is installed in an image or environment: its files, the facts of the catalog, and the site.
 
-Every check is a function in `CHECKS`. It gets what was read and the side to judge for: the facts, with the
-site, the day and the GPU architectures.
+A check gets what was read, and the facts with the site, day and GPU architectures to judge for.
 """
 
 from __future__ import annotations
@@ -77,18 +76,12 @@ def findings_of(
 ) -> list[Finding]:
     """Return the findings about what is installed, the most severe first.
 
-    With a lock, what is installed is also compared with it. `user_packages` are the versions of the packages
-    that the user has in ``~/.local`` for this Python.
+    With a lock, it is compared, too. `user_packages` are the versions in ``~/.local`` for this Python.
     """
     findings = limited(installed.problems)
     backend = side.request.target.backend
     findings += judge_listed(
-        _reply(installed),
-        lock,
-        user_packages,
-        rebuild=_REBUILD,
-        backend=backend,
-        gfx=side.request.target.gfx,
+        _reply(installed), lock, user_packages, rebuild=_REBUILD, backend=backend, gfx=side.request.target.gfx
     )
     for check in CHECKS:
         findings += limited(check(installed, side))
@@ -150,7 +143,6 @@ def _rccl(installed: Installed) -> str:
 
 
 def _plugins(installed: Installed) -> list[NetworkPlugin]:
-    """Return the network plugins, those that torch's RCCL finds first."""
     everything = sorted({*installed.files, *installed.links})
     paths = [path for path in everything if _PLUGIN.search(path) and installed.resolved(path)]
     rccl = _rccl(installed)
@@ -316,7 +308,6 @@ def check_copies(installed: Installed, _: Side) -> Iterator[Finding]:
 def _second(
     title: str, path: str, library: str, copy: RocmCopy, of_torch: RocmCopy | None
 ) -> Iterator[Finding]:
-    """Report an object that loads another copy of ROCm than torch does."""
     if of_torch is None or copy.folder == of_torch.folder:
         return
     if copy.version and of_torch.version and minor(copy.version) != minor(of_torch.version):
@@ -377,6 +368,7 @@ def check_pythons(installed: Installed, _: Side) -> Iterator[Finding]:
         if others:
             text = f"{title}: {others[0]} is for another machine."
             yield Finding("other-machine", "error", text, _REBUILD, {"member": others[0]})
+        # A package may have the same module for several Pythons; one of them must fit.
         groups: dict[str, set[str]] = {}
         for item in contents.objects:
             if match := _EXTENSION.search(item.path):
@@ -542,4 +534,3 @@ CHECKS: tuple[Check, ...] = (
     check_driver,
     check_facts,
 )
-"""Every check of the files of an environment."""

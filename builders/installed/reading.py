@@ -1,8 +1,7 @@
 """Read what is installed in an image, a virtual or a conda environment, from its files.
 
 Each distribution becomes the `Contents` that the audit of a wheel has, so that the same checks apply. The
-shared objects of the Python that has torch are read, and RCCL's and the compiler's libraries; of all other
-files only the names count.
+shared objects of the Python that has torch, RCCL's and the compiler's are read; else only names count.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from collections import Counter
 from email.parser import BytesHeaderParser
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -74,7 +73,6 @@ class RocmCopy(msgspec.Struct, frozen=True):
     """A copy of ROCm's runtime."""
 
     folder: str
-    """The directory of its ``libamdhip64.so``."""
     version: str
     """As far as the files state it; empty if they do not."""
     names: frozenset[str]
@@ -84,14 +82,6 @@ class RocmCopy(msgspec.Struct, frozen=True):
     def title(self) -> str:
         """Version and place, for a message."""
         return f"ROCm {self.version} in {self.folder}" if self.version else f"ROCm in {self.folder}"
-
-
-class SitePackage(NamedTuple):
-    """An installed distribution."""
-
-    site: str
-    """The directory that its files are relative to."""
-    contents: Contents
 
 
 class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -109,14 +99,10 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     runtimes: Mapping[str, Mapping[str, str]]
     """The symbol versions that each libc, libstdc++ and libgcc_s defines, by path."""
     problems: Sequence[Finding]
-    """Files that cannot be read."""
 
     @cached_property
     def sites(self) -> list[str]:
-        """The directories of packages of the Python that has torch, else of the one that has most packages.
-
-        They are in the order of its path, as far as it depends on files only.
-        """
+        """The directories of packages, as in its path, of the Python that has torch, else most packages."""
         counts: Counter[str] = Counter()
         with_torch = set()
         for path in self.texts:
@@ -132,7 +118,9 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         )
 
     def _seen_from(self, site: str, others: Sequence[str]) -> list[str]:
-        """Return the directories of packages that a Python sees, of which this one is the first."""
+        # As `site` of the standard library extends sys.path: what .pth files name, and the directories of the
+        # same Python below its prefix, for some virtual environments also below that of their base. Debian's
+        # Python has packages below both /usr and /usr/local.
         prefix, python = _prefix_and_python(site)
         named = [
             other
@@ -172,16 +160,16 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return any(path.startswith(f"{self.prefix}/conda-meta/") for path in self.files)
 
     @cached_property
-    def distributions(self) -> list[SitePackage]:
-        """The distributions of the Python, in the order of its path."""
-        found: list[SitePackage] = []
+    def distributions(self) -> list[tuple[str, Contents]]:
+        """The distributions of the Python, each with the directory of its files, in the order of its path."""
+        found: list[tuple[str, Contents]] = []
         for site in self.sites:
             for path in sorted(self.texts):
                 if _is_info(path, site, "/METADATA", "/PKG-INFO"):
                     found += self._distribution(site, path)
         return found
 
-    def _distribution(self, site: str, path: str) -> Iterator[SitePackage]:
+    def _distribution(self, site: str, path: str) -> Iterator[tuple[str, Contents]]:
         metadata = self.texts[path]
         headers = BytesHeaderParser().parsebytes(metadata[:LARGEST_METADATA])
         name, version = str(headers["Name"] or ""), str(headers["Version"] or "")
@@ -213,10 +201,9 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             objects=tuple(msgspec.structs.replace(item, path=member) for member, item in objects),
             code={member: self.code[full] for member, full in own.items() if full in self.code},
         )
-        yield SitePackage(site, contents)
+        yield site, contents
 
     def _listed(self, site: str, info: str) -> dict[str, str]:
-        """Return the files of a distribution as in its RECORD, with their paths."""
         record = self.texts.get(f"{info}/RECORD", b"").decode(errors="replace")
         paths: dict[str, str] = {}
         try:
@@ -283,6 +270,7 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def versions(self) -> dict[str, str]:
         """The version of each distribution that Python imports, by normalized name."""
+        # Reversed, so that the first on the path stays.
         return {contents.name: contents.version for _, contents in reversed(self.distributions)}
 
     @cached_property
@@ -363,10 +351,9 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return ""
 
     def found(self, item: SharedObject, at: str, name: str) -> str:
-        """Return where the loader finds a library that an object needs; empty if nowhere that is known.
+        """Return where the loader finds a library that an object at a path needs; empty if it is not known.
 
-        `at` is the object's path. The order is that of ld.so(8); what torch has loaded comes first, if the
-        object needs torch.
+        The order is that of ld.so(8); what torch has loaded comes first, if the object needs torch.
         """
         origin = posixpath.dirname(at)
         own = [path.replace("${ORIGIN}", origin).replace("$ORIGIN", origin) for path in item.search_paths]
@@ -442,13 +429,7 @@ def _is_info(path: str, site: str, *ends: str) -> bool:
 
 
 def read_installed(path: Path, log: Path) -> Installed:
-    """Read what is installed in an image or below a directory; nothing of it is started.
-
-    Raises
-    ------
-    EnvironmentLacksError, UsageError
-        See `files_of`; there is also an error if it has no Python packages.
-    """
+    """Read what is installed in an image or below a directory; nothing of it is started."""
     path = path.resolve()
     files: dict[str, int] = {}
     links: dict[str, str] = {}
@@ -498,7 +479,6 @@ def _is_of_system(path: str) -> bool:
 
 
 def _is_wanted(path: str) -> bool:
-    """Return whether the content of a file matters."""
     name = path.rpartition("/")[2]
     if _INFO.search(path) or _SETTINGS.search(path) or _RUNTIME.search(path) or _READ_ANYWHERE.search(path):
         return True
@@ -519,7 +499,6 @@ def _read(
     runtimes: dict[str, Mapping[str, str]],
     objects: Objects,
 ) -> None:
-    """Read the content of one file."""
     is_object = SHARED_OBJECT.search(file.path)
     if not is_object and not file.path.endswith(SEPARATE_CODE):
         if file.size <= _LARGEST_TEXT:

@@ -19,7 +19,7 @@ from builders.scheduling.scheduler import estimates
 from matrix.api import package_indexes, write_lock
 from matrix.building.planning import build_host_of, limits_of, why_to_build
 from matrix.command_line.context import Context
-from matrix.command_line.stopping import duration_argument
+from matrix.command_line.options import duration_argument
 from matrix.show.json_document import JsonDocument
 from matrix.show.render import duration
 from matrix.show.resolution_text import title_of

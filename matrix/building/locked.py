@@ -16,7 +16,7 @@ from resolver.errors import MatrixError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from builders.index import Index
@@ -37,13 +37,16 @@ def wheels_of_lock(
     index: Index,
     console: Console,
     args: argparse.Namespace | None = None,
+    *,
+    candidates: Mapping[str, list[Path]] | None = None,
 ) -> dict[str, list[Path]]:
     """Return the wheels in the index of each distribution that a lock builds, by name.
 
     Of several builds of a version, only the one with the inputs of the lock is returned, or all, with a
-    warning, if this machine cannot determine it. `args` may have the options of a build host.
+    warning, if this machine cannot determine it. `candidates` are looked up unless the caller has them.
+    `args` may have the options of a build host.
     """
-    wheels = candidate_wheels(lock, index)
+    wheels = {**(candidate_wheels(lock, index) if candidates is None else candidates)}
     several = [name for name, paths in wheels.items() if len(paths) > 1]
     if not several:
         return wheels

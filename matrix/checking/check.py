@@ -8,20 +8,34 @@ from typing import TYPE_CHECKING
 
 from matrix.checking.document import fixable, in_order, read_requirements
 from matrix.checking.line_rules import check_conda, check_lines, check_paths
-from matrix.checking.package_rules import check_extensions, check_indexes, check_names, check_torch
+from matrix.checking.package_rules import (
+    check_extensions,
+    check_indexes,
+    check_known,
+    check_names,
+    check_torch,
+)
 from matrix.show.render import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from builders.findings import Finding
-    from matrix.checking.document import Document
-    from matrix.checking.target import ExpectedTarget
+    from matrix.checking.document import Document, ExpectedTarget
 
-_CHECKS = (check_lines, check_paths, check_indexes, check_torch, check_names, check_extensions, check_conda)
+_CHECKS = (
+    check_lines,
+    check_paths,
+    check_indexes,
+    check_torch,
+    check_names,
+    check_extensions,
+    check_known,
+    check_conda,
+)
 _CONDA_KEY = re.compile(r"(?m)^(dependencies|channels)\s*:")
 _MOST_ROUNDS = 50
-"""Limit for the corrections of a file, one after another; real files need far fewer."""
+"""Limit for corrections one after another; real files need far fewer."""
 
 
 def read_document(text: str, name: str) -> Document:
@@ -48,10 +62,7 @@ def check(document: Document, expected: ExpectedTarget) -> list[Finding]:
 
 
 def fixed(text: str, name: str, expected: ExpectedTarget) -> str:
-    """Return a file with every correction that is certain.
-
-    One correction can make another possible: splitting a line may reveal a requirement.
-    """
+    """Return a file with every correction that is certain; one can make another possible."""
     for _ in range(_MOST_ROUNDS):
         document = read_document(text, name)
         # Lines that conda cannot read hide others, so they come first.

@@ -28,7 +28,6 @@ from resolver.versions import shorten
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from builders.findings import Finding
 
 _KEYS = ("name", "dependencies", "prefix", "channels", "variables")
 _BUILD_VARIABLE = re.compile(
@@ -49,9 +48,114 @@ class CondaDocument(Document, kw_only=True):
     kind: ClassVar[Kind] = "conda"
     yaml: YAML
     tree: CommentedMap
+    yaml_lines: list[str]
+    """The lines as YAML separates them, without their line breaks."""
     has_pip_section: bool = False
     mappings: list[Entry] = msgspec.field(default_factory=list)
     """Items of a pip section that YAML reads as mappings."""
+
+    def add(self, rule: str, line: int, message: str, **more: Any) -> None:  # noqa: ANN401
+        """Add a finding about a line."""
+        self.findings.append(finding_at(rule, line, self.yaml_lines[line - 1].strip(), message, **more))
+
+    def read_dependencies(self, dependencies: CommentedSeq) -> None:
+        """Read conda's dependencies and the pip sections among them."""
+        sections: list[Any] = []
+        for position, item in enumerate(dependencies):
+            line = dependencies.lc.item(position)[0] + 1
+            text = _text_of(item)
+            if text is not None:
+                self.conda.append(self._entry(dependencies, position, text.strip()))
+            elif not isinstance(item, CommentedMap):
+                self.add("not-text", line, "conda expects a string here and stops with a Python error.")
+            for key in item if text is None and isinstance(item, CommentedMap) else ():
+                if key != "pip":
+                    self.add("not-text", line, "conda accepts only a pip section here, and stops.")
+                    continue
+                if sections:
+                    message = "conda uses only the last pip section and ignores the others."
+                    joinable = all(isinstance(part, list) and part for part in (sections[-1], item["pip"]))
+                    self.add(
+                        "several-pip-sections",
+                        _line_of(item, "pip"),
+                        message,
+                        fixable=joinable and self.editable,
+                        fix="Put all lines under one pip section.",
+                    )
+                sections.append(item["pip"])
+                self._read_section(item)
+        self.has_pip_section = bool(sections)
+
+    def _read_section(self, item: CommentedMap) -> None:
+        section = item["pip"]
+        if isinstance(section, CommentedSeq):
+            for position in range(len(section)):
+                self.entries += self._read_item(section, position)
+        elif section is not None:
+            part = "key" if isinstance(section, CommentedMap) else "character"
+            message = f"conda expects a list here and would read each {part} as a line."
+            self.add("pip-not-list", _line_of(item, "pip"), message, fix="Start each line with a hyphen.")
+
+    def _read_item(self, section: CommentedSeq, position: int) -> Iterator[Entry]:
+        text = _text_of(section[position])
+        if text is not None:
+            texts = [line for part in text.split("\n") if (line := _COMMENT.sub("", part).strip())]
+            texts = [line for line in texts if not line.startswith("#")]
+            for line in texts:
+                yield self._entry(section, position, line, alone=texts == [text.strip()])
+            return
+        line, column = section.lc.item(position)
+        written = _COMMENT.sub("", self.yaml_lines[line][column:]).strip()
+        if isinstance(section[position], CommentedMap) and written.startswith("--"):
+            message = (
+                "YAML reads this line as a mapping. conda expects a string and stops with a TypeError before "
+                "pip runs."
+            )
+            alone = len(section[position]) == 1 and not section.fa.flow_style() and self.editable
+            entry = Entry(
+                line=line + 1, text=self.yaml_lines[line].strip(), sequence=section, position=position
+            )
+            self.mappings.append(entry)
+            self.add("yaml-map", line + 1, message, corrected=[json.dumps(written)], fixable=alone)
+            return
+        message = "conda expects a string and stops with a TypeError before pip runs."
+        fix = "Write a requirement or an option. Quote it if YAML does not read it as a string."
+        self.add("not-text", line + 1, message, fix=fix)
+
+    def _entry(self, sequence: CommentedSeq, position: int, text: str, *, alone: bool = True) -> Entry:
+        anchor = getattr(sequence[position], "anchor", None)
+        return Entry(
+            line=sequence.lc.item(position)[0] + 1,
+            text=text,
+            editable=alone and self.editable and (anchor is None or anchor.value is None),
+            sequence=sequence,
+            position=position,
+        )
+
+    def check_channels(self, channels: object) -> None:
+        """Report channels of Anaconda."""
+        if not isinstance(channels, CommentedSeq):
+            return
+        for position, channel in enumerate(channels):
+            if isinstance(channel, str) and channel in {"defaults", "anaconda", "main"}:
+                message = (
+                    "Larger organizations need a licence for Anaconda's channel, and its packages do not mix "
+                    "well with those of conda-forge, which cotainr uses."
+                )
+                self.add(
+                    "defaults-channel", channels.lc.item(position)[0] + 1, message, corrected=["conda-forge"]
+                )
+
+    def check_variables(self, variables: object) -> None:
+        """Report variables that are meant for pip."""
+        if not isinstance(variables, CommentedMap):
+            return
+        for name in variables:
+            if _BUILD_VARIABLE.match(str(name)):
+                message = "conda sets variables after pip has run, so this variable does not affect pip."
+                message += f" {ISOLATION_VARIABLE}" if name == "PIP_NO_BUILD_ISOLATION" else ""
+                fix = "Set it in the environment in which you run cotainr; pip inherits that environment."
+                self.add("variables-too-late", _line_of(variables, name), message, fix=fix)
 
     def _restructure(self, rules: set[str]) -> None:
         dependencies = self.tree["dependencies"]
@@ -77,7 +181,6 @@ class CondaDocument(Document, kw_only=True):
             entry.sequence.insert(entry.position, text)
 
     def _text(self) -> str:
-        """Return the tree as text; lines that did not change keep their indentation."""
         sink = StringIO()
         self.yaml.dump(self.tree, sink)
         text = _COMMENTED_OUT_LINE.sub(_as_comment, sink.getvalue())
@@ -100,7 +203,8 @@ def _as_comment(line: re.Match[str]) -> str:
 
 
 def _aligned(old: list[str], new: list[str]) -> str:
-    """Return new lines with the indentation of the old lines."""
+    # ruamel.yaml writes the whole file with one indentation. Lines that did not change get theirs back, and a
+    # changed line moves as far as the unchanged line before it.
     result: list[str] = []
     shift = 0
     stripped = [line.strip() for line in old], [line.strip() for line in new]
@@ -138,7 +242,55 @@ def _join_sections(dependencies: CommentedSeq, sections: Sequence[int]) -> None:
 
 def read_conda(text: str, name: str) -> CondaDocument:
     """Parse a conda environment file."""
-    return _CondaReader(text, name).read()
+    yaml, tree, duplicate = _load(text, name)
+    if not isinstance(tree, CommentedMap):
+        kind = "nothing" if tree is None else "a list" if isinstance(tree, list) else "a string"
+        msg = f"{name}:1: not a conda environment file: it contains {kind} instead of keys."
+        raise UsageError(msg, hint=HINT)
+    # If a key is there twice, the tree has only the first of the values, so writing it would lose the others.
+    document = CondaDocument(
+        name=name,
+        lines=text.splitlines(keepends=True),
+        yaml=yaml,
+        tree=tree,
+        yaml_lines=_LINE_BREAK.split(text),
+        editable=duplicate is None,
+    )
+    if duplicate is not None:
+        message = f"conda rejects the file: {str(duplicate.problem).partition(' with value')[0]}."
+        line = duplicate.problem_mark.line + 1
+        document.add("duplicate-key", line, message, fix="Merge the two sections into one.")
+    for key in tree:
+        if key not in _KEYS:
+            message = f"conda ignores the section {shorten(str(key))!r}."
+            document.add("unknown-key", _line_of(tree, key), message)
+    if "dependencies" not in tree:
+        msg = f"{name}:1: this environment file has no dependencies."
+        raise UsageError(msg, hint=HINT)
+    dependencies = tree["dependencies"]
+    if not isinstance(dependencies, CommentedSeq):
+        msg = f"{name}:{_line_of(tree, 'dependencies')}: `dependencies` is not a list."
+        raise UsageError(msg, hint="Start each dependency with a hyphen on its own line.")
+    sequence = dependencies.lc.item(0)[1] - tree.lc.col if dependencies else 4
+    yaml.indent(mapping=2, sequence=max(sequence, 2), offset=max(sequence - 2, 0))
+    document.read_dependencies(dependencies)
+    document.check_channels(tree.get("channels"))
+    document.check_variables(tree.get("variables"))
+    return document
+
+
+def _load(text: str, name: str) -> tuple[YAML, object, DuplicateKeyError | None]:
+    """Parse a file; return also the error if conda rejects it because a key is there twice."""
+    yaml = _yaml(text)
+    try:
+        return yaml, read_tree(yaml, text, name), None
+    except UsageError as error:
+        duplicate = error.__context__
+        if not isinstance(duplicate, DuplicateKeyError):
+            raise
+    yaml = _yaml(text)
+    yaml.allow_duplicate_keys = True
+    return yaml, read_tree(yaml, text, name), duplicate
 
 
 def read_tree(yaml: YAML, text: str, name: str) -> object:
@@ -165,169 +317,12 @@ def read_tree(yaml: YAML, text: str, name: str) -> object:
         raise UsageError(msg) from None
 
 
-class _CondaReader:
-    """Collect the entries and the structural findings of a conda environment file."""
-
-    def __init__(self, text: str, name: str) -> None:
-        self.text, self.name = text, name
-        self.lines = _LINE_BREAK.split(text)
-        self.findings: list[Finding] = []
-        self.editable = True
-
-    def read(self) -> CondaDocument:
-        """Parse the file."""
-        yaml, tree = self._load()
-        if not isinstance(tree, CommentedMap):
-            kind = "nothing" if tree is None else "a list" if isinstance(tree, list) else "a string"
-            msg = f"{self.name}:1: not a conda environment file: it contains {kind} instead of keys."
-            raise UsageError(msg, hint=HINT)
-        for key in tree:
-            if key not in _KEYS:
-                message = f"conda ignores the section {shorten(str(key))!r}."
-                self._add("unknown-key", _line_of(tree, key), message)
-        if "dependencies" not in tree:
-            msg = f"{self.name}:1: this environment file has no dependencies."
-            raise UsageError(msg, hint=HINT)
-        dependencies = tree["dependencies"]
-        if not isinstance(dependencies, CommentedSeq):
-            msg = f"{self.name}:{_line_of(tree, 'dependencies')}: `dependencies` is not a list."
-            raise UsageError(msg, hint="Start each dependency with a hyphen on its own line.")
-        sequence = dependencies.lc.item(0)[1] - tree.lc.col if dependencies else 4
-        yaml.indent(mapping=2, sequence=max(sequence, 2), offset=max(sequence - 2, 0))
-        document = CondaDocument(
-            name=self.name,
-            lines=self.text.splitlines(keepends=True),
-            yaml=yaml,
-            tree=tree,
-            editable=self.editable,
-            findings=self.findings,
-        )
-        self._read_dependencies(document, dependencies)
-        self._check_channels(tree.get("channels"))
-        self._check_variables(tree.get("variables"))
-        return document
-
-    def _load(self) -> tuple[YAML, object]:
-        yaml = self._yaml()
-        try:
-            return yaml, read_tree(yaml, self.text, self.name)
-        except UsageError as error:
-            duplicate = error.__context__
-            if not isinstance(duplicate, DuplicateKeyError):
-                raise
-        message = f"conda rejects the file: {str(duplicate.problem).partition(' with value')[0]}."
-        line = duplicate.problem_mark.line + 1
-        self._add("duplicate-key", line, message, fix="Merge the two sections into one.")
-        # The tree has only the first of the values, so writing it would lose the others.
-        self.editable = False
-        yaml = self._yaml()
-        yaml.allow_duplicate_keys = True
-        return yaml, read_tree(yaml, self.text, self.name)
-
-    def _yaml(self) -> YAML:
-        yaml = YAML()
-        yaml.preserve_quotes = True
-        yaml.width = LARGEST
-        yaml.explicit_start = re.match(r"(?:[^\S\n]*(?:#.*)?\n)*[^\S\n]*---", self.text) is not None
-        return yaml
-
-    def _add(self, rule: str, line: int, message: str, **more: Any) -> None:  # noqa: ANN401
-        self.findings.append(finding_at(rule, line, self.lines[line - 1].strip(), message, **more))
-
-    def _read_dependencies(self, document: CondaDocument, dependencies: CommentedSeq) -> None:
-        sections: list[Any] = []
-        for position, item in enumerate(dependencies):
-            line = dependencies.lc.item(position)[0] + 1
-            text = _text_of(item)
-            if text is not None:
-                document.conda.append(self._entry(dependencies, position, text.strip()))
-            elif not isinstance(item, CommentedMap):
-                self._add("not-text", line, "conda expects a string here and stops with a Python error.")
-            for key in item if text is None and isinstance(item, CommentedMap) else ():
-                if key != "pip":
-                    self._add("not-text", line, "conda accepts only a pip section here, and stops.")
-                    continue
-                if sections:
-                    message = "conda uses only the last pip section and ignores the others."
-                    joinable = all(isinstance(part, list) and part for part in (sections[-1], item["pip"]))
-                    self._add(
-                        "several-pip-sections",
-                        _line_of(item, "pip"),
-                        message,
-                        fixable=joinable and self.editable,
-                        fix="Put all lines under one pip section.",
-                    )
-                sections.append(item["pip"])
-                self._read_section(document, item)
-        document.has_pip_section = bool(sections)
-
-    def _read_section(self, document: CondaDocument, item: CommentedMap) -> None:
-        section = item["pip"]
-        if isinstance(section, CommentedSeq):
-            for position in range(len(section)):
-                document.entries += self._read_item(document, section, position)
-        elif section is not None:
-            part = "key" if isinstance(section, CommentedMap) else "character"
-            message = f"conda expects a list here and would read each {part} as a line."
-            self._add("pip-not-list", _line_of(item, "pip"), message, fix="Start each line with a hyphen.")
-
-    def _read_item(self, document: CondaDocument, section: CommentedSeq, position: int) -> Iterator[Entry]:
-        """Yield the lines for pip in one item: one, or several if it contains line breaks."""
-        text = _text_of(section[position])
-        if text is not None:
-            texts = [line for part in text.split("\n") if (line := _COMMENT.sub("", part).strip())]
-            texts = [line for line in texts if not line.startswith("#")]
-            for line in texts:
-                yield self._entry(section, position, line, alone=texts == [text.strip()])
-            return
-        line, column = section.lc.item(position)
-        written = _COMMENT.sub("", self.lines[line][column:]).strip()
-        if isinstance(section[position], CommentedMap) and written.startswith("--"):
-            message = (
-                "YAML reads this line as a mapping. conda expects a string and stops with a TypeError before "
-                "pip runs."
-            )
-            alone = len(section[position]) == 1 and not section.fa.flow_style() and self.editable
-            entry = Entry(line=line + 1, text=self.lines[line].strip(), sequence=section, position=position)
-            document.mappings.append(entry)
-            self._add("yaml-map", line + 1, message, corrected=[json.dumps(written)], fixable=alone)
-            return
-        message = "conda expects a string and stops with a TypeError before pip runs."
-        fix = "Write a requirement or an option. Quote it if YAML does not read it as a string."
-        self._add("not-text", line + 1, message, fix=fix)
-
-    def _entry(self, sequence: CommentedSeq, position: int, text: str, *, alone: bool = True) -> Entry:
-        anchor = getattr(sequence[position], "anchor", None)
-        return Entry(
-            line=sequence.lc.item(position)[0] + 1,
-            text=text,
-            editable=alone and self.editable and (anchor is None or anchor.value is None),
-            sequence=sequence,
-            position=position,
-        )
-
-    def _check_channels(self, channels: object) -> None:
-        if not isinstance(channels, CommentedSeq):
-            return
-        for position, channel in enumerate(channels):
-            if isinstance(channel, str) and channel in {"defaults", "anaconda", "main"}:
-                message = (
-                    "Larger organizations need a licence for Anaconda's channel, and its packages do not mix "
-                    "well with those of conda-forge, which cotainr uses."
-                )
-                self._add(
-                    "defaults-channel", channels.lc.item(position)[0] + 1, message, corrected=["conda-forge"]
-                )
-
-    def _check_variables(self, variables: object) -> None:
-        if not isinstance(variables, CommentedMap):
-            return
-        for name in variables:
-            if _BUILD_VARIABLE.match(str(name)):
-                message = "conda sets variables after pip has run, so this variable does not affect pip."
-                message += f" {ISOLATION_VARIABLE}" if name == "PIP_NO_BUILD_ISOLATION" else ""
-                fix = "Set it in the environment in which you run cotainr; pip inherits that environment."
-                self._add("variables-too-late", _line_of(variables, name), message, fix=fix)
+def _yaml(text: str) -> YAML:
+    yaml = YAML()
+    yaml.preserve_quotes = True
+    yaml.width = LARGEST
+    yaml.explicit_start = re.match(r"(?:[^\S\n]*(?:#.*)?\n)*[^\S\n]*---", text) is not None
+    return yaml
 
 
 def _text_of(item: object) -> str | None:

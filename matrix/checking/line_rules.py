@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
 
     from builders.findings import Finding
-    from matrix.checking.document import Document, Entry
-    from matrix.checking.target import ExpectedTarget
+    from matrix.checking.document import Document, Entry, ExpectedTarget
 
 _VARIABLE = re.compile(r"\$(?!\{[A-Z0-9_]+\})(\{?\w+\}?)")
 _ONE_EQUALS_SIGN = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*(\[[\w,.-]+\])?)\s*=\s*(?P<version>\d[\w.+!-]*)")
@@ -160,7 +159,6 @@ def _check_requirement(entry: Entry) -> Iterator[Finding]:
 
 
 def _without(line: PipLine, options: Sequence[tuple[str, str]]) -> str:
-    """Return a requirement without some of its options."""
     kept = [_option(flag, value) for flag, value in line.options if (flag, value) not in options]
     return " ".join([line.requirement_text, *kept])
 
@@ -244,11 +242,7 @@ def _check_hashes(document: Document) -> Iterator[Finding]:
 
 
 def _check_duplicates(document: Document) -> Iterator[Finding]:
-    """Report names that are on two lines: pip looks for a version that satisfies both.
-
-    Observed with pip 22.3.1 and 26.3. Only the old resolver, which pip 20.3 replaced, rejected every second
-    line for a name.
-    """
+    """Report names on two lines: pip takes a version that satisfies both (observed: 22.3.1 and 26.3)."""
     seen: dict[str, list[tuple[Entry, Requirement]]] = {}
     for entry in document.entries:
         requirement = entry.pip.requirement

@@ -1,4 +1,4 @@
-"""One line of a requirements file, parsed by pip's own code.
+"""One line of a requirements file, parsed by pip's own code; a URL or path becomes ``NAME @ URL``.
 
 `pip-requirements-parser` contains the parser of pip 22. Options that pip has added or removed since are
 adjusted here.
@@ -6,16 +6,25 @@ adjusted here.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+from contextlib import suppress
 from functools import cache, cached_property
 from optparse import OptionParser, Values
-from typing import NamedTuple
-from urllib.parse import unquote, urlsplit
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+from urllib.parse import SplitResult, unquote, urlsplit
 
 import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name
+from packaging.utils import (
+    InvalidSdistFilename,
+    InvalidWheelFilename,
+    canonicalize_name,
+    parse_sdist_filename,
+    parse_wheel_filename,
+)
 from pip_requirements_parser import (
     LEGACY_OPTIONS,
     OPT_BY_OPTIONS_DEST,
@@ -24,7 +33,21 @@ from pip_requirements_parser import (
     build_parser,
 )
 
-from resolver.versions import version_or_none
+from builders.network.urls import without_password
+from builders.pyproject import static_metadata
+from resolver.errors import UsageError
+from resolver.requirements import normalize_name
+from resolver.requirements import parse_requirement as parse_stated
+from resolver.versions import is_version, shorten, version_or_none
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from resolver.model import Requirement as StatedRequirement
+
+
+_Options = list[tuple[str, str]]
+"""Long names of options with their values."""
 
 REQUIREMENT_OPTIONS = {"--hash", "--config-settings", "--global-option"}
 """Options that apply to one requirement and may follow it."""
@@ -44,14 +67,10 @@ _SOURCE_ARCHIVES = (".tar.gz", ".tgz", ".zip", ".tar.bz2", ".tar.xz")
 _TOO_LONG = re.compile(r"\d{1000}|^\s*[\w.-]{256}")
 """Matches numbers and names that are too long for any version or file."""
 
-
-class _Options(NamedTuple):
-    """The part of a line from the first option on."""
-
-    known: tuple[tuple[str, str], ...] = ()
-    unknown: tuple[str, ...] = ()
-    ignored: tuple[str, ...] = ()
-    error: str = ""
+_EXTRAS = re.compile(r"(?P<location>.+)\[(?P<extras>[^\[\]]*)\]")
+_EGG = re.compile(r"egg=(?P<name>[\w.-]+)(?:\[(?P<extras>[^\]]*)\])?")
+_REMOTE = {"http", "https", "git+http", "git+https", "git+ssh", "git+git"}
+_WEB = ("http", "https")
 
 
 class PipLine(msgspec.Struct, frozen=True, dict=True):
@@ -70,28 +89,28 @@ class PipLine(msgspec.Struct, frozen=True, dict=True):
         return self._parts[0]
 
     @cached_property
-    def _parsed(self) -> _Options:
+    def _options(self) -> tuple[_Options, list[str], list[str], str]:
         return _parse_options(self._parts[1])
 
     @property
-    def options(self) -> tuple[tuple[str, str], ...]:
+    def options(self) -> _Options:
         """Options that pip accepts in a file: long names and values."""
-        return self._parsed.known
+        return self._options[0]
 
     @property
-    def unknown_options(self) -> tuple[str, ...]:
+    def unknown_options(self) -> list[str]:
         """Options that pip accepts only on its command line, or not at all."""
-        return self._parsed.unknown
+        return self._options[1]
 
     @property
-    def ignored_words(self) -> tuple[str, ...]:
+    def ignored_words(self) -> list[str]:
         """Words among the options that pip ignores."""
-        return self._parsed.ignored
+        return self._options[2]
 
     @property
     def error(self) -> str:
         """The error with which pip stops at these options, other than an unknown option."""
-        return self._parsed.error
+        return self._options[3]
 
     def values(self, *flags: str) -> list[str]:
         """Return the values of options."""
@@ -162,7 +181,7 @@ class PipLine(msgspec.Struct, frozen=True, dict=True):
 @cache
 def _option_parser() -> OptionParser:
     parser: OptionParser = build_parser()
-    for factory in LEGACY_OPTIONS:
+    for factory in LEGACY_OPTIONS:  # newer releases of pip reject them
         parser.remove_option(factory().get_opt_string())
     parser.remove_option("--install-option")
     for name, flags in _NEW_OPTIONS.items():
@@ -170,14 +189,14 @@ def _option_parser() -> OptionParser:
     return parser
 
 
-def _parse_options(text: str) -> _Options:
-    """Parse options as pip does, and collect unknown ones instead of stopping at the first."""
+def _parse_options(text: str) -> tuple[_Options, list[str], list[str], str]:
+    """Return the options in a text, the unknown ones, the words that pip ignores, and pip's error."""
     try:
         words = shlex.split(text)
     except ValueError:
-        return _Options(error="A quote is not closed")
+        return [], [], [], "A quote is not closed"
     unknown: list[str] = []
-    while True:
+    while True:  # the parser stops at the first unknown option, so it runs again without it
         values = Values()
         try:
             _, ignored = _option_parser().parse_args(list(words), values)
@@ -185,7 +204,7 @@ def _parse_options(text: str) -> _Options:
             option = _UNKNOWN.search(error.msg)
             word = next((word for word in words if option and word.startswith(option[1])), None)
             if word is None:
-                return _Options(unknown=tuple(unknown), error=error.msg.partition("error: ")[2].strip())
+                return [], unknown, [], error.msg.partition("error: ")[2].strip()
             unknown.append(word.partition("=")[0])
             words.remove(word)
         else:
@@ -194,7 +213,7 @@ def _parse_options(text: str) -> _Options:
                 for name, given in vars(values).items()
                 for value in (given if isinstance(given, list) else [given])
             ]
-            return _Options(tuple(known), tuple(unknown), tuple(ignored))
+            return known, unknown, ignored, ""
 
 
 def parse_requirement(text: str) -> Requirement | None:
@@ -237,3 +256,106 @@ def url_path(url: str) -> str:
         return unquote(urlsplit(url).path)
     except ValueError:
         return ""
+
+
+def parse_line(text: str, directory: str = "", *, editable: bool = False) -> StatedRequirement:
+    """Parse a requirement, a URL or a path, with an optional marker.
+
+    Paths are relative to `directory`. With `editable`, the text is the value of ``-e``: a path even without a
+    slash.
+    """
+    parsed = parse_requirement(text)
+    if parsed is not None and parsed.url:
+        return _direct_reference(parsed.url, directory, str(parsed.marker or ""), parsed.name, parsed.extras)
+    if editable or (parsed is None and is_location(text)):
+        location, _, marker = text.partition("; " if "://" in text else ";")
+        return _direct_reference(location.strip(), directory, marker.strip())
+    return parse_stated(text)
+
+
+def _direct_reference(
+    text: str, directory: str, marker: str, name: str = "", extras: Iterable[str] = ()
+) -> StatedRequirement:
+    """Return a URL or path as ``NAME @ URL``; name and extras are derived from it if they are not stated."""
+    location, _, fragment = text.partition("#")
+    parts = fragment.split("&")
+    eggs = [egg for egg in map(_EGG.fullmatch, parts) if egg]
+    name = name or next((egg["name"] for egg in eggs), "")
+    extras = {*extras}.union(*(_split(egg["extras"] or "") for egg in eggs))
+    fragment = "&".join(part for part in parts if not part.startswith("egg="))
+    url = location
+    try:
+        address = urlsplit(location)
+        login = address.password or (address.username if address.scheme.endswith(_WEB) else "")
+    except ValueError:
+        _fail(location, "is not a valid URL")
+    if address.scheme in {"", "file"}:
+        path, more = _local_path(location, address, directory)
+        extras |= _split(more)
+        if os.path.isdir(path):  # noqa: PTH112  accepts any text
+            name = _agreed(location, name, static_metadata(Path(path)).name)
+        else:
+            name = _name_of_file(location, path, name)
+        url = Path(path).absolute().as_uri()
+    elif address.scheme != "git+file":
+        if address.scheme not in _REMOTE or not address.hostname:
+            hint = "Use https://, file://, git+https:// or git+ssh://."
+            _fail(location, "is not a URL that matrix can use", hint)
+        if login:
+            msg = "The URL contains a login, which matrix.lock would store."
+            raise UsageError(msg, hint="Put the login into ~/.netrc, and remove it from the URL.")
+        name = _name_of_file(location, "" if address.scheme.startswith("git+") else address.path, name)
+    if not name:
+        _fail(location, "does not name its distribution", f"Write: NAME @ {shorten(location)}")
+    listed = f"[{','.join(sorted(extras))}]" if extras else ""
+    fragment = f"#{fragment}" if fragment else ""
+    return parse_stated(f"{name}{listed} @ {url}{fragment}{f' ; {marker}' if marker else ''}")
+
+
+def _split(extras: str) -> set[str]:
+    return {extra.strip() for extra in extras.split(",") if extra.strip()}
+
+
+def _local_path(location: str, address: SplitResult, directory: str) -> tuple[str, str]:
+    """Return the path of a file or directory on this machine, and the extras in brackets behind it."""
+    if address.scheme == "" and location.startswith("git+"):
+        _fail(location, "is not a valid URL", "Write: git+ssh://git@HOST/PATH")
+    if address.netloc not in {"", "localhost"}:
+        _fail(location, "is not on this machine", "Write file:///PATH, or a path.")
+    text = unquote(address.path) if address.scheme else location
+    path = os.path.join(directory, text)  # noqa: PTH118  keeps ./ in messages
+    extras = ""
+    brackets = _EXTRAS.fullmatch(path)
+    if brackets and not os.path.lexists(path):
+        path, extras = brackets["location"], brackets["extras"]
+    if not os.path.isdir(path) and not os.path.isfile(path):  # noqa: PTH112, PTH113  accept any text
+        hint = f"The path is relative to {directory or 'the working directory'}."
+        if is_version(text):
+            hint = "For a version, write two equals signs: NAME==VERSION."
+        _fail(location, "does not exist", "" if text.startswith("/") else hint)
+    return path, extras
+
+
+def _name_of_file(location: str, path: str, stated: str) -> str:
+    file = unquote(path.rpartition("/")[2])
+    if file.endswith(".whl"):
+        try:
+            return _agreed(location, stated, parse_wheel_filename(file)[0])
+        except InvalidWheelFilename:
+            hint = "Keep the name that the wheel was published with."
+            _fail(location, "is not a valid name of a wheel", hint)
+    with suppress(InvalidSdistFilename):
+        return stated or parse_sdist_filename(file)[0]
+    return ""
+
+
+def _agreed(location: str, stated: str, name: str) -> str:
+    if stated and normalize_name(stated) != name:
+        _fail(location, f"is {name}, not {stated}", "Correct the name.")
+    return stated or name
+
+
+def _fail(location: str, problem: str, hint: str = "") -> NoReturn:
+    with suppress(ValueError):
+        location = without_password(location)
+    raise UsageError(f"{shorten(location)!r} {problem}.", hint=hint)

@@ -53,10 +53,7 @@ class Context:
 
     @cached_property
     def catalog_with_image(self) -> Catalog:
-        """`catalog` with the content of the requested base image, if that is a file on this machine.
-
-        Inspecting the image may start a container.
-        """
+        """`catalog` with the requested base image, if that is a file; this may start a container."""
         if not self.settings.base_image:
             return self.catalog
         from builders.containers.inspection import with_inspected_image

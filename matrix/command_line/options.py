@@ -1,11 +1,15 @@
-"""The options that several commands share, each added by one function."""
+"""The options that several commands share, each added by one function; those that stop builds are last."""
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import os
 import re
+import signal
+import time
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +21,22 @@ from resolver.versions import shorten
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from matrix.command_line.context import Context
+
+
 EXIT_CODES = (
     "exit codes: 0 success, 1 the answer is no, 2 bad usage or input, 3 a tool or the network is missing,\n"
     "70 internal error, 130 interrupted"
 )
 _ARCHITECTURE_FLAG = re.compile(r"--(gfx\d+[0-9a-z-]*)")
+
+_NOT_HANDLED = {signal.SIGKILL, signal.SIGSTOP}
+_PARTS = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+)s)?")
+_IN_SECONDS = (86400, 3600, 60, 1)
+_SPARE = 60.0
+"""Seconds between the stop and the end of a Slurm job: ending all programs takes up to 30."""
+_LARGEST_SHARE = 0.1
+"""Maximum fraction of the remaining time to keep free, so that short jobs build something, too."""
 
 
 def expand_gfx_flags(arguments: Iterable[str]) -> list[str]:
@@ -46,21 +61,21 @@ def expand_gfx_flags(arguments: Iterable[str]) -> list[str]:
     return expanded
 
 
-def add_target_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that describe the target."""
+def add_target_options(parser: argparse.ArgumentParser, *, resolves: bool = True) -> None:
+    """Add the options that describe the target, and those that only a command that may resolve needs."""
     group = add_site_options(parser)
     group.add_argument("--rocm", metavar="SPEC", type=nonempty, help="ROCm, such as 6.2 or '>=6.2,<6.5'")
     group.add_argument("--python", metavar="SPEC", type=nonempty, help="Python, such as 3.12")
     group.add_argument(
-        "--support",
-        choices=("documented", "observed", "any"),
-        help="weakest facts to rely on (default: any)",
+        "--support", choices=("documented", "observed", "any"), help="weakest facts to rely on (default: any)"
     )
     group.add_argument(
         "--prefer",
         choices=("advised", "newest", "proven", "oldest"),
         help="which of several solutions to choose; advised (default): as the site advises, then newest",
     )
+    if not resolves:
+        return
     group.add_argument(
         "--no-prebuilt",
         action="store_true",
@@ -81,45 +96,20 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
 def add_input_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that name files with requirements."""
     group = parser.add_argument_group("inputs")
-    files = (
-        ("-r", "--requirement", "requirement_files", "a pip requirements file (repeatable)"),
-        ("-c", "--constraint", "constraint_files", "a pip constraints file (repeatable)"),
-        (
-            "--override",
-            None,
-            "override_files",
-            "requirements that replace all others of these names",
-        ),
-    )
-    for *flags, dest, text in files:
-        group.add_argument(
-            *filter(None, flags), dest=dest, metavar="FILE", type=nonempty, action="append", help=text
-        )
-    group.add_argument(
-        "--env",
-        metavar="FILE",
-        type=nonempty,
-        help="a conda environment file: its pip section and its Python",
-    )
-    group.add_argument(
-        "--project", metavar="FILE|DIR", type=nonempty, help="the dependencies in a pyproject.toml"
-    )
-    group.add_argument(
-        "--extra",
-        dest="extras",
-        metavar="NAME",
-        type=nonempty,
-        action="append",
-        help="also the optional dependencies NAME of the project (repeatable)",
-    )
-    group.add_argument(
-        "--group",
-        dest="groups",
-        metavar="NAME",
-        type=nonempty,
-        action="append",
-        help="also the dependency group NAME of the project (repeatable)",
-    )
+    add = partial(group.add_argument, type=nonempty)
+    several = partial(add, action="append")
+    text = "a pip requirements file (repeatable)"
+    several("-r", "--requirement", dest="requirement_files", metavar="FILE", help=text)
+    text = "a pip constraints file (repeatable)"
+    several("-c", "--constraint", dest="constraint_files", metavar="FILE", help=text)
+    text = "requirements that replace all others of these names"
+    several("--override", dest="override_files", metavar="FILE", help=text)
+    add("--env", metavar="FILE", help="a conda environment file: its pip section and its Python")
+    add("--project", metavar="FILE|DIR", help="the dependencies in a pyproject.toml")
+    text = "also the optional dependencies NAME of the project (repeatable)"
+    several("--extra", dest="extras", metavar="NAME", help=text)
+    text = "also the dependency group NAME of the project (repeatable)"
+    several("--group", dest="groups", metavar="NAME", help=text)
 
 
 def add_index_access(parser: argparse.ArgumentParser) -> None:
@@ -246,36 +236,14 @@ GLOBAL_WITH_VALUE = {"--color", "--progress"}
 
 def add_global_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that are accepted before and after the command, with no default."""
-    parser.add_argument(
-        "-q",
-        "--quiet",
-        action="store_true",
-        default=argparse.SUPPRESS,
-        help="print only results, warnings and errors",
-    )
-    parser.add_argument(
-        "-v",
-        "--verbose",
-        action="count",
-        default=argparse.SUPPRESS,
-        help="print more; -vv shows tracebacks",
-    )
-    parser.add_argument(
-        "--debug",
-        action="store_true",
-        default=argparse.SUPPRESS,
-        help="write a log file; its path is printed if the command fails",
-    )
-    parser.add_argument(
-        "--color",
-        choices=("auto", "always", "never"),
-        default=argparse.SUPPRESS,
-        help="when to use colours (default: auto)",
-    )
-    parser.add_argument(
+    add = partial(parser.add_argument, default=argparse.SUPPRESS)
+    add("-q", "--quiet", action="store_true", help="print only results, warnings and errors")
+    add("-v", "--verbose", action="count", help="print more; -vv shows tracebacks")
+    add("--debug", action="store_true", help="write a log file; its path is printed if the command fails")
+    add("--color", choices=("auto", "always", "never"), help="when to use colours (default: auto)")
+    add(
         "--progress",
         choices=("auto", "board", "plain", "json", "none"),
-        default=argparse.SUPPRESS,
         help="how to show progress (default: auto: a board on a terminal, else plain lines)",
     )
 
@@ -309,10 +277,7 @@ def help_texts(summary: str, example: str) -> dict[str, Any]:
 
 
 def output_path(text: str) -> Path:
-    """Return the value of ``--output``; for argparse. Only its last part may be new.
-
-    Raise `UsageError` if it is ``-``, which other programs take for stdout, or its directory does not exist.
-    """
+    """Return the value of ``-o``; raise `UsageError` if it is ``-`` or its directory does not exist."""
     path = Path(text)
     if text == "-":
         msg = "-o - is not supported."
@@ -427,3 +392,101 @@ def add_limits(parser: argparse.ArgumentParser, *, offline: bool = True) -> None
         type=_compiler_cache,
         help="the ccache to compile with, or none (default: ccache, if it is on PATH)",
     )
+
+
+def add_stopping(parser: argparse.ArgumentParser) -> None:
+    """Add ``--time-limit`` and ``--signal``."""
+    parser.add_argument(
+        "--time-limit",
+        metavar="TIME",
+        type=duration_argument,
+        help="stop after this time, such as 2h or 90m; the next run continues "
+        "(default in a Slurm job: a minute before it ends)",
+    )
+    parser.add_argument(
+        "--signal",
+        metavar="NAME",
+        type=_signal,
+        help="also stop on this signal, such as USR1 from sbatch --signal (INT, TERM and HUP always stop)",
+    )
+
+
+def stop_time(context: Context) -> float | None:
+    """Return when builds stop, in seconds since the epoch; from now on, the user's signal stops them, too."""
+    args = context.args
+    if args.signal is not None:
+        signal.signal(args.signal, signal.default_int_handler)
+    if args.time_limit is not None:
+        return time.time() + float(args.time_limit)
+    end = job_stop_time()
+    if end is not None:
+        moment = datetime.datetime.fromtimestamp(end, tz=datetime.UTC).astimezone()
+        context.console.info(f"Builds stop at {moment:%H:%M:%S}, before the Slurm job ends.")
+    return end
+
+
+def duration_argument(text: str) -> float:
+    """Convert a duration, such as ``2h``, to seconds."""
+    try:
+        seconds = seconds_of(text)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(f"{error.message.rstrip('.')}; {error.hint}") from None
+    if not seconds:
+        msg = "the time must be above 0"
+        raise argparse.ArgumentTypeError(msg)
+    return seconds
+
+
+def _signal(text: str) -> signal.Signals:
+    name = text.upper().removeprefix("SIG")
+    numbers = {number.name.removeprefix("SIG"): number for number in signal.Signals}
+    if name not in numbers or numbers[name] in _NOT_HANDLED:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a signal that can be handled, such as USR1")
+    return numbers[name]
+
+
+def seconds_of(text: str) -> float:
+    """Parse a duration: ``2h``, ``90m``, ``1h30m``, ``45s``, ``1d``, or a time as sbatch takes it.
+
+    Raise `UsageError` if the text is not a valid duration.
+
+    Examples
+    --------
+    >>> seconds_of("2h"), seconds_of("1h30m"), seconds_of("45s"), seconds_of("02:00:00"), seconds_of("90")
+    (7200, 5400, 45, 7200.0, 5400.0)
+    """
+    from builders.scheduling.slurm import hours_of
+
+    match = _PARTS.fullmatch(text.strip())
+    if match and any(match.groups()):
+        return sum(int(number or 0) * unit for number, unit in zip(match.groups(), _IN_SECONDS, strict=True))
+    try:
+        return hours_of(text.strip()) * 3600
+    except UsageError:
+        msg = f"{text!r} is not a valid duration."
+        raise UsageError(msg, hint="Write hours, minutes or seconds, such as 2h, 90m or 1h30m.") from None
+
+
+def job_stop_time() -> float | None:
+    """Return when to stop in this Slurm job, in seconds since the epoch; None if that is unknown.
+
+    Not every release of Slurm sets ``SLURM_JOB_END_TIME``.
+    """
+    number = os.environ.get("SLURM_JOB_ID", "")
+    if not number:
+        return None
+    text = os.environ.get("SLURM_JOB_END_TIME", "")
+    end = float(text) if text.isdecimal() else _end_of_job(number)
+    if end is None:
+        return None
+    return end - min(_SPARE, max(0.0, end - time.time()) * _LARGEST_SHARE)
+
+
+def _end_of_job(number: str) -> float | None:
+    from builders.machine.process import output_of
+
+    text = output_of(["squeue", "--noheader", f"--job={number}", "--format=%e"]).strip()
+    try:
+        return datetime.datetime.fromisoformat(text).timestamp()
+    except ValueError:  # N/A without a time limit
+        return None

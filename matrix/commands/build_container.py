@@ -51,16 +51,16 @@ from matrix.command_line.options import (
     add_lock,
     add_names,
     add_ops,
+    add_stopping,
     add_target_options,
     add_wheel_options,
     defaults_of,
     normalized_name,
     output_path,
 )
-from matrix.command_line.stopping import add_stopping
 from matrix.commands import build_wheels, env, fetch, verify
 from matrix.consumers import container_consumers, load_consumer
-from matrix.consumers.shared.files import write_files
+from matrix.consumers.shared.installation import write_files
 from matrix.input.facts_file import Draft
 from matrix.input.inputs import with_stated_hashes
 from matrix.input.locking import (
@@ -88,7 +88,7 @@ if TYPE_CHECKING:
     from builders.building.plan import Task
     from builders.scheduling.batch import BatchSystem
     from matrix.command_line.context import Context
-    from matrix.commands.env import Emitted
+    from matrix.consumers.shared.installation import Installation, WrittenFile
     from resolver.facts.catalog import Catalog
     from resolver.model import Distribution, Resolution
 
@@ -463,19 +463,19 @@ class _Work:
             self._done("container", "made before")
             return 0
         self._start("env", f"write the files into {_shown(container.folder)}")
-        emitted = self._emit()
+        files, installation, findings = self._emit()
         wheelhouse = None
-        if emitted.incomplete:
-            self.console.warning(emitted.incomplete)
+        if installation.incomplete:
+            self.console.warning(installation.incomplete)
         else:
             wheelhouse = container.wheelhouse
             if code := self._fetch_with(wheelhouse):
                 return code
-            emitted = self._emit(wheelhouse)
-        paths = write_files(emitted.files, container.folder, named=False)
-        for finding in emitted.findings:
+            files, installation, findings = self._emit(wheelhouse)
+        paths = write_files(files, container.folder, named=False)
+        for finding in findings:
             self.console.warning(str(finding))
-        if wheelhouse and (warning := sdists_text(emitted.installation.sdists)):
+        if wheelhouse and (warning := sdists_text(installation.sdists)):
             self.console.warning(warning)
         self._done("env", ", ".join(path.name for path in paths))
         self._start("container", f"{self.container.program}; its output: {_shown(container.log)}")
@@ -484,7 +484,9 @@ class _Work:
         self._done("container", f"made with {container.program}")
         return 0
 
-    def _emit(self, wheelhouse: Path | None = None) -> Emitted:
+    def _emit(
+        self, wheelhouse: Path | None = None
+    ) -> tuple[Sequence[WrittenFile], Installation, Sequence[Finding]]:
         words = ["--for", self.context.args.consumer, "-o", str(self.container.folder)]
         context = self._options_of(env, *words, wheelhouse=wheelhouse)
         return env.emit(context, self._built_wheels())

@@ -17,9 +17,10 @@ from matrix.command_line.options import (
     add_index,
     add_limits,
     add_locks,
+    add_stopping,
     add_wheel_options,
+    stop_time,
 )
-from matrix.command_line.stopping import add_stopping, stop_time
 from matrix.show.json_document import JsonDocument
 from resolver.errors import UsageError
 from resolver.versions import join_words, shorten

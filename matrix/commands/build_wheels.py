@@ -51,10 +51,11 @@ from matrix.command_line.options import (
     add_lock,
     add_names,
     add_ops,
+    add_stopping,
     add_target_options,
     add_wheel_options,
+    stop_time,
 )
-from matrix.command_line.stopping import add_stopping, stop_time
 from matrix.input.locking import exclude_pick, same_target
 from matrix.input.request import check_names
 from matrix.show.json_document import JsonDocument

@@ -234,7 +234,7 @@ def _side(context: Context, settings: Settings, shipped: Path | None = None) -> 
     known = {*catalog.package, *ROW_COMPONENTS, *PAIRED_WITH_TORCH}
     requirements = [requirement for requirement in context.inputs.requirements if requirement.name in known]
     settings = replace(settings, requirements=["torch"], keep_installed=None)
-    inputs = Inputs(requirements=tuple(requirements))
+    inputs = Inputs(requirements=requirements)
     return Side(catalog, make_request(settings, catalog, context.today, inputs))
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-import msgspec
 from msgspec.structs import replace
 
 from builders.building.inputs import unmet_requirements
@@ -18,9 +17,16 @@ from builders.storage.files import sha256_of
 from matrix.building.locked import candidate_wheels, report_hosts, wheels_of_lock
 from matrix.command_line.options import add_index, add_lock, add_target_options, output_path
 from matrix.consumers import Consumer, consumer_names, load_consumer
-from matrix.consumers.shared.files import Layout, files_in_wheelhouse, write_files
-from matrix.consumers.shared.installation import Installation, index_of, left_to_pip, pin
-from matrix.input.locking import names_target, same_target
+from matrix.consumers.shared.installation import (
+    Installation,
+    Layout,
+    files_in_wheelhouse,
+    index_of,
+    left_to_pip,
+    pin,
+    write_files,
+)
+from matrix.input.locking import same_target
 from matrix.input.request import host_glibc
 from matrix.show.render import sdists_text, shortened
 from resolver.errors import MatrixError, UsageError
@@ -32,9 +38,9 @@ if TYPE_CHECKING:
 
     from builders.findings import Finding
     from matrix.command_line.context import Context
-    from matrix.consumers.shared.files import WrittenFile
+    from matrix.consumers.shared.installation import WrittenFile
     from matrix.show.console import Console
-    from resolver.model import Distribution, Resolution
+    from resolver.model import Resolution
 
 _URL = re.compile(r"""(?:[a-z+]+://|(?=\$))(?:[^\s'"\\`$]|\$\{[A-Z0-9_]+\})+""")
 """Matches a URL as the files may contain it: pip expands ``${VARIABLE}`` itself."""
@@ -64,9 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "relative to the file for pylock, the real path for all others)",
     )
     parser.add_argument(
-        "--hashes",
-        action="store_true",
-        help="list all distributions with the hashes of their files",
+        "--hashes", action="store_true", help="list all distributions with the hashes of their files"
     )
     parser.add_argument(
         "--wheelhouse",
@@ -88,51 +92,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=output_path,
         help="the main file, or a directory for all files (default: print the main file)",
     )
-    add_target_options(parser)
-
-
-class Emitted(msgspec.Struct, frozen=True):
-    """The files of a consumer, not yet written."""
-
-    files: Sequence[WrittenFile]
-    installation: Installation
-    layout: Layout
-    findings: Sequence[Finding] = ()
-
-    @property
-    def incomplete(self) -> str:
-        """What the lock leaves to pip, and how to lock it; empty if the lock is complete."""
-        return "" if self.installation.is_complete else " ".join(left_to_pip(self.installation))
-
-    @property
-    def unbuilt(self) -> list[Distribution]:
-        """The distributions whose wheels are not built yet."""
-        return [pick for pick in self.installation.built if not self.installation.wheels[pick.name]]
+    add_target_options(parser, resolves=False)
 
 
 def execute(context: Context) -> int:
     """Run the command."""
     args, console = context.args, context.console
     folder = folder_of(args.output)
-    emitted = emit(context)
+    files, installation, findings = emit(context)
     installs = not load_consumer(args.consumer).uses_environment
-    if installs and emitted.incomplete:
-        console.info(emitted.incomplete)
+    if installs and installation.incomplete:
+        console.info(installation.incomplete)
     report_hosts(context)
-    _write(emitted.files, args.output, folder, console)
+    _write(files, args.output, folder, console)
     if not installs:
         return 0
-    for pick in emitted.unbuilt:
+    for pick in installation.unbuilt:
         console.warning(
             f"{pick.name} {pick.pinned} is not in {Index(args.index).root} yet. "
             "Build it with `matrix build-wheels`."
         )
-    for finding in emitted.findings:
+    for finding in findings:
         console.warning(str(finding))
-    if warning := _confusable(emitted.installation, context):
+    if warning := _confusable(installation, context):
         console.warning(warning)
-    sdists = sdists_text(emitted.installation.sdists) if emitted.layout.wheelhouse else ""
-    if sdists and not emitted.incomplete:
+    sdists = sdists_text(installation.sdists) if args.wheelhouse else ""
+    if sdists and not installation.incomplete:
         console.warning(sdists)
     return 0
 
@@ -143,22 +128,18 @@ def folder_of(output: Path | None) -> Path:
     return path if path.is_dir() else path.parent
 
 
-def emit(context: Context, our_wheels: Mapping[str, Sequence[Path]] | None = None) -> Emitted:
-    """Return the files of a consumer for a lock.
+def emit(
+    context: Context, our_wheels: Mapping[str, Sequence[Path]] | None = None
+) -> tuple[Sequence[WrittenFile], Installation, Sequence[Finding]]:
+    """Return the files of a consumer for a lock, the installation, and notes for the user.
 
     `our_wheels` are the wheels in the index that the lock means, by name; by default they are looked up.
-
-    Raises
-    ------
-    UsageError, MatrixError
-        The consumer cannot use the lock, or the options contradict each other.
     """
     args = context.args
     consumer = load_consumer(args.consumer)
     _check_options(args, consumer)
     lock = context.lock
-    if names_target(args):
-        same_target(lock, args, context.catalog_of_lock)
+    same_target(lock, args, context.catalog_of_lock)
     folder = folder_of(args.output)
     main = consumer.file if args.output is None or args.output.is_dir() else args.output.name
     index = Index(args.index)
@@ -178,14 +159,17 @@ def emit(context: Context, our_wheels: Mapping[str, Sequence[Path]] | None = Non
         wheels: Mapping[str, Sequence[Path]] = _in_wheelhouse(args.wheelhouse, installation)
         named = {}
     else:
-        wheels = our_wheels or wheels_of_lock(lock, context.catalog_of_lock, index, context.console)
-        several = {name for name, paths in candidate_wheels(lock, index).items() if len(paths) > 1}
+        found = candidate_wheels(lock, index)
+        wheels = our_wheels or wheels_of_lock(
+            lock, context.catalog_of_lock, index, context.console, candidates=found
+        )
+        several = {name for name, paths in found.items() if len(paths) > 1}
         named = {name: paths[0].name for name, paths in wheels.items() if name in several and len(paths) == 1}
     installation = replace(installation, wheels=wheels, named=named, left_open=_left_open(lock, wheels))
     if args.hashes:
         installation = replace(installation, hashes=_hashes(installation, index))
     files = consumer.emit(installation, layout)
-    return Emitted(files, installation, layout, consumer.check(installation, layout))
+    return files, installation, consumer.check(installation, layout)
 
 
 def _host_glibc(context: Context) -> tuple[str, str]:
@@ -197,7 +181,6 @@ def _host_glibc(context: Context) -> tuple[str, str]:
 
 
 def _write(files: Sequence[WrittenFile], output: Path | None, folder: Path, console: Console) -> None:
-    """Write the files, or print the main file."""
     # A device or pipe, such as /dev/stdout, has no directory for other files.
     if output is None or (output.exists() and not (output.is_file() or output.is_dir())):
         console.data(files[0].text.rstrip())
@@ -219,13 +202,12 @@ def _check_options(args: argparse.Namespace, consumer: Consumer) -> None:
     if args.environment is not None and not consumer.uses_environment:
         msg = f"--environment does not work with --for {args.consumer}, which makes an environment."
         raise UsageError(msg, hint="Use it with --for module, slurm-job or tykky-wrap.")
-    if args.hashes and not consumer.supports_hashes:
+    if args.hashes and consumer.hashes_hint:
         msg = f"--hashes does not work with --for {args.consumer}."
         raise UsageError(msg, hint=consumer.hashes_hint)
 
 
 def _left_open(lock: Resolution, wheels: Mapping[str, Sequence[Path]]) -> list[str]:
-    """Return the requirements that a lock leaves open, and those of our wheels that it does not meet."""
     unbuilt = [
         pick.name for pick in lock.built() if not pick.files and not pick.alias_of and not wheels[pick.name]
     ]
@@ -249,7 +231,7 @@ def _confusable(installation: Installation, context: Context) -> str:
         if "+" not in pick.pinned and not pick.direct_url
     ]
     if picks:
-        can_hash = load_consumer(args.consumer).supports_hashes and installation.is_complete
+        can_hash = not load_consumer(args.consumer).hashes_hint and installation.is_complete
         other = (
             "installs only the locked files with --hashes" if can_hash else "cannot do so with --for pylock"
         )
@@ -264,17 +246,7 @@ def _confusable(installation: Installation, context: Context) -> str:
 
 
 def _in_wheelhouse(wheelhouse: Path, installation: Installation) -> dict[str, list[Path]]:
-    """Return the wheels of each distribution that we build, in the wheelhouse."""
-    files = _check_wheelhouse(wheelhouse, installation)
-    names = {pick.name: files.get(pick.name) for pick in installation.built}
-    return {project: [wheelhouse / name] if name else [] for project, name in names.items()}
-
-
-def _check_wheelhouse(wheelhouse: Path, installation: Installation) -> dict[str, str]:
-    """Return the file name of each distribution in the wheelhouse.
-
-    Raise `MatrixError` if there are no wheels, or the lock is complete and some of its files are missing.
-    """
+    """Return our wheels in the wheelhouse; check that a complete lock has all of its files there."""
     complete = installation.is_complete
     command = f"matrix fetch --wheelhouse {quote(str(wheelhouse))}" if complete else _DOWNLOAD
     if not wheelhouse.is_dir() or not any(wheelhouse.glob("*.whl")):
@@ -287,24 +259,16 @@ def _check_wheelhouse(wheelhouse: Path, installation: Installation) -> dict[str,
         built = any(pick.origin == "build" for pick in missing)
         first = "Build the wheels with `matrix build-wheels`, then fill it" if built else "Fill it"
         raise MatrixError(msg, hint=f"{first} with `{command}`.")
-    return files
+    names = {pick.name: files.get(pick.name) for pick in installation.built}
+    return {project: [wheelhouse / name] if name else [] for project, name in names.items()}
 
 
 def _hashes(installation: Installation, index: Index) -> dict[str, tuple[str, ...]]:
-    """Return the SHA-256 of the files that may be installed, by distribution.
-
-    Raises
-    ------
-    UsageError
-        The lock does not have everything that will be installed.
-    MatrixError
-        A wheel is not built yet, or an index publishes no hash of a file.
-    """
+    """Return the SHA-256 of the files that may be installed, by distribution; check that all are known."""
     if installation.preinstalled:
         msg = "--hashes lists everything that is installed, but this lock keeps packages of the base image."
         raise UsageError(msg, hint="Resolve without --keep-installed, or omit --hashes.")
-    missing = [pin(pick) for pick in installation.built if not installation.wheels[pick.name]]
-    if missing:
+    if missing := list(map(pin, installation.unbuilt)):
         msg = f"The index {index.root} does not contain {shortened(missing)}, so not all hashes are known."
         raise MatrixError(msg, hint="Build the missing wheels with `matrix build-wheels`.")
     if not installation.is_complete:

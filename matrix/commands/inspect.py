@@ -21,8 +21,8 @@ from builders.probe.ask import user_packages
 from builders.storage.files import make_directories, write_atomic
 from matrix.api import package_indexes, resolve_settings, write_lock
 from matrix.checking.check import check
+from matrix.checking.document import expect_request
 from matrix.checking.package_rules import TORCH_FAMILY
-from matrix.checking.target import expect_request
 from matrix.command_line.options import (
     add_format,
     add_index_access,
@@ -33,7 +33,7 @@ from matrix.command_line.options import (
 )
 from matrix.commands import env, verify
 from matrix.consumers import consumer_names
-from matrix.consumers.shared.files import write_files
+from matrix.consumers.shared.installation import write_files
 from matrix.input.environment_file import read_environment
 from matrix.input.request import make_request
 from matrix.input.settings import REQUEST_FILE
@@ -52,7 +52,7 @@ from resolver.versions import join_words
 if TYPE_CHECKING:
     import argparse
 
-    from matrix.checking.target import Consumer
+    from matrix.checking.document import Consumer
     from matrix.command_line.context import Context
     from matrix.input.environment_file import DescribedEnvironment
     from matrix.show.console import Console
@@ -265,11 +265,12 @@ def _resolved(context: Context, kept: Sequence[Wanted]) -> tuple[Resolution | Co
         raise error.changed(hint=hint.strip()) from None
     if isinstance(found, Conflict):
         return found, []
-    inputs = replace(inputs, requirements=found.requirements)
+    requirements, reasons = found
+    inputs = replace(inputs, requirements=requirements)
     answer = resolve_settings(settings, catalog, context.today, inputs, reporter=context.console)
     if isinstance(answer, Conflict):
         return answer, []
-    return answer, list(changed_versions(answer, kept, found.reasons))
+    return answer, list(changed_versions(answer, kept, reasons))
 
 
 def _unlabelled(
@@ -394,8 +395,8 @@ def _write(context: Context, answer: Resolution) -> list[Path]:
     write_lock(answer, lock)
     write_atomic(request, tomli_w.dumps(settings))
     options = defaults_of(env, "--for", consumer, "-o", str(folder))
-    emitted = env.emit(context.with_options(**options).with_lock(answer))
-    return [request, lock, *write_files(emitted.files, folder, named=False)]
+    files, _, _ = env.emit(context.with_options(**options).with_lock(answer))
+    return [request, lock, *write_files(files, folder, named=False)]
 
 
 _NOT_WRITTEN = {

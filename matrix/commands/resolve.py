@@ -97,10 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _earlier(context: Context) -> Resolution | None:
-    """Return the lock that the answer will replace; None if it is missing, unreadable or not used.
-
-    Raise `LockError` if the lock in which to upgrade distributions is missing or cannot be read.
-    """
+    """Return the lock that the answer will replace, if it is used and can be read; upgrades require it."""
     from resolver.lock import read_lock
 
     path = context.args.output
@@ -153,14 +150,14 @@ def execute(context: Context) -> int:
             f"\nWrote {args.output}. For all reasons and sources: `matrix explain{_lock_option(context)}`"
         )
     if not args.no_lock:
-        command = "matrix build-wheels" if answer.built() else f"matrix env --for {_consumer(answer)}"
+        env = f"matrix env --for {'cotainr' if answer.image else 'pip'}"
+        command = "matrix build-wheels" if answer.built() else env
         console.info(f"Next: `{command}{_lock_option(context)}`")
     return 0
 
 
 def _changes(earlier: Resolution, answer: Resolution, context: Context) -> list[LockChange]:
-    indexes = package_indexes(context.settings, context.inputs, context.console)
-    return changes(earlier, answer, indexes)
+    return changes(earlier, answer, package_indexes(context.settings, context.inputs, context.console))
 
 
 def _print(answer: Resolution, context: Context) -> None:
@@ -188,7 +185,3 @@ def _warn(answer: Resolution, console: Console) -> None:
 def _lock_option(context: Context) -> str:
     path = context.args.output
     return "" if path == LOCK_FILE else f" --lock {shlex.quote(str(path))}"
-
-
-def _consumer(answer: Resolution) -> str:
-    return "cotainr" if answer.image else "pip"

@@ -80,10 +80,7 @@ def execute(context: Context) -> int:
     with ExitStack() as stack:
         server = None
         if route == "bind":
-            changes += [
-                *bind_changes(_bindable(index.root)),
-                *index_changes(os.environ, f"{MOUNTED_INDEX}/"),
-            ]
+            changes += [*bind_changes(_bindable(index.root)), *index_changes(os.environ, f"{MOUNTED_INDEX}/")]
         else:
             from builders.index.server import address_of, listen, serving_on
 
@@ -139,7 +136,7 @@ def _require(command: list[str], index: Index) -> None:
 
 
 def _bindable(root: Path) -> str:
-    """Return the index's path without symbolic links, which another machine or a container may not have."""
+    """Return the path without links, which another machine or a container may not have."""
     real = str(root.resolve())
     if BIND_SEPARATORS & set(real):
         msg = f"{real!r} cannot be bound into a container, because the path contains one of : , \\"
@@ -168,18 +165,11 @@ def base_image_of(command: Sequence[str]) -> str:
 
 
 def choose_route(route: str, command: Sequence[str], image: str) -> tuple[str, str]:
-    """Choose how the command reaches the index; return also why.
+    """Choose how the command reaches the index (``bind`` or ``loopback``); return also why.
 
-    Parameters
-    ----------
-    route
-        ``bind``, ``loopback`` or ``auto``.
-    image
-        The base image that the user names; if empty, the base image in the command.
-
-    Raise `EnvironmentLacksError` or `UsageError` if the choice depends on the image, and the image cannot be
-    inspected; `UsageError` if the base image has no /mnt, or the command would run on a different machine
-    from the server.
+    `image` is the base image that the user names; if empty, that of the command. Raise
+    `EnvironmentLacksError` or `UsageError` if the choice depends on an image that cannot be inspected, or the
+    route cannot work.
     """
     if route == "loopback":
         chosen: tuple[str, str] = ("loopback", "as requested")
@@ -217,11 +207,7 @@ def _choose_by_image(route: str, image: str, *, requested: bool) -> tuple[str, s
 
 
 def _has_mount_point(text: str) -> bool:
-    """Return whether a base image has the directory /mnt; for image files, a container runtime is started.
-
-    Raise `EnvironmentLacksError` if the file does not exist, or there is no runtime for it; `UsageError` if
-    the file is not an image.
-    """
+    """Return whether a base image has the directory /mnt; a container is started for image files."""
     path = real_path(Path(text))
     if form_of(path) == "directory":
         return Path(f"{path}{MOUNT_POINT}").is_dir()

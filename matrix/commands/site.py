@@ -31,7 +31,6 @@ class SiteDocument(JsonDocument, kw_only=True):
     status: Literal["ok"] = "ok"
     site: str
     written: str
-    """Path of the file."""
     rows: int
     remarks: list[str]
 

@@ -1,7 +1,7 @@
 """The tools for which `matrix env` writes files.
 
-Every module of this package is one consumer and defines it as ``CONSUMER``; its name is the module's name,
-with ``-`` instead of ``_``. A new consumer needs nothing else. Subpackages contain shared code.
+A module of this package is a consumer of its name, with ``-`` instead of ``_``, and defines it as
+``CONSUMER``; nothing else is needed.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ import msgspec
 
 if TYPE_CHECKING:
     from builders.findings import Finding
-    from matrix.consumers.shared.files import Layout, WrittenFile
-    from matrix.consumers.shared.installation import Installation
+    from matrix.consumers.shared.installation import Installation, Layout, WrittenFile
 
 
 def _no_findings(_: Installation, __: Layout) -> list[Finding]:
@@ -27,11 +26,9 @@ class Maker(msgspec.Struct, frozen=True, kw_only=True):
     """How `matrix build-container` makes one container or environment from the files of a consumer."""
 
     programs: tuple[str, ...]
-    """The programs that can make it; one of them must be on PATH."""
     module: str
     """LUMI's modules that have the program, as arguments of ``module load``."""
     install: str
-    """How to get the program elsewhere, as a sentence."""
     command: Callable[[Path, Path], list[str]]
     """Returns the command that makes it, given the directory of the files and the path of the result."""
     python: Callable[[Path, Path], str] | None = None
@@ -46,7 +43,6 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True):
     """A tool that installs from the index, and how its files are written."""
 
     file: str
-    """Name of the main file."""
     emit: Callable[[Installation, Layout], list[WrittenFile]]
     """Returns the main file, then the others."""
     check: Callable[[Installation, Layout], list[Finding]] = _no_findings
@@ -57,9 +53,8 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True):
     """None if its files do not make one container or environment."""
     uses_environment: bool = False
     """Whether its files use a finished container or environment (``--environment``) and install nothing."""
-    supports_hashes: bool = False
     hashes_hint: str = ""
-    """What to do instead of ``--hashes``, and why."""
+    """What to do instead of ``--hashes``, and why; empty if its files can list hashes."""
 
 
 def consumer_names() -> list[str]:

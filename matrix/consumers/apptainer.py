@@ -1,9 +1,9 @@
 """A definition file for an unprivileged build of an image on top of the base image.
 
-``%post`` of such a build (SingularityCE with PRoot, apptainer without root) has a clean environment, and
-cannot bind files to new paths. So wheels are copied in with ``%files`` and removed again. Everything is
-installed into a separate environment, which does not change the image's packages. Source:
-LUMI-training-materials docs/2day-20260422/205-Containers.md ("unprivileged proot build").
+``%post`` of such a build (SingularityCE with PRoot, apptainer without root) has a clean environment and
+cannot bind files to new paths. So wheels are copied in with ``%files`` and removed again, and everything is
+installed into a separate environment. Source: LUMI-training-materials docs/2day-20260422/205-Containers.md
+("unprivileged proot build").
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from matrix.consumers import Consumer, Maker
-from matrix.consumers.shared.files import MARK, WheelSource, WrittenFile, comments
+from matrix.consumers.shared.installation import MARK, WrittenFile, comments
 from matrix.consumers.shared.requirements import (
     IMAGE_HASHES_HINT,
     constraint_lines,
@@ -28,11 +28,9 @@ from resolver.texts import printable
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from matrix.consumers.shared.files import Layout
-    from matrix.consumers.shared.installation import Installation
+    from matrix.consumers.shared.installation import Installation, Layout
 
 _PREFIX = "/opt/matrix"
-"""Path of the environment in the image."""
 _FILES = "/opt/matrix-files"
 _FILE = "container.def"
 _RUNTIMES = ("apptainer", "singularity")
@@ -98,27 +96,24 @@ def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
 
 
 def _digest_note(installation: Installation) -> list[str]:
-    """Return a comment with the command that checks the base image; a build without root cannot check it."""
-    image = installation.lock.image
-    digest = image.digest.removeprefix("sha256:") if image else ""
+    """Return the command that checks the base image; a build without root cannot check it."""
+    image, digest = installation.lock.image, installation.image_digest
     if not image or not digest or not image.path.endswith(".sif"):
         return []
     return [f"Check the base image first: `echo {quote(f'{digest}  {image.path}')} | sha256sum -c`"]
 
 
 def _sources(installation: Installation, layout: Layout) -> tuple[list[tuple[str, str]], list[str]]:
-    """Return the files to copy into the image, and the requirement lines that name their paths there."""
     chosen = installation.on_top
     if layout.wheelhouse is not None:
         copy = f"{_FILES}/wheels"
-        source = WheelSource(copy, is_wheelhouse=True)
-        return [(str(layout.wheelhouse), copy)], requirement_lines(installation, source, chosen)
+        return [(str(layout.wheelhouse), copy)], requirement_lines(installation, layout, copy, chosen)
     if layout.url:
-        return [], requirement_lines(installation, layout.local, chosen)
+        return [], requirement_lines(installation, layout, layout.local, chosen)
     # The pages of our projects are enough: pip does not read the page that lists all projects.
     simple = layout.index / "simple"
     copied = [(str(simple / pick.name), f"{_FILES}/simple/{pick.name}") for pick in installation.built]
-    return copied, requirement_lines(installation, WheelSource(f"file://{_FILES}/simple"), chosen)
+    return copied, requirement_lines(installation, layout, f"file://{_FILES}/simple", chosen)
 
 
 def _command(folder: Path, target: Path) -> list[str]:

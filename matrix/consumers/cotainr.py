@@ -10,8 +10,7 @@ from builders.findings import Finding
 from builders.network.urls import local_path
 from matrix.consumers import Consumer, Maker
 from matrix.consumers.shared.container_variables import is_visible
-from matrix.consumers.shared.files import MARK, WrittenFile, comments
-from matrix.consumers.shared.installation import pin
+from matrix.consumers.shared.installation import MARK, WrittenFile, comments, pin
 from matrix.consumers.shared.requirements import environment_file, reject_preinstalled, requirement_lines
 from matrix.consumers.shared.shell import (
     ENVIRONMENT,
@@ -20,6 +19,7 @@ from matrix.consumers.shared.shell import (
     head,
     image_checks,
     installed_check,
+    script,
     site_environment,
     source_checks,
     stoppable,
@@ -27,8 +27,7 @@ from matrix.consumers.shared.shell import (
 from matrix.show.render import shortened
 
 if TYPE_CHECKING:
-    from matrix.consumers.shared.files import Layout
-    from matrix.consumers.shared.installation import Installation
+    from matrix.consumers.shared.installation import Installation, Layout
 
 SCRIPT = "build.sh"
 _MODULE = "LUMI cotainr"
@@ -45,18 +44,17 @@ def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
         notes.append(
             f"{SCRIPT} binds the {layout.what} {layout.bound} to {MOUNT_POINT} while cotainr builds."
         )
-    lines = requirement_lines(installation, layout.mounted)
+    lines = requirement_lines(installation, layout, layout.mounted)
     return [
         environment_file(
             layout.main, installation, notes, "cotainr", lines, has_compiler=installation.has_compiler
         ),
-        WrittenFile(SCRIPT, _build_script(installation, layout), executable=True),
+        _build_script(installation, layout),
         *_environment_of_jobs(installation),
     ]
 
 
 def _environment_of_jobs(installation: Installation) -> list[WrittenFile]:
-    """Return the file that job scripts source, if programs need any variable."""
     if not installation.variables:
         return []
     notes = [
@@ -67,7 +65,7 @@ def _environment_of_jobs(installation: Installation) -> list[WrittenFile]:
     return [WrittenFile(ENVIRONMENT, "\n".join(lines) + "\n")]
 
 
-def _build_script(installation: Installation, layout: Layout) -> str:
+def _build_script(installation: Installation, layout: Layout) -> WrittenFile:
     notes = [
         f"Usage: bash {SCRIPT} [CONTAINER.sif [more options of cotainr]]",
         *_site_hints(installation),
@@ -76,7 +74,8 @@ def _build_script(installation: Installation, layout: Layout) -> str:
     source = source_checks(installation, layout)
     bound = [source, fill("bind.sh")] if source else []
     exports = [f"export {name}={value}" for name, value in installation.pip_variables.items()]
-    text = fill(
+    return script(
+        SCRIPT,
         "build.sh",
         head=head(installation, "cotainr", SCRIPT, notes),
         main=quote(layout.main),
@@ -90,11 +89,9 @@ def _build_script(installation: Installation, layout: Layout) -> str:
         checks="\n".join([image_checks(installation), *bound, *exports]),
         check=installed_check(installation.installed, nothing_else=installation.is_complete),
     )
-    return f"{text}\n"
 
 
 def _site_hints(installation: Installation) -> list[str]:
-    """Return commands to run the script at the site, if known."""
     if not installation.lock.target.site.startswith("lumi"):
         return []
     return [
@@ -104,7 +101,7 @@ def _site_hints(installation: Installation) -> list[str]:
 
 
 def _check(installation: Installation, layout: Layout) -> list[Finding]:
-    """Name the distributions whose files are on this machine, where the container cannot see them."""
+    """Name the distributions whose files the container cannot see."""
     picks = (pick for pick in installation.installed if pick.origin == "published" and pick.files)
     paths = {pin(pick): local_path(pick.files[0].url) for pick in picks}
     hidden = [name for name, path in paths.items() if path is not None and not is_visible(str(path))]
@@ -119,7 +116,6 @@ CONSUMER = Consumer(
     file="env.yml",
     emit=_emit,
     check=_check,
-    supports_hashes=True,
     maker=Maker(
         programs=("cotainr",),
         module=_MODULE,

@@ -11,8 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from matrix.consumers import Consumer
-from matrix.consumers.shared.files import MARK, WrittenFile, comments
-from matrix.consumers.shared.installation import pin
+from matrix.consumers.shared.installation import MARK, WrittenFile, comments, pin
 from matrix.consumers.shared.requirements import (
     IMAGE_HASHES_HINT,
     constraint_lines,
@@ -23,8 +22,7 @@ from resolver.errors import UsageError
 from resolver.texts import printable
 
 if TYPE_CHECKING:
-    from matrix.consumers.shared.files import Layout
-    from matrix.consumers.shared.installation import Installation
+    from matrix.consumers.shared.installation import Installation, Layout
 
 _VENV = "%(installdir)s/user-software/venv"
 _INTERPRETED = ("$", "`", "\\", "{", "}", '"""', "%(")
@@ -39,10 +37,8 @@ def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
         msg = f"EasyBuild or the shell would change characters in {what}."
         raise UsageError(msg, hint="Move it to a path that has only letters, digits, - _ . and /.")
     bind = f"{layout.bound}:{layout.bound}:ro" if binds else ""
-    no_deps = "--no-deps " if installation.is_complete else ""
     variables = "".join(f"{name}={value} " for name, value in installation.rocm_variables.items())
-    image = installation.lock.image
-    digest = image.digest.removeprefix("sha256:") if image else ""
+    digest = installation.image_digest
     checksums = [
         "# EasyBuild compares the image with the digest in the lock. The image must be the only source.",
         f"checksums = [{digest!r}]",
@@ -58,7 +54,7 @@ def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
         *comments(notes),
         *(checksums if digest else ()),
         'local_pip_requirements = """',
-        *_checked(requirement_lines(installation, layout.local, installation.on_top)),
+        *_checked(requirement_lines(installation, layout, layout.local, installation.on_top)),
         "",
         '"""',
         'local_pip_constraints = """',
@@ -76,7 +72,7 @@ def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
         "    + ' --bind %(installdir)s/user-software:/user-software'",
         "    + f' %(installdir)s/{local_sif} bash -c \\'source /runscripts/init-conda-venv && '",
         "    + 'cd /user-software/venv && PYTHONNOUSERSITE=1 PIP_NO_CACHE_DIR=1 '",
-        f"    + '{variables}python -m pip install {no_deps}'",
+        f"    + '{variables}python -m pip install {installation.no_deps}'",
         "    + '-r requirements.txt -c constraints.txt || exit 1\\' || exit 1',",
         "]",
     ]

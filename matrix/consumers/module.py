@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 
 from matrix.consumers import Consumer
 from matrix.consumers.shared.container_variables import REFERENCE
-from matrix.consumers.shared.files import MARK, WrittenFile, comments
-from matrix.consumers.shared.installation import pin
+from matrix.consumers.shared.installation import MARK, WrittenFile, comments, pin
 from matrix.consumers.shared.shell import fill, reason_comments, site_environment
 from resolver.errors import UsageError
 from resolver.lock import dumps
@@ -25,8 +24,7 @@ from resolver.lock import dumps
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from matrix.consumers.shared.files import Layout
-    from matrix.consumers.shared.installation import Installation
+    from matrix.consumers.shared.installation import Installation, Layout
 
 _LUA = ".lua"
 _PROGRAMS = ("python", "python3")
@@ -98,7 +96,6 @@ def _help(installation: Installation, environment: Path, programs: Path, *, is_d
 
 
 def _lua(name: str, text: list[str], settings: Iterable[_Setting]) -> Iterator[str]:
-    """Yield the lines of a module file for Lmod."""
     yield f"whatis({_lua_text(f'Name: {name}')})"
     yield from (f"whatis({_lua_text(f'Description: {line}')})" for line in text[:2])
     yield f"help({_lua_text(chr(10).join(text))})"
@@ -123,7 +120,7 @@ def _lua_text(text: str) -> str:
 
 
 def _tcl(name: str, text: list[str], settings: Iterable[_Setting]) -> Iterator[str]:
-    """Yield the lines of a module file for Environment Modules; versions before 5.1 have no pushenv."""
+    """Yield the lines for Environment Modules; versions before 5.1 have no pushenv."""
     yield f"proc ModulesHelp {{ }} {{ puts stderr {_tcl_text(chr(10).join(text))} }}"
     yield from (f"module-whatis {_tcl_text(line)}" for line in (name, *text[:2]))
     yield f"if {{[llength [info commands family]]}} {{ family {_FAMILY} }}"
@@ -158,8 +155,5 @@ def _wrapper(installation: Installation, environment: Path, about: list[str]) ->
 
 
 CONSUMER = Consumer(
-    file=f"matrix{_LUA}",
-    emit=_emit,
-    uses_environment=True,
-    hashes_hint="The module installs nothing.",
+    file=f"matrix{_LUA}", emit=_emit, uses_environment=True, hashes_hint="The module installs nothing."
 )

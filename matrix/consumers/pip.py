@@ -19,20 +19,17 @@ from matrix.consumers.shared.requirements import (
 )
 
 if TYPE_CHECKING:
-    from matrix.consumers.shared.files import Layout, WrittenFile
-    from matrix.consumers.shared.installation import Installation
+    from matrix.consumers.shared.installation import Installation, Layout, WrittenFile
 
 
 def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
-    """Return requirements that are complete by themselves, and constraints for later installs."""
     name = "constraints.txt"
-    no_deps = "--no-deps " if installation.is_complete else ""
     notes = [
-        f"Install with `python -m pip install {no_deps}-r {quote(layout.main)} -c {name}`.",
+        f"Install with `python -m pip install {installation.no_deps}-r {quote(layout.main)} -c {name}`.",
         f"Keep these versions in later installs with: -c {name}",
         *preinstalled_note(installation),
     ]
-    lines = requirement_lines(installation, layout.local, installation.on_top)
+    lines = requirement_lines(installation, layout, layout.local, installation.on_top)
     limits = constraint_lines(installation)
     return [
         requirements_file(layout.main, installation, lines, notes, "pip"),
@@ -41,7 +38,6 @@ def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
 
 
 def _check(installation: Installation, layout: Layout) -> list[Finding]:
-    """Report wheels that pip would skip on this machine because of its glibc or its Pythons."""
     other: dict[str, list[str]] = {}
     for title, names in wheel_names(installation).items():
         if python := missing_python(names):
@@ -58,6 +54,4 @@ def _check(installation: Installation, layout: Layout) -> list[Finding]:
     return findings
 
 
-CONSUMER = Consumer(
-    file="requirements.txt", emit=_emit, check=_check, runs_on_host=True, supports_hashes=True
-)
+CONSUMER = Consumer(file="requirements.txt", emit=_emit, check=_check, runs_on_host=True)

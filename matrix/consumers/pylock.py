@@ -1,11 +1,8 @@
 """A lock as ``pylock.toml`` (PEP 751), which uv and other installers read.
 
-An installer of this file resolves nothing: it installs the listed files, and every file has a location and a
-hash. So the index must contain our wheels. A complete lock has the files of all other distributions. If a
-lock leaves dependencies to pip, the files of its distributions are looked up on their indexes, and a comment
-in the file states that dependencies are missing.
-
-Specification: https://packaging.python.org/en/latest/specifications/pylock-toml/
+An installer of it resolves nothing, and every file has a location and a hash. So the index must contain our
+wheels. Files that the lock lacks are looked up on their indexes. Specification:
+https://packaging.python.org/en/latest/specifications/pylock-toml/
 """
 
 from __future__ import annotations
@@ -14,7 +11,7 @@ import os
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from packaging.markers import Marker
@@ -38,8 +35,7 @@ from builders.network.urls import git_commit, local_path, without_password
 from builders.sources import index_url
 from builders.storage.files import sha256_of
 from matrix.consumers import Consumer
-from matrix.consumers.shared.files import WrittenFile, comments, files_in_wheelhouse
-from matrix.consumers.shared.installation import pin
+from matrix.consumers.shared.installation import WrittenFile, comments, files_in_wheelhouse, pin
 from resolver.environment import Environment
 from resolver.errors import MatrixError, SourceError, UsageError
 from resolver.versions import minor
@@ -47,8 +43,7 @@ from resolver.versions import minor
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from matrix.consumers.shared.files import Layout
-    from matrix.consumers.shared.installation import Installation
+    from matrix.consumers.shared.installation import Installation, Layout
     from resolver.indexes import File as LockedFile
     from resolver.model import Distribution
 
@@ -60,15 +55,13 @@ _INCOMPLETE = (
 
 
 def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
-    """Return ``pylock.toml``, validated."""
     import tomli_w
 
     if not is_valid_pylock_path(Path(layout.main)):
         msg = f"Installers do not read a lock named {layout.main}."
         raise UsageError(msg, hint="Name it pylock.toml or pylock.NAME.toml.")
-    missing = [pick for pick in installation.built if not installation.wheels.get(pick.name)]
-    if missing and layout.wheelhouse is None:
-        names = ", ".join(f"{pick.name} {pick.pinned}" for pick in missing)
+    if installation.unbuilt and layout.wheelhouse is None:
+        names = ", ".join(f"{pick.name} {pick.pinned}" for pick in installation.unbuilt)
         msg = (
             "pylock.toml lists files with their hashes, but the index "
             f"{layout.index} does not contain {names}."
@@ -115,7 +108,6 @@ def _check(installation: Installation, _: Layout) -> list[Finding]:
 
 
 def _table(installation: Installation) -> dict[str, object]:
-    """Return the file's ``[tool]`` table, which describes the target."""
     target = installation.lock.target
     return {
         "site": target.site,
@@ -154,7 +146,6 @@ def _from_wheelhouse(pick: Distribution, path: Path, layout: Layout) -> Package:
 
 
 def _locked(pick: Distribution) -> Package:
-    """Return the entry of a distribution whose files the lock has."""
     if pick.direct_url:
         return _direct(pick, pick.files[0])
     unhashed = [file.name for file in pick.files if not file.sha256]
@@ -185,7 +176,6 @@ def _locked(pick: Distribution) -> Package:
 
 
 def _direct(pick: Distribution, file: LockedFile) -> Package:
-    """Return the entry of a distribution that a direct reference names."""
     location, _, fragment = file.url.partition("#")
     subdirectory = fragment.removeprefix("subdirectory=") or None
     repository = git_commit(location)
@@ -225,30 +215,13 @@ def _published(pick: Distribution, python: str) -> Package:
     return _package(pick, wheels, index=usable[0].index)
 
 
-def _package(
-    pick: Distribution,
-    wheels: Sequence[PackageWheel],
-    *,
-    index: str | None = None,
-    sdist: PackageSdist | None = None,
-    archive: PackageArchive | None = None,
-    directory: PackageDirectory | None = None,
-    vcs: PackageVcs | None = None,
-) -> Package:
+def _package(pick: Distribution, wheels: Sequence[PackageWheel], **source: Any) -> Package:  # noqa: ANN401
     return Package(
-        name=canonicalize_name(pick.name),
-        version=Version(pick.pinned),
-        index=index,
-        wheels=list(wheels) or None,
-        sdist=sdist,
-        archive=archive,
-        directory=directory,
-        vcs=vcs,
+        name=canonicalize_name(pick.name), version=Version(pick.pinned), wheels=list(wheels) or None, **source
     )
 
 
 def _plain(value: object) -> object:
-    """Return plain dictionaries and lists without None, as tomli_w needs them."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items() if item is not None}
     if isinstance(value, list | tuple):
@@ -265,11 +238,7 @@ CONSUMER = Consumer(
 
 
 def published_wheels(project: str, version: str, index: str, *, python: str) -> list[LockedFile]:
-    """Return the wheels of one version for one Python on Linux, for any glibc, sorted by name.
-
-    `version` has its local label. An empty `index` is the index in pip's configuration. `python` is a CPython
-    version, such as ``3.12``.
-    """
+    """Return the wheels of a version (with its label) for a CPython (``3.12``), for any glibc, by name."""
     where = index or index_url()
     published = IndexClient([where]).project(project)
     if published is None:

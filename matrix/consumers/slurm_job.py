@@ -1,8 +1,8 @@
 """Job scripts for Slurm: one GPU, one node, several nodes.
 
-A job runs a program, or an all-reduce as a smoke test, in the container or environment that another consumer
-made from the same lock. One process per GPU is started by srun, or by torchrun where the site supports it.
-The values come from the rows `[[job]]` and `[[site-variable]]` of the catalog.
+A job runs a program, or an all-reduce as a smoke test, in the container or environment of another consumer.
+One process per GPU is started by srun, or by torchrun where the site supports it. The values come from the
+rows `[[job]]` and `[[site-variable]]` of the catalog.
 """
 
 from __future__ import annotations
@@ -11,15 +11,14 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from matrix.consumers import Consumer
-from matrix.consumers.shared.files import MARK, WrittenFile, comments
+from matrix.consumers.shared.installation import MARK, WrittenFile, comments
 from matrix.consumers.shared.shell import fill, site_environment
 from resolver.errors import UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from matrix.consumers.shared.files import Layout
-    from matrix.consumers.shared.installation import Installation
+    from matrix.consumers.shared.installation import Installation, Layout
     from resolver.facts.schema import Job
 
 _NODES, _NODE, _GPU = "job-nodes.sh", "job-node.sh", "job-gpu.sh"
@@ -27,10 +26,7 @@ _TITLES = {_NODES: "several nodes", _NODE: "one node", _GPU: "one GPU"}
 
 
 def job_of(installation: Installation) -> Job:
-    """Return how the site of a lock starts jobs.
-
-    Raise `UsageError` if the catalog does not say so.
-    """
+    """Return how the site of a lock starts jobs; raise `UsageError` if the catalog does not say so."""
     if installation.job is None:
         msg = f"The catalog does not say how jobs start at {installation.lock.target.site}."
         raise UsageError(msg, hint="Add a [[job]] row in a file of facts, and name it with --catalog.")
@@ -134,7 +130,6 @@ def _modules(installation: Installation, job: Job) -> list[str]:
 
 
 def _normal(job: Job, kind: str) -> str:
-    """Return what the sources say about the bandwidth, in sentences."""
     if kind != _NODES or not job.bandwidth:
         return "No source states what is normal here."
     limit = f"A node of {job.site} can send {job.bandwidth:g} GB/s at most; TCP stays far below."
@@ -145,8 +140,5 @@ def _normal(job: Job, kind: str) -> str:
 
 
 CONSUMER = Consumer(
-    file=_NODES,
-    emit=_emit,
-    uses_environment=True,
-    hashes_hint="The scripts install nothing.",
+    file=_NODES, emit=_emit, uses_environment=True, hashes_hint="The scripts install nothing."
 )

@@ -1,13 +1,10 @@
 """A conda environment file and requirements for tykky, and the script that builds the environment with them.
 
-tykky can read the file systems of the machine, so the files contain the real path of the index. Observed with
-tykky at CSCfi/hpc-container-wrapper@b0956d9:
-
-- pip treats packages in ``~/.local`` and ``PYTHONPATH`` as installed, so the environment lacks them,
-  and tykky succeeds. Programs in the environment then prefer packages in ``~/.local``.
-- ``update`` keeps neither the variables of ``--environ`` nor a copy of the old environment, and never changes
-  the Python.
-- An environment works under another name, so it can be built next to the old environment.
+tykky can read the file systems of the machine. Observed with tykky at CSCfi/hpc-container-wrapper@b0956d9:
+pip treats packages in ``~/.local`` and ``PYTHONPATH`` as installed, so the environment lacks them, and its
+programs prefer those in ``~/.local``. ``update`` keeps neither the variables of ``--environ`` nor a copy of
+the old environment, and never changes the Python. An environment works under another name, so it can be built
+next to the old environment.
 """
 
 from __future__ import annotations
@@ -17,8 +14,7 @@ from typing import TYPE_CHECKING
 
 from matrix.consumers import Consumer, Maker
 from matrix.consumers.shared.container_variables import DISTURBING
-from matrix.consumers.shared.files import WrittenFile
-from matrix.consumers.shared.installation import TYKKY_MODULE
+from matrix.consumers.shared.installation import TYKKY_MODULE, WrittenFile
 from matrix.consumers.shared.requirements import (
     environment_file,
     newer_glibc,
@@ -33,13 +29,13 @@ from matrix.consumers.shared.shell import (
     fill,
     head,
     installed_check,
+    script,
     source_checks,
     stoppable,
 )
 
 if TYPE_CHECKING:
-    from matrix.consumers.shared.files import Layout
-    from matrix.consumers.shared.installation import Installation
+    from matrix.consumers.shared.installation import Installation, Layout
 
 _REQUIREMENTS = "req.txt"
 _SCRIPT = "build.sh"
@@ -47,17 +43,17 @@ _SCRIPT = "build.sh"
 
 def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
     reject_preinstalled(installation, "conda environments")
-    lines = requirement_lines(installation, layout.local)
+    lines = requirement_lines(installation, layout, layout.local)
     about = [f"{_SCRIPT} passes this file to conda-containerize -r."]
     return [
         environment_file(layout.main, installation, [f"Build with `bash {_SCRIPT} DIR`."], "tykky"),
         requirements_file(_REQUIREMENTS, installation, lines, about, "tykky"),
-        WrittenFile(_SCRIPT, _build_script(installation, layout), executable=True),
+        _build_script(installation, layout),
         WrittenFile(ENVIRONMENT, environment_of_programs(installation, "tykky")),
     ]
 
 
-def _build_script(installation: Installation, layout: Layout) -> str:
+def _build_script(installation: Installation, layout: Layout) -> WrittenFile:
     notes = [
         f"Usage: bash {_SCRIPT} [--update] [DIR [more options of conda-containerize]]",
         "With --update, pip installs the changes into an existing environment.",
@@ -73,7 +69,8 @@ def _build_script(installation: Installation, layout: Layout) -> str:
     glibc = newest_required(installation)
     checks = [fill("glibc.sh", glibc=glibc)] if glibc else []
     exports = [f"export {name}={value}" for name, value in installation.pip_variables.items()]
-    text = fill(
+    return script(
+        _SCRIPT,
         "build_with_tykky.sh",
         head=head(installation, "tykky", _SCRIPT, notes),
         main=quote(layout.main),
@@ -86,7 +83,6 @@ def _build_script(installation: Installation, layout: Layout) -> str:
         checks="\n".join([*checks, *moved, *exports]),
         check=installed_check(installation.installed, nothing_else=installation.is_complete),
     )
-    return f"{text}\n"
 
 
 CONSUMER = Consumer(
@@ -94,7 +90,6 @@ CONSUMER = Consumer(
     emit=_emit,
     check=newer_glibc,
     runs_on_host=True,
-    supports_hashes=True,
     maker=Maker(
         programs=("conda-containerize",),
         module=TYKKY_MODULE,

@@ -1,11 +1,9 @@
 """A script that wraps a finished container or environment with tykky: its programs are then in ``DIR/bin``.
 
-tykky copies a container as it is, and packs the directory of a virtual environment into one file. Unlike with
-``conda-containerize``, nothing is installed. Read in CSCfi/hpc-container-wrapper@b0956d9:
-
-- ``wrap-container`` needs absolute paths of programs, and activates the conda environment that has them.
-- ``wrap-install --mask`` mounts the files where they were: programs of a virtual environment contain it.
-- Both copy the file of ``--environ`` into the wrappers.
+Nothing is installed. Read in CSCfi/hpc-container-wrapper@b0956d9: ``wrap-container`` copies a container,
+needs absolute paths of programs, and activates the conda environment that has them. ``wrap-install --mask``
+packs a virtual environment and mounts the files where they were, because its programs contain that path. Both
+copy the file of ``--environ`` into the wrappers.
 """
 
 from __future__ import annotations
@@ -15,12 +13,11 @@ from typing import TYPE_CHECKING
 
 from matrix.consumers import Consumer
 from matrix.consumers.shared.container_variables import DISTURBING
-from matrix.consumers.shared.files import WrittenFile
-from matrix.consumers.shared.shell import ENVIRONMENT, environment_of_programs, fill, head, stoppable
+from matrix.consumers.shared.installation import WrittenFile
+from matrix.consumers.shared.shell import ENVIRONMENT, environment_of_programs, fill, head, script, stoppable
 
 if TYPE_CHECKING:
-    from matrix.consumers.shared.files import Layout
-    from matrix.consumers.shared.installation import Installation
+    from matrix.consumers.shared.installation import Installation, Layout
 
 _NAME = "tykky-wrap"
 
@@ -31,7 +28,8 @@ def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
         "Wraps a container (*.sif) or the directory of a virtual environment.",
         "MATRIX_ENVIRONMENT names another one.",
     ]
-    text = fill(
+    wrap = script(
+        layout.main,
         "wrap_with_tykky.sh",
         head=head(installation, _NAME, layout.main, notes),
         environment=quote(str(layout.environment or "container.sif")),
@@ -41,14 +39,11 @@ def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
         stoppable=stoppable(layout.main, "target"),
     )
     return [
-        WrittenFile(layout.main, f"{text}\n", executable=True),
+        wrap,
         WrittenFile(ENVIRONMENT, environment_of_programs(installation, _NAME)),
     ]
 
 
 CONSUMER = Consumer(
-    file="wrap.sh",
-    emit=_emit,
-    uses_environment=True,
-    hashes_hint="The script installs nothing.",
+    file="wrap.sh", emit=_emit, uses_environment=True, hashes_hint="The script installs nothing."
 )

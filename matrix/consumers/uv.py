@@ -14,8 +14,7 @@ from urllib.parse import parse_qsl
 
 from builders.network.urls import git_commit, local_path
 from matrix.consumers import Consumer
-from matrix.consumers.shared.files import MARK, WrittenFile, comments
-from matrix.consumers.shared.installation import index_of, pin, wheel_only
+from matrix.consumers.shared.installation import MARK, WrittenFile, comments, index_of, pin, wheel_only
 from matrix.consumers.shared.requirements import newer_glibc, reject_preinstalled
 from resolver.errors import UsageError
 from resolver.facts.schema import PLATFORM
@@ -24,8 +23,7 @@ from resolver.texts import printable
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from matrix.consumers.shared.files import Layout, WheelSource
-    from matrix.consumers.shared.installation import Installation
+    from matrix.consumers.shared.installation import Installation, Layout
 
 OURS = "matrix"
 """Name of our index in the file."""
@@ -36,9 +34,8 @@ _ENVIRONMENT = (
 
 def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
     reject_preinstalled(installation, "uv's environments")
-    source = layout.local
-    if "${" in source.url:
-        msg = f"uv does not expand variables in the URL of an index: {source.url}."
+    if "${" in layout.local:
+        msg = f"uv does not expand variables in the URL of an index: {layout.local}."
         raise UsageError(msg, hint="Name the URL without variables: --index-url URL.")
     picks = installation.installed
     pinned = list(map(pin, picks))
@@ -64,9 +61,9 @@ def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
         "# These versions override the requirements of dependencies.",
         *_array("override-dependencies", pinned),
         *(
-            ["no-index = true", *_array("find-links", [source.url])]
-            if source.is_wheelhouse
-            else _sources(installation, source)
+            ["no-index = true", *_array("find-links", [layout.local])]
+            if layout.wheelhouse
+            else _sources(installation, layout)
         ),
         *(_dependency_metadata(installation) if installation.is_complete else ()),
         *_build_variables(installation.rocm_build_variables),
@@ -74,17 +71,16 @@ def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
     return [WrittenFile(layout.main, "\n".join(lines) + "\n")]
 
 
-def _sources(installation: Installation, source: WheelSource) -> list[str]:
-    """Return the tables that bind each distribution to its index."""
+def _sources(installation: Installation, layout: Layout) -> list[str]:
     names = _index_names(installation.indexes)
     lines = ["", "[tool.uv.sources]"]
     for pick in installation.installed:
         index = OURS if pick.origin == "build" else names.get(index_of(pick))
-        if direct := source.url_of(pick, installation.named):
+        if direct := layout.url_of(pick, installation.named, layout.local):
             lines.append(f"{pick.name} = {_source_of(direct)}")
         elif index:
             lines.append(f"{pick.name} = {{ index = {_text(index)} }}")
-    indexes = [(OURS, source.url)] if installation.built else []
+    indexes = [(OURS, layout.local)] if installation.built else []
     for name, address in [*indexes, *((name, address) for address, name in names.items())]:
         lines += ["", "[[tool.uv.index]]", f"name = {_text(name)}", f"url = {_text(address)}"]
         lines += [] if address in installation.searched else ["explicit = true"]
@@ -134,7 +130,6 @@ def _text(text: str) -> str:
 
 
 def _array(key: str, items: Sequence[str]) -> list[str]:
-    """Return a TOML array of strings."""
     return [f"{key} = [", *(f"    {_text(item)}," for item in items), "]"]
 
 

@@ -1,9 +1,8 @@
 """A virtual environment on top of a container, packed into one file.
 
-LUMI's courses describe this for the images of the LUMI AI Factory. The environment is created at
-``/user-software`` inside the image, where its squashfs is mounted later, so paths in its scripts stay valid.
-Source: Lumi-supercomputer/LUMI-AI-Guide 02-setting-up-environment (create_venv.sh, create_squashfs.sh,
-run_squashfs.sh).
+It is created at ``/user-software`` inside the image, where its squashfs is mounted later, so paths in its
+scripts stay valid. Source: Lumi-supercomputer/LUMI-AI-Guide 02-setting-up-environment (create_venv.sh,
+create_squashfs.sh, run_squashfs.sh).
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from builders.constants import MOUNT_POINT
 from matrix.consumers import Consumer, Maker
-from matrix.consumers.shared.files import WrittenFile
+from matrix.consumers.shared.installation import WrittenFile
 from matrix.consumers.shared.requirements import (
     IMAGE_HASHES_HINT,
     constraint_lines,
@@ -28,6 +27,7 @@ from matrix.consumers.shared.shell import (
     fill,
     head,
     image_checks,
+    script,
     site_environment,
     source_checks,
     stoppable,
@@ -36,11 +36,9 @@ from matrix.consumers.shared.shell import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from matrix.consumers.shared.files import Layout
-    from matrix.consumers.shared.installation import Installation
+    from matrix.consumers.shared.installation import Installation, Layout
 
 _PREFIX = "/user-software"
-"""Path of the environment in the container."""
 _MAKE, _PACK, _RUN = "create_venv.sh", "create_squashfs.sh", "run.sh"
 
 
@@ -51,27 +49,28 @@ def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
         f"and use it with `bash {_RUN}`.",
         *preinstalled_note(installation),
     ]
-    lines = requirement_lines(installation, layout.mounted, installation.on_top)
+    lines = requirement_lines(installation, layout, layout.mounted, installation.on_top)
     limits = constraint_lines(installation, ())
     return [
         requirements_file(layout.main, installation, lines, notes, "venv"),
         requirements_file(
             "constraints.txt", installation, limits, ["Versions of the image to keep."], "venv"
         ),
-        WrittenFile(_MAKE, _create(installation, layout), executable=True),
-        WrittenFile(_PACK, _pack(installation), executable=True),
-        WrittenFile(_RUN, _run(installation), executable=True),
+        _create(installation, layout),
+        _pack(installation),
+        _run(installation),
     ]
 
 
-def _create(installation: Installation, layout: Layout) -> str:
+def _create(installation: Installation, layout: Layout) -> WrittenFile:
     notes = [
         f"Usage: bash {_MAKE}",
         f"Set MATRIX_VENV to change the directory of the environment, and {layout.variable} or",
         f"MATRIX_BASE_IMAGE if the {layout.what} or the base image has moved.",
     ]
     source = source_checks(installation, layout)
-    text = fill(
+    return script(
+        _MAKE,
         _MAKE,
         head=head(installation, "venv", _MAKE, notes),
         environment=container_environment(),
@@ -81,33 +80,31 @@ def _create(installation: Installation, layout: Layout) -> str:
         bind=f' -B "$index:{MOUNT_POINT}:ro"' if source else "",
         steps=environment_steps(installation, _PREFIX, f"{_PREFIX}-files"),
     )
-    return f"{text}\n"
 
 
-def _pack(installation: Installation) -> str:
-    text = fill(
+def _pack(installation: Installation) -> WrittenFile:
+    return script(
+        _PACK,
         _PACK,
         head=head(installation, "venv", _PACK, [f"Usage: bash {_PACK}"]),
         stoppable=stoppable(_PACK, "venv", ".sqsh"),
     )
-    return f"{text}\n"
 
 
-def _run(installation: Installation) -> str:
+def _run(installation: Installation) -> WrittenFile:
     """Return the script that runs programs in the environment; it keeps bind variables that modules set."""
     notes = [f"Usage: bash {_RUN} COMMAND..., for example `srun ... bash {_RUN} python train.py`"]
-    text = fill(
+    return script(
+        _RUN,
         _RUN,
         head=head(installation, "venv", _RUN, notes),
         runtime=fill("runtime.sh"),
         checks=image_checks(installation, digest=False),
         site=site_environment(installation),
     )
-    return f"{text}\n"
 
 
 def _with(venv: Path, script: Path) -> list[str]:
-    """Return the command that runs a script for an environment at another path."""
     return ["env", f"MATRIX_VENV={venv}", "bash", str(script)]
 
 

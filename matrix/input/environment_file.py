@@ -23,9 +23,7 @@ from matrix.checking.document import Document
 from matrix.checking.line_rules import conda_name, is_pip_line
 from matrix.checking.package_rules import torch_index
 from matrix.checking.pip_line import url_path
-from matrix.input.container_recipe import is_recipe, read_recipe
-from matrix.input.pip_list import parse_pip_list
-from matrix.input.pylock_file import is_pylock, read_pylock
+from matrix.input.environment_formats import is_pylock, is_recipe, parse_pip_list, read_pylock, read_recipe
 from resolver.answers.repair import Wanted
 from resolver.errors import UsageError
 from resolver.requirements import normalize_name, parse_requirement
@@ -37,7 +35,6 @@ if TYPE_CHECKING:
 _CONDA_PIN = re.compile(r"(?:\S+::)?[\w.-]+\s*={1,2}\s*(\d[^=,|*\s]*)")
 """Matches a dependency of conda with an exact version, and maybe a build: ``numpy=1.26.4=py311_0``."""
 _COLUMNS = re.compile(r"\s*(\[|Package\s+Version\b)")
-"""Matches the beginning of the output of ``pip list``, as JSON or in columns."""
 
 
 _IMAGES = {".sif", ".sqsh", ".squashfs", ".tar"}
@@ -71,19 +68,10 @@ def is_environment(path: Path) -> bool:
 
 
 def read_environment(path: Path) -> DescribedEnvironment:
-    """Read an environment.
+    """Read an environment, image, directory of wheels, or file that lists an environment.
 
-    It is a virtual or conda environment, a wheel or a directory of wheels, an image, a requirements file, a
-    conda environment file, the output of pip, ``uv.lock``, ``pylock.toml``, a Dockerfile or a definition
-    file. Nothing of it is executed, except that a script lists an image in an isolated container if
-    unsquashfs is not installed.
-
-    Raises
-    ------
-    UsageError
-        The path cannot be read, or is no environment.
-    EnvironmentLacksError, MatrixError
-        The image cannot be inspected.
+    Nothing of it is executed, except that a script lists an image in an isolated container if unsquashfs is
+    not installed.
     """
     if path.suffix == ".whl" and path.is_file():
         found = DescribedEnvironment([_of_wheel(path.name)])
@@ -93,8 +81,8 @@ def read_environment(path: Path) -> DescribedEnvironment:
         found = _read_installed(path)
     elif is_pylock(path):
         found = DescribedEnvironment()
-        for package in read_pylock(path)[0]:
-            _add_text(found, package.requirement, package.name)
+        for name, requirement, _ in read_pylock(path)[0]:
+            _add_text(found, requirement, name)
     else:
         text = read_text(path, pipes=True)
         if is_recipe(path.name, text):
@@ -115,10 +103,7 @@ def read_environment(path: Path) -> DescribedEnvironment:
 
 
 def _read_installed(path: Path) -> DescribedEnvironment:
-    """Read what is installed in a directory or an image, without starting it if possible.
-
-    Of what only conda has, what is for CUDA counts.
-    """
+    """Read what is installed, without starting it if possible; of conda's packages, those for CUDA, too."""
     is_image = path.is_file() or not _is_prefix(path)
     if is_image and path.is_file() and form_of(path) != "archive" and shutil.which("unsquashfs") is None:
         return _list_image(path)
@@ -149,7 +134,7 @@ def _is_prefix(path: Path) -> bool:
 
 
 def _list_image(path: Path) -> DescribedEnvironment:
-    """List the distributions of the Python of an image that has torch, else of the one that has most."""
+    """List the distributions of the Python that has torch, else of the one that has most."""
     facts = inspect_image(find_image(path))
     python = max(facts.with_torch or facts.pythons, key=lambda each: len(each.holds), default=None)
     how = (
@@ -180,7 +165,6 @@ def _of_wheel(name: str) -> Wanted:
 
 
 def _read_uv_lock(text: str, path: Path) -> DescribedEnvironment:
-    """Read ``uv.lock``; the project itself and what it has in directories are not part of the environment."""
     try:
         packages: list[dict[str, Any]] = tomllib.loads(text)["package"]
         found = DescribedEnvironment()
@@ -209,7 +193,6 @@ def _read_lines(text: str, name: str) -> DescribedEnvironment:
 
 
 def _read_recipe(text: str) -> DescribedEnvironment:
-    """Read the packages that a Dockerfile or definition file installs."""
     pip, conda, unread = read_recipe(text)
     found = DescribedEnvironment(unread=unread)
     for entry in conda:

@@ -1,8 +1,4 @@
-"""The new text of a file of facts.
-
-New rows are appended: the comments, order and rows of the file do not change. The whole catalog must load
-with the new text before anything is written.
-"""
+"""The new text of a file of facts: rows are appended, and the catalog must load before it is written."""
 
 from __future__ import annotations
 
@@ -28,10 +24,9 @@ _HEADER = "# Facts that are not in the shipped catalog.\n"
 
 
 class Draft:
-    """The new text of a file of facts.
+    """The new text of a file of facts, which may not exist yet; `header` is the comment at its top.
 
-    The file may not exist yet; `header` is the comment at the top of a new file. `overlays` are the files and
-    directories of facts that are in use.
+    `overlays` are the files and directories of facts that are in use.
     """
 
     def __init__(self, path: Path, overlays: Sequence[Path], *, header: str = _HEADER) -> None:
@@ -46,10 +41,7 @@ class Draft:
         return load(self.overlays)
 
     def replace(self, rows: Iterable[schema.Row], catalog: Catalog) -> None:
-        """Append rows to the text, in place of the rows of the file with the same identity.
-
-        Raise `CatalogError` if the catalog cannot be loaded with the new text.
-        """
+        """Append rows in place of those with the same identity; raise `CatalogError` as `append` does."""
         rows = list(rows)
         keys = {(type(row), row.key()) for row in rows}
         path = str(self.path.resolve())
@@ -62,10 +54,7 @@ class Draft:
         self.append(rows)
 
     def append(self, rows: Iterable[schema.Row]) -> Catalog:
-        """Append rows to the text, and return the catalog with them.
-
-        Raise `CatalogError` if the catalog cannot be loaded with the new text.
-        """
+        """Append rows, and return the catalog with them; raise `CatalogError` if it cannot be loaded."""
         self.after = with_rows(self.after, rows, header=self._header)
         if self.after == self.before:
             return self.load()

@@ -1,7 +1,7 @@
 """The requirements that a user states: on the command line, in ``matrix.toml`` and in files.
 
-`matrix.checking` parses the files. It is imported only if there is a file, because the import takes longer
-than most resolutions. If pip would use a line that `matrix` does not, an error or a warning names the line.
+`matrix.checking` parses files; importing it takes longer than most resolutions. If pip would use a line that
+`matrix` does not, an error or a warning names it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -30,45 +30,45 @@ if TYPE_CHECKING:
 
 Kind = Literal["requirements", "constraints", "overrides"]
 _MOST_NESTED = 50
-"""Maximum depth of requirements files that include each other."""
 _MOST_LINES = 100_000
 _LONGEST_LINE = 100_000  # characters; pip's parser of options needs minutes for longer ones
 _SPECIAL = re.compile(r"^[-.]|[/@\t]|\s-|\$\{|\.(whl|zip|tgz|tar\.\w+)$")
 """Finds options, paths, URLs, direct references and variables."""
 _VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
 _IGNORED = {
-    "--pre": "To allow pre-releases of a distribution, name one in its requirement, such as name>=2.0rc1.",
+    "--pre": "To allow pre-releases of a distribution, name one in its requirement, such as name>=2.0rc1."
 }
 """Options that `matrix` ignores, each with a hint on what to do instead."""
 
 
 _OPTIONS = {".txt": "-r", ".in": "-r", ".yml": "--env", ".yaml": "--env", ".toml": "--project"}
-"""The option for a file of requirements, by its suffix."""
 
 StatedHashes = tuple[str, set[str]]
-"""The SHA-256 of the files of a distribution that requirements files allow, after the file and line of the
-first of them."""
+"""Where hashes of a distribution are first stated (file and line), and the SHA-256 that are allowed."""
 
 
-class Inputs(msgspec.Struct, frozen=True, kw_only=True):
+class Inputs(msgspec.Struct, kw_only=True):
     """The user's requirements from all sources, in the given order."""
 
-    requirements: tuple[Requirement, ...] = ()
-    constraints: tuple[Requirement, ...] = ()
-    overrides: tuple[Requirement, ...] = ()
+    requirements: list[Requirement] = []
+    constraints: list[Requirement] = []
+    overrides: list[Requirement] = []
     index_url: str | None = None
     """The package index; None means the index in pip's configuration."""
-    extra_index_urls: tuple[str, ...] = ()
-    find_links: tuple[str, ...] = ()
+    extra_index_urls: list[str] = []
+    find_links: list[str] = []
     """URLs of directories and of pages with links."""
     no_index: bool = False
-    """Whether a file disables package indexes (``--no-index``)."""
     bound: dict[str, str] = {}
     """By distribution, the index that a lock (``pylock.toml``) names for it."""
     hashes: dict[str, StatedHashes] = {}
     """By distribution, the files that requirements files allow (``--hash``)."""
-    warnings: tuple[str, ...] = ()
-    """Warnings about content of the files that `matrix` does not use."""
+    warnings: list[str] = []
+    _done: set[tuple[str, Kind]] = set()  # real paths; a file may be required and constrain as well
+
+    def of_kind(self, kind: Kind) -> list[Requirement]:
+        """Return the requirements of a kind."""
+        return {"requirements": self.requirements, "constraints": self.constraints}.get(kind, self.overrides)
 
     def package_sources(self) -> PackageSources:
         """Return the indexes and find-links locations to use: those of the inputs, else those of pip."""
@@ -86,102 +86,6 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
         urls = (without_password(url).rstrip("/") for url in self.package_sources().by_preference)
         return tuple(url for url in urls if url != public_index().rstrip("/"))
 
-
-def with_stated_hashes(resolution: Resolution, hashes: Mapping[str, StatedHashes]) -> Resolution:
-    """Return a resolution with only those files of its distributions that requirements files allow."""
-    picks = []
-    for pick in resolution.picks:
-        where, stated = hashes.get(pick.name, ("", set()))
-        if stated and pick.origin != "preinstalled":
-            sources = {pin.sha256 for pin in (pick.sdist, pick.wheel) if pin}
-            files = tuple(file for file in pick.files if file.sha256 in stated)
-            if not files and not sources & stated:
-                found = ", ".join(f"{file.name} {file.sha256 or 'without hash'}" for file in pick.files[:3])
-                msg = (
-                    f"{where}: no file of {pick.name} {pick.version} that fits the target has one of "
-                    f"the stated hashes. Found: {found or 'no files'}."
-                )
-                raise MatrixError(
-                    msg, hint="Correct the version or the hashes in the file.", id="hash-mismatch"
-                )
-            pick = replace(pick, files=files or pick.files)  # noqa: PLW2901
-        picks.append(pick)
-    return replace(resolution, picks=tuple(picks))
-
-
-def read_inputs(settings: Settings) -> Inputs:
-    """Read every source of requirements that the settings name."""
-    if (settings.extras or settings.groups) and not settings.project:
-        msg = f"{'--extra' if settings.extras else '--group'} needs a project."
-        raise UsageError(msg, hint="Name its pyproject.toml with --project.")
-    reader = _InputReader()
-    index_url = _index_url(settings.index_url, _Source()) if settings.index_url else None
-    extra_index_urls = [_index_url(url, _Source()) for url in settings.extra_index_url]
-    reader.add("requirements", settings.requirements, settings.requirement_files)
-    if settings.env:
-        reader.add_environment(Path(settings.env))
-    if settings.project:
-        reader.add_project(Path(settings.project), settings.extras, settings.groups)
-    reader.add("constraints", settings.constraints, settings.constraint_files)
-    reader.add("overrides", settings.overrides, settings.override_files)
-    if settings.has_requirements and not reader.requirements["requirements"]:
-        files = [file for file in (*settings.requirement_files, settings.env, settings.project) if file]
-        msg = f"There are no requirements in {join_words(files or ['matrix.toml'], joiner='and')}."
-        raise UsageError(
-            msg, hint="Add a requirement. Without any file or name, matrix resolves its default set."
-        )
-    unique = {kind: tuple(dict.fromkeys(rows)) for kind, rows in reader.requirements.items()}
-    return Inputs(
-        requirements=unique["requirements"],
-        constraints=unique["constraints"],
-        overrides=unique["overrides"],
-        index_url=index_url or reader.index_url,
-        extra_index_urls=tuple(dict.fromkeys([*extra_index_urls, *reader.extra_index_urls])),
-        find_links=tuple(dict.fromkeys(reader.find_links)),
-        no_index=reader.no_index,
-        bound=reader.bound,
-        hashes=reader.hashes,
-        warnings=tuple(reader.warnings),
-    )
-
-
-class _Source(msgspec.Struct, frozen=True):
-    """The location of a requirement."""
-
-    file: str = ""
-    """Empty for the command line and ``matrix.toml``."""
-    line: int = 0
-    key: str = ""
-    directory: str = ""
-    """The directory that paths of projects and wheels are relative to: for pip the working directory, for
-    conda the directory of its file."""
-    chain: tuple[str, ...] = ()
-    """The real paths of the files that include each other, up to this file."""
-
-    def error(self, message: str, *, hint: str = "") -> UsageError:
-        """Return an error that begins with the location."""
-        return UsageError(self.text(message), hint=hint)
-
-    def text(self, message: str) -> str:
-        """Return a message that begins with the location."""
-        place = [self.file, *([str(self.line)] if self.line else []), *([f" {self.key}"] if self.key else [])]
-        return f"{':'.join(place)}: {message}" if self.file else message
-
-
-class _InputReader:
-    """Collect requirements and index options from all sources."""
-
-    def __init__(self) -> None:
-        self.requirements: dict[Kind, list[Requirement]] = {kind: [] for kind in get_args(Kind)}
-        self.index_url: str | None = None
-        self.extra_index_urls: list[str] = []
-        self.find_links: list[str] = []
-        self.no_index = False
-        self.bound: dict[str, str] = {}
-        self.hashes: dict[str, StatedHashes] = {}
-        self.warnings: list[str] = []
-        self._done: set[tuple[str, Kind]] = set()
-
     def add(self, kind: Kind, texts: Iterable[str], files: Iterable[str]) -> None:
         """Add requirements of the command line or of ``matrix.toml``, and requirements files."""
         for text in texts:
@@ -196,7 +100,6 @@ class _InputReader:
             self._add_file(file, kind, _Source())
 
     def _add_file(self, name: str, kind: Kind, parent: _Source) -> None:
-        """Add a requirements file; a name in a file is relative to that file."""
         from matrix.checking.document import read_requirements
 
         if "://" in name:
@@ -216,7 +119,7 @@ class _InputReader:
             return
         self._done.add((real, kind))
         if path.name.startswith("pylock."):
-            from matrix.input.pylock_file import is_pylock
+            from matrix.input.environment_formats import is_pylock
 
             if is_pylock(path):
                 self._add_pylock(path, kind)
@@ -234,21 +137,20 @@ class _InputReader:
         self._add_document(read_requirements(text, str(path)), kind, source)
 
     def _add_pylock(self, path: Path, kind: Kind) -> None:
-        """Add the exact versions in a ``pylock.toml``, the indexes that it names, and its Python."""
         from builders.network.pip_configuration import public_index
-        from matrix.input.pylock_file import read_pylock
+        from matrix.input.environment_formats import read_pylock
 
         packages, python = read_pylock(path)
         if python and kind == "requirements":
             self._append(parse_requirement(f"python{python}"), kind, _Source())
-        for package in packages:
-            self._add_requirement(package.requirement, kind, _Source(str(path), key=package.name))
+        for name, requirement, _ in packages:
+            self._add_requirement(requirement, kind, _Source(str(path), key=name))
         # Packages from PyPI come from the configured index, which may be a mirror.
         known = {"", public_index().rstrip("/")}
         others = {
-            package.name: _index_url(package.index_url, _Source(str(path)))
-            for package in packages
-            if package.index_url.rstrip("/") not in known
+            name: _index_url(url, _Source(str(path)))
+            for name, _, url in packages
+            if url.rstrip("/") not in known
         }
         self.bound |= others
         if others:
@@ -275,7 +177,7 @@ class _InputReader:
                 msg = f"{shorten(entry.text)!r} is not a conda package."
                 raise here.error(msg, hint="Requirements for pip belong in the pip section.")
             if name == "python":
-                self.requirements["requirements"] += _python_requirement(document, entry, here)
+                self.requirements += _python_requirement(document, entry, here)
             elif name != "pip":
                 installed[name] = None
         self._add_document(document, "requirements", source)
@@ -285,7 +187,7 @@ class _InputReader:
     def _report_conda(self, source: _Source, names: Sequence[str]) -> None:
         listed = join_words(names, most=20, joiner="and")
         text = f"conda installs {listed}: matrix does not resolve conda packages."
-        required = {requirement.name for requirement in self.requirements["requirements"]}
+        required = {requirement.name for requirement in self.requirements}
         both = [name for name in names if normalize_name(name) in required]
         if both:
             text += f" pip also installs {join_words(both, most=20, joiner='and')}, over conda's files."
@@ -364,12 +266,11 @@ class _InputReader:
         if not sha256:
             msg = "the line has no SHA-256, the only hash that matrix can compare with the indexes."
             raise source.error(msg, hint="Add --hash=sha256:...")
-        name = self.requirements[kind][-1].name
+        name = self.of_kind(kind)[-1].name
         _, known = self.hashes.setdefault(name, (source.text("").removesuffix(": ").rstrip(), set()))
         known |= sha256
 
     def _include(self, flag: str, value: str, kind: Kind, source: _Source) -> None:
-        """Add a file that a line names, as pip does."""
         included: Kind = "constraints" if flag == "--constraint" else kind
         if flag == "--requirement" and kind == "constraints":
             included = "requirements"
@@ -390,7 +291,7 @@ class _InputReader:
             self.index_url = url
 
     def _add_requirement(self, text: str, kind: Kind, source: _Source, *, editable: bool = False) -> None:
-        from matrix.input.direct_references import parse_line
+        from matrix.checking.pip_line import parse_line
 
         try:
             requirement = parse_line(text, source.directory, editable=editable)
@@ -402,7 +303,76 @@ class _InputReader:
         if kind == "constraints" and requirement.extras:
             msg = f"the constraint {shorten(requirement.text)!r} has extras, which pip rejects."
             raise source.error(msg, hint="Write the name without brackets.")
-        self.requirements[kind].append(requirement)
+        self.of_kind(kind).append(requirement)
+
+
+def with_stated_hashes(resolution: Resolution, hashes: Mapping[str, StatedHashes]) -> Resolution:
+    """Return a resolution with only those files of its distributions that requirements files allow."""
+    picks = []
+    for pick in resolution.picks:
+        where, stated = hashes.get(pick.name, ("", set()))
+        if stated and pick.origin != "preinstalled":
+            sources = {pin.sha256 for pin in (pick.sdist, pick.wheel) if pin}
+            files = tuple(file for file in pick.files if file.sha256 in stated)
+            if not files and not sources & stated:
+                found = ", ".join(f"{file.name} {file.sha256 or 'without hash'}" for file in pick.files[:3])
+                msg = (
+                    f"{where}: no file of {pick.name} {pick.version} that fits the target has one of "
+                    f"the stated hashes. Found: {found or 'no files'}."
+                )
+                raise MatrixError(
+                    msg, hint="Correct the version or the hashes in the file.", id="hash-mismatch"
+                )
+            pick = replace(pick, files=files or pick.files)  # noqa: PLW2901
+        picks.append(pick)
+    return replace(resolution, picks=tuple(picks))
+
+
+def read_inputs(settings: Settings) -> Inputs:
+    """Read every source of requirements that the settings name."""
+    if (settings.extras or settings.groups) and not settings.project:
+        msg = f"{'--extra' if settings.extras else '--group'} needs a project."
+        raise UsageError(msg, hint="Name its pyproject.toml with --project.")
+    inputs = Inputs()
+    index_url = _index_url(settings.index_url, _Source()) if settings.index_url else None
+    inputs.extra_index_urls += [_index_url(url, _Source()) for url in settings.extra_index_url]
+    inputs.add("requirements", settings.requirements, settings.requirement_files)
+    if settings.env:
+        inputs.add_environment(Path(settings.env))
+    if settings.project:
+        inputs.add_project(Path(settings.project), settings.extras, settings.groups)
+    inputs.add("constraints", settings.constraints, settings.constraint_files)
+    inputs.add("overrides", settings.overrides, settings.override_files)
+    if settings.has_requirements and not inputs.requirements:
+        files = [file for file in (*settings.requirement_files, settings.env, settings.project) if file]
+        msg = f"There are no requirements in {join_words(files or ['matrix.toml'], joiner='and')}."
+        raise UsageError(
+            msg, hint="Add a requirement. Without any file or name, matrix resolves its default set."
+        )
+    inputs.index_url = index_url or inputs.index_url
+    for name in ("requirements", "constraints", "overrides", "extra_index_urls", "find_links"):
+        setattr(inputs, name, list(dict.fromkeys(getattr(inputs, name))))
+    return inputs
+
+
+class _Source(msgspec.Struct, frozen=True):
+    file: str = ""
+    """Empty for the command line and ``matrix.toml``."""
+    line: int = 0
+    key: str = ""
+    directory: str = ""
+    """What paths are relative to: for pip the working directory, for conda that of its file."""
+    chain: tuple[str, ...] = ()
+    """The real paths of the files that include each other, up to this file."""
+
+    def error(self, message: str, *, hint: str = "") -> UsageError:
+        """Return an error that begins with the location."""
+        return UsageError(self.text(message), hint=hint)
+
+    def text(self, message: str) -> str:
+        """Return a message that begins with the location."""
+        place = [self.file, *([str(self.line)] if self.line else []), *([f" {self.key}"] if self.key else [])]
+        return f"{':'.join(place)}: {message}" if self.file else message
 
 
 def _reject_file(text: str) -> None:
@@ -415,7 +385,6 @@ def _reject_file(text: str) -> None:
 
 
 def _plain_requirement(text: str) -> Requirement | None:
-    """Parse a line that only has a requirement; return None if `_check_form` must report a problem."""
     try:
         return parse_requirement(text)
     except UsageError:
@@ -423,7 +392,6 @@ def _plain_requirement(text: str) -> Requirement | None:
 
 
 def _check_form(entry: Entry, source: _Source) -> None:
-    """Reject lines that pip rejects or partly ignores."""
     from matrix.checking.line_rules import check_line
 
     for finding in check_line(entry):
@@ -453,7 +421,6 @@ def _index_url(text: str, source: _Source) -> str:
 
 
 def _python_requirement(document: Document, entry: Entry, source: _Source) -> list[Requirement]:
-    """Return the Python of a conda environment as a requirement; empty if it has no version."""
     if document.python:
         return [parse_requirement(f"python=={document.python}.*")]
     specifier = entry.text.partition("python")[2].strip()

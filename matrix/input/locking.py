@@ -34,12 +34,11 @@ _TARGET_OPTIONS = ("site", "date", "backend", "gfx", "driver", "rocm", "python",
 
 
 def catalog_of(lock: Resolution, path: Path, settings: Settings, shipped: Path | None = None) -> Catalog:
-    """Load the shipped catalog with the overlays of a lock, or those of the settings if there are any.
+    """Load the catalog with the overlays of the settings, else those of a lock.
 
-    With `shipped`, the catalog that another version of matrix ships is loaded instead.
-
-    Overlays of the lock are searched for next to the lock, then in the working directory. Releases of the
-    lock that the catalog does not list are added, with the facts of the nearest older release.
+    They are beside the lock or in the working directory. With `shipped`, the catalog that another version of
+    matrix ships is loaded. Releases of the lock that it lacks are added, with the facts of the nearest older
+    release.
     """
     site = settings.site
     if lock.request.site_file and not site_file(settings.site):
@@ -51,10 +50,7 @@ def catalog_of(lock: Resolution, path: Path, settings: Settings, shipped: Path |
 def catalog_with_image_of(
     lock: Resolution, path: Path, settings: Settings, shipped: Path | None = None
 ) -> Catalog:
-    """Return `catalog_of`, with the content of the lock's base image if that is a file on this machine.
-
-    Inspecting the image may start a container.
-    """
+    """Return `catalog_of` with the content of the lock's base image, if a file; may start a container."""
     from builders.containers.inspection import with_inspected_image
 
     catalog, image = catalog_of(lock, path, settings, shipped), lock.image
@@ -80,13 +76,10 @@ def _overlay(name: str, lock: Path) -> str:
 
 
 def exclude_file(path: Path, name: str, sha256: str, evidence: str) -> None:
-    """Exclude a file of a distribution in a lock, because a complete reading showed that it does not fit.
+    """Exclude a file that does not fit: the next resolution that replaces the lock chooses another.
 
-    The lock keeps the distribution. The next `matrix resolve` that replaces the lock chooses another, and
-    keeps the exclusion. `evidence` is what shows that it does not fit, as the end of a sentence that starts
-    with the distribution: ``requires CUDA: _C.so needs libcudart.so.12``.
-
-    Raise `LockError` if the lock is missing or cannot be read; `OSError` if the lock cannot be written.
+    `evidence` ends a sentence that starts with the distribution: ``requires CUDA: _C.so needs
+    libcudart.so.12``.
     """
     from resolver.lock import dumps, read_lock
 
@@ -155,10 +148,7 @@ def check_not_smaller(lock: Resolution, again: Resolution, path: Path) -> None:
 
 
 def changed_facts(lock: Resolution, again: Resolution, path: Path) -> list[str]:
-    """Return a sentence for each file of facts that changed between a lock and a later resolution.
-
-    If the request names other files, only the files that both requests name are compared.
-    """
+    """Return a sentence for each file of facts that changed between a lock and a later resolution."""
     before = {file.path: file.sha256 for file in lock.request.facts_files}
     after = {file.path: file.sha256 for file in again.request.facts_files}
     sentences = [
@@ -176,10 +166,7 @@ def changed_facts(lock: Resolution, again: Resolution, path: Path) -> list[str]:
 
 
 def changes(lock: Resolution, again: Resolution, indexes: PackageIndexes | None) -> list[LockChange]:
-    """Return the picks that differ between a lock and a later resolution, with the reason if one is known.
-
-    The indexes know whether a version of the lock was yanked or removed.
-    """
+    """Return the picks that changed, with the reason if known; `indexes` know what was yanked or removed."""
     before = {pick.name: pick for pick in lock.picks}
     after = {pick.name: pick for pick in again.picks}
     found = []
@@ -197,7 +184,7 @@ def changes(lock: Resolution, again: Resolution, indexes: PackageIndexes | None)
 
 
 def _withdrawn(pick: Distribution, indexes: PackageIndexes | None) -> str:
-    """Return that a version of a lock was yanked or is gone from its index; empty if it was not."""
+    """Return that a version was yanked or is gone from its index; empty if it was not."""
     index = next((file.index for file in pick.files if file.index), "")
     if indexes is None or not index:
         return ""
@@ -246,10 +233,10 @@ def same_target(lock: Resolution, args: argparse.Namespace, catalog: Catalog) ->
         asked, version = getattr(args, what), lock.version_of(what)
         if asked and not (version and allows([parse_specifier(asked)], version)):
             _refuse(what, asked, version, args)
-    if args.no_prebuilt and not lock.request.no_prebuilt:
+    if getattr(args, "no_prebuilt", False) and not lock.request.no_prebuilt:
         msg = f"{args.lock} was resolved with wheels that others publish, and --no-prebuilt excludes them."
         raise UsageError(msg, hint="Resolve again with --no-prebuilt.")
-    if args.no_network_plugin and not lock.request.no_network_plugin:
+    if getattr(args, "no_network_plugin", False) and not lock.request.no_network_plugin:
         msg = f"{args.lock} was resolved without --no-network-plugin."
         raise UsageError(msg, hint="Resolve again with --no-network-plugin.")
     ops = request_ops(getattr(args, "ops", None) or ())
@@ -261,13 +248,7 @@ def same_target(lock: Resolution, args: argparse.Namespace, catalog: Catalog) ->
 
 
 def check_ops(lock: Resolution, catalog: Catalog) -> None:
-    """Check that the packages whose ops a request names are built, and that their recipes can compile them.
-
-    Raises
-    ------
-    MatrixError, UsageError
-        A package is not built, or its recipe has no such op.
-    """
+    """Check that packages whose ops a request names are built, and that their recipes have these ops."""
     built = {pick.name: pick for pick in lock.built()} if lock.request.ops else {}
     for text in lock.request.ops:
         from builders.building.plan import recipe_of

@@ -38,10 +38,7 @@ DEFAULT_REQUIREMENTS = {
 
 
 def make_request(settings: Settings, catalog: Catalog, today: datetime.date, inputs: Inputs) -> Request:
-    """Return the request that settings describe, with inputs that were already read.
-
-    The catalog must have the content of a base image that is a file: see `Context.catalog_with_image`.
-    """
+    """Return the request that settings describe; `catalog` has the content of a base image that is a file."""
     target = _target(settings, catalog, today, inputs)
     requirements = list(inputs.requirements)
     if not settings.has_requirements:
@@ -51,18 +48,18 @@ def make_request(settings: Settings, catalog: Catalog, today: datetime.date, inp
         if text:
             specifier = parse_specifier(text)
             requirements.append(Requirement(name, specifier, f"{name}{specifier}"))
-    if _is_limited_by_host(settings.consumer, requirements):
+    if _runs_on_host(settings.consumer) and not any(one.name == "glibc" for one in requirements):
         requirements += _glibc_of_consumer(settings.consumer or "", target, catalog)
     preinstalled = None
     if settings.keep_installed:
-        from matrix.input.pip_list import read_preinstalled
+        from matrix.input.environment_formats import read_preinstalled
 
         preinstalled = read_preinstalled(settings.keep_installed, catalog, settings.base_image or "")
     return Request(
         target,
         tuple(requirements),
-        inputs.constraints,
-        inputs.overrides,
+        tuple(inputs.constraints),
+        tuple(inputs.overrides),
         support=settings.support or "any",
         prefer=settings.prefer or "advised",
         site_file=site_file(settings.site),
@@ -78,10 +75,7 @@ def make_request(settings: Settings, catalog: Catalog, today: datetime.date, inp
 
 
 def request_ops(texts: Sequence[str]) -> tuple[str, ...]:
-    """Return the ops to compile as a request has them: one text for each package.
-
-    Raise `UsageError` if a text does not have the form ``NAME:A,B``.
-    """
+    """Return one text for each package whose ops are chosen (``NAME:A,B``)."""
     ops: dict[str, list[str]] = {}
     for text in texts:
         name, chosen = _parsed_ops(text)
@@ -98,11 +92,6 @@ def _parsed_ops(text: str) -> tuple[str, list[str]]:
     raise UsageError(msg, hint="Write NAME:OP,OP, such as deepspeed:fused_adam,cpu_adam.")
 
 
-def _is_limited_by_host(consumer: str | None, requirements: Sequence[Requirement]) -> bool:
-    """Return whether a consumer uses the glibc of its machine, and the user has not limited glibc."""
-    return _runs_on_host(consumer) and not any(requirement.name == "glibc" for requirement in requirements)
-
-
 def _runs_on_host(consumer: str | None) -> bool:
     """Return whether a consumer installs outside of the base image, whose libfabric it does not use then."""
     from matrix.consumers import load_consumer
@@ -111,7 +100,6 @@ def _runs_on_host(consumer: str | None) -> bool:
 
 
 def _glibc_of_consumer(consumer: str, target: Target, catalog: Catalog) -> list[Requirement]:
-    """Return the limit for wheels that a consumer uses with the glibc of its machine."""
     if target.glibc:
         return []  # wheels for this machine are limited already
     glibc = host_glibc(target, catalog, target.date)
@@ -222,7 +210,7 @@ def _target(settings: Settings, catalog: Catalog, today: datetime.date, inputs: 
 
 
 def _is_rocm_limited(site: str, settings: Settings, catalog: Catalog, inputs: Inputs) -> bool:
-    """Return whether a fact about a site, or the request, limits ROCm; else the newest would be chosen."""
+    """Return whether a fact about a site or the request limits ROCm; else the newest would be chosen."""
     sites = {row.site for row in catalog.window.values()}
     sites |= {row.site for row in catalog.site_advice.values()}
     sites |= {row.site for row in catalog.site_image.values()}
@@ -233,7 +221,6 @@ def _is_rocm_limited(site: str, settings: Settings, catalog: Catalog, inputs: In
 
 
 def _default_site(settings: Settings, catalog: Catalog) -> str:
-    """Return ``lumi-g``, or ``local`` for the CPU backend and for GPU architectures that LUMI-G lacks."""
     lumi = catalog.site["lumi-g"]
     return "local" if settings.backend == "cpu" or set(settings.gfx) - set(lumi.gfx) else lumi.name
 
@@ -252,10 +239,7 @@ def _reject_gpu_settings(settings: Settings) -> None:
 
 
 def _with_this_machine(target: Target, settings: Settings, catalog: Catalog, inputs: Inputs) -> Target:
-    """Add this machine's Python, and its driver or glibc, to a target.
-
-    A requirement on Python that names no version, or excludes this Python, replaces it, as ``--python`` does.
-    """
+    """Add this machine's driver or glibc, and its Python unless a requirement excludes or replaces it."""
     from builders.machine import host
 
     running = host.running_python()
@@ -295,9 +279,8 @@ def check_names(names: Sequence[str]) -> list[str]:
 def as_command(suggestion: Suggestion, settings: Settings, inputs: Inputs) -> Suggestion:
     """Return a suggestion whose arguments resolve the same request in the same place.
 
-    Requirements from files are named by their files, unless the change concerns one of them; then all of
-    them are listed. Constraints, overrides and indexes are kept. A login in the URL of an index is left
-    out.
+    Requirements from files are named by their files, unless the change concerns one of them. A login in the
+    URL of an index is left out.
     """
     words = list(suggestion.request)
     if settings.base_image and "--base-image" in words:  # the name of an image file is not enough to find it
@@ -312,7 +295,7 @@ def as_command(suggestion: Suggestion, settings: Settings, inputs: Inputs) -> Su
         words += _repeated("--env", [settings.env] if settings.env else [])
         words += _repeated("--project", [settings.project] if settings.project else [])
         words += [*_repeated("--extra", settings.extras), *_repeated("--group", settings.groups)]
-        index, extra_indexes = settings.index_url, tuple(settings.extra_index_url)
+        index, extra_indexes = settings.index_url, settings.extra_index_url
     words += _repeated("-c", settings.constraint_files)
     words += _repeated("--override", settings.override_files)
     words += _repeated("--index-url", [without_password(index)] if index else [])

@@ -31,15 +31,12 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename=
 
     requirements: list[str] = []
     requirement_files: list[str] = []
-    """Requirements files as pip reads them (``-r``)."""
     env: str | None = None
     """A conda environment file, whose pip section is resolved."""
     project: str | None = None
     """A ``pyproject.toml``, or the directory that contains it."""
     extras: list[str] = []
-    """Extras of the project."""
     groups: list[str] = []
-    """Dependency groups of the project."""
     constraints: list[str] = []
     constraint_files: list[str] = []
     overrides: list[str] = []
@@ -47,10 +44,8 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename=
     index_url: str | None = None
     extra_index_url: list[str] = []
     index_strategy: IndexStrategy | None = None
-    """Which indexes count for a project; by default the first that has it."""
     offline: bool = False
     upgrade: tuple[str, ...] = ()
-    """Normalized names of distributions to upgrade in an existing lock."""
     site: str | None = None
     date: datetime.date | None = None
     backend: Literal["rocm", "cpu"] | None = None
@@ -62,11 +57,8 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename=
     support: Literal["documented", "observed", "any"] | None = None
     prefer: Literal["advised", "newest", "proven", "oldest"] | None = None
     no_prebuilt: bool = False
-    """Build packages that have a recipe, even if others publish wheels."""
     no_network_plugin: bool = False
-    """Leave RCCL's network plugin out where the network of the site needs one."""
     no_content_check: bool = False
-    """Choose releases without a look at the content of their wheels."""
     ops: list[str] = []
     """Ops to compile instead of those of a recipe, such as ``deepspeed:fused_adam,cpu_adam``."""
     catalog: list[str] = []
@@ -75,7 +67,6 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename=
     keep_installed: str | None = None
     """A file that lists the installed distributions to keep, or ``image``."""
     account: str = ""
-    """The account of Slurm jobs."""
     mirrors: dict[str, str] = {}
     """Maps URL prefixes to their replacement."""
 
@@ -112,7 +103,6 @@ def read_settings(path: Path = REQUEST_FILE) -> Settings:
 
 
 def _wrong_type(path: Path, text: str, data: dict[str, Any], error: msgspec.ValidationError) -> UsageError:
-    """Return the error for a value of the wrong type, with its line, its key and an example."""
     import msgspec.inspect
 
     match = re.search(r"at `\$\.([\w-]+)", str(error))
@@ -152,10 +142,7 @@ def _wanted(info: msgspec.inspect.Type, value: object) -> tuple[str, str]:
 
 
 def merge(settings: Settings, args: argparse.Namespace) -> Settings:
-    """Return the settings with the options of a command line in place of the keys they override.
-
-    A source of requirements on the command line replaces all sources of requirements in the settings.
-    """
+    """Return settings with options in their place; a source of requirements replaces all of the settings."""
     options = {
         field.name: value
         for field in msgspec.structs.fields(Settings)
@@ -175,10 +162,7 @@ def site_file(site: str | None) -> str:
 
 
 def overlays(settings: Settings) -> list[Path]:
-    """Return the files and directories of facts that overlay the shipped ones, weakest first.
-
-    In this order: ``/etc/rocm-matrix``, ``$MATRIX_SITE``, ``--site FILE``, ``--catalog``.
-    """
+    """Return the facts over the shipped ones: of the system, ``$MATRIX_SITE``, ``--site``, ``--catalog``."""
     variable = os.environ.get("MATRIX_SITE", "")
     if variable and not Path(variable).exists():
         raise UsageError(f"MATRIX_SITE is set to {variable}, which does not exist.")
@@ -193,10 +177,7 @@ def overlays(settings: Settings) -> list[Path]:
 
 
 def load_catalog(settings: Settings, shipped: Path | None = None) -> Catalog:
-    """Load the shipped catalog and the overlays.
-
-    With `shipped`, the catalog that another version of matrix ships is loaded instead.
-    """
+    """Load the shipped catalog (with `shipped`, that of another version of matrix) and the overlays."""
     cache = cache_root() / "catalog"
     with suppress(OSError):  # without a cache it only takes longer
         make_directories(cache)  # with the modes of a shared directory

@@ -119,7 +119,7 @@ class Answer(Part):
         candidate = self.world.candidate(name)
         if candidate is None or candidate.origin == "preinstalled":
             return ()
-        files = self.index.offered(candidate, self.world.candidate("torch")).files
+        files, _, _ = self.index.offered(candidate, self.world.candidate("torch"))
         is_pinned = candidate.release is not None and (candidate.release.sdist or candidate.release.wheel)
         if is_pinned:
             return tuple(files)

@@ -30,9 +30,9 @@ _MOST_WORK = 100_000
 _LONGEST = 500
 """Characters of a sentence that was joined from others, after which no more are joined."""
 _MOST_VERSIONS = 4
-"""Maximum number of releases with the same requirement to list."""
+"""Releases with the same requirement to list."""
 _MOST_PREDICATES = 3
-"""Maximum number of different requirements to list for the releases of one distribution."""
+"""Different requirements of the releases of one distribution to list."""
 
 _PLURALS = {
     "requires": "require",
@@ -54,12 +54,12 @@ class LinkGroup(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def subject(self) -> str:
-        """Name of the distribution; empty for the request."""
+        """The distribution; empty for the request."""
         return self.links[0].subject
 
     @property
     def object(self) -> str:
-        """Name of the other distribution; empty if the statements are about the subject alone."""
+        """The other distribution; empty if the statements are about the subject alone."""
         return self.links[0].object
 
     def item(self) -> CoreItem:
@@ -120,10 +120,9 @@ def _core(refuted: Refuted) -> list[Constraint]:
 
 
 def _core_with_links(refuted: Refuted) -> list[Constraint]:
-    """Return demands, relations and links that conflict, none of which can be left out.
+    """Return a core in which metadata counts: facts about the platform are left out first, the request last.
 
-    The facts about the platform are left out first, then metadata, the request last. The work is limited:
-    of a conflict with hundreds of releases, some that could be left out may remain.
+    The work is limited: of a conflict with hundreds of releases, some that could be left out may remain.
     """
     session = refuted.session
     work = 0
@@ -163,10 +162,7 @@ def _core_with_links(refuted: Refuted) -> list[Constraint]:
 
 
 def _grouped(refuted: Refuted) -> dict[int, tuple[LinkGroup, _Terms]]:
-    """Return the statements of the proof about projects, each group with its incompatibilities.
-
-    The releases of a project that cannot be used for too many different reasons are one group.
-    """
+    """Return the statements of the proof about projects in groups, with their incompatibilities."""
     session = refuted.session
     used = {id(link) for link in refuted.links}
     alone = {(link.subject, link.predicate) for link in refuted.links if link.subject and not link.object}
@@ -206,15 +202,13 @@ def core_items(session: Session, demands: Sequence[Demand] | None = None) -> lis
 
 
 def sentences(session: Session, core: Sequence[Constraint]) -> list[CoreItem]:
-    """Return a core as a chain of sentences: the request, then each fact after a fact that leads to it.
-
-    Requirements come before the target: most of the target comes from the site, not from the user.
-    """
+    """Return a core as a chain of sentences: the request, then each fact after a fact that leads to it."""
     demands = [item for item in core if isinstance(item, Demand)]
     relations = [item for item in core if isinstance(item, Relation)]
     groups = [item for item in core if isinstance(item, LinkGroup)]
     requested = sorted(
-        (demand for demand in demands if demand.kind == "request"), key=lambda demand: demand.of_target
+        (demand for demand in demands if demand.kind == "request"),
+        key=lambda demand: demand.of_target,  # most of the target comes from the site, not from the user
     )
     stated = [demand for demand in demands if demand.kind == "fact"]
     typed = [group for group in groups if not group.subject]
@@ -262,9 +256,12 @@ def _names(constraint: Constraint) -> tuple[str, ...]:
 
 
 def _joined(sentences: Sequence[_Sentence]) -> list[CoreItem]:
-    """Join the sentences of a long core, the most closely related ones first."""
     rows = [(constraint, [item]) for constraint, item in sentences]
-    keys: tuple[Callable[[Constraint, CoreItem], Hashable], ...] = (_pair, _subject_of, _kind)
+    keys: tuple[Callable[[Constraint, CoreItem], Hashable], ...] = (
+        lambda fact, _: fact if isinstance(fact, Demand) else frozenset(_names(fact)),
+        lambda fact, item: (item.kind, _names(fact)[0]),
+        lambda _, item: item.kind,
+    )
     for key in keys:
         excess, joined = len(rows) - MAX_CORE_ITEMS, dict[Hashable, _Row]()
         for row in rows:
@@ -276,19 +273,6 @@ def _joined(sentences: Sequence[_Sentence]) -> list[CoreItem]:
                 joined[id(row) if same in joined else same] = row
         rows = [*joined.values()]
     return [_all_of(items) for _, items in rows]
-
-
-def _pair(constraint: Constraint, _: CoreItem) -> Hashable:
-    """Return the components of a fact; demands have no common key."""
-    return constraint if isinstance(constraint, Demand) else frozenset(_names(constraint))
-
-
-def _subject_of(constraint: Constraint, item: CoreItem) -> Hashable:
-    return item.kind, _names(constraint)[0]
-
-
-def _kind(_: Constraint, item: CoreItem) -> Hashable:
-    return item.kind
 
 
 def _all_of(items: Sequence[CoreItem]) -> CoreItem:
@@ -340,7 +324,6 @@ def describe(
 
 
 def _summary(relation: Relation, subjects: int, rows: Sequence[RelationRow]) -> str:
-    """Summarize a relation for several candidates whose rows differ."""
     objects = 0
     for row in rows:
         objects |= row.objects
@@ -373,16 +356,13 @@ def _summary(relation: Relation, subjects: int, rows: Sequence[RelationRow]) -> 
 
 
 def _subject(relation: Relation, subjects: int) -> tuple[str, bool]:
-    """Return the remaining candidates of a subject as text, and whether the verb is singular.
-
-    Base images have long names, so several of them are counted.
-    """
+    """Return the remaining candidates of a subject as text, and whether the verb is singular."""
     name = relation.subject.name
     left = sorted(relation.subject.chosen(subjects), key=lambda pick: (sort_key(pick.version), pick.variant))
     keys = list(dict.fromkeys(candidate.key for candidate in left))
     if len(keys) > 1 and len(left) == len(relation.subject.candidates):
         return f"every {name}", True
-    if name == "base-image" and len(keys) > 1:
+    if name == "base-image" and len(keys) > 1:  # their names are long
         return f"these {len(keys)} base images", False
     return f"{name} {join_words(keys, joiner='and')}", len(keys) == 1
 

@@ -48,10 +48,7 @@ class BuildGraph(_StrGraph):
 
 
 def build_graph(resolution: Resolution) -> networkx.DiGraph[str]:
-    """Return the build graph of a resolution.
-
-    Raise `CycleError` if the edges form a cycle.
-    """
+    """Return the build graph of a resolution; raise `CycleError` if the edges form a cycle."""
     edges = _merged(resolution.edges)
     names = {name for edge in edges for name in (edge.subject, edge.object)}
     names |= {pick.name for pick in resolution.distributions}
@@ -67,10 +64,7 @@ def build_graph(resolution: Resolution) -> networkx.DiGraph[str]:
 
 
 def generations(graph: networkx.DiGraph[str]) -> tuple[tuple[str, ...], ...]:
-    """Return the install order: each generation needs only members of earlier generations.
-
-    Raise `CycleError` if the edges form a cycle.
-    """
+    """Return the install order: each generation needs only members of earlier generations."""
     return install_order(graph, edges_of_graph(graph))
 
 

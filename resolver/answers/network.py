@@ -20,14 +20,12 @@ if TYPE_CHECKING:
     from resolver.facts.schema import Image
 
 Solve = Callable[[Request, dict[str, str]], object]
+"""Solves a request, with the versions to prefer."""
 _TCP = "on several nodes RCCL uses TCP, which is slow"
 
 
 def with_network_plugin(catalog: Catalog, request: Request, answer: Resolution, solve: Solve) -> Resolution:
-    """Return an answer with the network plugin that its torch needs at the site, or with the reason for none.
-
-    `solve` solves a request, with the versions to prefer.
-    """
+    """Return an answer with the network plugin that its torch needs at the site, or the reason for none."""
     site, torch = catalog.site.get(request.target.site), answer.pick("torch")
     if site is None or not site.network or request.target.backend != "rocm" or torch is None:
         return answer

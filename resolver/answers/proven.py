@@ -22,11 +22,10 @@ if TYPE_CHECKING:
 def solve_proven(
     session: Session, sets: Iterable[ProvenSet], requested: Collection[str]
 ) -> tuple[Solution | None, ProvenSet | None]:
-    """Return a solution inside a proven set, or the newest solution if no set fits.
+    """Return a solution inside a proven set, and the set; the newest solution if no set fits.
 
     Sets that contain more of the requested components are tried first, and of these the newest. The first set
     that allows a solution without a pick at your own risk is used, else the first that allows any solution.
-    The second result is the set that contains the solution, or None.
     """
     problem = session.problem
 
@@ -57,7 +56,7 @@ def first_proven(
     sets: Iterable[tuple[ProvenSet, list[Demand]]],
     solve: Callable[[Sequence[Demand]], Solution | None],
 ) -> tuple[Solution | None, ProvenSet | None]:
-    """Return the solution that `solve_proven` returns for ranked sets, and the set that contains it."""
+    """Return what `solve_proven` returns, for ranked sets."""
     at_risk: tuple[Solution, ProvenSet] | None = None
     for row, demands in sets:
         solution = solve(demands)
@@ -99,28 +98,18 @@ def is_at_risk(problem: Problem, solution: Mapping[str, int]) -> bool:
 
 
 class ProvenVerdict(msgspec.Struct, frozen=True):
-    """Whether a proven set resolves for its own site and day.
-
-    Attributes
-    ----------
-    verdict
-        ``unknown``: the catalog does not have a pick or the driver of that day, so the set was not tried.
-    unknown
-        The picks, or the driver, that are not in the catalog.
-    core
-        The facts because of which the set does not resolve.
-    """
+    """Whether a proven set resolves for its own site and day."""
 
     verdict: Literal["resolves", "at your own risk", "does not resolve", "unknown"]
     unknown: tuple[str, ...] = ()
+    """The picks, or the driver of that day, that are not in the catalog, so that the set was not tried."""
     core: tuple[CoreItem, ...] = ()
 
 
 def request_of_set(catalog: Catalog, row: ProvenSet) -> Request:
     """Return the request for the components of a set, for its site and day.
 
-    A set without a date is requested for the start of the site's last driver window. A set without a site is
-    requested without a driver.
+    Without a date it is the start of the site's last driver window; without a site, no driver is named.
     """
     site = catalog.site[row.site or "local"]
     windows = catalog.windows_of(site.name)
@@ -136,10 +125,7 @@ def request_of_set(catalog: Catalog, row: ProvenSet) -> Request:
 
 
 def judge(catalog: Catalog, row: ProvenSet) -> ProvenVerdict:
-    """Return whether a set resolves with exactly its versions and variants, requested by `request_of_set`.
-
-    The verdict is ``unknown`` for a day before the site's first driver window.
-    """
+    """Return whether a set resolves with exactly its versions and variants, requested by `request_of_set`."""
     request = request_of_set(catalog, row)
     day, windows = request.target.date, catalog.windows_of(request.target.site)
     if windows and row.backend == "rocm" and day < windows[0].since:

@@ -60,9 +60,8 @@ def rejected_versions(
 ) -> tuple[list[RejectedVersion], int]:
     """Return the preferred candidates of a component that were not chosen, each with the reason.
 
-    `chosen` has the version and variant (`Candidate.key`) of each component of the resolution. `limit`
-    candidates are explained, starting with the candidate ranked just above the chosen candidate; the second
-    result is the number of others.
+    `chosen` has the `Candidate.key` of each component of the resolution. `limit` candidates are explained,
+    starting just above the chosen one; the second result is the number of others.
     """
     session = Session(compile_problem(catalog, request))
     variable = session.problem.variables.get(name)
@@ -94,10 +93,9 @@ def _rejected(session: Session, chosen: Mapping[str, str], name: str, position: 
         candidate = variables[other].candidate(bit)
         if other != name and other in chosen and chosen[other] != candidate.key:
             return RejectedVersion(key, (), instead=Instead(other, chosen[other], candidate.key))
-    preference = session.problem.preferences.get(name)
-    if preference is None or preference.other not in chosen:
+    other, _ = session.problem.preferences.get(name, ("", {}))
+    if other not in chosen:
         return RejectedVersion(key, ())
-    other = preference.other
     text = f"{name} {chosen[name]} is preferred because it is in {other} {chosen[other]}"
     return RejectedVersion(key, (), preferred=text)
 
@@ -123,10 +121,7 @@ def rejected_in_open_world(
     *,
     specifier: Specifier | None = None,
 ) -> tuple[list[RejectedVersion], int]:
-    """Return the reasons why newer versions were not chosen: `rejected_versions` with indexes.
-
-    Each newer version is requested in place of the chosen version.
-    """
+    """Return what `rejected_versions` does, with indexes: it requests each newer version instead."""
     if name == "base-image" and request.target.base_image:
         return [], 0
     variables = compile_problem(catalog, request, open_world=True).variables
@@ -165,8 +160,8 @@ def _rejected_open(
 ) -> RejectedVersion:
     """Return why a version was not chosen: the component, its key, and the constraint that pins it.
 
-    If the request resolves with it, one of the components that are decided earlier would change. That is a
-    component that conflicts with it in its chosen version, not just any component that changes, too.
+    If the request resolves with it, the reason is a component that is decided earlier and conflicts with it
+    in its chosen version, not just any component that changes, too.
     """
     name, key, question = version
     other = solve(catalog, pinned, indexes)

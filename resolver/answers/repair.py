@@ -1,8 +1,7 @@
 """Find the resolvable request that is nearest to an environment for CUDA or for another machine.
 
-First, distributions for CUDA are replaced as the catalog says (``[[replaces]]``), and the labels of builds
-for other GPUs are removed. Then pins that conflict are relaxed, one after another and one step at a time: the
-patch release, the minor release, the major release. All versions that can stay are kept.
+Distributions for CUDA are replaced as the catalog says (``[[replaces]]``), and the labels of builds for other
+GPUs are removed. Then pins that conflict are relaxed, one after another and one step at a time.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from resolver.model import CoreItem, Resolution
 from resolver.requirements import is_for_cuda, parse_requirement
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from resolver.answers.explain import Constraint
     from resolver.facts.catalog import Catalog
@@ -81,21 +80,10 @@ class Change(msgspec.Struct, frozen=True):
     """Whether the environment may need it, and nothing takes its place."""
 
 
-class Nearest(msgspec.Struct, frozen=True):
-    """A request that resolves."""
-
-    requirements: tuple[Requirement, ...]
-    reasons: Mapping[str, CoreItem]
-    """Why each relaxed version cannot stay, by name."""
-
-
 def replaced(
     catalog: Catalog, wanted: Iterable[Wanted], drop: Collection[str] = ()
 ) -> tuple[list[Wanted], list[Change]]:
-    """Return the distributions that stay or take another's place, and the changes.
-
-    What conda installs stays with conda, unless the catalog replaces it.
-    """
+    """Return what stays or takes another's place, and the changes; conda keeps what the catalog leaves it."""
     kept: dict[str, Wanted] = {}
     changes: list[Change] = []
     for item in wanted:
@@ -117,7 +105,7 @@ def replaced(
 
 
 def _keep(kept: dict[str, Wanted], item: Wanted) -> None:
-    """Add a distribution; of several lines about one, the one with a version counts."""
+    """Add a distribution; of several lines about it, the one with a version counts."""
     if item.name not in kept or not kept[item.name].version:
         kept[item.name] = item
 
@@ -134,93 +122,73 @@ def _reason(row: Replaces) -> str:
 
 def nearest(
     catalog: Catalog, request: Request, wanted: Iterable[Wanted], indexes: PackageIndexes | None
-) -> Nearest | Conflict:
-    """Relax the pins that conflict, and return a request that resolves, or the conflict that remains.
+) -> tuple[tuple[Requirement, ...], dict[str, CoreItem]] | Conflict:
+    """Relax the pins that conflict, and return requirements that resolve, or the conflict that remains.
 
-    Parameters
-    ----------
-    request
-        The target, and requirements that are not relaxed.
-    wanted
-        The distributions, without those for CUDA (`replaced`).
-
-    Raises
-    ------
-    UsageError
-        The catalog and the indexes do not have one of the distributions.
-    EnvironmentLacksError, SourceError
-        See `resolve`.
+    The requirements of `request` are not relaxed, and `wanted` has none for CUDA (`replaced`). The second
+    result has by name why each relaxed version cannot stay. Raise `UsageError` if one is not known.
     """
-    search = _Pins(catalog, request, {item.name: item for item in wanted}, indexes)
+    # Of the catalog, the search prefers published wheels to builds; an exact version could mean a build.
+    items = {item.name: item for item in wanted}
+    keep = {name: item.version for name, item in items.items() if name not in catalog.package}
+    levels = {name: _least(name) for name in items}  # how far the version of each is relaxed
+
+    def pins() -> dict[str, Requirement]:
+        return {name: item.requirement(levels[name]) for name, item in items.items()}
+
+    def solved() -> tuple[Request, Resolution | Refuted]:
+        asked = replace(request, requirements=(*request.requirements, *pins().values()))
+        return asked, solve(catalog, asked, indexes, keep)
+
     conflicting: list[str] = []
     reasons: dict[str, CoreItem] = {}
     while True:
-        asked = search.asked()
+        pinned = {name for name, pin in pins().items() if pin.specifier is not None}
         try:
-            answer = search.solve(asked)
+            asked, found = solved()
         except NoVersionError as error:
-            if not search.is_pinned(error.name):
+            if error.name not in pinned:
                 raise
             name, reason = error.name, CoreItem(error.message.rstrip("."), "fact", "")
         else:
-            if isinstance(answer, Resolution):
+            if isinstance(found, Resolution):
                 break
-            conflict, core = explain_conflict(asked, answer)
-            pinned = [name for name in search.items if name in _blamed(core) and search.is_pinned(name)]
-            if not pinned:
+            conflict, core = explain_conflict(asked, found)
+            blamed = [name for name in items if name in _blamed(core) & pinned]
+            if not blamed:
                 return conflict
-            name = min(pinned, key=lambda name: (search.levels[name], name in _LAST))
+            name = min(blamed, key=lambda name: (levels[name], name in _LAST))
             conflicting.append(name)
-            facts = [item for item in conflict.core if item.kind == "fact"] or conflict.core
-            reason = next((item for item in facts if name in item.text.split()), facts[0])
-        search.levels[name] += 1
+            reason = _fact_about(name, conflict.core)
+        levels[name] += 1
         reasons.setdefault(name, reason)
     # A pin may have been relaxed only for the sake of another one that was relaxed later.
     for name in dict.fromkeys(conflicting):
-        search.tighten(name)
-    return Nearest(search.requirements(), reasons)
+        _tighten(name, levels, lambda: isinstance(solved()[1], Resolution))
+    return tuple(pins().values()), reasons
 
 
-class _Pins:
-    """The distributions of an environment, and how far the version of each is relaxed."""
+def _least(name: str) -> int:
+    """Return the level to begin with: conda pins a patch release of Python, which wheels do not depend on."""
+    return int(name == "python")
 
-    def __init__(
-        self, catalog: Catalog, request: Request, items: dict[str, Wanted], indexes: PackageIndexes | None
-    ) -> None:
-        self.items = items
-        # conda pins a patch release of Python, which wheels do not depend on.
-        self.levels = {name: int(name == "python") for name in items}
-        self._catalog = catalog
-        self._request = request
-        self._indexes = indexes
-        # Of the catalog, the search prefers published wheels to builds; an exact version could mean a build.
-        self._keep = {name: item.version for name, item in items.items() if name not in catalog.package}
 
-    def requirements(self) -> tuple[Requirement, ...]:
-        return tuple(item.requirement(self.levels[name]) for name, item in self.items.items())
+def _tighten(name: str, levels: dict[str, int], resolves: Callable[[], bool]) -> None:
+    """Relax a version no further than the relaxation of the others makes necessary."""
+    for level in range(_least(name), relaxed := levels[name]):
+        levels[name] = level
+        with suppress(NoVersionError):
+            if resolves():
+                return
+    levels[name] = relaxed
 
-    def asked(self) -> Request:
-        return replace(self._request, requirements=(*self._request.requirements, *self.requirements()))
 
-    def solve(self, asked: Request) -> Resolution | Refuted:
-        return solve(self._catalog, asked, self._indexes, self._keep)
-
-    def is_pinned(self, name: str) -> bool:
-        item = self.items.get(name)
-        return item is not None and item.requirement(self.levels[name]).specifier is not None
-
-    def tighten(self, name: str) -> None:
-        """Relax a version no further than the relaxation of the others makes necessary."""
-        for level in range(int(name == "python"), relaxed := self.levels[name]):
-            self.levels[name] = level
-            with suppress(NoVersionError):
-                if isinstance(self.solve(self.asked()), Resolution):
-                    return
-        self.levels[name] = relaxed
+def _fact_about(name: str, core: Sequence[CoreItem]) -> CoreItem:
+    facts = [item for item in core if item.kind == "fact"] or core
+    return next((item for item in facts if name in item.text.split()), facts[0])
 
 
 def _blamed(core: Iterable[Constraint]) -> set[str]:
-    """Return the names whose requirements are part of a conflict."""
     names = {item.variable.name for item in core if isinstance(item, Demand) and item.kind == "request"}
     return names | {item.object.partition("[")[0] for item in core if isinstance(item, LinkGroup)}
 

@@ -157,7 +157,6 @@ def _age_warning(catalog: Catalog, request: Request, candidates: Sequence[Candid
 
 
 def _dated_rows(catalog: Catalog, request: Request, name: str) -> list[Torch | Rocm | Release]:
-    """Return the rows of a component that have a day, for the backend of the target."""
     backend = request.target.backend
     if name == "torch":
         return [row for row in catalog.torch.values() if row.backend == backend]
@@ -167,10 +166,9 @@ def _dated_rows(catalog: Catalog, request: Request, name: str) -> list[Torch | R
 
 
 def _not_known(catalog: Catalog, target: Target, candidate: Candidate) -> Iterator[str]:
-    """Yield a warning for each fact about a distribution that the catalog should have, and does not.
+    """Yield a warning for each fact that the catalog has about other releases, but not about this one.
 
-    It should have what it has about other releases, and for code for GPUs something about ROCm or torch.
-    Without the fact nothing limits the release, which is no evidence that it works.
+    A release for GPUs needs one about ROCm or torch. That nothing limits it is no evidence that it works.
     """
     own, recipe = candidate.release, candidate.recipe
     if own is None or target.backend != "rocm" or candidate.inferred_from or own.package == "torch":
@@ -210,13 +208,11 @@ def _with_origin(pick: Distribution, request: Request, image: Image | None) -> D
 
 
 def _with_extras(pick: Distribution, catalog: Catalog, request: Request) -> Distribution:
-    """Return torch with the extras that install the code for the GPU architectures of the target."""
     row = catalog.torch.get(pick.version) if pick.name == "torch" else None
     return replace(pick, extras=row.device_extras(request.target.gfx)) if row else pick
 
 
 def _python_pick(pick: Distribution, request: Request, image: Image | None) -> Distribution:
-    """Return the chosen Python with its origin: the request, the base image, this machine, or the default."""
     installed = request.preinstalled.installed if request.preinstalled else {}
     if any(requirement.name == "python" for requirement in request.requirements):
         return replace(pick, origin="request")
@@ -229,7 +225,6 @@ def _python_pick(pick: Distribution, request: Request, image: Image | None) -> D
 
 
 def _advised_pick(pick: Distribution, advice: SiteAdvice) -> Distribution:
-    """Return a pick with the site's advice as a fact, if the pick follows it."""
     if not is_advised(advice, pick.version):
         return pick
     versions = join_words([text.removeprefix("==") for text in advice.versions])
@@ -246,10 +241,7 @@ def _foreign_python(image: Image, version: str) -> str:
 
 
 def with_labels(target: Target, picks: Sequence[Distribution]) -> tuple[Distribution, ...]:
-    """Add the labelled version to the distributions to build.
-
-    All of them get a label: a wheel of a plain version could come from another index.
-    """
+    """Label all distributions to build: a wheel of a plain version could come from another index."""
     versions = {pick.name: pick.version for pick in picks}
     torch, rocm = versions.get("torch", ""), versions.get("rocm", "")
     label = wheel_label(backend=target.backend, torch=torch, rocm=rocm, gfx=target.gfx)
@@ -297,7 +289,6 @@ def pick_of(problem: Problem, solution: Solution, name: str) -> Distribution:
 
 
 def _files(problem: Problem, solution: Solution, release: Release) -> tuple[File, ...]:
-    """Return the wheels in a release's row that the Python and glibc of the solution can install."""
     if not release.wheels:
         return ()
     python, glibc = (problem.version(solution, name) for name in ("python", "glibc"))
@@ -410,13 +401,10 @@ def without_cycles(edges: tuple[Edge, ...]) -> tuple[Edge, ...]:
     A cycle with a build edge stays, so that `generations` reports it.
     """
     while True:
-        sorter: TopologicalSorter[str] = TopologicalSorter()
-        for edge in edges:
-            sorter.add(edge.subject, edge.object)
         try:
-            sorter.prepare()
-        except graphlib.CycleError as error:
-            steps = set(pairwise(error.args[1][::-1]))
+            generations((), edges)
+        except CycleError as error:
+            steps = set(pairwise(error.path))
             closing = [edge for edge in edges if (edge.subject, edge.object) in steps]
             if any(edge.kind == "build" for edge in closing):
                 return edges

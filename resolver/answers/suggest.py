@@ -51,8 +51,7 @@ class RequestChange(msgspec.Struct, frozen=True):
     text: str
     apply: Callable[[Request], Request]
     name: str = ""
-    """The component whose requirement changes; empty if the target changes."""
-    frees_a_pin: bool = False
+    """The component whose pin is removed; empty if the target changes."""
     kind: Literal["", "day", "driver", "image", "trust"] = ""
     """Of several changes of the same kind, only the nearest that makes the request resolve is suggested."""
     last: bool = False
@@ -62,10 +61,9 @@ class RequestChange(msgspec.Struct, frozen=True):
 def changes_of(
     catalog: Catalog, request: Request, *, sited: bool, stated: tuple[Requirement, ...] = ()
 ) -> list[RequestChange]:
-    """Return all single changes to a request, smallest first.
+    """Return all single changes to a request, smallest first; other days only for a conflict that is `sited`.
 
-    With `sited`, facts about the site are part of the conflict, so that other days may help. `stated` are the
-    requirements before the names of builds for ROCm replaced others in them, which are those for CPUs.
+    `stated` are the requirements for CPUs, before names of builds for ROCm took the place of others in them.
     """
     requirements, target = request.requirements, request.target
     changes = [_free(one) for one in requirements if one.specifier is not None and not one.reason]
@@ -94,7 +92,7 @@ def changes_of(
 
 
 def _public_images(catalog: Catalog, request: Request) -> Iterator[RequestChange]:
-    """Yield changes to public base images if the site offers none: those with the ROCm of the site first."""
+    """Yield changes to public base images if the site offers none, those with its ROCm first."""
     target = request.target
     site = catalog.site.get(target.site)
     offered = (row for row in catalog.site_image.values() if row.site == target.site)
@@ -111,10 +109,7 @@ def _public_images(catalog: Catalog, request: Request) -> Iterator[RequestChange
 
 
 def _images_with(catalog: Catalog, request: Request) -> Iterator[RequestChange]:
-    """Yield changes to base images that have a requested distribution, and no torch.
-
-    The site's own come first, then those with the ROCm that it advises, then the newest versions.
-    """
+    """Yield changes to base images that have a requested distribution and no torch, the site's own first."""
     if request.preinstalled:
         return
     target, advice = request.target, advice_for(catalog, request).get("rocm")
@@ -216,7 +211,7 @@ def _free(requirement: Requirement) -> RequestChange:
         return replace(request, requirements=tuple(others))
 
     text = f"any version of {requirement.name} instead of {requirement.text}"
-    return RequestChange(text, apply, requirement.name, frees_a_pin=True)
+    return RequestChange(text, apply, requirement.name)
 
 
 def _retarget(request: Request, **changes: object) -> Request:
@@ -266,12 +261,10 @@ def suggest(
 ) -> tuple[Suggestion, ...]:
     """Return changes with which a request resolves, smallest first.
 
-    Single changes to the conflict are tried first: remove a pin, change the base image or the date. If none
-    is enough, the first of these that resolves is returned: two changes together, all pins removed, the
-    conflicts relaxed one after another, and another site. Nothing that was asked for is left out. The search
-    ends after `SECONDS`. `resolves` resolves a request as a command would; None if it has no solution either.
-    By default, the problem of the catalog is solved: without indexes and proven sets, the command gives the
-    same. `stated` is that of `changes_of`.
+    Single changes to the conflict are tried first. If none is enough, the first of these that resolves is
+    returned: two changes together, all pins removed, the conflicts relaxed one after another, another site.
+    The search ends after `SECONDS`. `resolves` resolves a request as a command would; by default the problem
+    of the catalog is solved, which is the same without indexes and proven sets. `stated`: see `changes_of`.
     """
     demands = [item for item in core if isinstance(item, Demand)]
     blamed = {demand.variable.name for demand in demands if demand.kind == "request"}
@@ -298,11 +291,12 @@ def suggest(
         for change in changes
         if change.last and (not groups or change.apply(request).target.backend == backend)
     ]
+    pins = [change for change in changes if change.name]
     stages: list[tuple[Iterable[Sequence[RequestChange]], int]] = [
-        (_combinations(changes, near), 1),
+        (_combinations(changes, near, pins), 1),
         (trials.relax_core_by_core(changes, blamed), 1),
         (([change] for change in far), MAX_SUGGESTIONS),
-        (_without_pins(changes, far), 1),
+        (([*pins, change] for change in far), 1),
     ]
     for combinations, limit in stages:
         suggestions = suggestions or list(islice(trials.resolving(combinations), limit))
@@ -310,29 +304,18 @@ def suggest(
 
 
 def _combinations(
-    changes: Sequence[RequestChange], near: Sequence[RequestChange]
-) -> Iterator[list[RequestChange]]:
+    changes: Sequence[RequestChange], near: Sequence[RequestChange], pins: Sequence[RequestChange]
+) -> Iterator[Sequence[RequestChange]]:
     """Yield pairs of changes, then the removal of all pins, alone and with a change of the target."""
     others = [change for change in changes if not change.last]
     pairs = ([change, other] for change in near for other in others if change is not other)
     yield from islice(pairs, _MAX_PAIRS)
-    pins = [change for change in others if change.frees_a_pin]
     yield pins
     yield from ([*pins, change] for change in others if not change.name)
 
 
-def _without_pins(
-    changes: Sequence[RequestChange], far: Iterable[RequestChange]
-) -> Iterator[list[RequestChange]]:
-    pins = [change for change in changes if change.frees_a_pin]
-    yield from ([*pins, change] for change in far)
-
-
 class _Trials:
-    """Relaxed requests, solved in one session for each target among them.
-
-    Removing a pin or leaving out a requirement only removes demands, so it needs no new problem.
-    """
+    """Relaxed requests, solved in one session for each target: to remove a pin only removes demands."""
 
     def __init__(
         self,
@@ -364,10 +347,9 @@ class _Trials:
     def relax_core_by_core(
         self, changes: Sequence[RequestChange], blamed: Collection[str]
     ) -> Iterator[list[RequestChange]]:
-        """Relax one conflict after another until the rest resolves, then yield the changes made.
+        """Relax one conflict after another until the rest resolves, then yield the necessary changes.
 
-        Changes that turn out to be unnecessary are undone. `blamed` are components whose requirements are
-        part of the first conflict.
+        `blamed` are components whose requirements are part of the first conflict.
         """
         made: list[RequestChange] = []
         session = self._sessions[self._request]

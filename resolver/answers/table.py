@@ -2,10 +2,8 @@
 
 Every cell answers its own request (`request_of_cell`). The cells are not resolved one by one: the problem
 of all columns is compiled once, each column gets the subproblem that concerns it, and a row narrows the
-arc consistent domains of each column: image, then torch, then Python.
-
-Base images that no fact distinguishes share a row. A torch that works, but not with any base image of the
-site, gets rows without an image, because published wheels can still be installed with it.
+arc consistent domains of each column: image, then torch, then Python. Base images that no fact distinguishes
+share a row. A torch that works with no base image of the site gets rows without an image.
 """
 
 from __future__ import annotations
@@ -108,22 +106,8 @@ class TableRow(msgspec.Struct, frozen=True):
 class Table:
     """The feasible matrix of a target.
 
-    Parameters
-    ----------
-    catalog
-        The facts.
-    request
-        The target, and requirements. Requirements of platform components and torch limit the rows, all others
-        are the columns. If there are no others, every package that is available for the backend is a column.
-    together
-        Add a column in which all others are resolved together.
-
-    Attributes
-    ----------
-    columns
-        In the order of the request, or by name.
-    limits
-        The requirements that limit the rows.
+    Requirements of platform components and torch limit the rows, all others are the columns, by default every
+    package that is available for the backend. With `together`, one more column resolves all others together.
     """
 
     def __init__(self, catalog: Catalog, request: Request, *, together: bool = False) -> None:
@@ -154,9 +138,8 @@ class Table:
     def rows(self, *, refused_too: bool = False, reasons: bool = True) -> Iterator[TableRow]:
         """Yield the rows as they are computed: the newest ROCm first, rows at your own risk last.
 
-        With `refused_too`, add rows at the end, with the reason, for every torch and Python that has no other
-        row. To find the `reasons` of empty cells takes a quarter of the time. Rows of one image are adjacent,
-        the preferred torch first.
+        With `refused_too`, rows with the reason follow for every torch and Python that has no other row. To
+        find the `reasons` of empty cells takes a quarter of the time.
         """
         placed: set[tuple[str, str]] = set()
         for images in self._images():
@@ -194,10 +177,7 @@ class Table:
         return versions[0] if len(versions) == 1 else ""
 
     def core(self, row: TableRow, column: Column | None) -> list[CoreItem]:
-        """Return the conflict behind an empty cell or row, as `matrix resolve` reports it.
-
-        This takes about a hundred times as long as the cell.
-        """
+        """Return the conflict behind an empty cell or row, in about a hundred times the time of the cell."""
         if column is not None and row.cells[column.name].refused == UNDECIDED:
             return []
         request = self.request_of_rows(row) if column is None else request_of_cell(self.request, row, column)
@@ -375,7 +355,7 @@ class _TablePart:
         self._paths: dict[str, list[tuple[tuple[str, int], Narrowed | None]]] = {}
         self._ranked_sets: dict[bool, list[tuple[ProvenSet, list[Demand]]]] = {}
         self._related: dict[str, list[tuple[Relation, int]]] = {name: [] for name in problem.variables}
-        """For each component its relations, with the number of the other component."""
+        """For each component its relations, with the number of the other."""
         number = self.session.number
         for relation in problem.relations:
             self._related[relation.subject.name].append((relation, number[relation.object.name]))
@@ -441,9 +421,8 @@ class _TablePart:
     def reason(self, name: str, pins: Mapping[str, int], mask: int = -1) -> str:
         """Return the names of the components whose facts exclude every version of a package.
 
-        Each version that the row excludes is excluded by some relation with another component. The result has
-        as few components as necessary, the component that excludes most versions first. `mask` limits the
-        candidates to explain.
+        The result has as few components as necessary, the component that excludes most versions first. `mask`
+        limits the candidates to explain.
         """
         variable = self.problem.variables[name]
         demands = self._demands_of(name)
@@ -492,7 +471,7 @@ class _TablePart:
 
 
 def _excluded_by(relation: Relation, variable: Variable, left: int, around: int) -> tuple[str, int]:
-    """Return the name of the other component, and the candidates that fit none of its values in `around`."""
+    """Return the other component, and the candidates that fit none of its values in `around`."""
     if relation.subject is variable:
         return relation.object.name, sum(1 << bit for bit in bits(left) if not relation.table[bit] & around)
     if around & ABSENT:
@@ -514,16 +493,14 @@ def _intersection(mask: int, demands: Sequence[Demand]) -> int:
     return mask
 
 
-def _weight(name: str, excluded: int) -> tuple[int, bool]:
-    """Return the rank of a reason: the number of excluded versions; of equals, other packages last."""
-    return excluded.bit_count(), name in {*ROW_COMPONENTS, "support", "known-bad"}
-
-
 def _fewest(excluded: Mapping[str, int], left: int) -> str:
-    """Return names that together exclude all remaining candidates, the name that excludes most first."""
+    """Return names that together exclude all candidates, most first; of equals, other packages last."""
     names: list[str] = []
+    common = {*ROW_COMPONENTS, "support", "known-bad"}
     while left:
-        best = max(excluded, key=lambda name: _weight(name, excluded[name] & left), default="")
+        best = max(
+            excluded, key=lambda name: ((excluded[name] & left).bit_count(), name in common), default=""
+        )
         if not best or not excluded[best] & left:
             return COMBINATION
         names.append(best)

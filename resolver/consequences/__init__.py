@@ -1,10 +1,9 @@
 """Report the consequences of a change, and the facts that are the reason.
 
-A change is a pair of sides, *before* and *after*: two catalogs, or two targets of one request, or both. The
-feasible tables of both sides are compared. Locks, published wheels and proven sets are judged on both sides.
-If something is possible on one side only, a minimal conflict of the other side explains it. The facts that
-changed are the parts of that conflict that the first side does not have. Exchanging the sides therefore gives
-the same answer with the effects exchanged.
+A change is a pair of sides: two catalogs, or two targets of one request, or both. The feasible tables of
+both are compared; locks, published wheels and proven sets are judged on both. If something is possible on
+one side only, a minimal conflict of the other side explains it: the facts that changed are the parts of it
+that the first side does not have. So exchanging the sides exchanges the effects.
 """
 
 from __future__ import annotations
@@ -32,13 +31,6 @@ def consequences(before: Side, after: Side, holdings: Iterable[Holding] = ()) ->
     """Return the consequences of a change for the table, the proven sets and the holdings.
 
     Both requests have the same requirements and the same backend. Proven sets are always judged.
-
-    Examples
-    --------
-    For an update of the catalog, at a site::
-
-        request = Request(Target(site="lumi-g", date=today, backend="rocm", gfx=("gfx90a",)))
-        consequences(Side(old, request), Side(new, request))
     """
     if before == after:
         return []

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from resolver.answers.proven import request_of_set
 from resolver.answers.table import ROW_COMPONENTS
 from resolver.compiling import compile_problem
-from resolver.consequences.questions import Effect, Kind, Question, Reason, Reasons, Side
+from resolver.consequences.questions import Effect, Kind, KnownReasons, Question, Reason, Side, why_refused
 from resolver.consequences.tables import build_changes
 from resolver.errors import UsageError
 from resolver.facts import schema
@@ -30,50 +30,29 @@ _HOLDERS = {"lock": "the lock has", "proven-set": "the set has", "wheel": "the w
 
 
 class Holding(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that users rely on, as a question for each side.
-
-    Attributes
-    ----------
-    kind, name
-        The kind and the name of the holding.
-    before, after
-        The facts and the request of each side.
-    pins
-        The versions that must not change; see `Question`.
-    also
-        Distributions that may be part of the holding although no row of the catalog requires them.
-    open_world
-        Whether the request may contain distributions that are only in package indexes.
-    differs
-        Facts that would change the holding if it were created again.
-    """
+    """Something that users rely on, as a question for each side."""
 
     kind: Kind
     name: str
     before: Side
     after: Side
     pins: Mapping[str, str]
+    """The versions that must not change; see `Question`."""
     also: tuple[str, ...] = ()
+    """Distributions that may be part of it although no row of the catalog requires them."""
     open_world: bool = False
+    """Whether the request may contain distributions that are only in package indexes."""
     differs: tuple[CoreItem, ...] = ()
+    """Facts that would change it if it were created again."""
 
 
 class WheelRecord(msgspec.Struct, frozen=True):
-    """A wheel of an index, with the versions that it was built for.
-
-    Attributes
-    ----------
-    file
-        Its file name.
-    name, version
-        The distribution, and its version without the label.
-    built_for
-        Specifiers of torch, ROCm and Python.
-    """
+    """A wheel of an index, with the specifiers of torch, ROCm and Python that it was built for."""
 
     file: str
     name: str
     version: str
+    """Without the label."""
     built_for: Mapping[str, str]
 
 
@@ -82,7 +61,7 @@ class Judge:
 
     def __init__(self) -> None:
         self._sessions: dict[tuple[int, tuple[str, ...], bool], tuple[Side, Session | CoreItem]] = {}
-        self._reasons = Reasons()
+        self._reasons: KnownReasons = {}
 
     def consequences(self, holding: Holding) -> Iterator[Consequence]:
         """Yield the consequence of a change for a holding, if there is one."""
@@ -96,7 +75,7 @@ class Judge:
             if isinstance(refused, CoreItem):
                 reason = Reason((refused,), core=(refused,))
             elif isinstance(possible, Question):
-                reason = self._reasons.why(refused, possible)
+                reason = why_refused(refused, possible, self._reasons)
         elif before != after:
             possible_before = before == "supported"
             effect = "at-own-risk" if possible_before else "supported"
@@ -115,7 +94,7 @@ class Judge:
         question, _ = self._questions(holding)
         if isinstance(question, CoreItem):
             return (question,)
-        return () if question.state else Reasons().why(question, question).core
+        return () if question.state else why_refused(question, question).core
 
     def _questions(self, holding: Holding) -> list[Question | CoreItem]:
         sessions = [self._session(side, holding) for side in (holding.before, holding.after)]
@@ -154,11 +133,7 @@ class Judge:
 
 
 def proven_sets(before: Side, after: Side) -> Iterator[Holding]:
-    """Yield the proven sets that both catalogs have.
-
-    If the target changes, these are the sets of the site, each for both targets. Otherwise these are all
-    sets, each for its own site and day.
-    """
+    """Yield the proven sets of both catalogs: each for its site and day, or the site's for both targets."""
     both = [row for name, row in before.catalog.proven.items() if name in after.catalog.proven]
     target = after.request.target
     if before.request.target != target:
@@ -182,10 +157,7 @@ def _holding_of_set(
 
 
 def wheels(before: Side, after: Side, records: Sequence[WheelRecord]) -> Iterator[Holding]:
-    """Yield a holding for each wheel, with the torch, ROCm and Python that it was built for.
-
-    If both catalogs have the release, its run requirements count as well.
-    """
+    """Yield a holding for each wheel; if both catalogs have its release, its run requirements count, too."""
     names = tuple(sorted({record.name for record in records}))
     ours, theirs = (_with_published(side, records) for side in (before, after))
     for record in records:
@@ -241,7 +213,7 @@ def between_locks(before: tuple[Side, Resolution], after: tuple[Side, Resolution
         Session(compile_problem(side.catalog, side.request, also=tuple(names), open_world=True))
         for side in sides
     ]
-    reasons = Reasons()
+    reasons: KnownReasons = {}
     differences = []
     for name in names:
         picks = [lock.pick(name) for lock in locks]
@@ -257,7 +229,7 @@ def between_locks(before: tuple[Side, Resolution], after: tuple[Side, Resolution
                 ]
                 refused, possible = questions[1 - position], questions[position]
                 if refused.solution is None and possible.solution is not None:
-                    reason, possible_before = reasons.why(refused, possible), position == 0
+                    reason, possible_before = why_refused(refused, possible, reasons), position == 0
                     break
         differences.append(
             reason.consequence("different", "package", name, *keys, possible_before=possible_before)

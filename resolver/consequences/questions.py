@@ -51,24 +51,12 @@ class RowKey(msgspec.Struct, frozen=True):
 
 
 class Consequence(msgspec.Struct, frozen=True, kw_only=True):
-    """The effect of a change on one thing.
+    """The effect of a change on one thing, with its version or state before and after; empty if impossible.
 
-    Attributes
-    ----------
-    effect
-        ``breaks``: the thing was possible and no longer is; ``possible``: the reverse. ``at-own-risk``: the
-        thing was supported and is now only possible at your own risk; ``supported``: the reverse.
-    kind, name
-        The thing.
-    before, after
-        Its version or state on each side; empty if impossible.
-    where
-        The rows of the table that are affected.
-    was, now
-        The facts that changed and are related to the effect, as they were and as they are. A fact that only
-        one side has is in only one of these.
-    core
-        The minimal conflict on the side on which the thing, or its version, is impossible.
+    ``breaks``: the thing was possible and no longer is; ``possible``: the reverse. ``at-own-risk``: the thing
+    was supported and is now only possible at your own risk; ``supported``: the reverse. `was` and `now` have
+    the facts that changed and are related to it; one that only one side has is in only one of these. `core`
+    is the minimal conflict on the side on which the thing, or its version, is impossible.
     """
 
     effect: Effect
@@ -77,6 +65,7 @@ class Consequence(msgspec.Struct, frozen=True, kw_only=True):
     before: str = ""
     after: str = ""
     where: tuple[RowKey, ...] = ()
+    """The rows of the table that are affected."""
     was: tuple[CoreItem, ...] = ()
     now: tuple[CoreItem, ...] = ()
     core: tuple[CoreItem, ...] = ()
@@ -114,13 +103,13 @@ class Question:
         self.demands = [*demands, *self._pinning.values()]
 
     def pins_among(self, demands: Iterable[Demand]) -> dict[str, str]:
-        """Return the pins whose demands are among the given demands."""
+        """Return the pins whose demands are among these."""
         numbers = {id(demand) for demand in demands}
         return {name: self.pins[name] for name, demand in self._pinning.items() if id(demand) in numbers}
 
     @property
     def problem(self) -> Problem:
-        """The problem."""
+        """That of the session."""
         return self.session.problem
 
     @cached_property
@@ -179,34 +168,32 @@ class Reason(NamedTuple):
         )
 
 
-class Reasons:
-    """The reasons why questions have a solution on one side only; each core is computed once."""
+KnownReasons = dict[Session, list[tuple[dict[str, str], Reason]]]
+"""The reasons that were found for the questions of a problem, each with the pins that it depends on."""
 
-    def __init__(self) -> None:
-        self._known: dict[Session, list[tuple[dict[str, str], Reason]]] = {}
 
-    def why(self, refused: Question, possible: Question) -> Reason:
-        """Return the core of a refused question, and the facts in it that the other side lacks."""
-        if refused.missing:
-            core = tuple(not_in_catalog(f"{name} {key}") for name, key in refused.missing.items())
-            return Reason((), tuple(_new_candidates(refused, possible)), core)
-        known = self._known.setdefault(refused.session, [])
-        for pins, reason in known:
-            if pins.items() <= refused.pins.items():
-                return reason
-        demands, relations = refused.session.explain(refused.demands)
-        core = tuple(sentences(refused.session, [*demands, *relations]))
-        changed = [
-            *_changed_demands(demands, possible.problem),
-            *_changed_relations(refused.session, demands, relations, possible),
-        ]
-        refusing = tuple(item for item, _ in changed)
-        allowing = dict.fromkeys(item for item, other in changed for item in other)
-        if not changed:
-            allowing = dict.fromkeys(_new_candidates(refused, possible))
-        reason = Reason(refusing, tuple(allowing), core)
-        known.append((refused.pins_among(demands), reason))
-        return reason
+def why_refused(refused: Question, possible: Question, known: KnownReasons | None = None) -> Reason:
+    """Return the core of a refused question, and the facts in it that the other side lacks."""
+    if refused.missing:
+        core = tuple(not_in_catalog(f"{name} {key}") for name, key in refused.missing.items())
+        return Reason((), tuple(_new_candidates(refused, possible)), core)
+    reasons = (known if known is not None else {}).setdefault(refused.session, [])
+    for pins, reason in reasons:
+        if pins.items() <= refused.pins.items():
+            return reason
+    demands, relations = refused.session.explain(refused.demands)
+    core = tuple(sentences(refused.session, [*demands, *relations]))
+    changed = [
+        *_changed_demands(demands, possible.problem),
+        *_changed_relations(refused.session, demands, relations, possible),
+    ]
+    refusing = tuple(item for item, _ in changed)
+    allowing = dict.fromkeys(item for item, other in changed for item in other)
+    if not changed:
+        allowing = dict.fromkeys(_new_candidates(refused, possible))
+    reason = Reason(refusing, tuple(allowing), core)
+    reasons.append((refused.pins_among(demands), reason))
+    return reason
 
 
 def not_in_catalog(what: str) -> CoreItem:
@@ -314,8 +301,7 @@ class DriverState(msgspec.Struct, frozen=True):
 def driver_states(side: Side, rocm: str) -> tuple[list[DriverState], list[DriverState]]:
     """Return whether a ROCm runs on the drivers of a site until its day, and on the drivers that are newer.
 
-    The last of the first is the driver of that day. Both are empty if the catalog has no such ROCm, or if the
-    driver is not known.
+    Both are empty if the catalog has no such ROCm, or if the driver is not known.
     """
     catalog, target = side.catalog, side.request.target
     windows = [row for row in catalog.windows_of(target.site) if row.since <= target.date]
@@ -334,7 +320,7 @@ def driver_states(side: Side, rocm: str) -> tuple[list[DriverState], list[Driver
 
 
 def _in_window(side: Side, rocm: str, row: Window) -> DriverState | None:
-    """Return the state on the last day of a window, when everything that was run in it is known."""
+    """Return the state on the last day of a window, when all that was run in it is known."""
     day = side.request.target.date
     if row.until and row.until <= day:
         day = row.until - timedelta(days=1)
@@ -352,7 +338,7 @@ def _state(side: Side, rocm: str, target: Target, known: DriverState) -> DriverS
         return None
     if question.state:
         return replace(known, state=question.state, reasons=question.risks)
-    core = Reasons().why(question, question).core
+    core = why_refused(question, question).core
     return replace(known, reasons=tuple(item for item in core if item.kind == "fact"))
 
 

@@ -15,12 +15,13 @@ from resolver.consequences.questions import (
     ANY,
     Consequence,
     Kind,
+    KnownReasons,
     Question,
     Reason,
-    Reasons,
     RowKey,
     Side,
     not_in_catalog,
+    why_refused,
 )
 from resolver.facts import schema
 from resolver.facts.catalog import recipe_for
@@ -45,11 +46,7 @@ _OF_PACKAGES = {"package", "release", "requires", "recipe", "proven"}
 
 
 def changed_packages(before: Side, after: Side) -> frozenset[str] | None:
-    """Return the packages that may be affected; None if all may be.
-
-    If only facts about some packages differ, all packages have the same cells except these and those that
-    require them.
-    """
+    """Return the packages with changed facts and those that require them; None if all may be affected."""
     if before.request.target != after.request.target:
         return None
     names: set[str] = set()
@@ -105,7 +102,6 @@ def with_columns(before: Side, after: Side, names: frozenset[str]) -> tuple[Side
 
 
 def _columns_of(side: Side) -> dict[str, list[Requirement]]:
-    """Return the columns of the table of a side, each with its requirements."""
     columns: dict[str, list[Requirement]] = {}
     for requirement in side.request.requirements:
         if requirement.name not in ROW_COMPONENTS:
@@ -163,7 +159,7 @@ class TableDiff:
     def __init__(self, before: Rows, after: Rows) -> None:
         self._before = before
         self._after = after
-        self._reasons = Reasons()
+        self._reasons: KnownReasons = {}
         targets = [rows.side.request.target for rows in (before, after)]
         self._has_same_images = targets[0].base_image == targets[1].base_image
         self._consequences: dict[tuple[object, ...], Consequence] = {}
@@ -218,10 +214,7 @@ class TableDiff:
         row_keys: Sequence[RowKey] | None = None,
         pins: Mapping[str, str] | None = None,
     ) -> None:
-        """Add a thing that is possible on one side only, with the reason why it is impossible on the other.
-
-        `state` is the state on the side on which it is possible, `otherwise` that on the other side.
-        """
+        """Add a thing that is possible, in a `state`, on one side only, with the reason."""
         questions = [
             side.question(row_key, column, pins) if not column or column in side.columns else None
             for side in (self._before, self._after)
@@ -238,7 +231,7 @@ class TableDiff:
             item = CoreItem.of(possible.problem.variables[column].candidate(bit).fact)
             reason = Reason((), (item,), (not_in_catalog(column),))
         else:
-            reason = self._reasons.why(refused, possible)
+            reason = why_refused(refused, possible, self._reasons)
         states = (state or possible.state, otherwise)
         consequence = reason.consequence(
             "breaks" if is_before else "possible",
@@ -285,7 +278,8 @@ class TableDiff:
             )
             is_before = before.solution is not None
             if is_before != (after.solution is not None):
-                return self._reasons.why(*((after, before) if is_before else (before, after))), is_before
+                sides = (after, before) if is_before else (before, after)
+                return why_refused(*sides, self._reasons), is_before
         return Reason(), True
 
     def _compare_images(self) -> None:
@@ -361,7 +355,6 @@ class TableDiff:
             self._add(consequence, [row_key])
 
     def _different(self, row_key: RowKey, name: str, ours: Distribution, theirs: Distribution) -> Consequence:
-        """Return the consequence for a cell whose version differs between the sides."""
         reason, is_before = self._why_other(row_key, name, name, ours.key, theirs.key)
         if not reason.core:
             other_image = (CoreItem("the preferred base image differs", "fact", "the table"),)
@@ -396,13 +389,11 @@ class TableDiff:
                 )
 
     def _is_new(self, name: str, version: str) -> bool:
-        """Return whether the catalog of one side does not have a version."""
         sides = (self._before, self._after)
         return any(side.question(None, name, {name: version}).missing for side in sides)
 
 
 def _advice(side: Side) -> tuple[CoreItem, ...]:
-    """Return the site's advice."""
     rows = advice_for(side.catalog, side.request).values()
     return tuple(
         CoreItem(f"{row.site} {row.verb} {row.on} {join_words(row.versions)}", "fact", row.source)

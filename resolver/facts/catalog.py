@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from datetime import date
     from pathlib import Path
 
-_OfPackage = TypeVar("_OfPackage", schema.Release, schema.Recipe)
+_OfPackage = TypeVar("_OfPackage", schema.Release, schema.Requires, schema.Recipe)
 
 
 class Catalog(msgspec.Struct, frozen=True, dict=True):
@@ -127,12 +127,20 @@ class Catalog(msgspec.Struct, frozen=True, dict=True):
         ]
 
     def releases_of(self, package: str) -> list[schema.Release]:
-        """Return all releases of a package, in the order of the files."""
+        """Return the releases of a package, in the order of the files."""
         return self._releases.get(package, [])
 
     def recipes_of(self, package: str) -> list[schema.Recipe]:
         """Return all recipes of a package, in the order of the files."""
         return self._recipes.get(package, [])
+
+    def requires_of(self, package: str) -> list[schema.Requires]:
+        """Return all requirements of a package, in the order of the files."""
+        return self._requires.get(package, [])
+
+    @cached_property
+    def _requires(self) -> dict[str, list[schema.Requires]]:
+        return _by_package(self.requires)
 
     @cached_property
     def _releases(self) -> dict[str, list[schema.Release]]:
@@ -184,10 +192,9 @@ def _by_package(rows: Iterable[_OfPackage]) -> dict[str, list[_OfPackage]]:
 
 
 def closed_names(catalog: Catalog, backend: schema.Backend) -> frozenset[str]:
-    """Return the names that are resolved from the catalog only.
+    """Return the names that are resolved from the catalog only, because an index may have something else.
 
-    An index may have something else under these names: PyPI's torch is a CUDA build, and PyPI's apex is not
-    NVIDIA's. Distributions whose releases in the catalog are from PyPI, such as numpy, are not included.
+    PyPI's torch is a CUDA build, and its apex is not NVIDIA's. Releases from PyPI (numpy) do not count.
     """
     packages = {row.package for row in catalog.release.values() if not row.pypi}
     packages |= {row.name for row in catalog.package.values() if row.pypi == "none"}

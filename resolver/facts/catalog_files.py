@@ -176,7 +176,6 @@ def _types_of_keys(kind: str) -> dict[str, Any]:
 
 
 def _literals(kind: Any) -> list[str]:  # noqa: ANN401  any type annotation
-    """Return the strings of all `Literal` types in a type."""
     parts = get_args(kind)
     if get_origin(kind) is Literal:
         return [part for part in parts if isinstance(part, str)]
@@ -184,7 +183,6 @@ def _literals(kind: Any) -> list[str]:  # noqa: ANN401  any type annotation
 
 
 def _example(key: str, kind: Any) -> str:  # noqa: ANN401  any type annotation
-    """Return a hint that shows how a missing key is written."""
     if values := _literals(kind):
         return f'Add {key} = "{values[0]}" (or {", ".join(values[1:])}).'
     if key == "source":
@@ -201,11 +199,10 @@ def _example(key: str, kind: Any) -> str:  # noqa: ANN401  any type annotation
 def read_layers(
     groups: Iterable[Sequence[str]], overrides: Mapping[str, str] | None = None
 ) -> tuple[list[Layer], list[Path]]:
-    """Read groups of files; each group is a layer above the previous group.
+    """Read groups of files with resolved paths, each a layer above the previous one; return all files, too.
 
-    A file that is included becomes a separate layer below the group of the file that includes it. The groups
-    have resolved paths, lowest layer first; `overrides` has, by path, text to read instead of the content of
-    a file. Return the layers, lowest first, and all files that were read, each once.
+    A file that is included becomes a layer below the group that includes it. `overrides` has, by path, the
+    text to read instead of a file.
     """
     layers: list[Layer] = []
     seen: dict[Path, None] = {}

@@ -1,11 +1,8 @@
 """Identify AMD's kernel driver: find the line of the driver table that a version text belongs to.
 
-Four series of numbers look alike: driver releases (6.0, 30.10), ROCm releases, the version of the kernel
-module (the driver of ROCm 6.0 has module 6.3.6), and the version that rocm-smi and amd-smi print, which is
-the version of the module. Only the dkms package contains the release: the number after the version of the
-module is ``60003`` for 6.0.3, or ``30100100`` for 30.10.1.
-
-Source of the rule: the package strings in ``resolver/facts/driver.toml``.
+Driver releases (6.0, 30.10), ROCm releases, and versions of the kernel module, which rocm-smi and amd-smi
+print, look alike: the driver of ROCm 6.0 has module 6.3.6. Only the dkms package contains the release: after
+the version of the module ``60003`` for 6.0.3, or ``30100100`` for 30.10.1, as ``driver.toml`` shows.
 """
 
 from __future__ import annotations
@@ -53,21 +50,10 @@ def release_of_package(text: str) -> str | None:
 
 
 def identify_driver(text: str, catalog: Catalog) -> str:
-    """Return the line of the driver table that a driver belongs to.
+    """Return the major.minor line of the driver table that a driver belongs to.
 
-    Parameters
-    ----------
-    text
-        A dkms package string, the content of ``/sys/module/amdgpu/version``, or a line that
-        rocm-smi or amd-smi prints.
-
-    Returns
-    -------
-    str
-        A major.minor line of the table.
-
-    Raise `UsageError` if the text does not contain a known driver, or it contains a kernel module that
-    several lines share.
+    `text` is a dkms package string, the content of ``/sys/module/amdgpu/version``, or a line that rocm-smi or
+    amd-smi prints. Raise `UsageError` if it has no known driver, or a kernel module that several lines share.
     """
     release = release_of_package(text)
     if release is not None:

@@ -1,9 +1,4 @@
-"""Checks that the schema cannot express.
-
-`validation_errors` checks single rows: versions, specifiers and requirements must parse.
-`check_references` checks the whole catalog: rows name only rows that exist, and do not contradict
-each other. `incomplete_rows` finds shipped rows that lack a fact; a catalog with such rows can be used.
-"""
+"""Checks that the schema cannot express: of single rows, of the whole catalog, and of the shipped rows."""
 
 from __future__ import annotations
 
@@ -252,25 +247,21 @@ def _(row: schema.KnownBad) -> Iterator[tuple[str, str]]:
 
 # The whole catalog.
 
+_REFERENCES = {
+    "image": ("site_image",),
+    "site": ("site_image", "partition", "job", "window", "site_advice", "site_variable"),
+    "driver": ("window",),
+    "package": ("release", "wheel", "requires", "recipe"),
+}
+"""The keys that name a row of the kind of the same name, with the kinds of rows that have them."""
+
 
 def check_references(catalog: Catalog) -> None:
     """Check that every row that others refer to exists, and that rows do not contradict each other."""
-    for site_image in catalog.site_image.values():
-        _check_exists(site_image, "image", site_image.image, catalog.image)
-        _check_exists(site_image, "site", site_image.site, catalog.site)
-    for partition in catalog.partition.values():
-        _check_exists(partition, "site", partition.site, catalog.site)
-    for job in catalog.job.values():
-        _check_exists(job, "site", job.site, catalog.site)
-    for window in catalog.window.values():
-        _check_exists(window, "site", window.site, catalog.site)
-        _check_exists(window, "driver", window.driver, catalog.driver)
-    for advice in catalog.site_advice.values():
-        _check_exists(advice, "site", advice.site, catalog.site)
-    for variable in catalog.site_variable.values():
-        _check_exists(variable, "site", variable.site, catalog.site)
-    for release in catalog.release.values():
-        _check_exists(release, "package", release.package, catalog.package)
+    for key, kinds in _REFERENCES.items():
+        for kind in kinds:
+            for row in catalog.of_kind(kind):
+                _check_exists(row, key, getattr(row, key), getattr(catalog, key))
     for proven in catalog.proven.values():
         _check_exists(proven, "site", proven.site or "local", catalog.site)
     _check_components(catalog)
@@ -282,13 +273,8 @@ def _check_components(catalog: Catalog) -> None:
     tritons = {canonicalize_name(Pep508(row.triton).name) for row in catalog.torch.values() if row.triton}
     published_with_torch = ["torch", "torchvision", "torchaudio", *sorted(tritons)]
     components = dict.fromkeys([*PLATFORM, *catalog.package, *published_with_torch])
-    for wheel in catalog.wheel.values():
-        _check_exists(wheel, "package", wheel.package, catalog.package)
     for row in catalog.requires:
-        _check_exists(row, "package", row.package, catalog.package)
         _check_exists(row, "component", canonicalize_name(row.on), components)
-    for recipe in catalog.recipe:
-        _check_exists(recipe, "package", recipe.package, catalog.package)
     combinations: list[schema.KnownBad | schema.SiteVariable] = [
         *catalog.known_bad.values(),
         *catalog.site_variable.values(),
@@ -308,7 +294,6 @@ def _check_exists(row: schema.Row, kind: str, name: str, known: Collection[str])
 
 
 def _check_windows(catalog: Catalog) -> None:
-    """Check that each site has only one driver at a time."""
     for site in catalog.site:
         for earlier, later in pairwise(catalog.windows_of(site)):
             if earlier.until is not None and earlier.until > later.since:
@@ -361,7 +346,7 @@ _NEWER_TORCHES = 2
 
 
 def incomplete_rows(catalog: Catalog) -> Iterator[tuple[schema.Row, str, str]]:
-    """Yield each shipped row that lacks a fact, with what it lacks and what to add."""
+    """Yield each shipped row that lacks a fact, with what it lacks and what to add; it can be used."""
     rows: list[schema.Torch | schema.Release | schema.Rocm | schema.Python] = [
         *catalog.torch.values(),
         *catalog.release.values(),
@@ -400,7 +385,7 @@ def _is_shipped(row: schema.Row) -> bool:
 def _newest_torch_without_bound(catalog: Catalog, release: schema.Release) -> str:
     """Return the newest torch line with which a release was observed, else the newest of its day.
 
-    Return an empty text if a release has an upper bound on torch or ROCm, or is not compiled against torch.
+    It is empty if the release has an upper bound on torch or ROCm, or is not compiled against torch.
     """
     recipe = recipe_for(catalog, release, "rocm")
     if release.is_published or recipe is None or "torch" not in recipe.match_runtime:

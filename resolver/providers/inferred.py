@@ -327,8 +327,8 @@ def _with_facts(
         return mask
 
     requires: dict[tuple[str, str, bool], list[Requires]] = {}
-    for row in catalog.requires:
-        if row.package == name and row.backend in {None, backend} and not row.variant:
+    for row in catalog.requires_of(name):
+        if row.backend in {None, backend} and not row.variant:
             requires.setdefault((normalize_name(row.on), row.kind, row.when_present), []).append(row)
     copied: list[Requires] = []
     for rows in requires.values():

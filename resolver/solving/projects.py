@@ -469,8 +469,7 @@ def _allowed(variable: Variable | Choices, versions: Sequence[str]) -> int:
     if isinstance(variable, Choices):
         masks = [variable.allowed_by(parse_specifier(text)) for text in versions]
     elif variable.name == "libstdcxx":
-        fits = libstdcxx_by(versions)
-        return variable.mask(number for number, one in enumerate(variable.candidates) if fits(one))
+        return libstdcxx_by(versions)(variable)
     else:
         masks = [variable.allowed_by(text) for text in versions]
     return reduce(or_, masks, 0)

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from resolver.compiling.choices import Choices
     from resolver.indexes import File, Metadata
     from resolver.model import Candidate, Requirement
-    from resolver.providers.index import OfferedFiles
     from resolver.solving.projects import Projects
     from resolver.solving.search import Assumption
     from resolver.solving.world import World
@@ -349,8 +348,7 @@ class Requirements(Part):
             for row in self.world.rows_of(name):
                 if row.on not in known and applies(row, candidate.release):
                     self._projects.add_row(row, name, {number: mask}, candidate.version)
-        offered = self.index.offered(candidate, self.world.candidate("torch"))
-        files = self._files(candidate, offered, number, mask)
+        files = self._files(candidate, number, mask)
         if not files or self._is_excluded(candidate, number, mask, files):
             return
         metadata = self._metadata_of_closed(candidate, files, number, mask)
@@ -392,10 +390,10 @@ class Requirements(Part):
             return None
         return metadata
 
-    def _files(self, candidate: Candidate, offers: OfferedFiles, number: int, mask: int) -> Sequence[File]:
+    def _files(self, candidate: Candidate, number: int, mask: int) -> Sequence[File]:
         """Return the files of a candidate for the most preferred Python; exclude the Pythons without any."""
         release = candidate.release
-        offered, indexes, problem = offers
+        offered, indexes, problem = self.index.offered(candidate, self.world.candidate("torch"))
         if problem:
             self.unread[number, mask] = problem
             return []

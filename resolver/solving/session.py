@@ -209,10 +209,11 @@ class Session:
         preference = self.problem.preferences.get(name)
         if preference is None:
             return 0
-        other = domains[self.number[preference.other]]
+        name_of_other, first = preference
+        other = domains[self.number[name_of_other]]
         bit = 0 if other & ABSENT else other.bit_length() - 1
         is_decided = other & ABSENT or other.bit_count() == 1
-        return preference.first.get(bit, 0) & domains[self.number[name]] if is_decided else 0
+        return first.get(bit, 0) & domains[self.number[name]] if is_decided else 0
 
     def _is_needed(
         self, number: int, domains: Sequence[int], witness: Sequence[int], fixed: Sequence[Assumption]

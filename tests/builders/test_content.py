@@ -485,6 +485,7 @@ NO_CODE = {"tiny/__init__.py": b"__version__ = '0.0.1'", "tiny/cli.py": b"# noth
         (NO_CODE, ("numpy",), True),
         ({**NO_CODE, "tiny/data.json": b"{}"}, (), True),
         ({**NO_CODE, "tiny/run.py": b"def run(): pass"}, (), True),
+        ({**NO_CODE, "tiny/texts.py": b"notifications = {'tiny': 'a text'}"}, (), True),
         ({**NO_CODE, "tiny/rest.py": b"#" * 40_000}, (), True),
     ],
 )

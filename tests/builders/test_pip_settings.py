@@ -11,7 +11,7 @@ import pypi_simple
 import pytest
 
 from builders.containers.runtime import Bind
-from builders.environments.pip import is_reachable, local_bind, pip_environment, pip_settings
+from builders.environments.python import is_reachable, local_bind, pip_environment, pip_settings
 from builders.network import pip_configuration
 from builders.network.pip_configuration import package_sources
 from resolver.errors import UsageError

@@ -36,11 +36,10 @@ from builders.scheduling.slurm import Slurm
 from builders.sources.sdist import unpack_sdist
 from builders.wheels.wheel import DamagedError
 from matrix.checking.check import check, fixed, read_document
-from matrix.checking.document import Document
-from matrix.checking.target import ExpectedTarget, expect_request
+from matrix.checking.document import Document, ExpectedTarget, expect_request
 from matrix.commands.plan import github_workflow, gitlab_pipeline
+from matrix.input.environment_formats import read_pylock
 from matrix.input.inputs import read_inputs
-from matrix.input.pylock_file import read_pylock
 from matrix.input.settings import read_settings
 from resolver.answers.resolve import resolve
 from resolver.errors import MatrixError
@@ -211,9 +210,9 @@ def enter_run(content: bytes, work: Path) -> None:
 
 
 def enter_pylock(content: bytes, work: Path) -> None:
-    for package in read_pylock(written(content, work / "pylock.toml"))[0]:
-        assert package.requirement.isprintable()
-        parse_requirement(package.requirement)
+    for _, requirement, _ in read_pylock(written(content, work / "pylock.toml"))[0]:
+        assert requirement.isprintable()
+        parse_requirement(requirement)
 
 
 def enter_settings(content: bytes, work: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from builders.environments.pip import pip_environment
+from builders.environments.python import pip_environment
 from tests.rig.rig import Rig
 from tests.support.built import Built, kill_build, matrix
 from tests.support.fusedtiny import Repository, make_repository

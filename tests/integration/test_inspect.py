@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from builders.environments.pip import pip_environment
+from builders.environments.python import pip_environment
 from tests.rig.rig import Rig
 from tests.support.built import matrix
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.environments.pip import pip_environment
+from builders.environments.python import pip_environment
 from tests.rig.slurm import PARTITION, Slurm, cluster
 from tests.support.built import matrix
 

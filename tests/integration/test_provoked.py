@@ -13,7 +13,7 @@ import pytest
 
 from builders.building.watch import kernel_killed_since, kernel_kills
 from builders.diagnosis import DiagnosisContext, diagnose
-from builders.environments.pip import pip_environment
+from builders.environments.python import pip_environment
 from tests.support.built import Built
 
 pytestmark = pytest.mark.integration

@@ -22,7 +22,7 @@ from matrix.cli import main
 from matrix.commands.plan import github_workflow, gitlab_pipeline, hyperqueue_jobs, sbatch_script
 from matrix.consumers.shared.installation import Installation
 from matrix.consumers.shared.shell import site_environment
-from matrix.input.pylock_file import read_pylock
+from matrix.input.environment_formats import read_pylock
 from resolver.errors import CatalogError, LockError, MatrixError, UsageError
 from resolver.facts.catalog_files import read_file
 from resolver.lock import read_lock
@@ -245,7 +245,7 @@ def test_hostile_state_of_a_run_is_refused(tmp_path: Path) -> None:
 def test_texts_of_a_pylock_are_refused_or_stay_data(tmp_path: Path) -> None:
     path = tmp_path / "pylock.toml"
     path.write_text(tomli_w.dumps(PYLOCK))
-    names = [package.name for package in read_pylock(path)[0]]
+    names = [name for name, _, _ in read_pylock(path)[0]]
     for place in places(PYLOCK):
         for text in INVISIBLE:
             path.write_text(tomli_w.dumps(with_text(PYLOCK, place, text)))
@@ -256,11 +256,11 @@ def test_texts_of_a_pylock_are_refused_or_stay_data(tmp_path: Path) -> None:
             path.write_text(tomli_w.dumps(with_text(PYLOCK, place, text)))
             try:
                 packages, _ = read_pylock(path)
-                parsed = [parse_requirement(package.requirement) for package in packages]
+                parsed = [parse_requirement(requirement) for _, requirement, _ in packages]
             except UsageError:
                 continue
             assert [requirement.name for requirement in parsed] == names
-            assert all(package.requirement.isprintable() for package in packages)
+            assert all(requirement.isprintable() for _, requirement, _ in packages)
 
 
 def test_texts_of_a_site_file_are_refused_or_stay_data(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -45,7 +46,7 @@ def write(name: str, text: str) -> str:
     return name
 
 
-def texts(requirements: tuple[Requirement, ...]) -> list[str]:
+def texts(requirements: Sequence[Requirement]) -> list[str]:
     return [requirement.text for requirement in requirements]
 
 
@@ -77,7 +78,7 @@ def test_lines_keep_order_markers_and_extras() -> None:
     ]
     assert inputs.requirements[1].extras == ("standard",)
     assert inputs.requirements[1].marker
-    assert inputs.warnings == ()
+    assert inputs.warnings == []
 
 
 def test_command_line_comes_before_files() -> None:
@@ -112,7 +113,7 @@ def test_index_options_in_files_are_used() -> None:
     inputs = read_file("-i https://a.example/simple\n--extra-index-url https://b.example/simple\ntorch\n")
     assert (inputs.index_url, inputs.extra_index_urls) == (
         "https://a.example/simple",
-        ("https://b.example/simple",),
+        ["https://b.example/simple"],
     )
 
 
@@ -140,10 +141,10 @@ def test_paths_of_indexes_and_links_are_relative_to_the_file(tmp_path: Path) -> 
     text = "--no-index\n-f wheels\n--extra-index-url index/simple\n-f https://a.example/links\ntorch\n"
     inputs = read_inputs(Settings(requirement_files=[write("requirements/r.txt", text)]))
     root = tmp_path.as_uri()
-    assert inputs.extra_index_urls == (f"{root}/index/simple",)
-    assert inputs.find_links == (f"{root}/requirements/wheels", "https://a.example/links")
+    assert inputs.extra_index_urls == [f"{root}/index/simple"]
+    assert inputs.find_links == [f"{root}/requirements/wheels", "https://a.example/links"]
     assert inputs.package_sources().indexes == ()
-    assert inputs.package_sources().find_links[:2] == inputs.find_links
+    assert inputs.package_sources().find_links[:2] == tuple(inputs.find_links)
 
 
 def test_package_sources_begin_with_the_index_of_the_inputs() -> None:
@@ -175,7 +176,7 @@ def test_variable_is_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_index_with_unset_variable_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WHEELS", raising=False)
     inputs = read_file("--extra-index-url ${WHEELS}\ntorch\n")
-    assert inputs.extra_index_urls == ()
+    assert inputs.extra_index_urls == []
     assert "WHEELS is not set" in inputs.warnings[0]
     assert "r.txt:1: the variable WHEELS is not set" in error_of_file("torch @ ${WHEELS}/a.whl\n")
 
@@ -483,9 +484,9 @@ def test_extra_without_project_is_an_error() -> None:
 
 def test_settings_of_uv_give_a_warning() -> None:
     write("pyproject.toml", f"{PROJECT}\n[tool.uv.sources]\ntorch = {{index = 'pytorch'}}\n")
-    assert read_inputs(Settings(project=".")).warnings == (
-        "pyproject.toml: matrix ignores sources in [tool.uv].",
-    )
+    assert read_inputs(Settings(project=".")).warnings == [
+        "pyproject.toml: matrix ignores sources in [tool.uv]."
+    ]
 
 
 # Settings

@@ -16,8 +16,8 @@ from builders.installed.checks import findings_of
 from builders.installed.reading import read_installed
 from matrix.cli import main
 from matrix.commands.inspect import verdict_of
-from matrix.input.container_recipe import read_recipe
 from matrix.input.environment_file import read_environment
+from matrix.input.environment_formats import read_recipe
 from resolver.answers.proven import judge
 from resolver.consequences import Side
 from resolver.consequences.questions import driver_states

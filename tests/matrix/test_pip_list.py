@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from builders.containers.image import LocalImage, find_image
 from builders.containers.inspection import ImageFacts, ImagePython, as_row
 from matrix.cli import main
-from matrix.input.pip_list import parse_pip_list, read_preinstalled
+from matrix.input.environment_formats import parse_pip_list, read_preinstalled
 from resolver.errors import UsageError
 from resolver.facts.catalog import Catalog
 from resolver.lock import read_lock
@@ -103,7 +103,7 @@ def test_image_on_this_machine_lists_everything(
         )
         return ImageFacts(name=image.name, path=str(image.path), digest=image.digest, pythons=pythons)
 
-    monkeypatch.setattr("matrix.input.pip_list.inspect_image", inspected)
+    monkeypatch.setattr("matrix.input.environment_formats.inspect_image", inspected)
     assert read_preinstalled("image", catalog, str(tmp_path / "mine")) == Preinstalled(IMAGE, own)
     assert read_preinstalled("image", catalog, "a-name-of-the-catalog.sif") == Preinstalled(IMAGE)
     row = as_row(inspected(find_image(tmp_path / "mine")), catalog)

@@ -49,7 +49,7 @@ def test_versions_markers_and_python_are_read() -> None:
         'tomli==2.0 ; python_version < "3.11"',
     ]
     assert inputs.bound == {"torch": "https://download.pytorch.org/whl/rocm6.4"}
-    assert inputs.extra_index_urls == ()
+    assert inputs.extra_index_urls == []
 
 
 def test_places_become_direct_references(tmp_path: Path) -> None:

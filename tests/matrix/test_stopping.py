@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from matrix.cli import main
-from matrix.command_line.stopping import add_stopping, stop_time
+from matrix.command_line.options import add_stopping, stop_time
 from tests.support.recorder import Recorder
 
 

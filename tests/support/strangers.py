@@ -16,8 +16,7 @@ from msgspec.structs import replace
 from ruamel.yaml import YAML
 
 from matrix.consumers import consumer_names, load_consumer
-from matrix.consumers.shared.files import Layout, WrittenFile
-from matrix.consumers.shared.installation import Installation
+from matrix.consumers.shared.installation import Installation, Layout, WrittenFile
 from resolver import indexes
 from resolver.facts.schema import Git, Job, Patch, Sdist, SiteVariable
 from resolver.indexes import ExcludedFile, Judgement

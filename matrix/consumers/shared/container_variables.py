@@ -1,7 +1,7 @@
-"""Changes to the environment variables of a command that installs from the index, with their reasons.
+"""Changes to the environment of a command that installs from the index, with their reasons.
 
-`matrix run` applies these changes, and the scripts of `matrix env` contain the same lists. Each reason was
-observed by running cotainr, conda and pip with the variable.
+`matrix run` applies them, and the scripts of `matrix env` contain the same lists. Each reason was observed by
+running cotainr, conda and pip with the variable.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 VISIBLE = (PurePath("/tmp"), PurePath("/var/tmp"))  # noqa: S108
 """The only directories of this machine that are visible in a container while cotainr builds it."""
 BUILDERS = ("cotainr", "apptainer", "singularity")
-"""Programs that build a container."""
 _BINDING = ("SINGULARITY_BIND", "SINGULARITY_BINDPATH", "APPTAINER_BIND", "APPTAINER_BINDPATH")
 _BINDS = ("SINGULARITY_BIND", "APPTAINER_BIND")
 _PATHS = "pip treats packages found there as installed, so they would be missing from the image"
@@ -84,10 +83,7 @@ def uses_container(command: Sequence[str]) -> bool:
 def site_changes(
     env: Mapping[str, str], variables: Iterable[SiteVariable], keep: Iterable[str] = ()
 ) -> list[VariableChange]:
-    """Return the changes for variables that must be set at the site, or must not be set.
-
-    A needed variable that is already set is not changed: its value may be deliberate.
-    """
+    """Return the changes for a site's variables; one that is already set may be deliberate and stays."""
     changed, changes, kept = dict(env), [], set(keep)
     for row in variables:
         if row.name not in kept and (row.value is None) == (row.name in changed):
@@ -128,7 +124,7 @@ def index_changes(env: Mapping[str, str], url: str) -> list[VariableChange]:
     """Return the changes that make pip and uv read the index, in addition to the caller's indexes.
 
     pip adds the lines of a requirements file to ``PIP_EXTRA_INDEX_URL``, and both expand
-    ``${MATRIX_INDEX_URL}`` in such a line. If there is a proxy, the loopback address needs an exception.
+    ``${MATRIX_INDEX_URL}`` there.
     """
     changes = [
         VariableChange("MATRIX_INDEX_URL", url, "for ${MATRIX_INDEX_URL} in requirements"),
@@ -151,11 +147,10 @@ def bind_changes(index: str) -> list[VariableChange]:
 
 
 def container_changes(env: Mapping[str, str], folder: Path, keep: Iterable[str] = ()) -> list[VariableChange]:
-    """Return the changes for a command that builds a container.
+    """Return the changes for a command that builds a container; `fill_folder` creates the files they name.
 
-    ``PYTHONNOUSERSITE`` is not set: cotainr itself may be installed in the user's site directory, which is
-    not visible in the container while it is built. `folder` is visible in the container. `fill_folder`
-    creates the files that the changes name.
+    ``PYTHONNOUSERSITE`` is not set: cotainr itself may be in the user's site directory. `folder` is visible
+    in the container.
     """
     kept = set(keep)
     changes = [

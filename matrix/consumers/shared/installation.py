@@ -1,24 +1,33 @@
-"""The installation that a lock describes, as every consumer needs it."""
+"""What every consumer gets: the installation that a lock describes, and the layout of its files."""
 
 from __future__ import annotations
 
 import fnmatch
+import stat
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import msgspec
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
 
+from builders.constants import MOUNT_POINT, MOUNTED_INDEX
 from builders.network.pip_configuration import public_index
+from builders.storage.files import write_atomic
 from matrix.show.render import shortened
 from matrix.show.resolution_text import title_of
 from resolver.errors import UsageError
 from resolver.facts.schema import PLATFORM
 from resolver.requirements import is_rocm_package
+from resolver.texts import printable
 from resolver.versions import is_version
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterable
 
     from resolver.facts.schema import Job, SiteVariable
     from resolver.model import Distribution, Resolution
@@ -27,45 +36,34 @@ if TYPE_CHECKING:
 TYKKY_MODULE = "LUMI lumi-container-wrapper"
 """LUMI's modules that have tykky."""
 
+MARK = "written by `matrix env"
+"""Text at the top of every written file, which a user's file of the same name does not have."""
+_READ = stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH
+_HEAD = 1000  # bytes that are searched for the mark
+
 
 class Installation(msgspec.Struct, frozen=True, dict=True):
-    """The installation that a lock describes.
-
-    Parameters
-    ----------
-    lock
-        The resolution.
-    hashes
-        SHA-256 of the files that may be installed, by distribution; empty unless hashes were requested.
-    left_open
-        Descriptions of the dependencies that the lock leaves open.
-    variables
-        Environment variables that must be set at the site or for built distributions, or must not be set.
-    job
-        How the site starts programs in Slurm jobs; None if it is not known.
-    has_compiler
-        Whether the base image is known to have a compiler, which triton and torch.compile need at run time.
-    wheels
-        The wheels of each distribution that we build, by name; none if it is not built yet.
-    named
-        File names of the wheels that must be named, by distribution: the index has other builds of the same
-        version, which pip would prefer.
-    host_glibc
-        The glibc of the machine that a consumer without base image runs on, and a name of the machine.
-    """
+    """The installation that a lock describes."""
 
     lock: Resolution
     hashes: Mapping[str, tuple[str, ...]] = {}
+    """SHA-256 of the files that may be installed, by distribution; empty unless hashes were requested."""
     left_open: Sequence[str] = ()
+    """Descriptions of the dependencies that the lock leaves open."""
     variables: Sequence[SiteVariable] = ()
+    """Variables that must be set at the site or for built distributions, or must not be set."""
     has_compiler: bool = False
+    """Whether the base image is known to have a compiler, which triton and torch.compile need at run time."""
     wheels: Mapping[str, Sequence[Path]] = {}
+    """The wheels of each distribution that we build, by name; none if it is not built yet."""
     named: Mapping[str, str] = {}
+    """File names of wheels that must be named, as the index has other builds, which pip would prefer."""
     host_glibc: tuple[str, str] = ("", "")
+    """The glibc of the machine that a consumer without base image runs on, and a name of the machine."""
     job: Job | None = None
+    """How the site starts programs in Slurm jobs, if known."""
 
     def __post_init__(self) -> None:
-        """Check that the lock fixes the Python version."""
         if not self.python:
             msg = "The lock has no Python version."
             raise UsageError(msg, hint="Resolve with --python 3.12 (or another version).")
@@ -98,18 +96,24 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
     def pip_variables(self) -> dict[str, str]:
         """Variables for a pip that another tool starts.
 
-        If the lock has an sdist, no variable is set, because pip passes variables on to the pip that installs
-        build requirements. pip then checks the pins against the requirements of each distribution.
+        None with an sdist in the lock, because that pip passes them on to the pip of build requirements.
         """
         complete = {"PIP_NO_DEPS": "1"} if self.is_complete and not self.sdists else {}
         return complete | self.rocm_variables
 
     @property
-    def rocm_variables(self) -> dict[str, str]:
-        """Variables for a pip that installs ROCm's own pip packages; empty if the lock has none.
+    def no_deps(self) -> str:
+        """The option that keeps pip from resolving anything, if the lock is complete."""
+        return "--no-deps " if self.is_complete else ""
 
-        pip takes the ``rocm`` that it built before from its cache, whatever the variables say now.
-        """
+    @property
+    def image_digest(self) -> str:
+        """The SHA-256 of the base image; empty without one."""
+        return self.lock.image.digest.removeprefix("sha256:") if self.lock.image else ""
+
+    @property
+    def rocm_variables(self) -> dict[str, str]:
+        """Variables for a pip that installs ROCm's packages; its cache may have another GPU's ``rocm``."""
         named = self.rocm_build_variables
         return {**named, "PIP_NO_CACHE_DIR": "1"} if named else {}
 
@@ -117,17 +121,14 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
     def rocm_build_variables(self) -> dict[str, str]:
         """Variables that name the GPU to ROCm's own pip packages; empty if the lock has none.
 
-        The sdist ``rocm`` chooses its requirements when it is built, for the GPU of the machine. A login node
-        has none, so it would choose another. Source:
-        ROCm/TheRock@89553ce37:docs/packaging/python_packaging.md and the README of rocm-bootstrap.
+        The sdist ``rocm`` chooses its requirements when it is built, for the GPU of the machine; a login node
+        has none. Source: ROCm/TheRock@89553ce37:docs/packaging/python_packaging.md and the README of
+        rocm-bootstrap.
         """
         targets = self.lock.target.gfx
         if not targets or not any(map(_installs_rocm, self.installed)):
             return {}
-        return {
-            "ROCM_SDK_TARGET_FAMILY": targets[0],
-            "ROCM_BOOTSTRAP_FORCE_GFX_ARCH": ",".join(targets),
-        }
+        return {"ROCM_SDK_TARGET_FAMILY": targets[0], "ROCM_BOOTSTRAP_FORCE_GFX_ARCH": ",".join(targets)}
 
     @property
     def rocm_note(self) -> list[str]:
@@ -177,6 +178,16 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
         return [pick for pick in self.installed if pick.origin == "build"]
 
     @property
+    def unbuilt(self) -> list[Distribution]:
+        """The distributions whose wheels are not built yet."""
+        return [pick for pick in self.built if not self.wheels.get(pick.name)]
+
+    @property
+    def incomplete(self) -> str:
+        """What the lock leaves to pip, and how to lock it; empty if the lock is complete."""
+        return "" if self.is_complete else " ".join(left_to_pip(self))
+
+    @property
     def indexes(self) -> list[str]:
         """URLs of the wheel indexes other than ours and PyPI, each once."""
         return list(dict.fromkeys([*filter(None, map(index_of, self.installed)), *self.searched]))
@@ -211,6 +222,7 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
                 users.setdefault(edge.object, set()).add(edge.subject)
         present = {pick.name for pick in self.preinstalled}
         needed: set[str] = set()
+        # What only such distributions require is needed by them, too; so the set grows until nothing changes.
         while True:
             more = {
                 pick.name
@@ -261,18 +273,113 @@ def index_of(pick: Distribution) -> str:
 
 
 def _installs_rocm(pick: Distribution) -> bool:
-    """Return whether a distribution is a pip package of ROCm, or requires some."""
     return is_rocm_package(pick.name) or any(extra.startswith("device-") for extra in pick.extras)
 
 
 def pin(pick: Distribution) -> str:
-    """Return the requirement that installs exactly this distribution.
-
-    The version includes the local label, which PyPI rejects, so that no public index can serve it.
-    """
+    """Return the exact requirement; no public index can serve it, because PyPI rejects its local label."""
     return f"{pick.name}=={pick.pinned}"
 
 
 def wheel_only(pick: Distribution) -> bool:
     """Return whether pip must not build a distribution: we build it, or the lock names its wheel."""
     return pick.origin == "build" or pick.wheel is not None or (bool(pick.files) and not pick.is_sdist)
+
+
+def comments(notes: Iterable[str]) -> list[str]:
+    """Return notes for the reader of a file as lines of comments; no note can end its line."""
+    return [f"# {printable(note)}".rstrip() for note in notes]
+
+
+class WrittenFile(msgspec.Struct, frozen=True):
+    """A file to write."""
+
+    name: str
+    text: str
+    executable: bool = False
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """The locations of the files and of the index."""
+
+    main: str
+    index: Path
+    """The index directory of this machine, with symbolic links resolved."""
+    url: str = ""
+    """The URL of the index for the consumer, if the user named it."""
+    folder: Path = Path()
+    wheelhouse: Path | None = None
+    """Directory with all files to install, with symbolic links resolved. If it is set, no index is used."""
+    environment: Path | None = None
+    """The finished container or environment, as an absolute path, for consumers that only use it."""
+
+    @property
+    def bound(self) -> Path:
+        """The directory that scripts bind into a container."""
+        return self.wheelhouse or self.index
+
+    def binds(self, installation: Installation) -> bool:
+        """Return whether a container needs that directory while it is built."""
+        return self.wheelhouse is not None or (bool(installation.built) and not self.url)
+
+    @property
+    def what(self) -> str:
+        """The name of that directory in messages."""
+        return "wheelhouse" if self.wheelhouse else "index"
+
+    @property
+    def variable(self) -> str:
+        """The variable that users set if that directory has moved."""
+        return f"MATRIX_{self.what.upper()}"
+
+    @property
+    def local(self) -> str:
+        """The URL of the wheels for consumers that can read the file systems of this machine."""
+        return self.wheelhouse.as_uri() if self.wheelhouse else self.url or (self.index / "simple").as_uri()
+
+    @property
+    def mounted(self) -> str:
+        """The URL of the wheels for consumers that run in a container into which the directory is bound."""
+        return f"file://{MOUNT_POINT}" if self.wheelhouse else self.url or MOUNTED_INDEX
+
+    def url_of(self, pick: Distribution, named: Mapping[str, str], wheels: str) -> str:
+        """Return the URL of a distribution if only its URL identifies it, as for named wheels of ours."""
+        if self.wheelhouse is not None:
+            return ""
+        return f"{wheels}/{pick.name}/{quote(named[pick.name])}" if pick.name in named else pick.direct_url
+
+
+def files_in_wheelhouse(folder: Path, picks: Iterable[Distribution]) -> dict[str, str]:
+    """Return the file name of each distribution whose file is in the directory."""
+    names = {path.name for path in folder.iterdir() if path.is_file()}
+    wheels: dict[tuple[str, Version], str] = {}
+    for name in sorted(names):  # the last one has the highest build tag
+        with suppress(InvalidWheelFilename, InvalidVersion):
+            project, version, *_ = parse_wheel_filename(name)
+            wheels[project, version] = name
+    present = {}
+    for pick in picks:
+        locked = (file.name for file in pick.files if file.name in names)
+        if name := next(locked, "") or wheels.get((pick.name, Version(pick.pinned)), ""):
+            present[pick.name] = name
+    return present
+
+
+def write_files(files: Sequence[WrittenFile], folder: Path, *, named: bool) -> list[Path]:
+    """Write all files, or none if one would replace a user's; the main file may, if the user named it."""
+    paths = [folder / file.name for file in files]
+    for path in paths[1:] if named else paths:
+        if path.is_dir() or (path.exists() and not _is_ours(path)):
+            msg = f"{path} exists and was not written by `matrix env`. Nothing was written."
+            raise UsageError(msg, hint="Move or remove it, or name another directory with -o DIR.")
+    for file, path in zip(files, paths, strict=True):
+        write_atomic(path, file.text)
+        if file.executable and path.is_file():
+            mode = stat.S_IMODE(path.stat().st_mode)
+            path.chmod(mode | (mode & _READ) >> 2)  # whoever may read a script may run it
+    return paths
+
+
+def _is_ours(path: Path) -> bool:
+    with path.open("rb") as source:
+        return MARK.encode() in source.read(_HEAD)

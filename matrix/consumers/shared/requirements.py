@@ -1,21 +1,18 @@
 """Lines of pip's requirements files, and the files that contain them.
 
-Observed with pip 22.3 to 26.3:
+Observed with pip 22.3 to 26.3, and also in the pip section of a conda file (conda 24.11 to 26.7):
 
 - An option must be alone on its line. ``--extra-index-url URL pkg`` installs nothing and prints nothing, and
   pip ignores an index after a requirement.
 - No public index can satisfy a pin with a local label, because PyPI rejects labels. Any project of the same
   name could satisfy an unpinned name.
 - ``--only-binary NAME`` keeps pip from running an unrelated setup.py, and makes a missing wheel an error.
+  After ``--only-binary :all:``, uv builds no package from source, even if a later line allows it.
 - If one line has a hash, every requirement and every dependency needs a hash.
 - ``--no-deps`` is not allowed in the file. As a variable, it would also apply to the build requirements of
   sdists, which pip installs with its own pip.
-- After ``--only-binary :all:``, uv builds no package from source, even if a later line allows it.
 
-All this also applies to the pip section of a conda file, whose lines conda joins into a requirements file
-(conda 24.11 to 26.7). conda's own libstdc++ is loaded before that of the base image, so it must not be older.
-
-The glibc that wheels require is compared with that of the machine on which a consumer uses them.
+conda's own libstdc++ is loaded before that of the base image, so it must not be older.
 """
 
 from __future__ import annotations
@@ -26,8 +23,7 @@ from typing import TYPE_CHECKING
 
 from builders.audit.platform_tags import too_new_glibc
 from builders.findings import Finding
-from matrix.consumers.shared.files import MARK, WrittenFile, comments
-from matrix.consumers.shared.installation import index_of, pin, wheel_only
+from matrix.consumers.shared.installation import MARK, WrittenFile, comments, index_of, pin, wheel_only
 from matrix.show.render import shortened
 from resolver.errors import UsageError
 from resolver.versions import sort_key
@@ -35,8 +31,7 @@ from resolver.versions import sort_key
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from matrix.consumers.shared.files import Layout, WheelSource
-    from matrix.consumers.shared.installation import Installation
+    from matrix.consumers.shared.installation import Installation, Layout
     from resolver.model import Distribution
 
 
@@ -55,29 +50,29 @@ _OLDEST = "2.0"
 
 
 def requirement_lines(
-    installation: Installation, source: WheelSource, chosen: Sequence[Distribution] | None = None
+    installation: Installation, layout: Layout, wheels: str, chosen: Sequence[Distribution] | None = None
 ) -> list[str]:
-    """Return the lines that install the distributions of a lock.
-
-    `source` is our index, or a directory with all files, at its location for the consumer.
-    """
+    """Return the lines that install the distributions of a lock; `wheels` is our index or the wheelhouse."""
     chosen = installation.installed if chosen is None else chosen
     binary = sorted(pick.name for pick in chosen if wheel_only(pick))
     if installation.is_complete and len(binary) == len(chosen):
         binary = [":all:"]
+    # pip reads an option only if it is alone on its line.
+    if layout.wheelhouse is not None:
+        options = ["--no-index", f"--find-links {wheels}"]
+    else:
+        urls = [wheels] if any(pick.origin == "build" for pick in chosen) else []
+        urls += [*filter(None, map(index_of, chosen)), *installation.searched]
+        options = [f"--extra-index-url {url}" for url in dict.fromkeys(urls)]
     return [
-        *source.options(
-            [*filter(None, map(index_of, chosen)), *installation.searched],
-            ours=any(pick.origin == "build" for pick in chosen),
-        ),
+        *options,
         *(f"--only-binary {name}" for name in binary),
-        *(_line(pick, installation, source) for pick in chosen),
+        *(_line(pick, installation, layout.url_of(pick, installation.named, wheels)) for pick in chosen),
         *installation.unpinned,
     ]
 
 
-def _line(pick: Distribution, installation: Installation, source: WheelSource) -> str:
-    url = source.url_of(pick, installation.named)
+def _line(pick: Distribution, installation: Installation, url: str) -> str:
     hashes = [f"--hash=sha256:{digest}" for digest in installation.hashes.get(pick.name, ())]
     return " ".join([installation.requirement(pick, url), *hashes])
 
@@ -85,8 +80,8 @@ def _line(pick: Distribution, installation: Installation, source: WheelSource) -
 def constraint_lines(installation: Installation, chosen: Sequence[Distribution] | None = None) -> list[str]:
     """Return the versions that later installs must keep: those of the lock and those preinstalled.
 
-    If a wheel is missing and requirements and constraints have its pin, pip 23 reports conflicting
-    dependencies. So constraints for such requirements list only preinstalled distributions.
+    pip 23 reports a missing wheel as a conflict if constraints have its pin, too; so for such requirements,
+    they list only what is preinstalled.
     """
     chosen = installation.installed if chosen is None else chosen
     pins = {pick.name: pick.pinned for pick in (*chosen, *installation.preinstalled)}
@@ -111,11 +106,7 @@ def environment_file(
     *,
     has_compiler: bool = False,
 ) -> WrittenFile:
-    """Return a conda environment file.
-
-    If the lock has torch, conda installs a compiler, unless the programs find another one (`has_compiler`).
-    The lines of the pip section are plain YAML scalars if YAML reads them as they are.
-    """
+    """Return a conda environment file, with a compiler for torch unless programs find another one."""
     image = installation.lock.image
     libstdcxx = image.libstdcxx if image else ""
     head = [f"{installation.heading}; {MARK} --for {consumer}`.", *notes, *installation.rocm_note]
@@ -156,11 +147,7 @@ def preinstalled_note(installation: Installation) -> list[str]:
 
 
 def reject_preinstalled(installation: Installation, environments: str) -> None:
-    """Reject a lock that keeps packages of a base image, for environments that cannot use them.
-
-    pip would install PyPI's torch for CUDA in their place. `environments` is a text such as ``"uv's
-    environments"``.
-    """
+    """Reject a lock that keeps an image's packages: in other environments, pip would install PyPI's torch."""
     if installation.preinstalled:
         names = ", ".join(map(pin, installation.preinstalled))
         msg = f"The lock keeps {names} of the base image, but {environments} cannot use packages of an image."

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 
 from builders.constants import CERTIFICATE_VARIABLES
 from matrix.consumers.shared.container_variables import DISTURBING, REFERENCE, VISIBLE
-from matrix.consumers.shared.files import MARK, comments, files_in_wheelhouse
+from matrix.consumers.shared.installation import MARK, WrittenFile, comments, files_in_wheelhouse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from matrix.consumers.shared.files import Layout
-    from matrix.consumers.shared.installation import Installation
+    from matrix.consumers.shared.installation import Installation, Layout
     from resolver.facts.schema import SiteVariable
     from resolver.model import Distribution
 
@@ -25,17 +24,18 @@ _PLACEHOLDER = re.compile(r"@([A-Z_]+)@")
 
 
 def fill(name: str, /, **values: str) -> str:
-    """Return a script with its placeholders replaced.
-
-    `name` is a file in ``scripts/``; `values` has the text for each ``@NAME@``, by its name in lower case.
-    Lines that become empty are removed.
-    """
+    """Return a script of ``scripts/`` with each ``@NAME@`` replaced; lines that become empty are removed."""
     lines = []
     for line in (files(__package__) / "scripts" / name).read_text(encoding="utf-8").splitlines():
         filled = _PLACEHOLDER.sub(lambda placeholder: values[placeholder[1].lower()], line)
         if filled.strip() or not line.strip():
             lines.append(filled.rstrip())
     return "\n".join(lines)
+
+
+def script(name: str, template: str, /, **values: str) -> WrittenFile:
+    """Return an executable script; see `fill`."""
+    return WrittenFile(name, f"{fill(template, **values)}\n", executable=True)
 
 
 def head(installation: Installation, consumer: str, name: str, notes: Sequence[str]) -> str:
@@ -47,9 +47,8 @@ def head(installation: Installation, consumer: str, name: str, notes: Sequence[s
 def stoppable(script: str, target: str, suffix: str = "") -> str:
     """Return the lines that define ``stoppable``, which runs a command that ends with the script.
 
-    They also report unfinished results that killed scripts left. `target` is the name of the shell variable
-    with the path of the result, which an interrupted script does not change. `suffix` is the text after this
-    path in the names of unfinished results.
+    They also report unfinished results of killed scripts: the shell variable `target` with the path of the
+    result, and `suffix` behind it.
     """
     return fill("stoppable.sh", script=script, target=target, suffix=suffix)
 
@@ -67,10 +66,7 @@ def container_environment() -> str:
 
 
 def site_environment(installation: Installation) -> str:
-    """Return POSIX shell lines that set the variables that programs need, and unset others.
-
-    A needed variable that is already set keeps its value.
-    """
+    """Return POSIX shell lines that set the variables that programs need, if not set, and unset others."""
     lines = []
     for row in installation.variables:
         lines += reason_comments(row)
@@ -102,22 +98,16 @@ def reason_comments(row: SiteVariable) -> list[str]:
 
 
 def image_checks(installation: Installation, *, digest: bool = True) -> str:
-    """Return the lines that check that the base image exists and is the image of the lock.
-
-    To compute the `digest` takes half a minute for tens of gigabytes.
-    """
+    """Return the lines that check the base image; its digest takes half a minute for tens of gigabytes."""
     checks = fill("image.sh", image=_default(installation.image_path))
-    image = installation.lock.image
-    locked = image.digest.removeprefix("sha256:") if image and digest else ""
+    locked = installation.image_digest if digest else ""
     return checks + (f"\n{fill('digest.sh', digest=quote(locked))}" if locked else "")
 
 
 def source_checks(installation: Installation, layout: Layout) -> str:
-    """Return the lines that check, before any slow step, that the wheels exist.
+    """Return the lines that check, before any slow step, that the wheels exist, and set ``$index`` to bind.
 
-    They set ``$index`` to the directory to bind.
-
-    Return an empty string if the user named the URL of the index, or if no wheel of the index is installed.
+    They are empty if the user named the URL of the index, or if no wheel of the index is installed.
     """
     if not layout.binds(installation):
         return ""
@@ -130,7 +120,6 @@ def source_checks(installation: Installation, layout: Layout) -> str:
 
 
 def _default(text: str) -> str:
-    """Quote a text for the default of an unquoted parameter expansion."""
     return quote(text) if text else ""
 
 
@@ -142,8 +131,7 @@ def installed_check(
 ) -> str:
     """Return a Python program that compares installed versions with the lock, and looks for CUDA.
 
-    The `preinstalled` distributions must still be installed; a version without a label allows any label. With
-    `nothing_else`, pip must not have installed any other distribution.
+    A version without a label allows any label. With `nothing_else`, no other distribution may be there.
     """
     pinned = {pick.name: pick.pinned for pick in (*installed, *preinstalled)}
     return fill("check.py.txt", pinned=json.dumps(pinned, indent=4), nothing_else=str(nothing_else))
@@ -152,21 +140,18 @@ def installed_check(
 def environment_steps(installation: Installation, prefix: str, folder: str) -> str:
     """Return POSIX shell lines that create, inside an image, a virtual environment on top of its Python.
 
-    If the lock keeps the image's torch, the environment uses the Python that has this torch. All packages of
-    the image become constraints, so that pip fails instead of installing another version over them. `prefix`,
-    where to create the environment, and `folder`, the directory of ``requirements.txt`` and
-    ``constraints.txt``, are paths without spaces.
+    This Python is the one that has the torch that the lock keeps. All packages of the image become
+    constraints, so that pip fails instead of replacing one. `prefix` and `folder` are paths without spaces.
     """
     torch = installation.preinstalled_torch
     limits = _limits(installation, prefix) if torch else ""
-    no_deps = "--no-deps " if installation.is_complete else ""
     return fill(
         "environment.sh",
         python=quote(installation.python),
         torch=quote(torch.version if torch else ""),
         prefix=prefix,
         files=folder,
-        no_deps=no_deps,
+        no_deps=installation.no_deps,
         variables="".join(f"{name}={value} " for name, value in installation.rocm_variables.items()),
         system="--system-site-packages" if torch else "",
         limits=limits,
@@ -176,10 +161,7 @@ def environment_steps(installation: Installation, prefix: str, folder: str) -> s
 
 
 def _limits(installation: Installation, prefix: str) -> str:
-    """Return the lines that keep the image's packages.
-
-    Requested and built distributions may replace them; distributions that are only required may not.
-    """
+    """Return the lines that keep the image's packages; only requested and built ones may be replaced."""
     requested = {requirement.name for requirement in installation.lock.request.requirements}
     replacing, required = [], {}
     for pick in installation.on_top:
@@ -188,8 +170,5 @@ def _limits(installation: Installation, prefix: str) -> str:
         else:
             required[pick.name] = pick.pinned
     return fill(
-        "limits.sh",
-        prefix=prefix,
-        replacing=", ".join(replacing),
-        required=json.dumps(required, indent=4),
+        "limits.sh", prefix=prefix, replacing=", ".join(replacing), required=json.dumps(required, indent=4)
     )
