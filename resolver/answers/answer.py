@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from resolver.compiling.choices import Pick
 from resolver.indexes import InstalledFiles
+from resolver.model import Fact
 from resolver.solving.reading import override_hint
 from resolver.solving.search import is_required
 from resolver.solving.world import Part
@@ -41,6 +42,21 @@ class Answer(Part):
     def picks(self) -> list[Pick]:
         """The releases that the search added; a preinstalled distribution has no files."""
         return list(self._added())
+
+    @cached_property
+    def rules(self) -> dict[str, list[Fact]]:
+        """The catalog's rules that tie a pick to ROCm, and those that require it because of ROCm, by name."""
+        rules: dict[str, list[Fact]] = {}
+        for pick in self.picks:
+            for row in self.world.rows_of(pick.name):
+                names = {pick.name} if row.on == "rocm" and not row.when_present else set()
+                names |= {row.on} if row.backend == "rocm" else set()
+                if names and self.is_about(row, pick):
+                    versions = join_words([text.removeprefix("==") for text in row.versions])
+                    fact = Fact.of(row, f"{pick.name} {pick.version} requires {row.on} {versions}")
+                    for name in names:
+                        rules.setdefault(name, []).append(fact)
+        return rules
 
     def _added(self) -> Iterator[Pick]:
         extras: dict[str, list[str]] = {}

@@ -44,7 +44,7 @@ def completed(resolution: Resolution, answer: Answer) -> Resolution:
             index=pick.files[0].index if pick.files else "",
             files=pick.files,
             extras=pick.extras,
-            facts=(*_facts(pick, required_by.get(pick.name, ())), *_rules(pick, answer)),
+            facts=(*_facts(pick, required_by.get(pick.name, ())), *answer.rules.get(pick.name, ())),
             content=answer.contents.judgement_of(pick.files[0]) if pick.files else None,
         )
         for pick in sorted(answer.picks)
@@ -206,20 +206,9 @@ def _facts(pick: Pick, required_by: Sequence[Fact]) -> Iterator[Fact]:
     yield from required_by[:_MOST_REASONS]
 
 
-def _rules(pick: Pick, answer: Answer) -> Iterator[Fact]:
-    """Yield the catalog's rules that tie a pick to ROCm, and those that require it because of ROCm."""
-    for other in answer.picks:
-        for row in answer.world.rows_of(other.name):
-            is_tied = other == pick and row.on == "rocm" and not row.when_present
-            is_required = row.on == pick.name and row.backend == "rocm"
-            if (is_tied or is_required) and answer.is_about(row, other):
-                versions = join_words([text.removeprefix("==") for text in row.versions])
-                yield Fact.of(row, f"{other.name} {other.version} requires {row.on} {versions}")
-
-
 def _support(pick: Pick, answer: Answer) -> Status:
     """Return the weakest status of what is known about a pick itself."""
-    own = (fact.status for fact in _rules(pick, answer) if fact.text.startswith(f"{pick.name} "))
+    own = (fact.status for fact in answer.rules.get(pick.name, ()) if fact.text.startswith(f"{pick.name} "))
     return min([pick.support, *own], key=STATUS_RANK.__getitem__)
 
 
