@@ -39,10 +39,7 @@ SUPPORT_FLOOR = {"documented": 2, "observed": 1, "any": 0}
 
 
 def layer(name: str, requested: Collection[str] = ()) -> tuple[int, str]:
-    """Return the sort key of a component in the order of decisions.
-
-    A newer torch and newer requested distributions are worth more than a newer Python.
-    """
+    """Return the sort key in the order of decisions: torch and what is requested count more than Python."""
     if name == "python":
         return _PYTHON, name
     if name.startswith(UNLISTED):

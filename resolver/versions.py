@@ -63,11 +63,7 @@ class SpecifierClause(msgspec.Struct, frozen=True):
 
 
 class Specifier(msgspec.Struct, frozen=True):
-    """A version specifier set: all its clauses must allow a version.
-
-    Pre-releases are not treated differently from other versions. A local version label is only compared if a
-    clause contains one.
-    """
+    """A version specifier set: all its clauses must allow a version, which may be a pre-release."""
 
     text: str
     """Its clauses, sorted, as `packaging` writes them."""
@@ -225,8 +221,7 @@ def _bounds_for_other(operator: str, key: VersionKey) -> tuple[VersionKey, Versi
 class Versions:
     """Sorted versions with bit masks, to look up the versions that a specifier allows.
 
-    `masks` maps each version to its bits, which no other version has. No specifier allows a text that is not
-    a version.
+    `masks` maps each version to its bits, which no other version has.
     """
 
     def __init__(self, masks: Mapping[str, int]) -> None:

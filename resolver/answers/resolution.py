@@ -395,10 +395,7 @@ def generations(names: Iterable[str], edges: Iterable[Edge]) -> tuple[tuple[str,
 
 
 def without_cycles(edges: tuple[Edge, ...]) -> tuple[Edge, ...]:
-    """Return the edges without one edge of each run cycle: pip installs such distributions in any order.
-
-    A cycle with a build edge stays, so that `generations` reports it.
-    """
+    """Return the edges without one of each run cycle, which pip installs in any order; build cycles stay."""
     while True:
         try:
             generations((), edges)

@@ -299,10 +299,7 @@ class DriverState(msgspec.Struct, frozen=True):
 
 
 def driver_states(side: Side, rocm: str) -> tuple[list[DriverState], list[DriverState]]:
-    """Return whether a ROCm runs on the drivers of a site until its day, and on the drivers that are newer.
-
-    Both are empty if the catalog has no such ROCm, or if the driver is not known.
-    """
+    """Return whether a ROCm runs on the drivers of a site until its day, and on newer ones, if known."""
     catalog, target = side.catalog, side.request.target
     windows = [row for row in catalog.windows_of(target.site) if row.since <= target.date]
     if target.driver:

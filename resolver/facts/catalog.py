@@ -4,11 +4,8 @@ Every command that needs facts imports this module first, so it has few imports:
 validate files are imported only if a file changed since the compiled form was written. Paths are plain text
 here, because importing pathlib takes longer than reading the rows.
 
-The compiled form contains the validated and merged rows, with the time and size of every source file. It is a
-cache, which is rewritten when one of them, or the schema, changes.
-
-All paths are resolved on entry: two spellings of a path are one file, and the paths in the rows do not depend
-on the working directory.
+The compiled form contains the validated and merged rows, with the time and size of every source file. It is
+rewritten when one of them, or the schema, changes. All paths are resolved: two spellings are one file.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Catalog files: read rows from TOML, merge layers of files, write rows as TOML.
 
 The files come in layers: the shipped files, a site's, the user's. A row of a later layer replaces the
-row with the same identity. Within one layer, two different rows with the same identity are an error.
-Requirements about the same releases are the exception: within a layer each of them allows more, and a
-later layer replaces all of them together.
+row with the same identity. Within one layer, two different rows with the same identity are an error, except
+requirements about the same releases: each of them allows more.
 """
 
 from __future__ import annotations
