@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from builders.building.inputs import Limits
     from builders.building.plan import BuildHost, Task
     from builders.index import Index
-    from matrix.show.screen import Screen
+    from matrix.show.render import Screen
     from resolver.answers.table import Cell, Column, TableRow
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import ProvenSet

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from builders.building.inputs import environment_of
 from builders.building.plan import find_build_host, plan
 from builders.index_client import IndexClient
-from builders.network.pip_configuration import package_sources
+from builders.network.urls import package_sources
 from matrix.show.render import counted
 from resolver.errors import MatrixError
 

@@ -15,7 +15,7 @@ from builders.audit.platform_tags import too_new_glibc
 from builders.constants import MOUNTED_INDEX
 from builders.index import Index
 from builders.machine.host import glibc_version, missing_python
-from builders.network.pip_configuration import public_index
+from builders.network.urls import public_index
 from matrix.checking.document import finding, released_with
 from matrix.checking.pip_line import PipLine, url_path
 from resolver.answers.resolve import resolve

@@ -27,15 +27,7 @@ _ROCM_EXTRA = re.compile(r"(^|-)(rocm|hip|amd)(-|\d|$)")
 
 
 class Answer(Part):
-    """The solution of a solver, which must have found one.
-
-    Attributes
-    ----------
-    solution
-        The values of the problem's variables.
-    skipped
-        Releases that could not be considered, with the reason.
-    """
+    """The solution of a solver, which must have found one."""
 
     def __init__(self, solver: Solver) -> None:
         super().__init__(solver.world)

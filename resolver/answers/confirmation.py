@@ -10,8 +10,9 @@ answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+import msgspec
 import resolvelib
 
 from resolver.compiling.problem import ABSENT
@@ -40,7 +41,7 @@ _BATCH = 5
 """Number of requirements to resolve at a time; more of them, or fewer, take longer."""
 
 
-class _Need(NamedTuple):
+class _Need(msgspec.Struct, frozen=True):
     """resolvelib's requirement: a chosen version must pass a test."""
 
     key: str
@@ -191,7 +192,6 @@ class _AnswerProvider(resolvelib.AbstractProvider["_Need", str, str]):
         return needs
 
     def _relations(self, name: str) -> Iterator[_Need]:
-        """Yield what the relations of the catalog require of a component."""
         for relation in self._problem.relations:
             if relation.subject.name == name:
                 mask, other = relation.table[self._solution[name]], relation.object.name
@@ -227,7 +227,6 @@ class _AnswerProvider(resolvelib.AbstractProvider["_Need", str, str]):
                 yield _Need(row.on, f"{name} requires {row.on}", _always if is_allowed else _never)
 
     def _content(self, name: str) -> Iterator[_Need]:
-        """Yield what the content of the file of a project requires."""
         pick = self._picks.get(name)
         for other, excluded in self._answer.contents.excluded_as_newer(name) if pick else ():
             text = f"{name} cannot be judged, and a newer release has a requirement on {other}"
@@ -260,7 +259,6 @@ class _AnswerProvider(resolvelib.AbstractProvider["_Need", str, str]):
             return None
 
     def _required(self, name: str, text: str, metadata: Metadata, extras: Sequence[str]) -> Iterator[_Need]:
-        """Yield what a line of metadata requires."""
         head, marker = split_marker(text)
         applies = self._environment.applies
         if applies(marker):

@@ -119,7 +119,6 @@ def _add_torch_variable(builder: ProblemBuilder, name: str, published: Sequence[
 
 
 def _companion_candidate(name: str, version: str, torches: Sequence[schema.Torch]) -> Candidate:
-    """Return a candidate for a companion of torch wheels, with the source of the first wheel."""
     versions = join_words([row.version for row in torches], joiner="and")
     fact = Fact.of(torches[0], f"{name} {version} is published with torch {versions}", note="")
     return Candidate(name, version, "distribution", "published", fact)
@@ -162,7 +161,6 @@ def _relate_torch_to_platform(builder: ProblemBuilder, rows: Iterable[schema.Tor
 
 
 def _relate_torch_to_images(builder: ProblemBuilder, rows: Iterable[schema.Torch]) -> None:
-    """Relate the wheels that use the system's ROCm to the base images that have one."""
     has_rocm = _images_with_rocm(builder)
     clauses = [
         Clause(
@@ -184,7 +182,6 @@ def _images_with_rocm(builder: ProblemBuilder) -> Test:
 
 
 def _release_of(row: schema.Torch) -> str:
-    """Return the version of a torch wheel without its label."""
     return row.version.partition("+")[0]
 
 
@@ -385,7 +382,6 @@ def _relate_to_tags(builder: ProblemBuilder, name: str) -> None:
 
 
 def _allowed_by(row: schema.Requires, on: str, gfx: Sequence[str]) -> Test:
-    """Return a test for the candidates of a component that a requirement of the catalog allows."""
     if on == "gfx":
         return covers(row.versions, gfx)
     if not row.allows_gfx(gfx):

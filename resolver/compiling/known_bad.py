@@ -108,7 +108,6 @@ def _spelled(row: schema.KnownBad) -> str:
 
 
 def _version(name: str, specifier: str) -> str:
-    """Return a component and its versions as text, such as ``ROCm 7.0``."""
     title = _TITLES.get(name, name)
     if specifier.startswith("==") and "," not in specifier:
         specifier = specifier.removeprefix("==").removesuffix(".*")

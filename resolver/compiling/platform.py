@@ -65,7 +65,6 @@ def compile_platform(builder: ProblemBuilder) -> None:
 
 
 def _relate_gfx_to_driver(builder: ProblemBuilder) -> None:
-    """Relate the GPU architectures to the drivers that support them."""
     this = version_in([architectures(builder.target)])
     for row in (builder.catalog.gfx[name] for name in builder.target.gfx):
         if row.driver:

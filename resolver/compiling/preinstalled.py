@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from resolver.compiling.clauses import Clause, any_candidate, line_is, version_in, where
 from resolver.compiling.problem import Problem, Variable
 from resolver.errors import UsageError
-from resolver.facts.catalog import within
 from resolver.model import IMAGE, Fact
 from resolver.providers.installed import (
     inspected_images,
@@ -184,11 +183,8 @@ def content_notes(
     if image and (held := _held(catalog, image, request, others)):
         return [_content(image, held, "--keep-installed image")]
     built = {name: pick for name, pick in others.items() if pick.origin == "build"}
-    offered = [
-        catalog.image[row.image]
-        for row in catalog.site_image.values()
-        if row.site == request.target.site and within(row, request.target.date)
-    ]
+    target = request.target
+    offered = [catalog.image[row.image] for row in catalog.images_at(target.site, target.date)]
     rows = (
         [] if request.target.base_image else [row for row in offered if _held(catalog, row, request, built)]
     )

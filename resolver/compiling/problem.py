@@ -31,12 +31,7 @@ ABSENT = 1
 class Variable:
     """A component and its candidates, in the order of preference.
 
-    Attributes
-    ----------
-    everything
-        The mask of all candidates and of absence.
-    present
-        The mask of all candidates, without absence.
+    `present` is the mask of all candidates, `everything` that of all candidates and of absence.
     """
 
     __slots__ = (

@@ -50,13 +50,9 @@ class ProblemBuilder:
 
     Attributes
     ----------
-    catalog, request, target
-        The inputs of the problem.
     reachable
         Names of the distributions that can become part of a solution: the requested distributions, their
         requirements, and so on. Only these are compiled.
-    requires
-        Requirements of each of these distributions.
     driver
         Major.minor line of the target's kernel driver, or None if it is not known.
     window

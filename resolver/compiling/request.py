@@ -18,7 +18,6 @@ from resolver.compiling.clauses import (
 )
 from resolver.compiling.names import INSPECT_HINT, reject_wrong_name
 from resolver.errors import NoVersionError, UsageError, closest_names, did_you_mean
-from resolver.facts.catalog import within
 from resolver.model import Fact, Requirement
 from resolver.requirements import PAIRED_WITH_TORCH, closest_versions
 from resolver.versions import allows, bounds_cross, join_words, minor, newest_first, shorten
@@ -101,7 +100,6 @@ def _applying_pythons(builder: ProblemBuilder, requirement: Requirement) -> list
 
 
 def _without_overridden(builder: ProblemBuilder, requirement: Requirement) -> Requirement:
-    """Return a requirement without its versions if an override replaces them."""
     name = requirement.name
     if not any(override.name == name and override.specifier for override in builder.request.overrides):
         return requirement
@@ -129,9 +127,7 @@ def _demand_images(builder: ProblemBuilder) -> None:
     site = catalog.site.get(target.site)
     if site and site.public_images:
         offered = {name: row for name, row in catalog.image.items() if "://" in row.path}
-    for row in catalog.site_image.values():
-        if row.site == target.site and within(row, target.date):
-            offered[row.image] = row
+    offered |= {row.image: row for row in catalog.images_at(target.site, target.date)}
     releases = newest_first({catalog.image[name].rocm for name in offered} - {""})[::-1]
     what = (
         f"base images with ROCm {join_words(releases, most=8, joiner='and')}"

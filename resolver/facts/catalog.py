@@ -118,6 +118,14 @@ class Catalog(msgspec.Struct, frozen=True, dict=True):
         """Return the driver window of a site on a day, if it is known."""
         return next((row for row in self.windows_of(site) if within(row, day)), None)
 
+    def images_at(self, site: str, day: date) -> list[schema.SiteImage]:
+        """Return the base images that a site offers on a day."""
+        return [row for row in self.site_image.values() if row.site == site and within(row, day)]
+
+    def proven_at(self, site: str) -> list[schema.ProvenSet]:
+        """Return the proven sets of a site, and those of no site."""
+        return [row for row in self.proven.values() if row.site in {"", site}]
+
     def variables_of(self, site: str, day: date, versions: Mapping[str, str]) -> list[schema.SiteVariable]:
         """Return the environment variables that must be set at a site, or must not be set."""
         return [

@@ -169,7 +169,6 @@ class IndexProvider:
         return {sort_key(version) for version in versions if built_for(version) is None}
 
     def _beside_torch(self, name: str, torches: Iterable[Candidate]) -> Sequence[ProjectRelease] | None:
-        """Return the releases of a project on the indexes of torch wheels."""
         rows = (self._catalog.torch.get(torch.version) for torch in torches)
         urls = dict.fromkeys(row.index for row in rows if row and row.device_extra)
         releases: dict[str, ProjectRelease] = {}

@@ -100,7 +100,6 @@ class InferredProvider:
         return self._request.support == "any" or unmatched
 
     def _with_releases(self, name: str) -> Catalog:
-        """Return a private catalog that has the releases of a project, too."""
         wider = self._wider.get(name)
         if wider is None:
             wider, project = self._catalog, self._indexes.project(name)
@@ -195,7 +194,6 @@ def _no_release(
     project: Project | None,
     urls: Sequence[str],
 ) -> NoVersionError:
-    """Return the error for a requirement that neither the catalog nor an index can meet."""
     name, text, specifier = requirement.name, shorten(requirement.text), requirement.specifier
     known = {row.version for row in catalog.releases_of(name)}
     asked = f"Searched: {', '.join(urls)}."

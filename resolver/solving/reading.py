@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from resolver.compiling.choices import Link
 from resolver.compiling.clauses import REQUEST
 from resolver.compiling.names import (
@@ -138,7 +140,7 @@ class Requirements(Part):
         for choices in nodes:
             allowed = choices.allowed_by(requirement.specifier)
             terms = {**when, choices.number: choices.everything & ~allowed}
-            self.search.add(terms, link._replace(object=choices.key))
+            self.search.add(terms, replace(link, object=choices.key))
 
     def _require_triton(self, terms: Terms, requirement: Requirement, link: Link) -> None:
         limits = self.world.limits.get(requirement.name, ())
@@ -204,10 +206,7 @@ class Requirements(Part):
     def _require(self, number: int, mask: int, subject: str, metadata: Metadata, extra: str = "") -> None:
         """Add the requirements of a release or of one of its extras.
 
-        Raises
-        ------
-        UsageError, ValueError
-            A requirement is invalid.
+        Raise `UsageError` or `ValueError` if a requirement is invalid.
         """
         requirements = list(self._applying(metadata, extra))
         if requirements:
@@ -283,7 +282,7 @@ class Requirements(Part):
         variable = self.problem.variables.get(name)
         if variable is None:
             text = f"{link.predicate}, which the catalog does not have for the backend"
-            self.search.add(terms, link._replace(object="", predicate=text))
+            self.search.add(terms, replace(link, object="", predicate=text))
             return False
         allowed = variable.present if specifier is None else variable.allowed_by(str(specifier))
         if not allowed and link.subject == "torch" and name in TRITON_NAMES:
@@ -307,7 +306,7 @@ class Requirements(Part):
             if is_for_cuda(requirement.name):
                 project = link.subject.partition("[")[0]
                 self.needing_cuda.setdefault(project, (link.version, requirement.name))
-            self.search.add(terms, link._replace(object="", predicate=text))
+            self.search.add(terms, replace(link, object="", predicate=text))
         for choices in nodes:
             allowed = choices.allowed_by(requirement.specifier)
             excluded = choices.everything & ~allowed & terms.get(choices.number, -1)  # it may require itself
@@ -315,7 +314,7 @@ class Requirements(Part):
             predicate = link.predicate + why
             self.search.add(
                 {**terms, choices.number: excluded},
-                link._replace(object=choices.key, predicate=predicate),
+                replace(link, object=choices.key, predicate=predicate),
             )
         return bool(nodes)
 

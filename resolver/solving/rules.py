@@ -9,7 +9,10 @@ metadata is read (`resolver.solving.reading`): a requirement on a CUDA distribut
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
 
 from resolver.compiling.choices import is_prerelease
 from resolver.indexes import uploaded_by
@@ -24,7 +27,7 @@ EVERYWHERE = -1
 """The mask of all Pythons, or of all versions of glibc."""
 
 
-class Exclusion(NamedTuple):
+class Exclusion(msgspec.Struct, frozen=True, gc=False):
     """Why a release may not be used."""
 
     text: str
@@ -34,7 +37,7 @@ class Exclusion(NamedTuple):
     """The versions of glibc for which it may not be used."""
 
 
-class RuleContext(NamedTuple):
+class RuleContext(msgspec.Struct, frozen=True):
     """What the rules know about a request and a project."""
 
     day: date
@@ -52,7 +55,7 @@ class RuleContext(NamedTuple):
     """Whether a release is accepted that only some patch releases of a Python may install."""
 
 
-class Judged(NamedTuple):
+class Judged(msgspec.Struct, frozen=True):
     """A release with what the rules have found about it."""
 
     release: ProjectRelease
@@ -159,4 +162,4 @@ def judge(release: ProjectRelease, context: RuleContext) -> Judged:
         found += rule(judged, context)
         if found:
             break
-    return judged._replace(exclusions=tuple(found))
+    return replace(judged, exclusions=tuple(found))
