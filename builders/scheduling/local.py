@@ -271,6 +271,7 @@ class Builds:
         memory = self._capacity.memory - sum(map(self._memory_of, fixed))
         builds = [self._running[name] for name in sharing if name in self._running]
         expected = [self._estimates[name].memory_per_job for name in sharing]
+        # Nobody knows which build runs the next job, so each job may need as much as the most demanding one.
         per_job = max([*expected, *(build.largest for build in builds)])
         jobs = min(cores, int(memory // per_job) - len(sharing))
         if self._jobserver is not None and sum(build.memory for build in builds) + per_job > memory:

@@ -239,6 +239,7 @@ class _Scheduler:
         if len(self._ready) > _FEW:  # the others would take the cores
             return best
         free = self._free
+        # Compare starting now with starting when the next one, two, ... running tasks have ended.
         for end, other in self._ends(late=2.0):
             free = free.plus(self._demands[other])
             if demand.least.fits(free):
@@ -257,7 +258,7 @@ class _Scheduler:
         others = [other for other in others if other.least.fits(free)]
         sharing = [self._demands[other] for other in self.running]
         work = sum(other.work for other in (*others, *sharing))
-        spare = max(0, free.cores - 1 - len(others))
+        spare = max(0, free.cores - 1 - len(others))  # one core for each first, the rest by expected work
         cores = 1 + round(spare * demand.work / (demand.work + work))
         per_core = demand.least.memory
         by_memory = free.memory / per_core + _TOLERANCE if per_core else cores

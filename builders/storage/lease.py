@@ -138,6 +138,7 @@ def _acquire(path: Path, holder: Holder, on_wait: Callable[[], None] | None) -> 
     wait, last = _SHORTEST_WAIT, time.monotonic()
     while True:
         now = time.monotonic()
+        # While the file system does not answer, no holder can change its lease: such time must not expire it.
         counted, last = min(now - last, _COUNTED), now
         leases = _leases(path)
         unchanged = {

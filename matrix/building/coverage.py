@@ -293,6 +293,7 @@ def cover(context: Context, index: Index) -> Coverage | Conflict:
     for text in table.request.ops:
         if (name := text.partition(":")[0]) not in built:
             raise UsageError(f"--ops names {name}, but {name} is not built.")
+    # Sorting is stable, so the least significant key comes first.
     cells.sort(key=lambda cell: sort_key(cell.row.python), reverse=True)
     cells.sort(key=lambda cell: sort_key(cell.row.torch), reverse=True)
     cells.sort(key=lambda cell: (not cell.requested, cell.row.verdict != "supported"))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from msgspec.structs import replace
 
-from builders.building.inputs import unmet_requirements
+from builders.building.inputs import Limits, unmet_requirements, wheels_of
 from builders.building.plan import plan
 from builders.environments.wheelhouse import check_of
 from builders.index import Index
@@ -244,7 +244,6 @@ def _fetch_wheels(
 
     `seen` are the identities of files that have been fetched.
     """
-    from builders.building.inputs import Limits, wheels_of
     from matrix.building.planning import build_host_of
 
     strategy = settings.index_strategy or "first-index"
