@@ -43,8 +43,8 @@ def wheels_of_lock(
     """Return the wheels in the index of each distribution that a lock builds, by name.
 
     Of several builds of a version, only the one with the inputs of the lock is returned, or all, with a
-    warning, if this machine cannot determine it. `candidates` are looked up unless the caller has them; `args`
-    may have the options of a build host.
+    warning, if this machine cannot determine it. `candidates` are looked up unless the caller has them;
+    `args` may have the options of a build host.
     """
     wheels = {**(candidate_wheels(lock, index) if candidates is None else candidates)}
     several = [name for name, paths in wheels.items() if len(paths) > 1]
